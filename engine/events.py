@@ -1,0 +1,355 @@
+"""Every fact that a session can record.
+
+Events are small frozen structs, told apart by their ``kind`` tag, stored as JSON rows of the session file. Large texts
+(sources, prompts, replies, logs) are blobs; an event names them by digest. State is a pure fold over
+events (``engine.state``). A kind is never changed in meaning: a new meaning is a new kind.
+
+Node ids: a problem is its slug (``softmax``), a round ``softmax/r2``, an idea ``i12``, a variant ``v34``.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+from msgspec import Struct
+
+from engine.problem.spec import Form, ProblemSpec
+from engine.verdict import Baseline, Standing, Verdict
+
+StopReason = Literal["finished", "stopped", "budget", "signal", "error"]
+Stage = Literal["queued", "building", "waiting", "checking", "timing"]
+
+
+class Event(Struct, frozen=True, tag_field="kind", kw_only=True, omit_defaults=True):
+    """Base of all events."""
+
+
+class SessionCreated(Event, tag="session_created"):
+    """First event of a session. ``config``: digest of the frozen TOML text."""
+
+    name: str
+    version: str
+    config: str
+    seed: int
+
+
+class DeviceFact(Struct, frozen=True, omit_defaults=True):
+    """A device that the session uses. ``bandwidth_gbs`` and ``peak_gflops`` are measured, None until then."""
+
+    id: str
+    kind: Literal["cpu", "cuda"]
+    name: str
+    arch: str
+    memory_bytes: int
+    cores: int
+    bandwidth_gbs: float | None = None
+    peak_gflops: float | None = None
+
+
+class EngineStarted(Event, tag="engine_started"):
+    pid: int
+    host: str
+    version: str
+    resumed: bool
+    devices: tuple[DeviceFact, ...]
+    sandbox: str
+
+
+class EngineStopped(Event, tag="engine_stopped"):
+    """The engine ended by itself. An engine that died has no such event after its ``engine_started``."""
+
+    reason: StopReason
+    message: str
+
+
+class DeviceMeasured(Event, tag="device_measured"):
+    """Peaks of a device as the judge measured them."""
+
+    device: DeviceFact
+
+
+class ProblemAdded(Event, tag="problem_added"):
+    """``header``: the C header a kernel is compiled with ("" where no C form exists)."""
+
+    problem: ProblemSpec
+    form: Form
+    header: str
+
+
+class ProblemRefused(Event, tag="problem_refused"):
+    """A problem that cannot be searched: it raised, no proposer has a family for it, or it needs what is absent."""
+
+    problem: str
+    path: str
+    reason: str
+
+
+class BaselineMeasured(Event, tag="baseline_measured"):
+    problem: str
+    baseline: Baseline
+    floor_ms: float | None = None
+
+
+class Carried(Struct, frozen=True, omit_defaults=True):
+    """A variant that is carried to the next round, and why."""
+
+    variant: str
+    why: str
+
+
+class RoundStarted(Event, tag="round_started"):
+    """``parents`` is empty in round 0, where the first kernels are written from the reference alone."""
+
+    problem: str
+    round: int
+    parents: tuple[Carried, ...]
+
+
+class IdeaProposed(Event, tag="idea_proposed"):
+    """``parent``: the variant that the idea works on, None for a first kernel. ``data`` is the proposer's own."""
+
+    idea: str
+    problem: str
+    round: int
+    parent: str | None
+    category: str
+    text: str
+    proposer: str
+    data: dict[str, Any] = {}
+
+
+class IdeaWaiting(Event, tag="idea_waiting"):
+    """A seeded idea that no proposer of this session can read: it waits for an author."""
+
+    idea: str
+    reason: str
+
+
+class VariantWritten(Event, tag="variant_written"):
+    """``source``: blob digest. ``parent``: the kernel it was derived from. ``note``: what distinguishes it
+    (knobs of the playbook, a fix turn, an edit). ``data`` is the proposer's own (its recipe)."""
+
+    variant: str
+    idea: str
+    problem: str
+    round: int
+    parent: str | None
+    form: Form
+    source: str
+    proposer: str
+    note: str = ""
+    data: dict[str, Any] = {}
+
+
+class VariantStage(Event, tag="variant_stage"):
+    variant: str
+    stage: Stage
+
+
+class VerdictGiven(Event, tag="verdict_given"):
+    variant: str
+    verdict: Verdict
+
+
+class HeatFinished(Event, tag="heat_finished"):
+    """Leaders of a problem timed side by side. ``standings`` are ordered, fastest first."""
+
+    problem: str
+    round: int
+    standings: tuple[Standing, ...]
+
+
+class RoundFinished(Event, tag="round_finished"):
+    """Who is carried on and who is dropped; every survivor and every drop says why."""
+
+    problem: str
+    round: int
+    survivors: tuple[Carried, ...]
+    dropped: tuple[Carried, ...]
+
+
+class ProblemFinished(Event, tag="problem_finished"):
+    problem: str
+    reason: str
+
+
+class NodePruned(Event, tag="node_pruned"):
+    """``node``: a problem, an idea or a variant; the branch below it goes with it."""
+
+    node: str
+
+
+class NodeRestored(Event, tag="node_restored"):
+    node: str
+
+
+class NodePinned(Event, tag="node_pinned"):
+    node: str
+
+
+class NodeUnpinned(Event, tag="node_unpinned"):
+    node: str
+
+
+class SearchPaused(Event, tag="search_paused"):
+    pass
+
+
+class SearchResumed(Event, tag="search_resumed"):
+    pass
+
+
+class BudgetChanged(Event, tag="budget_changed"):
+    minutes: float | None = None
+    rounds: int | None = None
+
+
+class CommandHandled(Event, tag="command_handled"):
+    """The engine carried out (or refused) command number ``command`` of the session file."""
+
+    command: int
+    ok: bool
+    message: str
+    node: str | None = None
+
+
+class LogLine(Event, tag="log_line"):
+    level: Literal["info", "warning", "error"]
+    text: str
+
+
+AnyEvent = (
+    SessionCreated
+    | EngineStarted
+    | EngineStopped
+    | DeviceMeasured
+    | ProblemAdded
+    | ProblemRefused
+    | BaselineMeasured
+    | RoundStarted
+    | IdeaProposed
+    | IdeaWaiting
+    | VariantWritten
+    | VariantStage
+    | VerdictGiven
+    | HeatFinished
+    | RoundFinished
+    | ProblemFinished
+    | NodePruned
+    | NodeRestored
+    | NodePinned
+    | NodeUnpinned
+    | SearchPaused
+    | SearchResumed
+    | BudgetChanged
+    | CommandHandled
+    | LogLine
+)
+
+_encoder = msgspec.json.Encoder()
+_decoder = msgspec.json.Decoder(AnyEvent)
+
+
+class Recorded(Struct, frozen=True):
+    """An event as it stands in the session file. ``time``: Unix seconds."""
+
+    seq: int
+    time: float
+    event: AnyEvent
+
+
+def kind_of(event: Event) -> str:
+    """The tag that the row's ``kind`` column holds."""
+    return str(type(event).__struct_config__.tag)
+
+
+def encode(event: Event) -> bytes:
+    return _encoder.encode(event)
+
+
+def decode(text: bytes | str) -> AnyEvent:
+    """Raises ``msgspec.ValidationError`` for a row that is no known event."""
+    return _decoder.decode(text)
+
+
+# Commands: a person's wishes, written by a monitor or the command line, carried out by the engine.
+
+
+class Command(Struct, frozen=True, tag_field="kind", kw_only=True, omit_defaults=True):
+    """Base of all commands."""
+
+
+class Prune(Command, tag="prune"):
+    node: str
+
+
+class Restore(Command, tag="restore"):
+    node: str
+
+
+class Pin(Command, tag="pin"):
+    node: str
+
+
+class Unpin(Command, tag="unpin"):
+    node: str
+
+
+class Pause(Command, tag="pause"):
+    pass
+
+
+class Resume(Command, tag="resume"):
+    pass
+
+
+class Stop(Command, tag="stop"):
+    """Stop now (work in flight is cancelled) or after the running rounds."""
+
+    after_round: bool = False
+
+
+class SeedIdea(Command, tag="seed_idea"):
+    """An idea in prose, or ``catalogue``: the name of a playbook move. ``parent``: a variant, or None for the best."""
+
+    problem: str
+    text: str
+    category: str = "other"
+    catalogue: str | None = None
+    parent: str | None = None
+
+
+class SeedKernel(Command, tag="seed_kernel"):
+    """A kernel by hand. ``source`` is the text itself. ``parent``: the variant it was edited from, if any."""
+
+    problem: str
+    form: Form
+    source: str
+    text: str = "seeded by hand"
+    parent: str | None = None
+
+
+class Retry(Command, tag="retry"):
+    """Judge a variant again (also: time it again)."""
+
+    variant: str
+
+
+class ChangeBudget(Command, tag="change_budget"):
+    minutes: float | None = None
+    rounds: int | None = None
+
+
+AnyCommand = Prune | Restore | Pin | Unpin | Pause | Resume | Stop | SeedIdea | SeedKernel | Retry | ChangeBudget
+
+_command_decoder = msgspec.json.Decoder(AnyCommand)
+
+
+def encode_command(command: Command) -> bytes:
+    return _encoder.encode(command)
+
+
+def decode_command(text: bytes | str) -> AnyCommand:
+    """Raises ``msgspec.ValidationError`` for a row that is no known command."""
+    return _command_decoder.decode(text)

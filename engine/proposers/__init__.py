@@ -1,0 +1,1 @@
+"""Proposers: whoever writes ideas and variants, behind one small protocol."""

@@ -1,0 +1,446 @@
+"""The fold: events -> problems, rounds, ideas, variants, standing. Pure; the only truth about a session.
+
+The same fold serves the engine, the monitor, resume, replay and reports. ``SessionState.apply`` takes one
+recorded event and never raises for an order that the engine can produce.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from engine import events as ev
+from engine.events import Carried, DeviceFact, Recorded, Stage
+from engine.problem.spec import Form, ProblemSpec
+from engine.verdict import Baseline, Standing, Verdict
+
+LOG_LINES = 2000
+
+
+@dataclass(slots=True)
+class VariantState:
+    """One kernel source. ``stage`` is None before it is queued and after its verdict."""
+
+    id: str
+    idea: str
+    problem: str
+    round: int
+    parent: str | None
+    form: Form
+    source: str
+    proposer: str
+    note: str
+    data: dict[str, Any]
+    written_at: float
+    stage: Stage | None = "queued"
+    stage_since: float = 0.0
+    verdict: Verdict | None = None
+    judged_at: float | None = None
+    judged: int = 0
+    carried: str | None = None
+    dropped: str | None = None
+
+    @property
+    def correct(self) -> bool:
+        return self.verdict is not None and self.verdict.correct
+
+    @property
+    def speedup(self) -> float | None:
+        return self.verdict.speedup if self.verdict is not None and self.verdict.correct else None
+
+    @property
+    def kernel_ms(self) -> float | None:
+        if self.verdict is None or self.verdict.kernel is None:
+            return None
+        return self.verdict.kernel.median_ms
+
+
+@dataclass(slots=True)
+class IdeaState:
+    id: str
+    problem: str
+    round: int
+    parent: str | None
+    category: str
+    text: str
+    proposer: str
+    data: dict[str, Any]
+    proposed_at: float
+    variants: list[str] = field(default_factory=list)
+    waiting: str | None = None
+
+
+@dataclass(slots=True)
+class RoundState:
+    problem: str
+    number: int
+    parents: tuple[Carried, ...]
+    started_at: float
+    ideas: list[str] = field(default_factory=list)
+    finished_at: float | None = None
+    survivors: tuple[Carried, ...] = ()
+    dropped: tuple[Carried, ...] = ()
+    standings: tuple[Standing, ...] = ()
+
+    @property
+    def id(self) -> str:
+        return f"{self.problem}/r{self.number}"
+
+
+@dataclass(slots=True)
+class ProblemState:
+    spec: ProblemSpec
+    form: Form
+    header: str
+    added_at: float
+    baselines: dict[str, Baseline] = field(default_factory=dict)
+    floor_ms: float | None = None
+    rounds: list[RoundState] = field(default_factory=list)
+    best: str | None = None
+    finished: str | None = None
+    standings: tuple[Standing, ...] = ()
+
+    @property
+    def id(self) -> str:
+        return self.spec.id
+
+
+@dataclass(slots=True)
+class EngineState:
+    """What the events say of the engine; whether it lives is the lock's to say (``engine.session``)."""
+
+    pid: int
+    host: str
+    version: str
+    started_at: float
+    sandbox: str
+    stopped: ev.StopReason | None = None
+    message: str = ""
+
+
+@dataclass(slots=True)
+class SessionState:
+    """Everything that a session is, at event ``seq``."""
+
+    name: str = ""
+    version: str = ""
+    config: str = ""
+    seed: int = 0
+    seq: int = 0
+    created_at: float = 0.0
+    time: float = 0.0
+    engine: EngineState | None = None
+    starts: int = 0
+    search_seconds: float = 0.0
+    devices: dict[str, DeviceFact] = field(default_factory=dict)
+    problems: dict[str, ProblemState] = field(default_factory=dict)
+    refused: dict[str, ev.ProblemRefused] = field(default_factory=dict)
+    ideas: dict[str, IdeaState] = field(default_factory=dict)
+    variants: dict[str, VariantState] = field(default_factory=dict)
+    pruned: set[str] = field(default_factory=set)
+    pinned: set[str] = field(default_factory=set)
+    paused: bool = False
+    minutes: float | None = None
+    rounds: int | None = None
+    handled: dict[int, ev.CommandHandled] = field(default_factory=dict)
+    log: deque[tuple[float, ev.LogLine]] = field(default_factory=lambda: deque(maxlen=LOG_LINES))
+    verdicts: int = 0
+
+    def apply(self, recorded: Recorded) -> None:
+        """Fold one event in. Unknown references (a foreign or damaged file) are ignored rather than fatal."""
+        self.seq = recorded.seq
+        self.time = recorded.time
+        handler = _HANDLERS.get(type(recorded.event))
+        if handler is not None:
+            handler(self, recorded.event, recorded.time)
+
+    # What others ask of the state
+
+    def is_pruned(self, node: str) -> bool:
+        """Whether ``node`` (problem, idea or variant) or anything above it in its lineage was pruned."""
+        return any(above in self.pruned for above in self.lineage(node))
+
+    def is_pinned(self, node: str) -> bool:
+        return any(above in self.pinned for above in self.lineage(node))
+
+    def lineage(self, node: str) -> Iterator[str]:
+        """``node`` and all above it: variant, its idea, that idea's parent variant, ..., the problem."""
+        problem: str | None = None
+        here: str | None = node
+        while here is not None:
+            yield here
+            if (variant := self.variants.get(here)) is not None:
+                problem, here = variant.problem, variant.idea
+            elif (idea := self.ideas.get(here)) is not None:
+                problem, here = idea.problem, idea.parent
+            else:
+                return
+        if problem is not None:
+            yield problem
+
+    def ancestors(self, variant: str) -> list[str]:
+        """The variants that ``variant`` descends from, itself first, its first kernel last."""
+        return [node for node in self.lineage(variant) if node in self.variants]
+
+    def branch(self, node: str) -> set[str]:
+        """All ideas and variants at or below ``node``."""
+        return {other for pool in (self.ideas, self.variants) for other in pool if node in set(self.lineage(other))}
+
+    def variants_of(self, problem: str) -> Iterator[VariantState]:
+        return (variant for variant in self.variants.values() if variant.problem == problem)
+
+    def leaders(self, problem: str) -> list[VariantState]:
+        """Correct, unpruned variants of a problem, fastest first."""
+        correct = [v for v in self.variants_of(problem) if v.speedup is not None and not self.is_pruned(v.id)]
+        return sorted(correct, key=lambda v: -(v.speedup or 0.0))
+
+    def in_flight(self) -> list[VariantState]:
+        """Variants without a verdict, oldest first."""
+        return [variant for variant in self.variants.values() if variant.stage is not None]
+
+    def best_of_round(self, problem: str, number: int) -> float | None:
+        """Best factor over eager among the round's own correct variants."""
+        factors = [v.speedup for v in self.variants_of(problem) if v.round == number and v.speedup is not None]
+        return max(factors, default=None)
+
+    @property
+    def finished(self) -> bool:
+        return self.engine is not None and self.engine.stopped == "finished"
+
+
+def fold(recorded: Iterable[Recorded]) -> SessionState:
+    """The state after all of ``recorded``."""
+    state = SessionState()
+    for one in recorded:
+        state.apply(one)
+    return state
+
+
+# One small function a kind
+
+
+def _session_created(state: SessionState, event: ev.SessionCreated, time: float) -> None:
+    state.name, state.version, state.config, state.seed = event.name, event.version, event.config, event.seed
+    state.created_at = time
+
+
+def _engine_started(state: SessionState, event: ev.EngineStarted, time: float) -> None:
+    state.engine = EngineState(event.pid, event.host, event.version, time, event.sandbox)
+    state.starts += 1
+    state.devices = {device.id: device for device in event.devices}
+    for variant in state.in_flight():
+        variant.stage, variant.stage_since = "queued", time
+
+
+def _engine_stopped(state: SessionState, event: ev.EngineStopped, time: float) -> None:
+    if state.engine is not None:
+        state.engine.stopped, state.engine.message = event.reason, event.message
+        state.search_seconds += time - state.engine.started_at
+
+
+def _device_measured(state: SessionState, event: ev.DeviceMeasured, time: float) -> None:
+    state.devices[event.device.id] = event.device
+
+
+def _problem_added(state: SessionState, event: ev.ProblemAdded, time: float) -> None:
+    state.problems[event.problem.id] = ProblemState(event.problem, event.form, event.header, time)
+
+
+def _problem_refused(state: SessionState, event: ev.ProblemRefused, time: float) -> None:
+    state.refused[event.problem] = event
+
+
+def _baseline_measured(state: SessionState, event: ev.BaselineMeasured, time: float) -> None:
+    if (problem := state.problems.get(event.problem)) is not None:
+        problem.baselines[event.baseline.which] = event.baseline
+        if event.floor_ms is not None:
+            problem.floor_ms = event.floor_ms
+
+
+def _round_started(state: SessionState, event: ev.RoundStarted, time: float) -> None:
+    if (problem := state.problems.get(event.problem)) is not None:
+        problem.finished = None
+        problem.rounds.append(RoundState(event.problem, event.round, event.parents, time))
+
+
+def _idea_proposed(state: SessionState, event: ev.IdeaProposed, time: float) -> None:
+    state.ideas[event.idea] = IdeaState(
+        event.idea,
+        event.problem,
+        event.round,
+        event.parent,
+        event.category,
+        event.text,
+        event.proposer,
+        event.data,
+        time,
+    )
+    if (round_ := _round(state, event.problem, event.round)) is not None:
+        round_.ideas.append(event.idea)
+
+
+def _idea_waiting(state: SessionState, event: ev.IdeaWaiting, time: float) -> None:
+    if (idea := state.ideas.get(event.idea)) is not None:
+        idea.waiting = event.reason
+
+
+def _variant_written(state: SessionState, event: ev.VariantWritten, time: float) -> None:
+    state.variants[event.variant] = VariantState(
+        event.variant,
+        event.idea,
+        event.problem,
+        event.round,
+        event.parent,
+        event.form,
+        event.source,
+        event.proposer,
+        event.note,
+        event.data,
+        time,
+        stage_since=time,
+    )
+    if (idea := state.ideas.get(event.idea)) is not None:
+        idea.variants.append(event.variant)
+        idea.waiting = None
+
+
+def _variant_stage(state: SessionState, event: ev.VariantStage, time: float) -> None:
+    if (variant := state.variants.get(event.variant)) is not None:
+        variant.stage, variant.stage_since = event.stage, time
+
+
+def _verdict_given(state: SessionState, event: ev.VerdictGiven, time: float) -> None:
+    variant = state.variants.get(event.variant)
+    if variant is None:
+        return
+    state.verdicts += 1
+    variant.verdict, variant.stage, variant.judged_at = event.verdict, None, time
+    variant.judged += 1
+    _choose_best(state, variant.problem, challenger=variant)
+
+
+def _heat_finished(state: SessionState, event: ev.HeatFinished, time: float) -> None:
+    if (problem := state.problems.get(event.problem)) is None:
+        return
+    problem.standings = event.standings
+    if (round_ := _round(state, event.problem, event.round)) is not None:
+        round_.standings = event.standings
+    for standing in event.standings:
+        if not state.is_pruned(standing.variant):
+            problem.best = standing.variant
+            return
+
+
+def _round_finished(state: SessionState, event: ev.RoundFinished, time: float) -> None:
+    if (round_ := _round(state, event.problem, event.round)) is not None:
+        round_.finished_at, round_.survivors, round_.dropped = time, event.survivors, event.dropped
+    for one in event.survivors:
+        if (variant := state.variants.get(one.variant)) is not None:
+            variant.carried, variant.dropped = one.why, None
+    for one in event.dropped:
+        if (variant := state.variants.get(one.variant)) is not None:
+            variant.carried, variant.dropped = None, one.why
+
+
+def _problem_finished(state: SessionState, event: ev.ProblemFinished, time: float) -> None:
+    if (problem := state.problems.get(event.problem)) is not None:
+        problem.finished = event.reason
+
+
+def _node_pruned(state: SessionState, event: ev.NodePruned, time: float) -> None:
+    state.pruned.add(event.node)
+    _rechoose(state, event.node)
+
+
+def _node_restored(state: SessionState, event: ev.NodeRestored, time: float) -> None:
+    state.pruned.discard(event.node)
+    _rechoose(state, event.node)
+
+
+def _node_pinned(state: SessionState, event: ev.NodePinned, time: float) -> None:
+    state.pinned.add(event.node)
+
+
+def _node_unpinned(state: SessionState, event: ev.NodeUnpinned, time: float) -> None:
+    state.pinned.discard(event.node)
+
+
+def _search_paused(state: SessionState, event: ev.SearchPaused, time: float) -> None:
+    state.paused = True
+
+
+def _search_resumed(state: SessionState, event: ev.SearchResumed, time: float) -> None:
+    state.paused = False
+
+
+def _budget_changed(state: SessionState, event: ev.BudgetChanged, time: float) -> None:
+    state.minutes = event.minutes if event.minutes is not None else state.minutes
+    state.rounds = event.rounds if event.rounds is not None else state.rounds
+
+
+def _command_handled(state: SessionState, event: ev.CommandHandled, time: float) -> None:
+    state.handled[event.command] = event
+
+
+def _log_line(state: SessionState, event: ev.LogLine, time: float) -> None:
+    state.log.append((time, event))
+
+
+def _round(state: SessionState, problem: str, number: int) -> RoundState | None:
+    found = state.problems.get(problem)
+    if found is None:
+        return None
+    return next((round_ for round_ in reversed(found.rounds) if round_.number == number), None)
+
+
+def _rechoose(state: SessionState, node: str) -> None:
+    problem = next((above for above in state.lineage(node) if above in state.problems), node)
+    _choose_best(state, problem, challenger=None)
+
+
+def _choose_best(state: SessionState, problem_id: str, challenger: VariantState | None) -> None:
+    """The best is the heat's winner until a later verdict beats it; pruned variants never are."""
+    problem = state.problems.get(problem_id)
+    if problem is None:
+        return
+    best = state.variants.get(problem.best) if problem.best is not None else None
+    if challenger is not None and challenger is not best:
+        if challenger.speedup is None or state.is_pruned(challenger.id):
+            return
+        if best is None or challenger.speedup > (best.speedup or 0.0):
+            problem.best = challenger.id
+        return
+    ranked = [s.variant for s in problem.standings if not state.is_pruned(s.variant)]
+    leaders = state.leaders(problem_id)
+    problem.best = ranked[0] if ranked else (leaders[0].id if leaders else None)
+
+
+_HANDLERS: dict[type, Callable[[SessionState, Any, float], None]] = {
+    ev.SessionCreated: _session_created,
+    ev.EngineStarted: _engine_started,
+    ev.EngineStopped: _engine_stopped,
+    ev.DeviceMeasured: _device_measured,
+    ev.ProblemAdded: _problem_added,
+    ev.ProblemRefused: _problem_refused,
+    ev.BaselineMeasured: _baseline_measured,
+    ev.RoundStarted: _round_started,
+    ev.IdeaProposed: _idea_proposed,
+    ev.IdeaWaiting: _idea_waiting,
+    ev.VariantWritten: _variant_written,
+    ev.VariantStage: _variant_stage,
+    ev.VerdictGiven: _verdict_given,
+    ev.HeatFinished: _heat_finished,
+    ev.RoundFinished: _round_finished,
+    ev.ProblemFinished: _problem_finished,
+    ev.NodePruned: _node_pruned,
+    ev.NodeRestored: _node_restored,
+    ev.NodePinned: _node_pinned,
+    ev.NodeUnpinned: _node_unpinned,
+    ev.SearchPaused: _search_paused,
+    ev.SearchResumed: _search_resumed,
+    ev.BudgetChanged: _budget_changed,
+    ev.CommandHandled: _command_handled,
+    ev.LogLine: _log_line,
+}

@@ -1,0 +1,113 @@
+"""The verdict: what evaluation said of a variant, with its evidence. One frozen model, JSON in and out.
+
+Times are milliseconds, memory is bytes, ``speedup`` is reference time / kernel time.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from msgspec import Struct
+
+Status = Literal[
+    "correct",
+    "build_error",
+    "wrong",
+    "cheating",
+    "out_of_bounds",
+    "crashed",
+    "timeout",
+    "memory",
+    "forbidden",
+    "cancelled",
+    "error",
+]
+"""``correct``: every check passed and it was timed. ``wrong``: outputs differ. ``cheating``: a false win was
+found (``Verdict.pattern`` names it). ``forbidden``: did what the sandbox denies, or printed without bound.
+``error``: the evaluation itself failed, which says nothing about the kernel."""
+
+
+class Timing(Struct, frozen=True, omit_defaults=True):
+    """Times of repeated calls, in milliseconds."""
+
+    median_ms: float
+    p10_ms: float
+    p90_ms: float
+    count: int
+
+
+class Check(Struct, frozen=True, omit_defaults=True):
+    """One check of the judge: what was tried and what came out."""
+
+    name: str
+    passed: bool
+    detail: str = ""
+
+
+class BuildReport(Struct, frozen=True, omit_defaults=True):
+    """What the compiler said. ``log`` is its output, trimmed. Register and spill figures are per thread, from ptxas."""
+
+    ok: bool
+    seconds: float
+    command: str = ""
+    cached: bool = False
+    log: str = ""
+    registers: int | None = None
+    spill_bytes: int | None = None
+    shared_bytes: int | None = None
+
+
+class Verdict(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What evaluation said of one variant.
+
+    ``speedup`` is the median over alternating pairs of reference time / kernel time;
+    ``speedup_low`` and ``speedup_high`` bound its 95 % interval. ``floor_share`` is floor time / kernel time.
+    ``flags`` are remarks that do not change the status ("below the floor: judged twice").
+    ``stage_s`` gives seconds per stage: queue, build, start, check, timing.
+    """
+
+    status: Status
+    reason: str = ""
+    pattern: str | None = None
+    device: str = ""
+    speedup: float | None = None
+    speedup_low: float | None = None
+    speedup_high: float | None = None
+    pairs: int = 0
+    kernel: Timing | None = None
+    reference: Timing | None = None
+    max_abs_error: float | None = None
+    max_rel_error: float | None = None
+    floor_ms: float | None = None
+    floor_share: float | None = None
+    checks: tuple[Check, ...] = ()
+    build: BuildReport | None = None
+    stage_s: dict[str, float] = {}
+    sandbox: str = ""
+    flags: tuple[str, ...] = ()
+    output_tail: str = ""
+
+    @property
+    def correct(self) -> bool:
+        return self.status == "correct"
+
+
+class Baseline(Struct, frozen=True, omit_defaults=True):
+    """A PyTorch time for the problem: ``eager`` or ``compile``. ``failure`` says why there is none."""
+
+    which: Literal["eager", "compile"]
+    timing: Timing | None = None
+    precision: str = "fp32"
+    note: str = ""
+    failure: str | None = None
+
+
+class Standing(Struct, frozen=True, omit_defaults=True):
+    """A leader's place in a final heat. ``ratio``: its time / the fastest leader's time, median over rounds."""
+
+    variant: str
+    median_ms: float
+    ratio: float
+    ratio_low: float
+    ratio_high: float
+    tied: bool

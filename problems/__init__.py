@@ -1,0 +1,1 @@
+"""Reference problems in KernelBench's format, shipped as data files."""
