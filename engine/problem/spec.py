@@ -8,7 +8,7 @@ spec into the C header that a kernel is compiled with.
 from __future__ import annotations
 
 from math import prod
-from typing import Literal
+from typing import Any, Literal
 
 from msgspec import Struct
 
@@ -63,6 +63,24 @@ class ScalarSpec(Struct, frozen=True, omit_defaults=True):
     value: int | float | bool
 
 
+class GraphNode(Struct, frozen=True, omit_defaults=True):
+    """One node of the traced reference, in execution order (``make_fx`` over fake tensors).
+
+    ``op``: ``placeholder`` (an input, parameter or buffer: ``target`` is the tensor's name in the spec),
+    ``call`` (``target`` is an ATen overload such as ``aten.mul.Tensor``), ``getitem`` (element ``args[1]`` of
+    a call that returns several tensors) or ``output`` (``args``: the returned nodes). ``args`` and ``kwargs``
+    hold numbers, strings, None, lists, and {"ref": name} for the value of another node.
+    """
+
+    name: str
+    op: Literal["placeholder", "call", "getitem", "output"]
+    target: str
+    args: tuple[Any, ...] = ()
+    kwargs: dict[str, Any] = {}
+    shape: tuple[int, ...] | None = None
+    dtype: str | None = None
+
+
 class ProblemSpec(Struct, frozen=True, omit_defaults=True):
     """One problem as the search, the proposers and the judge see it.
 
@@ -71,6 +89,7 @@ class ProblemSpec(Struct, frozen=True, omit_defaults=True):
     ``floor_bytes``: bytes that must move at least (inputs, parameters and buffers read once, outputs written
     once). ``flops``: floating-point operations of the reference as counted by
     ``torch.utils.flop_counter`` plus one per element of each pointwise operator, or None where unknown.
+    ``graph``: the reference as ATen operators, or None where it could not be traced.
     """
 
     id: str
@@ -82,6 +101,7 @@ class ProblemSpec(Struct, frozen=True, omit_defaults=True):
     c_refusal: str | None = None
     floor_bytes: int = 0
     flops: int | None = None
+    graph: tuple[GraphNode, ...] | None = None
 
     @property
     def inputs(self) -> tuple[TensorSpec, ...]:

@@ -1,0 +1,65 @@
+"""What the search asks of whoever evaluates kernels: this machine today, a cluster tomorrow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from msgspec import Struct
+
+from engine.events import DeviceFact, Stage
+from engine.problem.spec import Form, ProblemSpec
+from engine.verdict import Baseline, Standing, Verdict
+
+
+class Opened(Struct, frozen=True):
+    """What opening a problem on a device gave: the eager baseline and the floor in milliseconds."""
+
+    eager: Baseline
+    floor_ms: float | None
+
+
+class EvaluationError(Exception):
+    """The evaluation itself failed (no compiler, judge gone, reference raised); says what, where, what to do."""
+
+
+class Evaluator(Protocol):
+    """Builds, checks and times kernels. All methods may be awaited concurrently; the device is taken in turn."""
+
+    async def start(self) -> tuple[DeviceFact, ...]:
+        """Find devices, check compiler and sandbox. Raises ``EvaluationError`` where nothing can be evaluated."""
+        ...
+
+    @property
+    def sandbox(self) -> str:
+        """The isolation in force, in words ("user, net, pid namespaces; Landlock; seccomp")."""
+        ...
+
+    async def measure_device(self, device: DeviceFact) -> DeviceFact:
+        """The device with its measured peaks (copy bandwidth in GB/s, fp32 FMA in GFLOP/s)."""
+        ...
+
+    async def open(self, problem: ProblemSpec, header: str) -> Opened:
+        """Load the reference in the judge and time it in eager. Raises ``EvaluationError`` if the model raises."""
+        ...
+
+    async def evaluate(
+        self, problem: ProblemSpec, form: Form, source: str, on_stage: Callable[[Stage], None]
+    ) -> Verdict:
+        """Build, check and time one kernel. Cancelling the task ends its processes within a second.
+
+        Never raises for what a kernel did: that is the verdict. ``on_stage`` is called from the event loop.
+        """
+        ...
+
+    async def heat(self, problem: ProblemSpec, kernels: Mapping[str, tuple[Form, str]]) -> tuple[Standing, ...]:
+        """Time correct kernels (variant id -> form, source) side by side; fastest first, ties marked."""
+        ...
+
+    async def compile_baseline(self, problem: ProblemSpec) -> Baseline:
+        """``torch.compile`` of the reference, measured alone on the device."""
+        ...
+
+    async def close(self) -> None:
+        """End every process. Idempotent."""
+        ...
