@@ -150,11 +150,11 @@ class SessionState:
 
     def apply(self, recorded: Recorded) -> None:
         """Fold one event in. Unknown references (a foreign or damaged file) are ignored rather than fatal."""
-        self.seq = recorded.seq
-        self.time = recorded.time
         handler = _HANDLERS.get(type(recorded.event))
         if handler is not None:
             handler(self, recorded.event, recorded.time)
+        self.seq = recorded.seq
+        self.time = recorded.time
 
     # What others ask of the state
 
@@ -227,6 +227,8 @@ def _session_created(state: SessionState, event: ev.SessionCreated, time: float)
 
 
 def _engine_started(state: SessionState, event: ev.EngineStarted, time: float) -> None:
+    if state.engine is not None and state.engine.stopped is None:  # it died: its life ended with its last event
+        state.search_seconds += state.time - state.engine.started_at
     state.engine = EngineState(event.pid, event.host, event.version, time, event.sandbox)
     state.starts += 1
     state.devices = {device.id: device for device in event.devices}
