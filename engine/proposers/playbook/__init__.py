@@ -1,0 +1,1 @@
+"""The playbook: a proposer of hand-written kernel templates and moves that needs no network and no key."""

@@ -1,0 +1,1 @@
+"""Families of problems that the playbook knows: one file each, registered here."""
