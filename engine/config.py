@@ -1,0 +1,499 @@
+"""What a run may say: the models of ``config.toml``, TOML in and out.
+
+Every error of a file is reported in one go as ``config.toml:LINE: key: what is wrong, what is allowed``. Relative
+paths are relative to the file. Keys of model providers never stand in it: they come from the environment.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+import tomllib
+from importlib import resources
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args
+
+import tomli_w
+from msgspec import Struct
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    ValidationError,
+    ValidationInfo,
+    model_validator,
+)
+from pydantic_core import ErrorDetails, PydanticCustomError
+
+from engine.toml_lines import KeyPath, key_lines, line_of
+
+BUILTIN = "builtin:"
+"""Prefix of problems that ship with kernel-tui: ``builtin:quickstart/softmax``."""
+
+Preset = Literal["quickstart", "headline", "published"]
+PRESETS: tuple[Preset, ...] = get_args(Preset)
+
+_SIZE = re.compile(r"(?i)^\s*(\d+(?:\.\d+)?)\s*([kmgt]i?)?b?\s*$")
+_SIZE_POWER = {"k": 1, "m": 2, "g": 3, "t": 4}
+_DEVICE = re.compile(r"^(cpu|cuda(:\d+)?)$")
+_ENVIRONMENT_NAME = re.compile(r"^[A-Z_][A-Z0-9_]*$")
+_SECRET_KEY = re.compile(r"(?i)api_?-?key|secret|password|bearer|^key$|^(auth_?|access_?)?token$")
+_KEY_VARIABLE = {"openai": "OPENAI_API_KEY", "gemini": "GEMINI_API_KEY"}
+
+
+class Fault(Struct, frozen=True):
+    """One thing wrong with a config. ``line`` counts from 1; None where no line exists (a missing file)."""
+
+    line: int | None
+    key: str
+    message: str
+
+
+class ConfigError(Exception):
+    """A config that cannot be used, with everything that is wrong with it, one line each."""
+
+    def __init__(self, path: Path, faults: tuple[Fault, ...]) -> None:
+        self.path = path
+        self.faults = faults
+        super().__init__("\n".join(self.lines))
+
+    @property
+    def lines(self) -> list[str]:
+        """``config.toml:LINE: key: what is wrong, what is allowed``, in the order of the file."""
+        return [
+            f"{self.path}"
+            + (f":{fault.line}" if fault.line is not None else "")
+            + (f": {fault.key}" if fault.key else "")
+            + f": {fault.message}"
+            for fault in self.faults
+        ]
+
+
+def _refuse(message: str) -> PydanticCustomError:
+    # Braces would be taken for fields of the message template.
+    return PydanticCustomError("config", "{what}", {"what": message})
+
+
+def _session_name(name: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", name):
+        raise _refuse(
+            f"{name!r} cannot name a session, allowed: letters, digits, '.', '_' and '-', at most 64, "
+            "the first a letter or digit"
+        )
+    return name
+
+
+def _beside_config(value: str, info: ValidationInfo) -> str:
+    directory: Path = (info.context or {}).get("directory", Path.cwd())
+    return str((directory / Path(value).expanduser()).absolute())
+
+
+def _problem(value: str, info: ValidationInfo) -> str:
+    if not value.strip():
+        raise _refuse("is empty, allowed: a file, glob or directory, or builtin:quickstart/softmax")
+    return value if value.startswith(BUILTIN) else _beside_config(value, info)
+
+
+def _path(value: object, info: ValidationInfo) -> object:
+    return Path(_beside_config(value, info)) if isinstance(value, str) and value else value
+
+
+def _device(value: object) -> object:
+    names = value if isinstance(value, list | tuple) else (value,)
+    allowed = '"auto", "cpu", "cuda", "cuda:1", or a list such as ["cuda:0", "cuda:1"]'
+    if not names or not all(isinstance(name, str) for name in names):
+        raise _refuse(f"is {value!r}, allowed: {allowed}")
+    if tuple(names) == ("auto",):
+        return "auto"
+    if unknown := [name for name in names if not _DEVICE.match(name)]:
+        raise _refuse(f"no such device: {', '.join(map(repr, unknown))}, allowed: {allowed}")
+    if len(set(names)) < len(names):
+        raise _refuse(f"names a device twice: {', '.join(names)}")
+    return tuple(names) if isinstance(value, list | tuple) else value
+
+
+def _tolerance(value: object) -> object:
+    allowed = '"published" (1e-2), "kernelbench" (1e-4 in fp32, 1e-2 below) or a number between 0 and 1'
+    if isinstance(value, str) and value in ("published", "kernelbench"):
+        return value
+    if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < 1:
+        return float(value)
+    raise _refuse(f"is {value!r}, allowed: {allowed}")
+
+
+def _memory_limit(value: object) -> object:
+    if value == "auto":
+        return value
+    size: float | None = None
+    if isinstance(value, int) and not isinstance(value, bool):
+        size = value
+    elif isinstance(value, str) and (match := _SIZE.match(value)) is not None:
+        unit = (match[2] or "").lower()
+        base = 1024 if unit.endswith("i") else 1000
+        size = float(match[1]) * base ** _SIZE_POWER.get(unit[:1], 0)
+    if size is None:
+        raise _refuse(f'is {value!r}, allowed: "auto" or a size such as "4GiB" or "500MB"')
+    if size < 64 * 1024**2:
+        raise _refuse(f"is {value!r}, too small to load any kernel, allowed: 64MiB and more")
+    return int(size)
+
+
+def _key_variable(name: str) -> str:
+    if not _ENVIRONMENT_NAME.match(name):
+        # The value is not repeated: it may be the key itself.
+        raise _refuse("must name an environment variable such as OPENAI_API_KEY, never hold the key itself")
+    return name
+
+
+def _base_url(url: str) -> str:
+    if not re.match(r"^https?://[^/\s]", url):
+        raise _refuse("is no address, allowed: http://HOST... or https://HOST...")
+    if "@" in url.split("/")[2]:
+        raise _refuse("holds a user or password; use key_env to name the environment variable with the key")
+    return url
+
+
+SessionName = Annotated[str, AfterValidator(_session_name)]
+ProblemReference = Annotated[str, AfterValidator(_problem)]
+ResolvedPath = Annotated[Path, BeforeValidator(_path)]
+KeyVariable = Annotated[str, AfterValidator(_key_variable)]
+BaseUrl = Annotated[str, AfterValidator(_base_url)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+class _Table(BaseModel):
+    """A table of the file: frozen, types taken strictly ("4" is no number), unknown keys refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class SearchConfig(_Table):
+    """The shape of the search. All counts are per problem."""
+
+    strategy: Literal["beam"] = "beam"
+    rounds: int = Field(default=4, ge=1, le=1000)
+    """Rounds after round 0, in which the first kernels are written from the reference alone."""
+    ideas: int = Field(default=3, ge=1, le=100)
+    """Ideas in a round."""
+    variants: int = Field(default=3, ge=1, le=100)
+    """Kernels written for an idea."""
+    survivors: int = Field(default=2, ge=1, le=100)
+    """Kernels carried to the next round."""
+    heat: int = Field(default=4, ge=0, le=64)
+    """Leaders timed side by side at the end of a round; fewer than 2: no heat."""
+    fixes: int = Field(default=1, ge=0, le=10)
+    """Turns in which the proposer may repair a kernel that failed."""
+
+
+class BudgetConfig(_Table):
+    """Where the search stops although rounds are left. What is not given is not limited."""
+
+    minutes: Positive | None = None
+    dollars: Positive | None = None
+    tokens: int | None = Field(default=None, ge=1)
+    """Input and output tokens of all models together."""
+    calls: int | None = Field(default=None, ge=1)
+    """Calls to models."""
+
+
+class EvaluationConfig(_Table):
+    """How kernels are built, checked and timed."""
+
+    device: Annotated[str | tuple[str, ...], BeforeValidator(_device)] = "auto"
+    builders: int = Field(default=0, ge=0, le=1024)
+    """Compilers that run at once; 0: chosen from the number of cores."""
+    trials: int = Field(default=8, ge=3, le=1000)
+    """Fresh inputs a kernel is checked on before it is timed."""
+    tolerance: Annotated[str | float, BeforeValidator(_tolerance)] = "published"
+    precision: Literal["any", "fp32"] = "any"
+    """``any``: lower precision inside the tolerance counts; ``fp32``: only kernels as exact as fp32."""
+    max_pairs: int = Field(default=200, ge=8, le=100_000)
+    """Most alternating pairs of reference and kernel that a verdict may take."""
+    deadline_s: Positive = 30.0
+    """Seconds that a kernel may spend in one stage (load, check, time)."""
+    memory_limit: Annotated[int | Literal["auto"], BeforeValidator(_memory_limit)] = "auto"
+    """Bytes that a kernel's process may hold; ``auto``: what the problem needs, and some."""
+    threads: int = Field(default=0, ge=0, le=4096)
+    """CPU threads for reference and kernel alike; 0: all cores."""
+    sandbox: Literal["auto", "require", "off"] = "auto"
+    """``auto``: the strongest isolation that works here; ``require``: refuse to run without; ``off``."""
+    torch_compile: bool = True
+    """Also measure ``torch.compile`` of the reference."""
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """``device`` as a list of names: ``("auto",)``, ``("cpu",)``, ``("cuda:0", "cuda:1")``."""
+        return (self.device,) if isinstance(self.device, str) else self.device
+
+    def tolerance_for(self, dtype: str) -> float:
+        """Absolute and relative tolerance for outputs of ``dtype`` ("float32")."""
+        if isinstance(self.tolerance, float):
+            return self.tolerance
+        if self.tolerance == "kernelbench" and dtype in ("float32", "float64"):
+            return 1e-4
+        return 1e-2
+
+
+class _Proposer(_Table):
+    weight: Positive = 1.0
+    """Share of the ideas that go to this proposer, against the weights of the others."""
+
+
+class PlaybookModel(_Proposer):
+    """The built-in proposer: no network, no key."""
+
+    provider: Literal["playbook"] = "playbook"
+
+
+class _RemoteModel(_Proposer):
+    model: str = Field(min_length=1)
+    base_url: BaseUrl | None = None
+    concurrency: int = Field(default=4, ge=1, le=1024)
+    """Calls in flight at once."""
+    timeout_s: Positive = 600.0
+    max_output_tokens: int | None = Field(default=None, ge=256)
+
+
+class OpenAIModel(_RemoteModel):
+    """OpenAI, or any server that speaks its chat protocol (``base_url``: vLLM, Ollama, llama.cpp, OpenRouter)."""
+
+    provider: Literal["openai"]
+    key_env: KeyVariable = "OPENAI_API_KEY"
+    effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
+
+
+class GeminiModel(_RemoteModel):
+    """Google Gemini. ``thinking_budget`` (tokens) is for the 2.5 family, ``thinking_level`` for 3 and later."""
+
+    provider: Literal["gemini"]
+    key_env: KeyVariable = "GEMINI_API_KEY"
+    thinking_level: Literal["minimal", "low", "medium", "high"] | None = None
+    thinking_budget: int | None = Field(default=None, ge=-1)
+
+    @model_validator(mode="after")
+    def _one_kind_of_thinking(self) -> GeminiModel:
+        if self.thinking_level is not None and self.thinking_budget is not None:
+            raise _refuse("has thinking_level and thinking_budget, allowed: one of them")
+        return self
+
+
+class ManualModel(_Proposer):
+    """A person who writes ideas and kernels by hand."""
+
+    provider: Literal["manual"]
+
+
+class ReplayModel(_Proposer):
+    """The recorded answers of an earlier session."""
+
+    provider: Literal["replay"]
+    session: ResolvedPath
+
+
+ModelConfig = Annotated[
+    PlaybookModel | OpenAIModel | GeminiModel | ManualModel | ReplayModel, Field(discriminator="provider")
+]
+_MODEL_TABLES: dict[str, type[_Table]] = {
+    "playbook": PlaybookModel,
+    "openai": OpenAIModel,
+    "gemini": GeminiModel,
+    "manual": ManualModel,
+    "replay": ReplayModel,
+}
+
+
+class Config(_Table):
+    """A whole run. Made by :func:`load_config` or :func:`parse_config`; all paths in it are absolute.
+
+    ``problems`` are references to resolve: absolute paths, globs or directories, or ``builtin:...``.
+    """
+
+    name: SessionName = "quickstart"
+    problems: Annotated[tuple[ProblemReference, ...], Field(min_length=1, strict=False)]
+    sessions: ResolvedPath = Field(default=Path("sessions"), validate_default=True)
+    seed: int = Field(default=0, ge=0, lt=2**63)
+    search: SearchConfig = SearchConfig()
+    budget: BudgetConfig = BudgetConfig()
+    evaluation: EvaluationConfig = EvaluationConfig()
+    models: Annotated[tuple[ModelConfig, ...], Field(min_length=1, strict=False)] = (PlaybookModel(),)
+
+    _path: Path = PrivateAttr(default=Path("config.toml"))
+
+    @property
+    def path(self) -> Path:
+        """The file that this config was read from, absolute."""
+        return self._path
+
+    def frozen_toml(self) -> str:
+        """This config with every default spelled out and every path absolute: what a session keeps."""
+        table = self.model_dump(mode="json", exclude_none=True)
+        return f"# Frozen from {self._path.name}; the session that keeps it always runs with this.\n" + tomli_w.dumps(
+            table
+        )
+
+
+def load_config(path: Path | str) -> Config:
+    """Read a config file. Raises :class:`ConfigError` with every fault of the file."""
+    path = Path(path)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise _file_error(path, "no such file; make one with: kernel-tui init") from None
+    except IsADirectoryError:
+        raise _file_error(path, f"is a directory; give the file, for example {path / 'config.toml'}") from None
+    except UnicodeDecodeError as error:
+        raise _file_error(path, f"is not UTF-8 text (byte {error.start}); save it as UTF-8") from None
+    except OSError as error:
+        raise _file_error(path, f"cannot be read: {error.strerror}") from None
+    return parse_config(text, path)
+
+
+def parse_config(text: str, path: Path | str) -> Config:
+    """Validate the text of a config. Relative paths are taken from ``path``'s directory; nothing is read."""
+    path = Path(path)
+    text = text.replace("\r\n", "\n")
+    try:
+        table = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(path, (_syntax_fault(str(error), text),)) from None
+    try:
+        config = Config.model_validate(table, context={"directory": path.absolute().parent})
+    except ValidationError as error:
+        lines = key_lines(text)
+        details = [detail for detail in error.errors(include_url=False) if not _echo(detail)]
+        faults = {_fault(detail, lines, table) for detail in details}
+        raise ConfigError(path, tuple(sorted(faults, key=lambda fault: (fault.line or 0, fault.key)))) from None
+    config._path = path.absolute()
+    return config
+
+
+def preset_text(name: Preset) -> str:
+    """The commented config of a preset, ready to be written to a file."""
+    return resources.files("engine").joinpath("presets", f"{name}.toml").read_text(encoding="utf-8")
+
+
+def _file_error(path: Path, message: str) -> ConfigError:
+    return ConfigError(path, (Fault(None, "", message),))
+
+
+def _syntax_fault(message: str, text: str) -> Fault:
+    place = re.search(r" \(at (?:line (\d+), column (\d+)|end of document)\)$", message)
+    if place is None:
+        return Fault(1, "", f"not TOML: {message}")
+    what = message[: place.start()]
+    if place[1] is None:
+        return Fault(text.count("\n") + 1, "", f"not TOML: {what} at the end of the file")
+    return Fault(int(place[1]), "", f"not TOML: {what} (column {place[2]})")
+
+
+def _echo(detail: ErrorDetails) -> bool:
+    """Whether an error only repeats others: a list counts as empty once its elements are refused."""
+    return detail["type"] == "too_short" and bool(detail["input"])
+
+
+def _fault(detail: ErrorDetails, lines: dict[KeyPath, int], table: dict[str, Any]) -> Fault:
+    path = tuple(part for part in detail["loc"])
+    if len(path) > 2 and path[0] == "models" and path[2] in _MODEL_TABLES:
+        path = (*path[:2], *path[3:])  # pydantic names the member of the union that it chose
+    return Fault(line_of(lines, path), _dotted(path), _message(detail, path, table))
+
+
+def _dotted(path: KeyPath) -> str:
+    text = ""
+    for part in path:
+        text += f"[{part + 1}]" if isinstance(part, int) else f"{'.' if text else ''}{part}"
+    return text
+
+
+def _message(detail: ErrorDetails, path: KeyPath, table: dict[str, Any]) -> str:
+    kind, value, context = detail["type"], detail["input"], detail.get("ctx", {})
+    if kind == "extra_forbidden":
+        return _unknown_key(path, table)
+    if kind == "missing":
+        return "is missing" + (", allowed: a list of problems" if path == ("problems",) else "")
+    if kind in ("union_tag_invalid", "union_tag_not_found"):
+        allowed = ", ".join(f'"{name}"' for name in _MODEL_TABLES)
+        given = value.get("provider") if isinstance(value, dict) else None
+        return f"provider is {given!r}, allowed: {allowed}" if given else f"provider is missing, allowed: {allowed}"
+    if kind == "literal_error":
+        return f"is {value!r}, allowed: {context['expected'].replace(chr(39), chr(34))}"
+    if kind == "too_short":
+        return "is empty, allowed: one or more"
+    if bound := _bound(context):
+        return f"is {value!r}, allowed: {bound}"
+    if kind == "config":
+        return str(context["what"])
+    return f"is {_shown(value)}, allowed: {_expected(kind, detail['msg'])}"
+
+
+def _bound(context: dict[str, Any]) -> str:
+    words = {"ge": "{} and more", "gt": "more than {}", "le": "{} and less", "lt": "less than {}"}
+    return next((text.format(context[key]) for key, text in words.items() if key in context), "")
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    kinds = {str: "text", bool: "true or false", int: "a number", float: "a number", list: "a list", dict: "a table"}
+    kind = kinds.get(type(value), type(value).__name__)
+    return kind if isinstance(value, dict | list) else f"{value!r} ({kind})"
+
+
+def _expected(kind: str, message: str) -> str:
+    words = {
+        "int_type": "a whole number",
+        "int_from_float": "a whole number",
+        "float_type": "a number",
+        "finite_number": "a finite number",
+        "string_type": "text in quotes",
+        "string_too_short": "text in quotes",
+        "bool_type": "true or false",
+        "tuple_type": "a list in brackets",
+        "path_type": "a path in quotes",
+        "is_instance_of": "a path in quotes",
+        "model_type": "a table",
+        "model_attributes_type": "a table",
+    }
+    return words.get(kind, message[:1].lower() + message[1:])
+
+
+def _unknown_key(path: KeyPath, table: dict[str, Any]) -> str:
+    key = str(path[-1])
+    model, owner = _table_at(path[:-1], table)
+    if _SECRET_KEY.search(key):
+        variable = _KEY_VARIABLE.get(owner, "OPENAI_API_KEY or GEMINI_API_KEY")
+        return f"keys are never read from this file: set the environment variable {variable}"
+    known = list(model.model_fields)
+    if near := difflib.get_close_matches(key, known, n=1, cutoff=0.6):
+        return f'unknown key, did you mean "{near[0]}"?'
+    if elsewhere := _home_of(key, model):
+        return f"unknown key here, it belongs to {elsewhere}"
+    return f"unknown key, allowed: {', '.join(known)}"
+
+
+def _table_at(path: KeyPath, table: dict[str, Any]) -> tuple[type[_Table], str]:
+    """The model of the table at ``path``, and for ``[[models]]`` its provider."""
+    if not path:
+        return Config, ""
+    if path[0] == "models" and len(path) > 1:
+        provider = str(table["models"][path[1]].get("provider", ""))
+        return _MODEL_TABLES.get(provider, PlaybookModel), provider
+    return _SECTIONS[str(path[0])], ""
+
+
+_SECTIONS: dict[str, type[_Table]] = {
+    "search": SearchConfig,
+    "budget": BudgetConfig,
+    "evaluation": EvaluationConfig,
+}
+
+
+def _home_of(key: str, here: type[_Table]) -> str:
+    """The table that ``key`` would be right in, or ""."""
+    if here is not Config and key in Config.model_fields:
+        return "the top of the file, before any [table]"
+    return next((f"[{name}]" for name, model in _SECTIONS.items() if key in model.model_fields), "")
