@@ -17,30 +17,32 @@ from typing import Annotated, Any, Literal, get_args
 import tomli_w
 from msgspec import Struct
 from pydantic import (
-    AfterValidator,
     BaseModel,
-    BeforeValidator,
     ConfigDict,
     Field,
     PrivateAttr,
     ValidationError,
-    ValidationInfo,
     model_validator,
 )
-from pydantic_core import ErrorDetails, PydanticCustomError
+from pydantic_core import ErrorDetails
 
+from engine.config_values import (
+    BaseUrl,
+    Device,
+    KeyVariable,
+    MemoryLimit,
+    Positive,
+    ProblemReference,
+    ResolvedPath,
+    SessionName,
+    Tolerance,
+    refusal,
+)
 from engine.toml_lines import KeyPath, key_lines, line_of
-
-BUILTIN = "builtin:"
-"""Prefix of problems that ship with kernel-tui: ``builtin:quickstart/softmax``."""
 
 Preset = Literal["quickstart", "headline", "published"]
 PRESETS: tuple[Preset, ...] = get_args(Preset)
 
-_SIZE = re.compile(r"(?i)^\s*(\d+(?:\.\d+)?)\s*([kmgt]i?)?b?\s*$")
-_SIZE_POWER = {"k": 1, "m": 2, "g": 3, "t": 4}
-_DEVICE = re.compile(r"^(cpu|cuda(:\d+)?)$")
-_ENVIRONMENT_NAME = re.compile(r"^[A-Z_][A-Z0-9_]*$")
 _SECRET_KEY = re.compile(r"(?i)api_?-?key|secret|password|bearer|^key$|^(auth_?|access_?)?token$")
 _KEY_VARIABLE = {"openai": "OPENAI_API_KEY", "gemini": "GEMINI_API_KEY"}
 
@@ -71,98 +73,6 @@ class ConfigError(Exception):
             + f": {fault.message}"
             for fault in self.faults
         ]
-
-
-def _refuse(message: str) -> PydanticCustomError:
-    # Braces would be taken for fields of the message template.
-    return PydanticCustomError("config", "{what}", {"what": message})
-
-
-def _session_name(name: str) -> str:
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", name):
-        raise _refuse(
-            f"{name!r} cannot name a session, allowed: letters, digits, '.', '_' and '-', at most 64, "
-            "the first a letter or digit"
-        )
-    return name
-
-
-def _beside_config(value: str, info: ValidationInfo) -> str:
-    directory: Path = (info.context or {}).get("directory", Path.cwd())
-    return str((directory / Path(value).expanduser()).absolute())
-
-
-def _problem(value: str, info: ValidationInfo) -> str:
-    if not value.strip():
-        raise _refuse("is empty, allowed: a file, glob or directory, or builtin:quickstart/softmax")
-    return value if value.startswith(BUILTIN) else _beside_config(value, info)
-
-
-def _path(value: object, info: ValidationInfo) -> object:
-    return Path(_beside_config(value, info)) if isinstance(value, str) and value else value
-
-
-def _device(value: object) -> object:
-    names = value if isinstance(value, list | tuple) else (value,)
-    allowed = '"auto", "cpu", "cuda", "cuda:1", or a list such as ["cuda:0", "cuda:1"]'
-    if not names or not all(isinstance(name, str) for name in names):
-        raise _refuse(f"is {value!r}, allowed: {allowed}")
-    if tuple(names) == ("auto",):
-        return "auto"
-    if unknown := [name for name in names if not _DEVICE.match(name)]:
-        raise _refuse(f"no such device: {', '.join(map(repr, unknown))}, allowed: {allowed}")
-    if len(set(names)) < len(names):
-        raise _refuse(f"names a device twice: {', '.join(names)}")
-    return tuple(names) if isinstance(value, list | tuple) else value
-
-
-def _tolerance(value: object) -> object:
-    allowed = '"published" (1e-2), "kernelbench" (1e-4 in fp32, 1e-2 below) or a number between 0 and 1'
-    if isinstance(value, str) and value in ("published", "kernelbench"):
-        return value
-    if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < 1:
-        return float(value)
-    raise _refuse(f"is {value!r}, allowed: {allowed}")
-
-
-def _memory_limit(value: object) -> object:
-    if value == "auto":
-        return value
-    size: float | None = None
-    if isinstance(value, int) and not isinstance(value, bool):
-        size = value
-    elif isinstance(value, str) and (match := _SIZE.match(value)) is not None:
-        unit = (match[2] or "").lower()
-        base = 1024 if unit.endswith("i") else 1000
-        size = float(match[1]) * base ** _SIZE_POWER.get(unit[:1], 0)
-    if size is None:
-        raise _refuse(f'is {value!r}, allowed: "auto" or a size such as "4GiB" or "500MB"')
-    if size < 64 * 1024**2:
-        raise _refuse(f"is {value!r}, too small to load any kernel, allowed: 64MiB and more")
-    return int(size)
-
-
-def _key_variable(name: str) -> str:
-    if not _ENVIRONMENT_NAME.match(name):
-        # The value is not repeated: it may be the key itself.
-        raise _refuse("must name an environment variable such as OPENAI_API_KEY, never hold the key itself")
-    return name
-
-
-def _base_url(url: str) -> str:
-    if not re.match(r"^https?://[^/\s]", url):
-        raise _refuse("is no address, allowed: http://HOST... or https://HOST...")
-    if "@" in url.split("/")[2]:
-        raise _refuse("holds a user or password; use key_env to name the environment variable with the key")
-    return url
-
-
-SessionName = Annotated[str, AfterValidator(_session_name)]
-ProblemReference = Annotated[str, AfterValidator(_problem)]
-ResolvedPath = Annotated[Path, BeforeValidator(_path)]
-KeyVariable = Annotated[str, AfterValidator(_key_variable)]
-BaseUrl = Annotated[str, AfterValidator(_base_url)]
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 class _Table(BaseModel):
@@ -203,19 +113,19 @@ class BudgetConfig(_Table):
 class EvaluationConfig(_Table):
     """How kernels are built, checked and timed."""
 
-    device: Annotated[str | tuple[str, ...], BeforeValidator(_device)] = "auto"
+    device: Device = "auto"
     builders: int = Field(default=0, ge=0, le=1024)
     """Compilers that run at once; 0: chosen from the number of cores."""
     trials: int = Field(default=8, ge=3, le=1000)
     """Fresh inputs a kernel is checked on before it is timed."""
-    tolerance: Annotated[str | float, BeforeValidator(_tolerance)] = "published"
+    tolerance: Tolerance = "published"
     precision: Literal["any", "fp32"] = "any"
     """``any``: lower precision inside the tolerance counts; ``fp32``: only kernels as exact as fp32."""
     max_pairs: int = Field(default=200, ge=8, le=100_000)
     """Most alternating pairs of reference and kernel that a verdict may take."""
     deadline_s: Positive = 30.0
     """Seconds that a kernel may spend in one stage (load, check, time)."""
-    memory_limit: Annotated[int | Literal["auto"], BeforeValidator(_memory_limit)] = "auto"
+    memory_limit: MemoryLimit = "auto"
     """Bytes that a kernel's process may hold; ``auto``: what the problem needs, and some."""
     threads: int = Field(default=0, ge=0, le=4096)
     """CPU threads for reference and kernel alike; 0: all cores."""
@@ -277,7 +187,7 @@ class GeminiModel(_RemoteModel):
     @model_validator(mode="after")
     def _one_kind_of_thinking(self) -> GeminiModel:
         if self.thinking_level is not None and self.thinking_budget is not None:
-            raise _refuse("has thinking_level and thinking_budget, allowed: one of them")
+            raise refusal("has thinking_level and thinking_budget, allowed: one of them")
         return self
 
 
