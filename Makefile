@@ -1,0 +1,56 @@
+# make run   sets everything up and runs the search of config.toml
+# make test  sets everything up and runs linters, type checks and tests      (make test ARGS="-k softmax")
+# make lint  linters and type checks alone
+# make clean removes the virtual environment and all caches; saved sessions stay
+
+.PHONY: run test lint clean compiler
+.DEFAULT_GOAL := run
+MAKEFLAGS += --no-print-directory
+
+# The first Python that is new enough; another one: make run PYTHON=/path/to/python
+PYTHON ?= $(shell for each in python3 python3.13 python3.12 python3.11 python3.14; do \
+	$$each -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$each && break; done)
+CONFIG ?= config.toml
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALL := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
+
+run: $(VENV)/.installed compiler
+	@$(BIN)/kernel-tui $(CONFIG)
+
+# Tests marked serial measure time or load the machine, so they run alone, after the others.
+test: lint compiler
+	$(BIN)/python -m pytest -n 2 -m "not serial" $(ARGS)
+	$(BIN)/python -m pytest -n 0 -m serial $(ARGS)
+
+lint: $(VENV)/.installed-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis dist build
+	find . -name __pycache__ -not -path './sessions/*' -prune -exec rm -rf {} +
+
+# Installed again only when what is to be installed has changed.
+$(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/pip
+	$(INSTALL) -e .
+	@touch $@
+
+$(VENV)/.installed-dev: pyproject.toml constraints.txt | $(BIN)/pip
+	$(INSTALL) -e '.[dev]'
+	@touch $@ $(VENV)/.installed
+
+$(BIN)/pip:
+	@test -n "$(PYTHON)" || { echo "make: no Python 3.11 or later found. Install one (Debian, Ubuntu: apt install python3" \
+		"python3-venv), or name it: make PYTHON=/path/to/python" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "make: $(PYTHON) is not Python 3.11 or" \
+		"later. Name one that is: make PYTHON=/path/to/python" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "make: $(PYTHON) cannot make virtual environments." \
+		"Install its venv module (Debian, Ubuntu: apt install python3-venv) and run make again." >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+compiler:
+	@for each in $$CXX g++ clang++; do command -v $$each >/dev/null 2>&1 && exit 0; done; \
+		echo "make: no C++ compiler found. Install one (Debian, Ubuntu: apt install g++; Fedora: dnf install gcc-c++;" \
+		"Arch: pacman -S gcc) and run make again." >&2; exit 1
