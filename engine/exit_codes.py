@@ -1,0 +1,34 @@
+"""Exit codes of the ``kernel-tui`` command and of the engine process. Part of the interface: never renumbered."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class ExitCode(IntEnum):
+    """What a script may conclude from the exit status.
+
+    ==  =================  ==============================================================================
+    0   OK                 done as asked
+    1   FAILURE            an error that has no code of its own; the message says what happened
+    2   USAGE              bad arguments, or a configuration that is missing or wrong
+    3   NO_SESSION         no such session, or the file is no session
+    4   SESSION_LOCKED     an engine lives on the session (or another process holds its database)
+    5   SESSION_NEWER      the session was written by a newer kernel-tui
+    6   STORAGE            disk full, read-only, unsafe for SQLite's WAL, or failing
+    7   NO_TOOLS           no compiler or no torch: nothing can be built or judged
+    8   NOTHING_CORRECT    the search ended without one correct kernel
+    130 INTERRUPTED        stopped by SIGINT or SIGTERM; the session is saved and can be resumed
+    ==  =================  ==============================================================================
+    """
+
+    OK = 0
+    FAILURE = 1
+    USAGE = 2
+    NO_SESSION = 3
+    SESSION_LOCKED = 4
+    SESSION_NEWER = 5
+    STORAGE = 6
+    NO_TOOLS = 7
+    NOTHING_CORRECT = 8
+    INTERRUPTED = 130

@@ -1,0 +1,297 @@
+"""The engine's side of the session file: one thread, one connection, group commit.
+
+What cannot be stored is never lost silently. When a commit fails (disk full, I/O error) the writer says so once,
+keeps everything queued, and tries again with growing pauses for ``patience_s``; nothing is acknowledged meanwhile, so
+whoever awaits an event waits too. If space comes back, all is written in order. If it does not, every waiting future
+and every later ``append`` fails with that error, and the engine ends: what was acknowledged is on disk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import sqlite3
+import threading
+import time
+import zlib
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+
+import msgspec
+
+from engine.events import AnyEvent, Event, Recorded, encode, kind_of
+from engine.session.database import connect_engine, write_turn
+from engine.session.errors import SessionError, of_sqlite
+from engine.session.filesystem import check_file_system
+from engine.session.paths import SessionPaths
+from engine.session.samples import THIN_EVERY_S, thin
+
+PATIENCE_S = 30.0
+_BATCH = 4096
+_SAMPLES_KEPT = 600
+_LOG_LIMIT_BYTES = 64 << 20
+
+
+@dataclass(slots=True)
+class _Row:
+    """An event waiting for its commit."""
+
+    time: float
+    event: AnyEvent
+    kind: str
+    json: str
+    future: Future[Recorded]
+
+
+@dataclass(slots=True)
+class _Blob:
+    digest: str
+    content: bytes
+    time: float
+
+
+@dataclass(slots=True)
+class _Pending:
+    """What the next commits will hold. ``rows`` is ordered, and a blob precedes the event that names it."""
+
+    rows: deque[_Row | _Blob] = field(default_factory=deque)
+    samples: deque[tuple[float, str]] = field(default_factory=lambda: deque(maxlen=_SAMPLES_KEPT))
+    heartbeat: tuple[float, int, str] | None = None
+    flushes: list[Future[None]] = field(default_factory=list)
+
+    def __bool__(self) -> bool:
+        return bool(self.rows or self.samples or self.heartbeat or self.flushes)
+
+
+class EventWriter:
+    """Appends events, blobs, samples and the heartbeat. Only the process that holds the engine lock makes one.
+
+    Every method may be called from any thread. ``on_trouble`` is called once per outage, from the writer's thread,
+    with the sentence to show. Raises SessionError where the session cannot be opened for writing.
+    """
+
+    def __init__(
+        self,
+        paths: SessionPaths,
+        *,
+        patience_s: float = PATIENCE_S,
+        on_trouble: Callable[[str], None] | None = None,
+    ) -> None:
+        check_file_system(paths.directory)
+        self.paths = paths
+        self._patience_s = patience_s
+        self._on_trouble = on_trouble
+        self._connection = connect_engine(paths)
+        self._connection.execute(f"PRAGMA journal_size_limit = {_LOG_LIMIT_BYTES}")
+        self._pending = _Pending()
+        self._condition = threading.Condition()
+        self._closing = False
+        self._failure: SessionError | None = None
+        self._stored: set[str] = {digest for (digest,) in self._connection.execute("SELECT digest FROM blob")}
+        self._thinned_at = 0.0
+        self._thread = threading.Thread(target=self._run, name="session-writer", daemon=True)
+        self._thread.start()
+
+    @property
+    def failure(self) -> SessionError | None:
+        """Why the writer has given up, or None while it works."""
+        return self._failure
+
+    def append(self, event: AnyEvent) -> Future[Recorded]:
+        """Queue an event. The future completes once it is committed and on disk, or fails with a SessionError.
+
+        Events are committed, and their futures completed, in the order of the calls.
+        """
+        future: Future[Recorded] = Future()
+        future.set_running_or_notify_cancel()  # what was handed over is written, even if nobody waits any more
+        assert isinstance(event, Event)
+        row = _Row(time.time(), event, kind_of(event), encode(event).decode(), future)
+        with self._condition:
+            if (refusal := self._refusal()) is not None:
+                future.set_exception(refusal)
+                return future
+            self._pending.rows.append(row)
+            self._condition.notify()
+        return future
+
+    async def record(self, event: AnyEvent) -> Recorded:
+        """Append and wait for the commit. Cancelling the wait does not take the event back. Raises SessionError."""
+        return await asyncio.wrap_future(self.append(event))
+
+    def put_blob(self, content: str | bytes) -> str:
+        """Store a text or bytes under its sha256; returns the digest for an event to name.
+
+        It is committed with, or before, every event appended after this call. Raises SessionError if storage failed.
+        """
+        raw = content.encode() if isinstance(content, str) else content
+        digest = hashlib.sha256(raw).hexdigest()
+        with self._condition:
+            if (refusal := self._refusal()) is not None:
+                raise refusal
+            if digest not in self._stored:
+                self._stored.add(digest)
+                self._pending.rows.append(_Blob(digest, raw, time.time()))
+                self._condition.notify()
+        return digest
+
+    def sample(self, readings: object) -> None:
+        """Store device readings of now: anything ``msgspec`` can turn into JSON. Thinned with age.
+
+        While storage fails, only the newest 600 are kept.
+        """
+        json = msgspec.json.encode(readings).decode()
+        with self._condition:
+            if self._refusal() is None:
+                self._pending.samples.append((time.time(), json))
+                self._condition.notify()
+
+    def heartbeat(self, note: str = "") -> None:
+        """Say that the engine is alive and, in ``note``, how it is. Only the latest is kept."""
+        with self._condition:
+            if self._refusal() is None:
+                self._pending.heartbeat = (time.time(), os.getpid(), note)
+                self._condition.notify()
+
+    def flush(self, timeout_s: float | None = None) -> None:
+        """Wait until everything queued before this call is on disk. Raises SessionError, or TimeoutError."""
+        future: Future[None] = Future()
+        with self._condition:
+            if (refusal := self._refusal()) is not None:
+                raise refusal
+            self._pending.flushes.append(future)
+            self._condition.notify()
+        future.result(timeout_s)
+
+    def close(self) -> None:
+        """Write what is queued, then release the database; waits at most ``patience_s`` for space. Idempotent.
+
+        Raises SessionError if something queued could not be written (its futures fail with the same error).
+        """
+        with self._condition:
+            self._closing = True
+            self._condition.notify()
+        self._thread.join()
+        if self._failure is not None:
+            raise self._failure
+
+    def _refusal(self) -> SessionError | None:
+        if self._failure is not None:
+            return self._failure
+        if self._closing:
+            return SessionError(f"{self.paths.database}: the session was closed.", self.paths.database)
+        return None
+
+    # The writer's thread
+
+    def _run(self) -> None:
+        try:
+            while (batch := self._next_batch()) is not None:
+                self._store(batch)
+        except BaseException as error:
+            self._give_up(_Pending(), error)
+            raise
+        finally:
+            self._close_connection()
+
+    def _next_batch(self) -> _Pending | None:
+        """Everything that has gathered (up to a limit), or None at the end."""
+        with self._condition:
+            while not self._pending and not self._closing:
+                self._condition.wait()
+            if not self._pending:
+                return None
+            batch, self._pending = self._pending, _Pending()
+            if len(batch.rows) > _BATCH:
+                rows = list(batch.rows)
+                batch.rows, self._pending.rows = deque(rows[:_BATCH]), deque(rows[_BATCH:])
+                self._pending.flushes, batch.flushes = batch.flushes, []
+            return batch
+
+    def _store(self, batch: _Pending) -> None:
+        """Commit ``batch``, waiting out an outage; completes or fails its futures."""
+        first_failed: float | None = None
+        pause_s = 0.1
+        while True:
+            try:
+                recorded = self._commit(batch)
+                break
+            except SessionError as error:
+                now = time.monotonic()
+                if first_failed is None:
+                    first_failed = now
+                    if self._on_trouble is not None:
+                        self._on_trouble(str(error))
+                if now - first_failed >= self._patience_s:
+                    self._give_up(batch, error)
+                    return
+            time.sleep(pause_s)
+            pause_s = min(2.0, pause_s * 2)
+        for row, one in zip((r for r in batch.rows if isinstance(r, _Row)), recorded, strict=True):
+            row.future.set_result(one)
+        for flush in batch.flushes:
+            flush.set_result(None)
+
+    def _commit(self, batch: _Pending) -> list[Recorded]:
+        recorded: list[Recorded] = []
+        db = self._connection
+        with write_turn(self.paths):
+            try:
+                db.execute("BEGIN IMMEDIATE")
+                for row in batch.rows:
+                    if isinstance(row, _Blob):
+                        db.execute(
+                            "INSERT OR IGNORE INTO blob VALUES (?, ?, ?)",
+                            (row.digest, zlib.compress(row.content), row.time),
+                        )
+                        continue
+                    cursor = db.execute(
+                        "INSERT INTO event (time, kind, json) VALUES (?, ?, ?)", (row.time, row.kind, row.json)
+                    )
+                    recorded.append(Recorded(cursor.lastrowid or 0, row.time, row.event))
+                if batch.heartbeat is not None:
+                    db.execute("INSERT OR REPLACE INTO heartbeat VALUES (1, ?, ?, ?)", batch.heartbeat)
+                if batch.samples:
+                    db.executemany("INSERT INTO sample (time, json) VALUES (?, ?)", batch.samples)
+                    self._thin()
+                db.execute("COMMIT")
+            except sqlite3.Error as error:
+                self._roll_back()
+                raise of_sqlite(error, self.paths.database) from error
+        return recorded
+
+    def _roll_back(self) -> None:
+        """A full disk may have rolled the transaction back already."""
+        if self._connection.in_transaction:
+            self._connection.execute("ROLLBACK")
+
+    def _thin(self) -> None:
+        now = time.time()
+        if now - self._thinned_at >= THIN_EVERY_S:
+            thin(self._connection, now)
+            self._thinned_at = now
+
+    def _give_up(self, batch: _Pending, error: BaseException) -> None:
+        """Fail everything that waits and refuse what comes later."""
+        if not isinstance(error, SessionError):
+            error = SessionError(f"{self.paths.database}: the writer failed: {error!r}.", self.paths.database)
+        with self._condition:
+            self._failure = error
+            rows = [*batch.rows, *self._pending.rows]
+            flushes = [*batch.flushes, *self._pending.flushes]
+            self._pending = _Pending()
+        for row in rows:
+            if isinstance(row, _Row):
+                row.future.set_exception(error)
+        for flush in flushes:
+            flush.set_exception(error)
+
+    def _close_connection(self) -> None:
+        """Closing the last connection checkpoints, so it takes a turn; without one the log simply stays."""
+        try:
+            with write_turn(self.paths):
+                self._connection.close()
+        except (SessionError, sqlite3.Error):
+            self._connection.close()
