@@ -6,123 +6,30 @@ recorded event and never raises for an order that the engine can produce.
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 from engine import events as ev
-from engine.events import Carried, DeviceFact, Recorded, Stage
-from engine.problem.spec import Form, ProblemSpec
-from engine.verdict import Baseline, Standing, Verdict
+from engine.events import DeviceFact, Recorded
+from engine.nodes import EngineState, IdeaState, ProblemState, RoundState, VariantState
+from engine.verdict import Verdict
+
+__all__ = ["EngineState", "IdeaState", "ProblemState", "RoundState", "SessionState", "VariantState", "fold"]
 
 LOG_LINES = 2000
 
 
 @dataclass(slots=True)
-class VariantState:
-    """One kernel source. ``stage`` is None before it is queued and after its verdict."""
-
-    id: str
-    idea: str
-    problem: str
-    round: int
-    parent: str | None
-    form: Form
-    source: str
-    proposer: str
-    note: str
-    data: dict[str, Any]
-    written_at: float
-    stage: Stage | None = "queued"
-    stage_since: float = 0.0
-    verdict: Verdict | None = None
-    judged_at: float | None = None
-    judged: int = 0
-    carried: str | None = None
-    dropped: str | None = None
-
-    @property
-    def correct(self) -> bool:
-        return self.verdict is not None and self.verdict.correct
-
-    @property
-    def speedup(self) -> float | None:
-        return self.verdict.speedup if self.verdict is not None and self.verdict.correct else None
-
-    @property
-    def kernel_ms(self) -> float | None:
-        if self.verdict is None or self.verdict.kernel is None:
-            return None
-        return self.verdict.kernel.median_ms
-
-
-@dataclass(slots=True)
-class IdeaState:
-    id: str
-    problem: str
-    round: int
-    parent: str | None
-    category: str
-    text: str
-    proposer: str
-    data: dict[str, Any]
-    proposed_at: float
-    variants: list[str] = field(default_factory=list)
-    waiting: str | None = None
-
-
-@dataclass(slots=True)
-class RoundState:
-    problem: str
-    number: int
-    parents: tuple[Carried, ...]
-    started_at: float
-    ideas: list[str] = field(default_factory=list)
-    finished_at: float | None = None
-    survivors: tuple[Carried, ...] = ()
-    dropped: tuple[Carried, ...] = ()
-    standings: tuple[Standing, ...] = ()
-
-    @property
-    def id(self) -> str:
-        return f"{self.problem}/r{self.number}"
-
-
-@dataclass(slots=True)
-class ProblemState:
-    spec: ProblemSpec
-    form: Form
-    header: str
-    added_at: float
-    baselines: dict[str, Baseline] = field(default_factory=dict)
-    floor_ms: float | None = None
-    rounds: list[RoundState] = field(default_factory=list)
-    best: str | None = None
-    finished: str | None = None
-    standings: tuple[Standing, ...] = ()
-
-    @property
-    def id(self) -> str:
-        return self.spec.id
-
-
-@dataclass(slots=True)
-class EngineState:
-    """What the events say of the engine; whether it lives is the lock's to say (``engine.session``)."""
-
-    pid: int
-    host: str
-    version: str
-    started_at: float
-    sandbox: str
-    stopped: ev.StopReason | None = None
-    message: str = ""
-
-
-@dataclass(slots=True)
 class SessionState:
-    """Everything that a session is, at event ``seq``."""
+    """Everything that a session is, at event ``seq``.
+
+    ``flight`` (variants without a verdict, oldest first) and ``below`` (node -> the ideas or variants right under it)
+    are indexes, so that a monitor may ask often.
+    """
 
     name: str = ""
     version: str = ""
@@ -139,6 +46,8 @@ class SessionState:
     refused: dict[str, ev.ProblemRefused] = field(default_factory=dict)
     ideas: dict[str, IdeaState] = field(default_factory=dict)
     variants: dict[str, VariantState] = field(default_factory=dict)
+    flight: dict[str, None] = field(default_factory=dict)
+    below: dict[str, list[str]] = field(default_factory=dict)
     pruned: set[str] = field(default_factory=set)
     pinned: set[str] = field(default_factory=set)
     paused: bool = False
@@ -186,24 +95,33 @@ class SessionState:
 
     def branch(self, node: str) -> set[str]:
         """All ideas and variants at or below ``node``."""
-        return {other for pool in (self.ideas, self.variants) for other in pool if node in set(self.lineage(other))}
+        found = {node} & (self.ideas.keys() | self.variants.keys())
+        waiting = [node]
+        while waiting:
+            fresh = [other for other in self.below.get(waiting.pop(), ()) if other not in found]
+            found.update(fresh)
+            waiting += fresh
+        return found
 
     def variants_of(self, problem: str) -> Iterator[VariantState]:
-        return (variant for variant in self.variants.values() if variant.problem == problem)
+        found = self.problems.get(problem)
+        return (self.variants[variant] for variant in (found.variants if found is not None else ()))
 
-    def leaders(self, problem: str) -> list[VariantState]:
-        """Correct, unpruned variants of a problem, fastest first."""
-        correct = [v for v in self.variants_of(problem) if v.speedup is not None and not self.is_pruned(v.id)]
-        return sorted(correct, key=lambda v: -(v.speedup or 0.0))
+    def leaders(self, problem: str, count: int | None = None) -> list[VariantState]:
+        """Correct, unpruned variants of a problem, fastest first; the first ``count`` of them."""
+        found = self.problems.get(problem)
+        ranking = found.ranking if found is not None else []
+        return [self.variants[name] for name in islice((n for _, n in ranking if not self.is_pruned(n)), count)]
 
     def in_flight(self) -> list[VariantState]:
         """Variants without a verdict, oldest first."""
-        return [variant for variant in self.variants.values() if variant.stage is not None]
+        return [self.variants[variant] for variant in self.flight]
 
     def best_of_round(self, problem: str, number: int) -> float | None:
         """Best factor over eager among the round's own correct variants."""
-        factors = [v.speedup for v in self.variants_of(problem) if v.round == number and v.speedup is not None]
-        return max(factors, default=None)
+        round_ = _round(self, problem, number)
+        factors = [self.variants[name].speedup for name in (round_.variants if round_ is not None else ())]
+        return max((factor for factor in factors if factor is not None), default=None)
 
     @property
     def finished(self) -> bool:
@@ -281,6 +199,7 @@ def _idea_proposed(state: SessionState, event: ev.IdeaProposed, time: float) -> 
     )
     if (round_ := _round(state, event.problem, event.round)) is not None:
         round_.ideas.append(event.idea)
+    state.below.setdefault(event.parent or event.problem, []).append(event.idea)
 
 
 def _idea_waiting(state: SessionState, event: ev.IdeaWaiting, time: float) -> None:
@@ -303,6 +222,12 @@ def _variant_written(state: SessionState, event: ev.VariantWritten, time: float)
         time,
         stage_since=time,
     )
+    state.flight[event.variant] = None
+    state.below.setdefault(event.idea, []).append(event.variant)
+    if (problem := state.problems.get(event.problem)) is not None:
+        problem.variants.append(event.variant)
+    if (round_ := _round(state, event.problem, event.round)) is not None:
+        round_.variants.append(event.variant)
     if (idea := state.ideas.get(event.idea)) is not None:
         idea.variants.append(event.variant)
         idea.waiting = None
@@ -311,6 +236,7 @@ def _variant_written(state: SessionState, event: ev.VariantWritten, time: float)
 def _variant_stage(state: SessionState, event: ev.VariantStage, time: float) -> None:
     if (variant := state.variants.get(event.variant)) is not None:
         variant.stage, variant.stage_since = event.stage, time
+        state.flight[event.variant] = None
 
 
 def _verdict_given(state: SessionState, event: ev.VerdictGiven, time: float) -> None:
@@ -318,6 +244,8 @@ def _verdict_given(state: SessionState, event: ev.VerdictGiven, time: float) -> 
     if variant is None:
         return
     state.verdicts += 1
+    state.flight.pop(event.variant, None)
+    _rank(state, variant, event.verdict)
     variant.verdict, variant.stage, variant.judged_at = event.verdict, None, time
     variant.judged += 1
     _choose_best(state, variant.problem, challenger=variant)
@@ -397,6 +325,18 @@ def _round(state: SessionState, problem: str, number: int) -> RoundState | None:
     return next((round_ for round_ in reversed(found.rounds) if round_.number == number), None)
 
 
+def _rank(state: SessionState, variant: VariantState, verdict: Verdict) -> None:
+    """Move ``variant`` from its place by its former verdict to its place by the new one."""
+    if (problem := state.problems.get(variant.problem)) is None:
+        return
+    if variant.speedup is not None:
+        place = bisect_left(problem.ranking, (-variant.speedup, variant.id))
+        if place < len(problem.ranking) and problem.ranking[place][1] == variant.id:
+            del problem.ranking[place]
+    if verdict.correct and verdict.speedup is not None:
+        insort(problem.ranking, (-verdict.speedup, variant.id))
+
+
 def _rechoose(state: SessionState, node: str) -> None:
     problem = next((above for above in state.lineage(node) if above in state.problems), node)
     _choose_best(state, problem, challenger=None)
@@ -415,7 +355,7 @@ def _choose_best(state: SessionState, problem_id: str, challenger: VariantState 
             problem.best = challenger.id
         return
     ranked = [s.variant for s in problem.standings if not state.is_pruned(s.variant)]
-    leaders = state.leaders(problem_id)
+    leaders = state.leaders(problem_id, 1)
     problem.best = ranked[0] if ranked else (leaders[0].id if leaders else None)
 
 

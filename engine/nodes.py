@@ -1,0 +1,116 @@
+"""What a session is made of, as the fold keeps it: problems, rounds, ideas, variants, the engine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from engine.events import Carried, Stage, StopReason
+from engine.problem.spec import Form, ProblemSpec
+from engine.verdict import Baseline, Standing, Verdict
+
+
+@dataclass(slots=True)
+class VariantState:
+    """One kernel source. ``stage`` is None before it is queued and after its verdict."""
+
+    id: str
+    idea: str
+    problem: str
+    round: int
+    parent: str | None
+    form: Form
+    source: str
+    proposer: str
+    note: str
+    data: dict[str, Any]
+    written_at: float
+    stage: Stage | None = "queued"
+    stage_since: float = 0.0
+    verdict: Verdict | None = None
+    judged_at: float | None = None
+    judged: int = 0
+    carried: str | None = None
+    dropped: str | None = None
+
+    @property
+    def correct(self) -> bool:
+        return self.verdict is not None and self.verdict.correct
+
+    @property
+    def speedup(self) -> float | None:
+        return self.verdict.speedup if self.verdict is not None and self.verdict.correct else None
+
+    @property
+    def kernel_ms(self) -> float | None:
+        if self.verdict is None or self.verdict.kernel is None:
+            return None
+        return self.verdict.kernel.median_ms
+
+
+@dataclass(slots=True)
+class IdeaState:
+    id: str
+    problem: str
+    round: int
+    parent: str | None
+    category: str
+    text: str
+    proposer: str
+    data: dict[str, Any]
+    proposed_at: float
+    variants: list[str] = field(default_factory=list)
+    waiting: str | None = None
+
+
+@dataclass(slots=True)
+class RoundState:
+    problem: str
+    number: int
+    parents: tuple[Carried, ...]
+    started_at: float
+    ideas: list[str] = field(default_factory=list)
+    variants: list[str] = field(default_factory=list)
+    finished_at: float | None = None
+    survivors: tuple[Carried, ...] = ()
+    dropped: tuple[Carried, ...] = ()
+    standings: tuple[Standing, ...] = ()
+
+    @property
+    def id(self) -> str:
+        return f"{self.problem}/r{self.number}"
+
+
+@dataclass(slots=True)
+class ProblemState:
+    """``ranking``: correct variants as (-speedup, id), fastest first, pruned ones among them."""
+
+    spec: ProblemSpec
+    form: Form
+    header: str
+    added_at: float
+    baselines: dict[str, Baseline] = field(default_factory=dict)
+    floor_ms: float | None = None
+    rounds: list[RoundState] = field(default_factory=list)
+    variants: list[str] = field(default_factory=list)
+    ranking: list[tuple[float, str]] = field(default_factory=list)
+    best: str | None = None
+    finished: str | None = None
+    standings: tuple[Standing, ...] = ()
+
+    @property
+    def id(self) -> str:
+        return self.spec.id
+
+
+@dataclass(slots=True)
+class EngineState:
+    """What the events say of the engine; whether it lives is the lock's to say (``engine.session``)."""
+
+    pid: int
+    host: str
+    version: str
+    started_at: float
+    sandbox: str
+    stopped: StopReason | None = None
+    message: str = ""

@@ -1,0 +1,158 @@
+"""The fold's indexes agree with a plain reading of what was recorded."""
+
+from __future__ import annotations
+
+import random
+
+from engine import events as ev
+from engine.events import Carried, Recorded
+from engine.problem.spec import ProblemSpec
+from engine.state import SessionState, fold
+from engine.verdict import Standing, Timing, Verdict
+
+
+def verdict(speedup: float | None) -> Verdict:
+    if speedup is None:
+        return Verdict(status="wrong", reason="differs")
+    return Verdict(status="correct", speedup=speedup, kernel=Timing(1 / speedup, 1 / speedup, 1 / speedup, 9))
+
+
+def problem_added(name: str) -> ev.ProblemAdded:
+    spec = ProblemSpec(id=name, name=name, path=f"{name}.py", source="", tensors=())
+    return ev.ProblemAdded(problem=spec, form="cpp", header="")
+
+
+def written(variant: str, idea: str, number: int, parent: str | None, problem: str = "softmax") -> ev.VariantWritten:
+    return ev.VariantWritten(
+        variant=variant,
+        idea=idea,
+        problem=problem,
+        round=number,
+        parent=parent,
+        form="cpp",
+        source="digest",
+        proposer="playbook",
+    )
+
+
+def proposed(idea: str, number: int, parent: str | None, problem: str = "softmax") -> ev.IdeaProposed:
+    return ev.IdeaProposed(
+        idea=idea, problem=problem, round=number, parent=parent, category="memory", text="", proposer="playbook"
+    )
+
+
+def recorded(*events: ev.AnyEvent) -> list[Recorded]:
+    return [Recorded(seq, 1000.0 + seq, event) for seq, event in enumerate(events, 1)]
+
+
+def small_search() -> list[Recorded]:
+    """i1 -> v1 (2.0x), v2 (wrong); i2 under v1 -> v3 (3.0x), v4 (in flight)."""
+    return recorded(
+        ev.SessionCreated(name="s", version="0", config="", seed=1),
+        problem_added("softmax"),
+        ev.RoundStarted(problem="softmax", round=0, parents=()),
+        proposed("i1", 0, None),
+        written("v1", "i1", 0, None),
+        written("v2", "i1", 0, None),
+        ev.VerdictGiven(variant="v1", verdict=verdict(2.0)),
+        ev.VerdictGiven(variant="v2", verdict=verdict(None)),
+        ev.RoundFinished(problem="softmax", round=0, survivors=(Carried("v1", "fastest"),), dropped=()),
+        ev.RoundStarted(problem="softmax", round=1, parents=(Carried("v1", "fastest"),)),
+        proposed("i2", 1, "v1"),
+        written("v3", "i2", 1, "v1"),
+        written("v4", "i2", 1, "v1"),
+        ev.VariantStage(variant="v4", stage="timing"),
+        ev.VerdictGiven(variant="v3", verdict=verdict(3.0)),
+    )
+
+
+def after(events: list[Recorded], *more: ev.AnyEvent) -> SessionState:
+    state = fold(events)
+    for number, event in enumerate(more, state.seq + 1):
+        state.apply(Recorded(number, 2000.0 + number, event))
+    return state
+
+
+def test_a_branch_is_everything_below() -> None:
+    state = fold(small_search())
+    assert state.branch("v1") == {"v1", "i2", "v3", "v4"}
+    assert state.branch("softmax") == {"i1", "v1", "v2", "i2", "v3", "v4"}
+    assert state.branch("nobody") == set()
+
+
+def test_best_of_each_round_and_what_is_in_flight() -> None:
+    state = fold(small_search())
+    assert state.best_of_round("softmax", 0) == 2.0
+    assert state.best_of_round("softmax", 1) == 3.0
+    assert state.best_of_round("softmax", 2) is None
+    assert [variant.id for variant in state.in_flight()] == ["v4"]
+
+
+def test_pruning_the_best_branch_makes_the_next_one_best_and_restoring_brings_it_back() -> None:
+    events = small_search()
+    assert fold(events).problems["softmax"].best == "v3"
+    pruned = after(events, ev.NodePruned(node="i2"))
+    assert pruned.problems["softmax"].best == "v1"
+    assert [variant.id for variant in pruned.leaders("softmax")] == ["v1"]
+    assert after(events, ev.NodePruned(node="i2"), ev.NodeRestored(node="i2")).problems["softmax"].best == "v3"
+
+
+def test_a_second_verdict_replaces_the_first_in_the_ranking() -> None:
+    state = after(small_search(), ev.VerdictGiven(variant="v3", verdict=verdict(1.5)))
+    assert [variant.id for variant in state.leaders("softmax")] == ["v1", "v3"]
+    state = after(small_search(), ev.VerdictGiven(variant="v3", verdict=verdict(None)))
+    assert [variant.id for variant in state.leaders("softmax")] == ["v1"]
+
+
+def test_a_retried_variant_is_in_flight_again_until_its_verdict() -> None:
+    state = after(small_search(), ev.VariantStage(variant="v2", stage="queued"))
+    assert [variant.id for variant in state.in_flight()] == ["v4", "v2"]
+    state = after(small_search(), ev.VerdictGiven(variant="v4", verdict=verdict(1.0)))
+    assert state.in_flight() == []
+
+
+def test_the_heat_decides_until_a_later_verdict_beats_it() -> None:
+    heat = ev.HeatFinished(
+        problem="softmax",
+        round=1,
+        standings=(Standing("v1", 0.4, 1.0, 1.0, 1.0, False), Standing("v3", 0.5, 1.2, 1.1, 1.3, False)),
+    )
+    assert after(small_search(), heat).problems["softmax"].best == "v1"
+
+
+def test_indexes_agree_with_a_plain_search_over_a_random_session() -> None:
+    rng = random.Random(7)
+    events: list[ev.AnyEvent] = [problem_added("a"), problem_added("b")]
+    variants: dict[str, tuple[str, str | None]] = {}
+    latest: dict[str, float | None] = {}
+    for number in range(6):
+        for problem in ("a", "b"):
+            events.append(ev.RoundStarted(problem=problem, round=number, parents=()))
+    for count in range(200):
+        problem = rng.choice("ab")
+        parents = [name for name, (owner, _) in variants.items() if owner == problem]
+        parent = rng.choice(parents) if parents and rng.random() < 0.8 else None
+        number = rng.randrange(6)
+        events.append(proposed(f"i{count}", number, parent, problem))
+        events.append(written(f"v{count}", f"i{count}", number, parent, problem))
+        variants[f"v{count}"] = (problem, parent)
+        for name in rng.sample(sorted(variants), k=min(2, len(variants))):
+            latest[name] = rng.choice([None, rng.uniform(0.5, 5)])
+            events.append(ev.VerdictGiven(variant=name, verdict=verdict(latest[name])))
+        if rng.random() < 0.1:
+            events.append(ev.NodePruned(node=rng.choice(sorted(variants))))
+    state = fold(recorded(*events))
+
+    for problem in "ab":
+        expected = sorted(
+            (-factor, name)
+            for name, factor in latest.items()
+            if factor is not None and variants[name][0] == problem and not state.is_pruned(name)
+        )
+        assert [variant.id for variant in state.leaders(problem)] == [name for _, name in expected]
+        assert [variant.id for variant in state.leaders(problem, 3)] == [name for _, name in expected[:3]]
+        assert state.problems[problem].best == expected[0][1]
+    assert {variant.id for variant in state.in_flight()} == variants.keys() - latest.keys()
+    for node in rng.sample(sorted(variants), k=20):
+        plain = {other for pool in (state.ideas, state.variants) for other in pool if node in set(state.lineage(other))}
+        assert state.branch(node) == plain

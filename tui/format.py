@@ -1,0 +1,106 @@
+"""Figures as the screen shows them: short, aligned, with their unit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import exp, log
+
+from rich.cells import cell_len, set_cell_size
+
+SPARKS = " ▁▂▃▄▅▆▇█"
+SPARKS_ASCII = " .:-=+*#@"
+
+
+def speedup(value: float | None) -> str:
+    """A factor over the reference: ``3.12x``, ``104x``, ``-`` where there is none."""
+    if value is None:
+        return "-"
+    return f"{value:.2f}x" if value < 99.995 else f"{value:.0f}x"
+
+
+def milliseconds(value: float | None) -> str:
+    """A time in milliseconds with three figures: ``0.0123``, ``0.843``, ``12.3``, ``1234``."""
+    if value is None:
+        return "-"
+    for bound, digits in ((0.1, 4), (10, 3), (100, 2), (1000, 1)):
+        if value < bound:
+            return f"{value:.{digits}f}"
+    return f"{value:.0f}"
+
+
+def change(value: float | None) -> str:
+    """A relative change: ``+4.2%``, ``-31%``, ``x12`` beyond a factor of ten."""
+    if value is None:
+        return ""
+    if value >= 9:
+        return f"x{value + 1:.0f}"
+    return f"{value * 100:+.1f}%" if abs(value) < 0.1 else f"{value * 100:+.0f}%"
+
+
+def age(seconds: float) -> str:
+    """A duration in one or two figures: ``8s``, ``3m``, ``2h``, ``5d``."""
+    seconds = max(0.0, seconds)
+    if seconds < 60:
+        return f"{seconds:.0f}s"
+    if seconds < 3600:
+        return f"{seconds // 60:.0f}m"
+    if seconds < 86400 * 2:
+        return f"{seconds // 3600:.0f}h"
+    return f"{seconds // 86400:.0f}d"
+
+
+def clock(seconds: float) -> str:
+    """A duration as minutes and seconds, ``3:07``, or with hours, ``1:03:07``."""
+    whole = int(max(0.0, seconds))
+    hours, rest = divmod(whole, 3600)
+    return f"{hours}:{rest // 60:02}:{rest % 60:02}" if hours else f"{rest // 60}:{rest % 60:02}"
+
+
+def size(count: int | None) -> str:
+    """Bytes in binary units: ``512B``, ``1.5M``, ``141G``."""
+    if count is None:
+        return "-"
+    value = float(count)
+    for unit in ("B", "K", "M", "G"):
+        if value < 1000:
+            return f"{value:.1f}{unit}" if value < 10 and unit != "B" else f"{value:.0f}{unit}"
+        value /= 1024
+    return f"{value:.1f}T"
+
+
+def sparkline(values: list[float], width: int, *, ascii_only: bool = False) -> str:
+    """The last ``width`` values as bars from zero to their maximum. A missing value is given as 0."""
+    marks = SPARKS_ASCII if ascii_only else SPARKS
+    shown = values[-width:] if width > 0 else []
+    top = max(shown, default=0.0)
+    if top <= 0:
+        return marks[0] * len(shown)
+    steps = len(marks) - 1
+    return "".join(marks[max(1, round(value / top * steps))] if value > 0 else marks[0] for value in shown)
+
+
+def bar(share: float, width: int, *, ascii_only: bool = False) -> str:
+    """A gauge of ``width`` cells, filled to ``share`` (0 to 1)."""
+    full = round(min(1.0, max(0.0, share)) * width)
+    return ("#" if ascii_only else "━") * full + ("." if ascii_only else "─") * (width - full)
+
+
+def fit(text: str, width: int) -> str:
+    """``text`` cut to ``width`` terminal cells, the last of them ``…`` where something was cut."""
+    if text.isascii():
+        if len(text) <= width:
+            return text
+    elif cell_len(text) <= width:
+        return text
+    return set_cell_size(text, width - 1).rstrip() + "…" if width > 0 else ""
+
+
+def pad(text: str, width: int) -> str:
+    """``text`` cut or filled with blanks to exactly ``width`` terminal cells."""
+    shown = fit(text, width)
+    return shown + " " * (width - (len(shown) if shown.isascii() else cell_len(shown)))
+
+
+def geometric_mean(values: Iterable[float]) -> float | None:
+    logs = [log(value) for value in values if value > 0]
+    return exp(sum(logs) / len(logs)) if logs else None

@@ -1,0 +1,68 @@
+"""Text of models, compilers and kernels, made safe for a terminal.
+
+Whatever the monitor shows that it did not write itself goes through here: control characters, escape sequences,
+bidirectional overrides, lone surrogates and invalid UTF-8 become visible stand-ins, and long lines are cut. What comes
+out holds no character that a terminal acts on, so it can neither restyle the screen nor drive it.
+"""
+
+from __future__ import annotations
+
+import re
+
+MAX_LINE = 2_000
+"""Characters of one line that are shown."""
+MAX_LINES = 50_000
+MAX_TEXT = 4_000_000
+TAB = 4
+
+_UNSAFE = re.compile(
+    "["
+    "\x00-\x1f\x7f-\x9f"  # C0, DEL, C1 (8-bit CSI, OSC)
+    "\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180e"  # invisible
+    "\u200b-\u200f\u2028-\u202e\u2060-\u206f"  # zero width, line separators, bidirectional controls
+    "\ud800-\udfff\ufe00-\ufe0f\ufeff\ufff0-\ufffb\ufffe\uffff"  # surrogates, variation selectors, non-characters
+    "\U000e0000-\U000e0fff"  # tags
+    "]"
+)
+
+
+def clean_line(text: str, limit: int = MAX_LINE) -> str:
+    """One line, safe to show: no line breaks, no control characters, at most ``limit`` characters and a note."""
+    if len(text) > limit:
+        left = len(text) - limit
+        text = f"{text[:limit]} … {left:,} characters more"
+    if text.isascii() and text.isprintable():
+        return text
+    if "\t" in text:
+        text = text.expandtabs(TAB)
+    return _UNSAFE.sub(_stand_in, text)
+
+
+def clean_lines(text: str | bytes) -> list[str]:
+    """The lines of ``text``, each safe to show. What is left out at the end is said in a last line."""
+    if isinstance(text, bytes):
+        text = text[: MAX_TEXT * 4].decode("utf-8", "replace")
+    left_out = len(text) - MAX_TEXT
+    if left_out > 0:
+        text = text[:MAX_TEXT]
+    lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+    if lines and not lines[-1]:
+        lines.pop()
+    cleaned = [clean_line(line) for line in lines[:MAX_LINES]]
+    if len(lines) > MAX_LINES:
+        cleaned.append(f"… {len(lines) - MAX_LINES:,} lines more")
+    if left_out > 0:
+        cleaned.append(f"… {left_out:,} characters more")
+    return cleaned
+
+
+def one_line(text: str, limit: int = MAX_LINE) -> str:
+    """A text as one safe line: line breaks and runs of blanks become one blank."""
+    return clean_line(" ".join(text[: limit * 4].split()), limit)
+
+
+def _stand_in(found: re.Match[str]) -> str:
+    code = ord(found.group())
+    if code < 0x20:
+        return chr(0x2400 + code)
+    return "␡" if code == 0x7F else "�"
