@@ -6,6 +6,7 @@ words where there is no room for an event.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import platform
@@ -84,10 +85,8 @@ class EngineLock:
         if not self._open:
             return
         self._holder = msgspec.structs.replace(self._holder, exit_code=int(exit_code), message=message[:2000])
-        try:
+        with contextlib.suppress(OSError):  # the words are a courtesy; the close below is what releases the lock
             self._write()
-        except OSError:
-            pass  # the words are a courtesy; the lock itself is released by the close below
         self._drop()
 
     def _write(self) -> None:

@@ -6,6 +6,7 @@ import sqlite3
 import zlib
 from collections.abc import Collection, Iterator
 from types import TracebackType
+from typing import Any
 
 import msgspec
 from msgspec import Struct
@@ -145,7 +146,7 @@ class SessionReader:
         found = "; ".join(str(row[0]) for row in rows)
         return None if found == "ok" else found
 
-    def _rows(self, query: str, arguments: tuple[object, ...] = ()) -> list[tuple[object, ...]]:
+    def _rows(self, query: str, arguments: tuple[object, ...] = ()) -> list[tuple[Any, ...]]:
         try:
             return self._connection.execute(query, arguments).fetchall()
         except sqlite3.Error as error:

@@ -13,7 +13,7 @@ STEPS: tuple[tuple[float, float], ...] = ((600.0, 10.0), (2 * 3600.0, 60.0), (24
 
 
 class Sample(Struct, frozen=True):
-    """Readings of all devices at ``time`` (Unix seconds); ``json`` is what the engine stored, for its reader to type."""
+    """Readings of all devices at ``time`` (Unix seconds); ``json`` is as the engine stored it."""
 
     time: float
     json: str
