@@ -14,6 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
+import msgspec
 import psutil
 from msgspec import Struct
 
@@ -263,3 +264,13 @@ def _cpu_temperature() -> float | None:
 
 def _text(value: str | bytes) -> str:
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+
+
+def encode_samples(samples: list[DeviceSample]) -> str:
+    """Readings of one moment as the session file's ``sample`` row holds them."""
+    return msgspec.json.encode(samples).decode()
+
+
+def decode_samples(json: str) -> list[DeviceSample]:
+    """Raises ``msgspec.ValidationError`` for what is no list of readings."""
+    return msgspec.json.decode(json, type=list[DeviceSample])

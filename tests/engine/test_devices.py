@@ -1,9 +1,17 @@
 from __future__ import annotations
 
-import msgspec
 import pytest
 
-from engine.devices import DeviceReader, DeviceSample, cuda_arch, discover, read_samples, usable_cores, visible_devices
+from engine.devices import (
+    DeviceReader,
+    cuda_arch,
+    decode_samples,
+    discover,
+    encode_samples,
+    read_samples,
+    usable_cores,
+    visible_devices,
+)
 
 UUIDS = ["GPU-aaaa-1", "GPU-aabb-2", "GPU-cccc-3"]
 
@@ -21,7 +29,7 @@ def test_every_device_has_a_sample_and_it_survives_json() -> None:
     cpu = samples[-1]
     assert cpu.memory_total is not None and cpu.memory_used is not None and 0 < cpu.memory_used < cpu.memory_total
     assert all(0 <= core <= 100 for core in cpu.cores)
-    assert msgspec.json.decode(msgspec.json.encode(cpu), type=DeviceSample) == cpu
+    assert decode_samples(encode_samples(samples)) == samples
 
 
 @pytest.mark.parametrize(
