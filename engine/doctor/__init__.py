@@ -1,0 +1,44 @@
+"""``kernel-tui doctor``: what this machine has and lacks for a search, each lack with its remedy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from engine.config import Config
+from engine.doctor import system, tools
+from engine.doctor.finding import Finding, Level
+
+__all__ = ["Finding", "Level", "run_checks"]
+
+
+def run_checks(config: Config | None = None) -> list[Finding]:
+    """Every check, in the order in which a search would need it. Takes some seconds; starts child processes.
+
+    With a config, what it asks for and the machine lacks is a ``fail``; without one, the defaults are assumed.
+    """
+    required = tools.needs_gpu(config)
+    found = tools.gpus()
+    directory = config.sessions if config is not None else Path("sessions").absolute()
+    checks: tuple[tuple[str, Callable[[], Finding]], ...] = (
+        ("python", tools.python),
+        ("c++ compiler", tools.cpp_compiler),
+        ("nvidia gpu", lambda: tools.nvidia_driver(found, required)),
+        ("nvcc", lambda: tools.nvcc(found, required)),
+        ("pytorch", lambda: tools.torch(found, required)),
+        ("sandbox", lambda: tools.sandbox(config)),
+        ("sqlite", system.sqlite),
+        ("sessions", lambda: system.sessions(directory)),
+        ("logout", system.logind),
+        ("keys", lambda: system.keys(config)),
+        ("threads", system.threads),
+        ("terminal", system.terminal),
+    )
+    return [_checked(name, check) for name, check in checks]
+
+
+def _checked(name: str, check: Callable[[], Finding]) -> Finding:
+    try:
+        return check()
+    except Exception as error:  # one check that trips must not hide the others
+        return Finding(name, "warn", f"the check itself failed: {type(error).__name__}: {error}", "please report this")

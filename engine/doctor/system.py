@@ -1,0 +1,134 @@
+"""Checks of the machine around a search: session files, logins, keys, threads, terminal."""
+
+from __future__ import annotations
+
+import getpass
+import locale
+import os
+import re
+import shutil
+import sqlite3
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from engine.config import Config, GeminiModel, OpenAIModel
+from engine.devices import usable_cores
+from engine.doctor.finding import Finding, run
+from engine.session.errors import UnsafeFileSystem
+from engine.session.filesystem import check_file_system, mount_type
+
+KEY_VARIABLES = ("OPENAI_API_KEY", "GEMINI_API_KEY", "GOOGLE_API_KEY")
+_FREE_BYTES = 1 << 30
+_LOGIND_FILES = ("/usr/lib/systemd", "/usr/local/lib/systemd", "/run/systemd", "/etc/systemd")
+
+
+def sqlite(version: tuple[int, ...] = sqlite3.sqlite_version_info) -> Finding:
+    """``STRICT`` tables need 3.37; 3.7.0 to 3.51.2 have a rare WAL-reset fault (https://sqlite.org/wal.html)."""
+    shown = f"SQLite {'.'.join(map(str, version[:3]))}"
+    if version < (3, 37):
+        return Finding("sqlite", "fail", f"{shown} is too old", "use a Python built with SQLite 3.37 or later")
+    if version <= (3, 51, 2):
+        return Finding(
+            "sqlite", "ok", f"{shown}; its rare WAL-reset fault (3.7.0 to 3.51.2) is avoided: writers take turns"
+        )
+    return Finding("sqlite", "ok", shown)
+
+
+def sessions(directory: Path) -> Finding:
+    """Whether sessions can be saved there: a safe file system, writable, with room."""
+    name = "sessions"
+    present = next(folder for folder in (directory, *directory.parents) if folder.is_dir())
+    kind = mount_type(present) or "an unknown file system"
+    elsewhere = "set sessions to a directory on a local disk"
+    try:
+        check_file_system(present)
+    except UnsafeFileSystem as error:
+        return Finding(name, "fail", str(error), elsewhere)
+    if not os.access(present, os.W_OK | os.X_OK):
+        return Finding(name, "fail", f"{present} is not writable", elsewhere)
+    free = shutil.disk_usage(present).free
+    if free < _FREE_BYTES:
+        return Finding(name, "warn", f"{directory}: only {free / 2**20:.0f} MiB free", "free some space")
+    return Finding(name, "ok", f"{directory} ({kind}, {free / 2**30:.0f} GiB free)")
+
+
+def logind(roots: tuple[str, ...] = _LOGIND_FILES) -> Finding:
+    """Whether systemd-logind ends a user's processes at logout (logind.conf(5), KillUserProcesses)."""
+    name = "logout"
+    if not kill_user_processes(roots):
+        return Finding(name, "ok", "a search goes on when you log out")
+    user = getpass.getuser()
+    remedy = f"once: loginctl enable-linger {user}; then start with: systemd-run --user --scope kernel-tui config.toml"
+    return Finding(name, "warn", "logind ends your processes when you log out (KillUserProcesses=yes)", remedy)
+
+
+def kill_user_processes(roots: tuple[str, ...] = _LOGIND_FILES) -> bool:
+    """The setting in force, as logind says it, or as its files say where it cannot be asked."""
+    if roots == _LOGIND_FILES:
+        where = ("org.freedesktop.login1", "/org/freedesktop/login1", "org.freedesktop.login1.Manager")
+        asked = run(["busctl", "get-property", *where, "KillUserProcesses"], timeout_s=3)
+        if asked is not None and asked.returncode == 0:
+            return asked.stdout.split() == ["b", "true"]
+    found = False
+    mains = [Path(root) / "logind.conf" for root in roots]
+    parts = sorted((file for root in roots for file in Path(root).glob("logind.conf.d/*.conf")), key=lambda f: f.name)
+    for file in (*mains, *parts):
+        if file.is_file():
+            for value in re.findall(r"(?mi)^\s*KillUserProcesses\s*=\s*(\w+)", file.read_text(errors="replace")):
+                found = value.lower() in ("yes", "true", "on", "1")
+    return found
+
+
+def keys(config: Config | None, environment: Mapping[str, str] = os.environ) -> Finding:
+    """Which API keys are set, by name; their values are neither read nor shown."""
+    name = "keys"
+    present = [variable for variable in KEY_VARIABLES if environment.get(variable)]
+    shown = f"set: {', '.join(present)}" if present else "none set"
+    remote = [] if config is None else [one for one in config.models if isinstance(one, OpenAIModel | GeminiModel)]
+    if not remote:
+        return Finding(name, "ok", f"{shown}; the playbook needs none")
+    missing = list(dict.fromkeys(one.key_env for one in remote if not environment.get(one.key_env)))
+    if missing:
+        remedy = "; ".join(f"export {variable}=..." for variable in missing)
+        return Finding(name, "fail", f"the config's models need {', '.join(missing)}: not set", remedy)
+    return Finding(name, "ok", f"set: {', '.join(dict.fromkeys(one.key_env for one in remote))}")
+
+
+def threads(environment: Mapping[str, str] = os.environ, cores: int | None = None) -> Finding:
+    """Whether OpenMP's settings and the load of the machine let a kernel use its cores."""
+    name = "threads"
+    cores = cores or usable_cores()
+    limit = environment.get("OMP_NUM_THREADS", "")
+    if limit.split(",")[0].strip().isdecimal() and int(limit.split(",")[0]) < cores:
+        return Finding(
+            name, "warn", f"OMP_NUM_THREADS={limit} leaves {cores} cores partly unused", "unset OMP_NUM_THREADS"
+        )
+    if environment.get("OMP_WAIT_POLICY", "").lower() == "active":
+        return Finding(
+            name, "warn", "OMP_WAIT_POLICY=active: idle threads spin and disturb timings", "unset OMP_WAIT_POLICY"
+        )
+    load = os.getloadavg()[0]
+    if load > max(1.0, cores / 2):
+        return Finding(
+            name, "warn", f"{cores} cores, load {load:.1f}: other work disturbs timings", "run when the machine is idle"
+        )
+    return Finding(name, "ok", f"{cores} cores, load {load:.1f}")
+
+
+def terminal(environment: Mapping[str, str] = os.environ) -> Finding:
+    """Whether the terminal shows what the monitor draws."""
+    name = "terminal"
+    if not sys.stdout.isatty():
+        return Finding(name, "ok", "output is no terminal: progress is printed as plain lines")
+    size = shutil.get_terminal_size()
+    kind = environment.get("TERM", "")
+    inside = "inside tmux" if environment.get("TMUX") else ("tmux is installed" if shutil.which("tmux") else "no tmux")
+    shown = f"{kind or 'TERM not set'}, {size.columns}x{size.lines}, {inside}"
+    if kind in ("", "dumb"):
+        return Finding(name, "warn", f"{shown}: no cursor movement", "set TERM, for example TERM=xterm-256color")
+    if "utf" not in locale.getpreferredencoding().lower():
+        return Finding(name, "warn", f"{shown}: not UTF-8, glyphs are shown in ASCII", "set LANG=C.UTF-8")
+    if size.columns < 80 or size.lines < 24:
+        return Finding(name, "warn", f"{shown}: smaller than 80x24", "enlarge the window")
+    return Finding(name, "ok", shown)

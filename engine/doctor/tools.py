@@ -1,0 +1,209 @@
+"""Checks of what builds, runs and isolates kernels: Python, compilers, driver, PyTorch, sandbox."""
+
+from __future__ import annotations
+
+import platform
+import re
+import sys
+import tempfile
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from engine import devices
+from engine.config import Config
+from engine.doctor.finding import Finding, run
+from engine.evaluation.build import NoCompiler, command_line, find_cpp_compiler, find_nvcc
+
+_PROGRAM = """\
+#include <omp.h>
+extern "C" int launch() {
+    int sum = 0;
+#pragma omp parallel for reduction(+ : sum)
+    for (int i = 0; i < 100; ++i) sum += omp_get_num_threads();
+    return sum;
+}
+"""
+_TORCH_PROBE = """\
+import importlib.util, json, sys
+import torch
+sys.stdout.write(json.dumps({
+    "version": torch.__version__,
+    "cuda_build": torch.version.cuda,
+    "cuda_devices": torch.cuda.device_count() if torch.cuda.is_available() else 0,
+    "triton": importlib.util.find_spec("triton") is not None,
+}))
+"""
+_TORCH_DEADLINE_S = 120.0
+
+
+class _Torch(Struct, frozen=True):
+    version: str
+    cuda_build: str | None
+    cuda_devices: int
+    triton: bool
+
+
+class _Gpus(Struct, frozen=True):
+    """What NVML says. ``cuda`` is the newest CUDA that the driver runs, (13, 0)."""
+
+    names: tuple[str, ...]
+    archs: tuple[str, ...]
+    driver: str
+    cuda: tuple[int, int] | None
+    absence: str | None
+
+
+def needs_gpu(config: Config | None) -> bool:
+    return config is not None and any(name.startswith("cuda") for name in config.evaluation.devices)
+
+
+def python() -> Finding:
+    version = platform.python_version()
+    if sys.platform != "linux":
+        what = f"{platform.system()} is not supported: kernels are isolated with Linux's means"
+        return Finding("python", "fail", what, "use Linux, or Linux in a virtual machine")
+    return Finding("python", "ok", f"Python {version} in {sys.prefix}, {platform.system()} {platform.release()}")
+
+
+def cpp_compiler() -> Finding:
+    """Builds a shared library with OpenMP, with the very command that kernels are built with."""
+    name = "c++ compiler"
+    try:
+        compiler = find_cpp_compiler()
+    except NoCompiler as error:
+        return Finding(name, "fail", "no C++ compiler", str(error))
+    shown = _first_line([compiler, "--version"]) or compiler
+    with tempfile.TemporaryDirectory(prefix="kernel-tui-doctor-") as directory:
+        source = Path(directory) / "probe.cpp"
+        source.write_text(_PROGRAM)
+        built = run(command_line("cpp", compiler, "", source, source.with_suffix(".so"), []), timeout_s=60)
+    if built is None:
+        return Finding(name, "fail", f"{shown} did not finish a ten-line program in 60 s", "is the machine overloaded?")
+    if built.returncode != 0:
+        said = next((line for line in built.stderr.splitlines() if "error" in line), built.stderr.strip()[-200:])
+        remedy = "install its OpenMP library (Debian, Ubuntu: apt-get install libomp-dev), or use g++: CXX=g++"
+        return Finding(name, "fail", f"{shown} cannot build a kernel with OpenMP: {said}", remedy)
+    return Finding(name, "ok", f"{shown} builds with OpenMP")
+
+
+def gpus() -> _Gpus:
+    """The NVIDIA devices that this process may use, and their driver."""
+    reader = devices.DeviceReader()
+    found = [fact for fact in reader.discover() if fact.kind == "cuda"]
+    driver, cuda = "", None
+    if found:
+        import pynvml
+
+        driver = pynvml.nvmlSystemGetDriverVersion()
+        newest = int(pynvml.nvmlSystemGetCudaDriverVersion_v2())
+        cuda = (newest // 1000, newest % 1000 // 10)
+    return _Gpus(
+        names=tuple(fact.name for fact in found),
+        archs=tuple(sorted({fact.arch for fact in found})),
+        driver=driver if isinstance(driver, str) else driver.decode(),
+        cuda=cuda,
+        absence=reader.cuda_absence,
+    )
+
+
+def nvidia_driver(found: _Gpus, required: bool) -> Finding:
+    name = "nvidia gpu"
+    if found.names:
+        each = ", ".join(f"{found.names.count(one)} x {one}" for one in dict.fromkeys(found.names))
+        cuda = f", runs CUDA up to {found.cuda[0]}.{found.cuda[1]}" if found.cuda else ""
+        return Finding(name, "ok", f"{each} ({', '.join(found.archs)}), driver {found.driver}{cuda}")
+    if required:
+        return Finding(
+            name,
+            "fail",
+            f"the config asks for a GPU, and there is none: {found.absence}",
+            'install the NVIDIA driver, or set [evaluation] device = "cpu"',
+        )
+    return Finding(name, "ok", f"none ({found.absence}): kernels are written in C++ and run on the CPU")
+
+
+def nvcc(found: _Gpus, required: bool) -> Finding:
+    """Compiler present, not newer than the driver by a major version, and able to build for the devices."""
+    name = "nvcc"
+    wanted = required or bool(found.names)
+    try:
+        compiler = find_nvcc()
+    except NoCompiler as error:
+        if wanted:
+            return Finding(name, "fail", "no CUDA compiler: .cu kernels cannot be built", str(error))
+        return Finding(name, "ok", "none, and no GPU that would need it")
+    release = re.search(r"release (\d+)\.(\d+)", _output([compiler, "--version"]))
+    if release is None:
+        return Finding(name, "fail", f"{compiler} does not tell its version", "reinstall the CUDA toolkit")
+    version = (int(release[1]), int(release[2]))
+    shown = f"CUDA {version[0]}.{version[1]} ({compiler})"
+    if found.cuda is not None and version[0] > found.cuda[0]:
+        driver = f"{found.driver} runs CUDA up to {found.cuda[0]}.{found.cuda[1]}"
+        remedy = f"update the driver, or point CUDA_HOME at a CUDA {found.cuda[0]} toolkit"
+        return Finding(name, "fail", f"{shown} is too new for the driver: {driver}", remedy)
+    can_build = _output([compiler, "--list-gpu-code"]).split()
+    if can_build and (unknown := [arch for arch in found.archs if arch.rstrip("a") not in can_build]):
+        remedy = "point CUDA_HOME at a toolkit that knows this device"
+        return Finding(name, "fail", f"{shown} cannot build for {', '.join(unknown)}", remedy)
+    return Finding(name, "ok", shown)
+
+
+def torch(found: _Gpus, required: bool) -> Finding:
+    """Imports PyTorch in a child process, as the judge does."""
+    name = "pytorch"
+    remedy = "pip install torch, or for one device kind: https://pytorch.org/get-started"
+    asked = run([sys.executable, "-I", "-c", _TORCH_PROBE], timeout_s=_TORCH_DEADLINE_S)
+    if asked is None:
+        return Finding(name, "fail", f"import torch took more than {_TORCH_DEADLINE_S:.0f} s", "is the disk slow?")
+    if asked.returncode != 0:
+        said = (asked.stderr.strip().splitlines() or [f"exit status {asked.returncode}"])[-1]
+        return Finding(name, "fail", f"import torch failed: {said}", remedy)
+    probe = msgspec.json.decode(asked.stdout, type=_Torch)
+    shown = f"torch {probe.version}, " + (f"CUDA {probe.cuda_build}" if probe.cuda_build else "CPU only")
+    if (found.names or required) and not probe.cuda_devices:
+        why = "it is a build for the CPU" if probe.cuda_build is None else "it finds no device that it can use"
+        return Finding(name, "fail" if required else "warn", f"{shown}: the GPU is out of reach, {why}", remedy)
+    if probe.cuda_devices and not probe.triton:
+        return Finding(name, "warn", f"{shown}, without triton: no torch.compile baseline", "pip install triton")
+    return Finding(name, "ok", shown)
+
+
+def sandbox(config: Config | None) -> Finding:
+    """Starts an idle runner and reads which layers of isolation it got."""
+    from engine.evaluation.sandbox import RunnerEnded, describe, probe
+
+    name = "sandbox"
+    mode = config.evaluation.sandbox if config is not None else "auto"
+    if mode == "off":
+        return Finding(name, "warn", "off: kernels run with your rights", 'set [evaluation] sandbox = "auto"')
+    try:
+        report = probe()
+    except RunnerEnded as error:
+        return Finding(name, "fail", f"no kernel process can be started: {error}", 'set [evaluation] sandbox = "off"')
+    if report.complete:
+        return Finding(name, "ok", describe(report))
+    return Finding(name, "fail" if mode == "require" else "warn", describe(report), _namespace_remedy(report.missing))
+
+
+def _namespace_remedy(missing: tuple[str, ...]) -> str:
+    if "namespaces" not in missing:
+        return "needs Linux 5.13 or later with Landlock and seccomp enabled"
+    for setting, wanted in (
+        ("kernel.apparmor_restrict_unprivileged_userns", "0"),
+        ("kernel.unprivileged_userns_clone", "1"),
+    ):
+        file = Path("/proc/sys") / setting.replace(".", "/")
+        if file.exists() and file.read_text().strip() != wanted:
+            return f"as root: sysctl -w {setting}={wanted}"
+    return "in a container: allow user namespaces (docker run --security-opt seccomp=unconfined), or run it on the host"
+
+
+def _output(command: list[str]) -> str:
+    finished = run(command, timeout_s=20)
+    return finished.stdout if finished is not None else ""
+
+
+def _first_line(command: list[str]) -> str:
+    return (_output(command).splitlines() or [""])[0]
