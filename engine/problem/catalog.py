@@ -1,0 +1,252 @@
+"""From what a config says under ``problems`` to files, ids and specifications. Imports no torch.
+
+Files are inspected in a child process, so that torch and the person's code never enter the engine. A file that
+hangs or crashes costs that child; a new one goes on with the files that remain.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import glob
+import os
+import signal
+import sys
+from collections.abc import Iterable, Sequence
+from importlib import resources, util
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from engine.problem.inspect import Inspected, Job
+from engine.problem.names import slug
+from engine.problem.source import ProblemFailure
+from engine.problem.spec import ProblemSpec
+
+BUILTIN = "builtin:"
+_START_S = 60
+_GRACE_S = 10
+_STDERR_TAIL_BYTES = 4000
+_MAX_LINE_BYTES = 64 << 20
+
+
+class ProblemFile(Struct, frozen=True):
+    """A problem file and the id it has in its session."""
+
+    id: str
+    path: Path
+
+
+class CatalogError(Exception):
+    """Entries that name no problem file. ``entries``: (entry, what is wrong and what to do), in their order."""
+
+    def __init__(self, entries: Sequence[tuple[str, str]]) -> None:
+        super().__init__("; ".join(f"{entry}: {message}" for entry, message in entries))
+        self.entries = tuple(entries)
+
+
+class ProblemRow(Struct, frozen=True):
+    """A row of the ``problems`` command. Shapes read ``x (4096, 65536) float32``."""
+
+    id: str
+    path: str
+    inputs: tuple[str, ...]
+    weights: tuple[str, ...]
+    outputs: tuple[str, ...]
+    forms: tuple[str, ...]
+    remark: str
+
+
+def builtin_names() -> tuple[str, ...]:
+    """Packaged problems as they are named after ``builtin:``, e.g. ``quickstart/softmax``."""
+    root = _builtin_root()
+    return tuple(sorted(f"{path.parent.name}/{path.stem}" for path in root.glob("*/*.py")))
+
+
+def _builtin_root() -> Path:
+    return Path(str(resources.files("problems")))
+
+
+def resolve(entries: Iterable[str], base: Path) -> list[ProblemFile]:
+    """The files that ``entries`` name, in order and without repetition, each with a unique id.
+
+    An entry is a path, a directory (its ``*.py``, sorted), a glob, or ``builtin:quickstart/softmax``,
+    ``builtin:headline/*``; relative paths start at ``base``. Raises ``CatalogError`` listing every bad entry.
+    """
+    paths: dict[Path, None] = {}
+    wrong: list[tuple[str, str]] = []
+    for entry in entries:
+        try:
+            paths.update(dict.fromkeys(_expand(entry, base)))
+        except _NoFile as error:
+            wrong.append((entry, str(error)))
+    if wrong:
+        raise CatalogError(wrong)
+    return assign_ids(list(paths))
+
+
+class _NoFile(Exception):
+    pass
+
+
+def _expand(entry: str, base: Path) -> list[Path]:
+    if entry.startswith(BUILTIN):
+        return _expand_builtin(entry.removeprefix(BUILTIN))
+    path = base / Path(entry).expanduser()
+    if path.is_file():
+        if path.suffix != ".py":
+            raise _NoFile("is not a Python file; a problem is a .py file in KernelBench's format")
+        return [path.resolve()]
+    if path.is_dir():
+        found = sorted(item for item in path.glob("*.py") if item.name != "__init__.py")
+        if not found:
+            raise _NoFile("the directory has no .py file; name one that has, or a glob such as `dir/*/*.py`")
+        return [item.resolve() for item in found]
+    if glob.has_magic(entry):
+        found = [match for match in _matches(path) if match.is_file() and match.suffix == ".py"]
+        if not found:
+            raise _NoFile(f"no .py file matches (looked from {base})")
+        return [item.resolve() for item in found]
+    raise _NoFile(f"no such file or directory: {path}")
+
+
+def _matches(pattern: Path) -> list[Path]:
+    first = next(index for index, part in enumerate(pattern.parts) if glob.has_magic(part))
+    return sorted(Path(*pattern.parts[:first]).glob(str(Path(*pattern.parts[first:]))))
+
+
+def _expand_builtin(name: str) -> list[Path]:
+    root = _builtin_root()
+    pattern = f"{name}/*" if (root / name).is_dir() and name else name
+    found = sorted(path for path in root.glob(f"{pattern.removesuffix('.py')}.py") if path.parent != root)
+    if not found or ".." in name:
+        raise _NoFile(f"no such built-in problem; there are {', '.join(builtin_names())}")
+    return found
+
+
+def assign_ids(paths: Sequence[Path]) -> list[ProblemFile]:
+    """Unique ids: the slug of the file's name; where two files share it, the directory's name leads."""
+    slugs = [slug(path.stem) for path in paths]
+    taken: set[str] = set()
+    files = []
+    for path, short in zip(paths, slugs, strict=True):
+        wanted = short if slugs.count(short) == 1 else slug(f"{path.resolve().parent.name} {path.stem}")
+        problem_id, number = wanted, 2
+        while problem_id in taken:
+            problem_id, number = f"{wanted}_{number}", number + 1
+        taken.add(problem_id)
+        files.append(ProblemFile(problem_id, path))
+    return files
+
+
+async def inspect_files(
+    files: Sequence[ProblemFile | Path], *, limit_s: int = 60
+) -> list[ProblemSpec | ProblemFailure]:
+    """The specification or the failure of each file, in order. ``limit_s``: seconds per file, after start-up.
+
+    Never raises for what a file does. Cancelling kills the child.
+    """
+    paths = [file.path if isinstance(file, ProblemFile) else file for file in files]
+    ids = [file.id if isinstance(file, ProblemFile) else own.id
+           for file, own in zip(files, assign_ids(paths), strict=True)]  # fmt: skip
+    jobs = [Job(problem_id, str(path)) for problem_id, path in zip(ids, paths, strict=True)]
+    if util.find_spec("torch") is None:
+        return [_failure(job, "PyTorch is not installed", "install it: pip install torch") for job in jobs]
+    results: list[ProblemSpec | ProblemFailure] = []
+    while len(results) < len(jobs):
+        results += await _inspect_batch(jobs[len(results) :], limit_s)
+    return results
+
+
+def _failure(job: Job, message: str, hint: str) -> ProblemFailure:
+    return ProblemFailure(id=job.id, path=job.path, message=message, hint=hint)
+
+
+async def _inspect_batch(jobs: Sequence[Job], limit_s: int) -> list[ProblemSpec | ProblemFailure]:
+    """Results for a first part of ``jobs``: all of them, or up to and with the one that ended its child."""
+    command = [sys.executable, "-m", "engine.problem.inspect", "--parent", str(os.getpid()), "--limit", str(limit_s)]
+    process = await asyncio.create_subprocess_exec(
+        *command,
+        "--jobs",
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        limit=_MAX_LINE_BYTES,
+        start_new_session=True,
+        env=_environment(),
+    )
+    assert process.stdin is not None and process.stdout is not None and process.stderr is not None
+    tail = asyncio.ensure_future(_tail(process.stderr))
+    results: list[ProblemSpec | ProblemFailure] = []
+    try:
+        with contextlib.suppress(ConnectionError):
+            process.stdin.write(msgspec.json.encode(list(jobs)))
+            await process.stdin.drain()
+            process.stdin.close()
+        for job in jobs:
+            allowance = limit_s + _GRACE_S + (0 if results else _START_S)
+            try:
+                line = await asyncio.wait_for(process.stdout.readline(), allowance)
+            except TimeoutError:
+                results.append(_failure(job, f"took longer than {limit_s} s to inspect and was killed",
+                                        "create tensors with torch functions, without long loops"))  # fmt: skip
+                break
+            if not line:
+                results.append(_ended(job, await process.wait(), await tail))
+                break
+            answer = msgspec.json.decode(line, type=Inspected)
+            results.append(answer.spec or answer.failure or _failure(job, "gave no answer", "report this as a fault"))
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        await process.wait()
+        tail.cancel()
+    return results
+
+
+def _ended(job: Job, code: int, stderr: str) -> ProblemFailure:
+    how = f"was killed by signal {signal.Signals(-code).name}" if code < 0 else f"ended with exit status {code}"
+    words = stderr.strip().splitlines()
+    said = f" ({words[-1].strip()[:300]})" if words else ""
+    return _failure(job, f"inspection {how}{said}", f"try `{sys.executable} {job.path}` by itself")
+
+
+async def _tail(stream: asyncio.StreamReader) -> str:
+    """The end of what the child printed; it may print without bound."""
+    kept = b""
+    while chunk := await stream.read(65536):
+        kept = (kept + chunk)[-_STDERR_TAIL_BYTES:]
+    return kept.decode(errors="replace")
+
+
+def _environment() -> dict[str, str]:
+    """The engine's environment with this package importable, no GPU (inspection needs none) and quiet threads."""
+    package_root = str(Path(__file__).resolve().parents[2])
+    inherited = os.environ.get("PYTHONPATH")
+    return {
+        **os.environ,
+        "PYTHONPATH": package_root if not inherited else f"{package_root}{os.pathsep}{inherited}",
+        "CUDA_VISIBLE_DEVICES": "",
+        "OMP_NUM_THREADS": "1",
+        "OMP_WAIT_POLICY": "passive",
+        "PYTHONUNBUFFERED": "1",
+    }
+
+
+async def table(files: Sequence[ProblemFile], *, limit_s: int = 60) -> list[ProblemRow]:
+    """A row per file for the ``problems`` command: id, shapes, kernel forms, and why there is no C form."""
+    answers = await inspect_files(files, limit_s=limit_s)
+    return [_row(file, answer) for file, answer in zip(files, answers, strict=True)]
+
+
+def _row(file: ProblemFile, answer: ProblemSpec | ProblemFailure) -> ProblemRow:
+    if isinstance(answer, ProblemFailure):
+        return ProblemRow(file.id, str(file.path), (), (), (), (), str(answer))
+
+    def shapes(role: str) -> tuple[str, ...]:
+        return tuple(f"{t.name} {t.shape} {t.dtype}" for t in getattr(answer, role))
+
+    forms = ("cu", "cpp", "py") if answer.c_refusal is None else ("py",)
+    remark = "" if answer.c_refusal is None else f"no C form: {answer.c_refusal}"
+    return ProblemRow(answer.id, str(file.path), shapes("inputs"), shapes("weights"), shapes("outputs"), forms, remark)

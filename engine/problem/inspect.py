@@ -1,0 +1,281 @@
+"""Derives a :class:`ProblemSpec` from a problem file without running it at full size.
+
+``python -m engine.problem.inspect PATH ...`` prints one JSON line per file (:class:`Inspected`). The engine runs
+it as a child process (``engine.problem.catalog``), so that torch and the person's code stay out of the engine.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import inspect as python_inspect
+import math
+import os
+import resource
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec import Struct
+
+from engine.problem.names import Names
+from engine.problem.source import ProblemFailure, ProblemFileError, ProblemModule, failure_of
+from engine.problem.spec import DTYPE_BYTES, ProblemSpec, Role, ScalarSpec, TensorSpec
+
+if TYPE_CHECKING:
+    import torch
+
+    from engine.problem.trace import Built, Traced
+
+_MEMORY_LIMIT_BYTES = 4 << 30
+_PR_SET_PDEATHSIG = 1
+
+
+class Job(Struct, frozen=True):
+    """A file to inspect and the id that its problem gets."""
+
+    id: str
+    path: str
+
+
+class Inspected(Struct, frozen=True, omit_defaults=True):
+    """One line of output: exactly one of ``spec`` and ``failure`` is set. ``index``: position in the request."""
+
+    index: int
+    spec: ProblemSpec | None = None
+    failure: ProblemFailure | None = None
+
+
+class InspectionTimeout(BaseException):
+    """A file took longer than its limit. Not an ``Exception``, so that a person's ``except`` cannot swallow it."""
+
+
+def inspect_file(path: str | Path, problem_id: str) -> ProblemSpec:
+    """The specification of the problem in ``path``.
+
+    Model and inputs are built from fake tensors, so a problem of any size costs no memory. What has no C form gets
+    ``c_refusal``; what the file itself raises is raised.
+    """
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    from engine.problem import trace as tracing
+
+    path = Path(path)
+    source = path.read_text(encoding="utf-8")
+    module = ProblemModule(source, str(path))
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    built = tracing.build_fake(module, mode)
+    names = Names()
+    tensors = _input_specs(built, names)
+    tensors += [_tensor_spec(tensor, "parameter" if parameter else "buffer", name, name, names)
+                for name, tensor, parameter in built.weights]  # fmt: skip
+    refusal = _refuse_arguments(built)
+    traced: Traced | None = None
+    try:
+        traced = tracing.trace(built, mode)
+    except tracing.DATA_DEPENDENT:
+        refusal = refusal or "its shapes or its control flow depend on the values of its inputs"
+    except NotImplementedError as error:
+        refusal = refusal or f"it uses an operator that cannot be traced without data ({str(error).splitlines()[0]})"
+    spec = ProblemSpec(
+        id=problem_id,
+        name=path.stem,
+        path=str(path),
+        source=source,
+        tensors=tuple(tensors),
+        scalars=_scalar_specs(built, names),
+        c_refusal=refusal,
+    )
+    return spec if traced is None else _with_graph(spec, traced, names)
+
+
+def _with_graph(spec: ProblemSpec, traced: Traced, names: Names) -> ProblemSpec:
+    import torch
+
+    from engine.problem.graph import count_flops, nodes_of, read_bytes
+
+    refusal = spec.c_refusal
+    given = [
+        msgspec.structs.replace(tensor, mutated=True) if index in traced.mutated else tensor
+        for index, tensor in enumerate(spec.tensors)
+    ]
+    outputs = []
+    if not traced.outputs or not all(isinstance(leaf, torch.Tensor) for leaf in traced.outputs):
+        refusal = refusal or "it returns something that is not a tensor"
+    else:
+        wanted = ["out"] if len(traced.outputs) == 1 else [f"out{index}" for index in range(len(traced.outputs))]
+        outputs = [
+            _tensor_spec(leaf, "output", name, "", names) for name, leaf in zip(wanted, traced.outputs, strict=True)
+        ]
+    if traced.random is not None:
+        refusal = refusal or f"it draws random numbers ({traced.random})"
+    written = next((tensor.name for tensor in given if tensor.mutated and tensor.role == "input"), None)
+    if written is not None:
+        refusal = refusal or f"it writes its input `{written}` in place"
+    odd = next((tensor for tensor in (*given, *outputs) if tensor.dtype not in DTYPE_BYTES), None)
+    if odd is not None:
+        refusal = refusal or f"`{odd.name}` has dtype {odd.dtype}, which has no C type here"
+        floor_bytes = 0
+    else:
+        floor_bytes = sum(read_bytes(traced.graph)) + sum(
+            tensor.nbytes for tensor in (*outputs, *(tensor for tensor in given if tensor.mutated))
+        )
+    return msgspec.structs.replace(
+        spec,
+        tensors=(*given, *outputs),
+        c_refusal=refusal,
+        floor_bytes=floor_bytes,
+        flops=count_flops(traced.graph),
+        graph=nodes_of(traced.graph, [tensor.name for tensor in given]),
+    )
+
+
+def _tensor_spec(tensor: torch.Tensor, role: Role, wanted: str, source_name: str, names: Names) -> TensorSpec:
+    from engine.problem.graph import dtype_name
+
+    shape = tuple(int(size) for size in tensor.shape)
+    return TensorSpec(names.take_tensor(wanted, len(shape)), role, dtype_name(tensor.dtype), shape, source_name)
+
+
+def _input_names(built: Built) -> list[str]:
+    """A name per flattened input: the parameter of ``forward``, numbered inside a list or tuple."""
+    arguments = built.structure.children()
+    parameters = _parameter_names(type(built.model).forward, len(arguments), skip_self=True)
+    names: list[str] = []
+    for parameter, argument in zip(parameters, arguments, strict=True):
+        count = argument.num_leaves
+        names += [parameter] if argument.is_leaf() else [f"{parameter}_{index}" for index in range(count)]
+    return names
+
+
+def _parameter_names(function: Any, count: int, skip_self: bool) -> list[str]:
+    """Names of the first ``count`` positional parameters; those that fall into ``*args`` are numbered."""
+    kinds = python_inspect.Parameter
+    parameters = list(python_inspect.signature(function).parameters.values())[1 if skip_self else 0 :]
+    names = [p.name for p in parameters if p.kind in (kinds.POSITIONAL_ONLY, kinds.POSITIONAL_OR_KEYWORD)]
+    rest = next((p.name for p in parameters if p.kind is kinds.VAR_POSITIONAL), "input")
+    return [names[index] if index < len(names) else f"{rest}_{index - len(names)}" for index in range(count)]
+
+
+def _input_specs(built: Built, names: Names) -> list[TensorSpec]:
+    import torch
+
+    return [
+        _tensor_spec(leaf, "input", name, name, names)
+        for name, leaf in zip(_input_names(built), built.leaves, strict=True)
+        if isinstance(leaf, torch.Tensor)
+    ]
+
+
+def _scalar_specs(built: Built, names: Names) -> tuple[ScalarSpec, ...]:
+    """Numbers a kernel may want: those given to ``forward``, then simple init arguments (pairs are numbered)."""
+    named = list(zip(_input_names(built), built.leaves, strict=True))
+    arguments = built.init_arguments
+    for name, value in zip(_parameter_names(type(built.model).__init__, len(arguments), True), arguments, strict=True):
+        if isinstance(value, list | tuple) and len(value) <= 8:
+            named += [(f"{name}_{index}", item) for index, item in enumerate(value)]
+        else:
+            named.append((name, value))
+    found = []
+    for name, value in named:
+        if isinstance(value, bool):
+            found.append(ScalarSpec(names.take(name), "bool", value))
+        elif isinstance(value, int) and abs(value) < 1 << 63:
+            found.append(ScalarSpec(names.take(name), "long long", value))
+        elif isinstance(value, float) and math.isfinite(value):
+            found.append(ScalarSpec(names.take(name), "double", value))
+    return tuple(found)
+
+
+def _refuse_arguments(built: Built) -> str | None:
+    import torch
+
+    for name, leaf in zip(_input_names(built), built.leaves, strict=True):
+        if isinstance(leaf, torch.Tensor):
+            if leaf.layout is not torch.strided:
+                return f"its input `{name}` is sparse"
+            if not leaf.is_contiguous():
+                return f"its input `{name}` is not contiguous"
+        elif leaf is not None and not isinstance(leaf, bool | int | float | str):
+            return f"its input `{name}` is neither a tensor nor a number"
+    for name, tensor, _ in built.weights:
+        if tensor.layout is not torch.strided or not tensor.is_contiguous():
+            return f"its weight `{name}` is not contiguous"
+    return None
+
+
+# The command line.
+
+
+@contextlib.contextmanager
+def _time_limit(seconds: int) -> Iterator[None]:
+    def expire(_signal: int, _frame: Any) -> None:
+        raise InspectionTimeout
+
+    previous = signal.signal(signal.SIGALRM, expire)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, previous)
+
+
+def _inspect_job(index: int, job: Job, limit_s: int) -> Inspected:
+    try:
+        with _time_limit(limit_s):
+            return Inspected(index, spec=inspect_file(job.path, job.id))
+    except KeyboardInterrupt:
+        raise
+    except InspectionTimeout as error:
+        timeout = ProblemFileError(
+            f"took longer than {limit_s} s to inspect", "create tensors with torch functions, without Python loops"
+        ).with_traceback(error.__traceback__)
+        return Inspected(index, failure=failure_of(timeout, job.id, Path(job.path)))
+    except BaseException as error:
+        return Inspected(index, failure=failure_of(error, job.id, Path(job.path)))
+
+
+def _confine(parent: int | None) -> None:
+    """Bound memory; die with the engine, also when it is killed."""
+    resource.setrlimit(resource.RLIMIT_DATA, (_MEMORY_LIMIT_BYTES, _MEMORY_LIMIT_BYTES))
+    if parent is not None:
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != parent:
+            sys.exit("the engine ended before inspection began")
+
+
+def main(argv: list[str]) -> int:
+    """``[--parent PID] [--limit SECONDS] (--jobs | PATH ...)``; ``--jobs`` reads a JSON list of jobs from stdin."""
+    import argparse
+
+    parser = argparse.ArgumentParser(prog="python -m engine.problem.inspect", description=__doc__)
+    parser.add_argument("--parent", type=int, help="die when this process, which must be the parent, dies")
+    parser.add_argument("--limit", type=int, default=60, help="seconds per file")
+    parser.add_argument("--jobs", action="store_true", help="read [{id, path}] from standard input")
+    parser.add_argument("paths", nargs="*")
+    options = parser.parse_args(argv)
+    _confine(options.parent)
+    if options.jobs:
+        jobs = msgspec.json.decode(sys.stdin.buffer.read(), type=list[Job])
+    else:
+        from engine.problem.catalog import assign_ids
+
+        jobs = [Job(file.id, str(file.path)) for file in assign_ids([Path(path) for path in options.paths])]
+    # What a problem file prints goes to standard error, also from C: standard output is the protocol.
+    results = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    import torch
+
+    torch.set_num_threads(1)
+    for index, job in enumerate(jobs):
+        results.write(msgspec.json.encode(_inspect_job(index, job, options.limit)) + b"\n")
+        results.flush()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

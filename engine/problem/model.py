@@ -1,0 +1,89 @@
+"""What inspection and judging must agree on: weights in order, inputs flattened, devices redirected. Imports torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
+
+from engine.problem.source import ProblemFileError, ProblemModule
+
+SEED = 42
+"""The seed that KernelBench replays for init arguments, weights and inputs."""
+
+
+class OnDevice(TorchFunctionMode):
+    """Lets a file that names ``cuda`` run where the search runs: every explicit CUDA device becomes ``device``."""
+
+    def __init__(self, device: str) -> None:
+        super().__init__()
+        self._device = torch.device(device)
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func is torch.Tensor.cuda:
+            return args[0].to(self._device)
+        if "device" in kwargs:
+            kwargs = {**kwargs, "device": self._redirect(kwargs["device"])}
+        if func is torch.Tensor.to:
+            args = (args[0], *(self._redirect(arg) for arg in args[1:]))
+        return func(*args, **kwargs)
+
+    def _redirect(self, value: Any) -> Any:
+        if isinstance(value, str | torch.device) and str(value).startswith("cuda"):
+            return self._device
+        return value
+
+
+def build_model(module: ProblemModule, seed: int = SEED) -> tuple[nn.Module, list[Any]]:
+    """The model and its init arguments, with the generator replayed as KernelBench does: seeded before each."""
+    torch.manual_seed(seed)
+    arguments = list(module.get_init_inputs())
+    torch.manual_seed(seed)
+    model = module.model_class(*arguments)
+    if not isinstance(model, nn.Module):
+        raise ProblemFileError("`Model` is not a torch.nn.Module", "derive Model from torch.nn.Module")
+    _adopt_tensor_attributes(model)
+    return model, arguments
+
+
+def _adopt_tensor_attributes(model: nn.Module) -> None:
+    """Register plain tensor attributes as buffers: a kernel needs their data, and they must follow the device."""
+    for module in model.modules():
+        for name, value in list(vars(module).items()):
+            if isinstance(value, torch.Tensor):
+                delattr(module, name)
+                module.register_buffer(name, value, persistent=False)
+
+
+def named_weights(model: nn.Module) -> list[tuple[str, torch.Tensor, bool]]:
+    """``(name, tensor, is_parameter)`` in ``state_dict`` order, then buffers that a state dict leaves out.
+
+    A tensor that is registered twice (tied weights) comes once, under its first name.
+    """
+    found: list[tuple[str, torch.Tensor, bool]] = []
+    seen: set[int] = set()
+    saved = {name: value for name, value in model.state_dict(keep_vars=True).items() if torch.is_tensor(value)}
+    for name, value in [*saved.items(), *model.named_parameters(), *model.named_buffers()]:
+        if id(value) not in seen:
+            seen.add(id(value))
+            found.append((name, value, isinstance(value, nn.Parameter)))
+    return found
+
+
+def flatten(values: Any) -> tuple[list[Any], pytree.TreeSpec]:
+    """The leaves of ``get_inputs()``: tensors and scalars, lists and tuples of tensors taken apart."""
+    leaves, structure = pytree.tree_flatten(list(values))
+    return leaves, structure
+
+
+def output_leaves(result: Any) -> list[Any]:
+    """The leaves of what ``forward`` returned, in pytree order."""
+    leaves: list[Any] = pytree.tree_flatten(result)[0]
+    return leaves

@@ -1,0 +1,164 @@
+"""Traces a model to ATen operators over fake tensors: shapes and operators are known, nothing is computed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from msgspec import Struct
+from torch import fx, nn
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
+from torch.func import functional_call, functionalize
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+from torch.utils import _pytree as pytree
+
+from engine.problem.model import OnDevice, build_model, flatten, named_weights, output_leaves
+from engine.problem.source import ProblemModule
+
+DATA_DEPENDENT = (DataDependentOutputException, DynamicOutputShapeException, GuardOnDataDependentSymNode)
+_ALIASES = frozenset(
+    {torch.ops.aten.detach.default, torch.ops.aten.alias.default, torch.ops.aten.lift_fresh_copy.default}
+)
+
+
+class Built(Struct, frozen=True):
+    """A problem made of fake tensors. ``leaves``: flattened inputs; ``weights``: (name, tensor, is_parameter)."""
+
+    model: nn.Module
+    init_arguments: list[Any]
+    leaves: list[Any]
+    structure: pytree.TreeSpec
+    weights: list[tuple[str, torch.Tensor, bool]]
+
+    @property
+    def tensors(self) -> list[torch.Tensor]:
+        return [leaf for leaf in self.leaves if isinstance(leaf, torch.Tensor)]
+
+
+class Traced(Struct, frozen=True):
+    """The graph over ``inputs + weights`` as placeholders, in that order; ``outputs``: leaves that forward returned.
+
+    ``mutated``: positions of placeholders that the model writes. ``random``: the first operator that draws
+    random numbers, or None.
+    """
+
+    graph: fx.Graph
+    outputs: list[Any]
+    mutated: frozenset[int]
+    random: str | None
+
+
+def build_fake(module: ProblemModule, mode: FakeTensorMode) -> Built:
+    """Model and inputs without their memory. A constructor that reads tensor values is run for real, then converted."""
+    with OnDevice("cpu"):
+        try:
+            with mode:
+                model, arguments = build_model(module)
+        except DATA_DEPENDENT:
+            model, arguments = build_model(module)
+            _convert(model, mode)
+        with mode:
+            leaves, structure = flatten(module.get_inputs())
+    seen: set[int] = set()
+    for position, leaf in enumerate(leaves):
+        if isinstance(leaf, torch.Tensor):
+            fake = mode.fake_tensor_converter.from_real_tensor(mode, leaf) if not _is_fake(leaf) else leaf
+            if id(fake) in seen:
+                # One tensor passed twice is two arguments to a kernel.
+                with mode:
+                    fake = fake.clone()
+            seen.add(id(fake))
+            leaves[position] = fake.detach()
+    return Built(model, arguments, leaves, structure, named_weights(model))
+
+
+def _is_fake(tensor: torch.Tensor) -> bool:
+    return isinstance(tensor, torch._subclasses.FakeTensor)
+
+
+def _convert(model: nn.Module, mode: FakeTensorMode) -> None:
+    memo: dict[int, torch.Tensor] = {}
+
+    def fake(tensor: torch.Tensor) -> torch.Tensor:
+        if id(tensor) not in memo:
+            converted = mode.from_tensor(tensor.detach())
+            parameter = isinstance(tensor, nn.Parameter)
+            memo[id(tensor)] = nn.Parameter(converted, tensor.requires_grad) if parameter else converted
+        return memo[id(tensor)]
+
+    for module in model.modules():
+        for table in (module._parameters, module._buffers):
+            for name, tensor in table.items():
+                if tensor is not None:
+                    table[name] = fake(tensor)
+
+
+def trace(built: Built, mode: FakeTensorMode) -> Traced:
+    """Run ``forward`` once over fake tensors, in train mode as KernelBench does. Raises what forward raises."""
+    names = [name for name, _, _ in built.weights]
+    count = len(built.tensors)
+    outputs: list[Any] = []
+
+    def forward(*values: torch.Tensor) -> Any:
+        given = iter(values[:count])
+        leaves = [next(given) if isinstance(leaf, torch.Tensor) else leaf for leaf in built.leaves]
+        arguments = pytree.tree_unflatten(leaves, built.structure)
+        result = functional_call(built.model, dict(zip(names, values[count:], strict=True)), tuple(arguments))
+        leaves = output_leaves(result)
+        outputs[:] = leaves
+        return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+
+    weights = [tensor.detach() for _, tensor, _ in built.weights]
+    with mode, OnDevice("cpu"), torch.no_grad():
+        functional: Callable[..., Any] = functionalize(forward, remove="mutations")
+        graph = make_fx(functional)(*built.tensors, *weights).graph
+    placeholders = [node for node in graph.nodes if node.op == "placeholder"]
+    random = next((str(node.target) for node in graph.nodes if _draws(node)), None)
+    mutated = _mutated(graph, placeholders)
+    _tidy(graph)
+    values = iter(node.meta["val"] for node in graph.find_nodes(op="output")[0].args[0])
+    returned = [next(values) if isinstance(leaf, torch.Tensor) else leaf for leaf in outputs]
+    return Traced(graph, returned, mutated, random)
+
+
+def _draws(node: fx.Node) -> bool:
+    if node.target is torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default:
+        # Tagged for its dropout, whose probability is the fourth argument.
+        return bool(len(node.args) > 3 and node.args[3])
+    return isinstance(node.target, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in node.target.tags
+
+
+def _mutated(graph: fx.Graph, placeholders: list[fx.Node]) -> frozenset[int]:
+    written: set[fx.Node] = set()
+    for node in graph.nodes:
+        if node.target is torch.ops.aten.copy_.default:
+            written.add(node.args[0])
+        # In training mode these update the running statistics, which their schema does not say.
+        elif node.target is torch.ops.aten.native_batch_norm.default and node.args[5]:
+            written.update(arg for arg in node.args[3:5] if isinstance(arg, fx.Node))
+    return frozenset(index for index, node in enumerate(placeholders) if node in written)
+
+
+def _tidy(graph: fx.Graph) -> None:
+    """Leave only what a kernel must compute: no aliases, no dead nodes, no in-place update of a temporary."""
+    for node in list(graph.nodes):
+        if node.target in _ALIASES:
+            node.replace_all_uses_with(node.args[0])
+            graph.erase_node(node)
+        elif node.op == "call_function":
+            _make_functional(node)
+    graph.eliminate_dead_code()
+
+
+def _make_functional(node: fx.Node) -> None:
+    """``aten.add_.Scalar(t, 1)`` becomes ``aten.add.Scalar(t, 1)`` where nothing else reads ``t``."""
+    if not isinstance(node.target, torch._ops.OpOverload) or not node.target._schema.is_mutable:
+        return
+    packet, overload = node.target._schema.name.split("::")[1], node.target._overloadname
+    first = node.args[0] if node.args else None
+    if packet.endswith("_") and isinstance(first, fx.Node) and first.op != "placeholder" and len(first.users) == 1:
+        functional = getattr(getattr(torch.ops.aten, packet[:-1], None), overload, None)
+        if functional is not None:
+            node.target = functional

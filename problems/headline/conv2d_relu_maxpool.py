@@ -1,0 +1,25 @@
+"""The first convolution of AlexNet with its ReLU and its max pooling of 3 with stride 2."""
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+BATCH, CHANNELS, SIDE = 100, 3, 224
+FILTERS, KERNEL, STRIDE, PADDING = 96, 11, 4, 2
+
+
+class Model(nn.Module):
+    def __init__(self, channels: int, filters: int, kernel_size: int, stride: int, padding: int):
+        super().__init__()
+        self.conv = nn.Conv2d(channels, filters, kernel_size, stride=stride, padding=padding)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return F.max_pool2d(F.relu(self.conv(x)), kernel_size=3, stride=2)
+
+
+def get_inputs():
+    return [torch.randn(BATCH, CHANNELS, SIDE, SIDE)]
+
+
+def get_init_inputs():
+    return [CHANNELS, FILTERS, KERNEL, STRIDE, PADDING]
