@@ -250,7 +250,7 @@ def load_config(path: Path | str) -> Config:
     """Read a config file. Raises :class:`ConfigError` with every fault of the file."""
     path = Path(path)
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
         raise _file_error(path, "no such file; make one with: kernel-tui init") from None
     except IsADirectoryError:

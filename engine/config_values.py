@@ -36,7 +36,7 @@ def _session_name(name: str) -> str:
     return name
 
 
-def _beside_config(value: str, info: ValidationInfo) -> str:
+def _beside_config(value: str | Path, info: ValidationInfo) -> str:
     directory: Path = (info.context or {}).get("directory", Path.cwd())
     return str((directory / Path(value).expanduser()).absolute())
 
@@ -48,7 +48,7 @@ def _problem(value: str, info: ValidationInfo) -> str:
 
 
 def _path(value: object, info: ValidationInfo) -> object:
-    return Path(_beside_config(value, info)) if isinstance(value, str) and value else value
+    return Path(_beside_config(value, info)) if isinstance(value, str | Path) and str(value) else value
 
 
 def _device(value: object) -> object:

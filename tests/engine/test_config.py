@@ -1,0 +1,277 @@
+"""Configs as people write them: right, wrong, and wrong in many places at once."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from engine.config import PRESETS, Config, ConfigError, GeminiModel, OpenAIModel, load_config, parse_config, preset_text
+from engine.toml_lines import key_lines, line_of
+
+ROOT = Path(__file__).parents[2]
+MINIMAL = 'problems = ["builtin:quickstart/softmax"]\n'
+
+
+def errors_of(text: str) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        parse_config(text, "config.toml")
+    return str(caught.value).splitlines()
+
+
+def test_a_list_of_problems_is_enough() -> None:
+    config = parse_config(MINIMAL, "/somewhere/config.toml")
+    assert config.search.strategy == "beam"
+    assert config.evaluation.devices == ("auto",)
+    assert [model.provider for model in config.models] == ["playbook"]
+    assert config.sessions == Path("/somewhere/sessions")
+    assert config.path == Path("/somewhere/config.toml")
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_presets_load(preset: str, tmp_path: Path) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text(preset_text(preset))  # type: ignore[arg-type]
+    config = load_config(file)
+    assert config.name == preset
+    assert config.sessions == tmp_path / "sessions"
+
+
+def test_the_published_preset_is_the_published_method() -> None:
+    config = parse_config(preset_text("published"), "config.toml")
+    assert len(config.problems) == 10
+    assert config.search.rounds == 5
+    assert [type(model) for model in config.models] == [OpenAIModel, GeminiModel]
+
+
+def test_the_repository_runs_the_quickstart() -> None:
+    assert (ROOT / "config.toml").read_text() == preset_text("quickstart")
+
+
+def test_the_quickstart_spells_out_the_defaults() -> None:
+    written = tomllib.loads(preset_text("quickstart"))
+    config = parse_config(MINIMAL, "config.toml")
+    assert written["search"] == config.search.model_dump()
+    assert parse_config(preset_text("quickstart"), "config.toml").evaluation == config.evaluation
+
+
+def test_every_fault_is_reported_in_one_go_with_its_line() -> None:
+    text = """\
+name = "my search"
+problems = ["builtin:quickstart/softmax"]
+seeed = 3
+
+[search]
+rounds = "4"
+strategy = "bram"
+variants = 0
+
+[evaluation]
+trials = 2
+deadline_s = nan
+torch_compile = 1
+device = "tpu"
+tolerance = 7
+memory_limit = "a lot"
+"""
+    assert errors_of(text) == [
+        "config.toml:1: name: 'my search' cannot name a session, allowed: letters, digits, '.', '_' and '-', "
+        "at most 64, the first a letter or digit",
+        'config.toml:3: seeed: unknown key, did you mean "seed"?',
+        "config.toml:6: search.rounds: is '4' (text), allowed: a whole number",
+        "config.toml:7: search.strategy: is 'bram', allowed: \"beam\"",
+        "config.toml:8: search.variants: is 0, allowed: 1 and more",
+        "config.toml:11: evaluation.trials: is 2, allowed: 3 and more",
+        "config.toml:12: evaluation.deadline_s: is nan, allowed: a finite number",
+        "config.toml:13: evaluation.torch_compile: is 1 (a number), allowed: true or false",
+        'config.toml:14: evaluation.device: no such device: \'tpu\', allowed: "auto", "cpu", "cuda", "cuda:1", '
+        'or a list such as ["cuda:0", "cuda:1"]',
+        'config.toml:15: evaluation.tolerance: is 7, allowed: "published" (1e-2), "kernelbench" (1e-4 in fp32, 1e-2 '
+        "below) or a number between 0 and 1",
+        'config.toml:16: evaluation.memory_limit: is \'a lot\', allowed: "auto" or a size such as "4GiB" or "500MB"',
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (MINIMAL + "rounds = 3\n", "config.toml:2: rounds: unknown key here, it belongs to [search]"),
+        (MINIMAL + "[serach]\nrounds = 3\n", 'config.toml:2: serach: unknown key, did you mean "search"?'),
+        (MINIMAL + "[search]\nideals = 3\n", 'config.toml:3: search.ideals: unknown key, did you mean "ideas"?'),
+        (MINIMAL + "search = 3\n", "config.toml:2: search: is 3 (a number), allowed: a table"),
+        ("seed = 1\n", "config.toml:1: problems: is missing, allowed: a list of problems"),
+        ("problems = []\n", "config.toml:1: problems: is empty, allowed: one or more"),
+        ('problems = [\n  "a.py",\n  3,\n]\n', "config.toml:3: problems[2]: is 3 (a number), allowed: text in quotes"),
+        ("problems = [\n", "config.toml:2: not TOML: Invalid value at the end of the file"),
+        ("seed = 1\nseed = = 2\n", "config.toml:2: not TOML: Invalid value (column 8)"),
+    ],
+)
+def test_one_fault(text: str, expected: str) -> None:
+    assert errors_of(text) == [expected]
+
+
+def test_faults_in_models_name_the_entry_and_its_line() -> None:
+    text = (
+        MINIMAL
+        + """
+[[models]]
+provider = "openai"
+effort = "huge"
+
+[[models]]
+provider = "gemni"
+
+[[models]]
+provider = "gemini"
+model = "gemini-3.5-pro"
+thinking_level = "high"
+thinking_budget = 1000
+"""
+    )
+    assert errors_of(text) == [
+        "config.toml:3: models[1].model: is missing",
+        'config.toml:5: models[1].effort: is \'huge\', allowed: "none", "minimal", "low", "medium", "high" or "xhigh"',
+        'config.toml:7: models[2]: provider is \'gemni\', allowed: "playbook", "openai", "gemini", "manual", "replay"',
+        "config.toml:10: models[3]: has thinking_level and thinking_budget, allowed: one of them",
+    ]
+
+
+@pytest.mark.parametrize("key", ["api_key", "apikey", "API-KEY", "openai_api_key", "token", "password"])
+def test_keys_in_the_file_are_refused_and_never_repeated(key: str) -> None:
+    text = MINIMAL + f'[[models]]\nprovider = "openai"\nmodel = "m"\n{key} = "sk-secret"\n'
+    (line,) = errors_of(text)
+    assert line == (
+        f"config.toml:5: models[1].{key}: keys are never read from this file: "
+        "set the environment variable OPENAI_API_KEY"
+    )
+
+
+@pytest.mark.parametrize("entry", ['key_env = "sk-secret"', 'base_url = "https://me:sk-secret@example.com/v1"'])
+def test_a_key_in_another_place_is_refused_and_never_repeated(entry: str) -> None:
+    (line,) = errors_of(MINIMAL + f'[[models]]\nprovider = "openai"\nmodel = "m"\n{entry}\n')
+    assert "key" in line
+    assert "sk-secret" not in line
+
+
+def test_paths_are_relative_to_the_config() -> None:
+    text = 'problems = ["mine/*.py", "/abs/one.py", "builtin:headline/softmax"]\nsessions = "../saved"\n'
+    config = parse_config(text, "/project/conf/config.toml")
+    assert config.problems == ("/project/conf/mine/*.py", "/abs/one.py", "builtin:headline/softmax")
+    assert config.sessions == Path("/project/conf/../saved")
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        ('"4GiB"', 4 << 30),
+        ('"500MB"', 500_000_000),
+        ('"1.5 gib"', 3 << 29),
+        ("1073741824", 1 << 30),
+        ('"auto"', "auto"),
+    ],
+)
+def test_memory_limit_in_the_units_people_write(written: str, expected: int | str) -> None:
+    config = parse_config(MINIMAL + f"[evaluation]\nmemory_limit = {written}\n", "config.toml")
+    assert config.evaluation.memory_limit == expected
+
+
+@pytest.mark.parametrize(
+    ("written", "fp32", "fp16"), [('"published"', 1e-2, 1e-2), ('"kernelbench"', 1e-4, 1e-2), ("0.001", 1e-3, 1e-3)]
+)
+def test_tolerance_by_output_type(written: str, fp32: float, fp16: float) -> None:
+    evaluation = parse_config(MINIMAL + f"[evaluation]\ntolerance = {written}\n", "config.toml").evaluation
+    assert (evaluation.tolerance_for("float32"), evaluation.tolerance_for("float16")) == (fp32, fp16)
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        ('"cpu"', ("cpu",)),
+        ('"cuda:1"', ("cuda:1",)),
+        ('["cuda:0", "cuda:2"]', ("cuda:0", "cuda:2")),
+        ('["auto"]', ("auto",)),
+    ],
+)
+def test_devices(written: str, expected: tuple[str, ...]) -> None:
+    assert parse_config(MINIMAL + f"[evaluation]\ndevice = {written}\n", "c.toml").evaluation.devices == expected
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_a_frozen_config_says_the_same_from_anywhere(preset: str) -> None:
+    config = parse_config(preset_text(preset), "/here/config.toml")  # type: ignore[arg-type]
+    again = parse_config(config.frozen_toml(), "/elsewhere/sessions/s/config.toml")
+    assert again.model_dump() == config.model_dump()
+    assert again.frozen_toml() == config.frozen_toml()
+
+
+def test_a_config_cannot_be_changed() -> None:
+    config = parse_config(MINIMAL, "config.toml")
+    with pytest.raises(ValidationError):
+        config.search.rounds = 9  # type: ignore[misc]
+
+
+def test_files_that_cannot_be_read_say_what_to_do(tmp_path: Path) -> None:
+    latin = tmp_path / "latin.toml"
+    latin.write_bytes("name = 'é'".encode("latin-1"))
+    for path, expected in [
+        (tmp_path / "none.toml", "no such file; make one with: kernel-tui init"),
+        (tmp_path, "is a directory"),
+        (latin, "is not UTF-8 text (byte 8)"),
+    ]:
+        with pytest.raises(ConfigError, match=r"^\S+: ") as caught:
+            load_config(path)
+        assert expected in str(caught.value)
+        assert str(path) in str(caught.value)
+
+
+def test_windows_line_ends_and_a_byte_order_mark_do_no_harm(tmp_path: Path) -> None:
+    file = tmp_path / "config.toml"
+    file.write_bytes(b"\xef\xbb\xbf" + MINIMAL.replace("\n", "\r\n").encode() + b"seed = 5\r\n")
+    assert isinstance(load_config(file), Config)
+    assert load_config(file).seed == 5
+
+
+def test_lines_of_keys_in_every_shape_that_toml_has() -> None:
+    text = '''\
+a = """
+b = 1 # not a key
+"""
+c.d."e.f" = { g = 1, "h]" = [2, 3] } # } comment
+list = [ # [
+    "x, y", 'z]',
+
+    { k = "]" },
+]
+[t.u]
+v = \'\'\'it\'s
+[no.table]\'\'\'
+w = "quote \\" # still text"
+[[rows]]
+n = 1
+[[rows.sub]]
+m = 1
+[rows.sub.deep]
+q = 1979-05-27 07:32:00
+[[rows]]
+n = 2
+[[rows.sub]]
+'last key' = -0.5
+'''
+    tomllib.loads(text)
+    lines = key_lines(text)
+    assert lines[("a",)] == 1
+    assert ("b",) not in lines
+    assert lines[("c", "d", "e.f", "h]")] == 4
+    assert lines[("list", 1)] == 6
+    assert lines[("list", 2, "k")] == 8
+    assert lines[("t", "u")] == 10
+    assert lines[("t", "u", "w")] == 13
+    assert lines[("rows", 0, "sub", 0, "m")] == 17
+    assert lines[("rows", 0, "sub", 0, "deep", "q")] == 19
+    assert lines[("rows", 1, "n")] == 21
+    assert lines[("rows", 1, "sub", 0, "last key")] == 23
+    assert ("no", "table") not in lines
+    assert line_of(lines, ("rows", 1, "absent")) == 20
+    assert line_of(lines, ("absent",)) == 1
