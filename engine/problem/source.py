@@ -58,6 +58,7 @@ class ProblemModule:
             del sys.modules[name]
             raise
         self.path = path
+        self.names_cuda = "cuda" in source
         self.model_class: Callable[..., Any] = self._required(module, "Model")
         self.get_inputs: Callable[[], Any] = self._required(module, "get_inputs")
         self.get_init_inputs: Callable[[], Any] = getattr(module, "get_init_inputs", list)
