@@ -91,12 +91,16 @@ class FusedPair(Struct, frozen=True):
     ``online_softmax``: reduction ``first`` is max(x), ``second`` is sum(exp(x - max)): keep a running maximum
     and rescale the sum when it rises. ``moments``: ``first`` is sum(x), ``second`` is sum((x - sum / cols)^2):
     Welford's update, or sums of chunks merged by Chan's formula. ``source`` is the value x in both.
+    ``mean`` is the value sum / cols of moments. ``correction`` is the reduction sum(x - mean), if there is one: in
+    exact arithmetic 0, it holds what rounding the mean to fp32 lost (times cols), and rides in the second pass.
     """
 
     kind: Literal["online_softmax", "moments"]
     first: int
     second: int
     source: int
+    mean: int = -1
+    correction: int = -1
 
 
 class PointwiseProgram(Struct, frozen=True, dict=True):
@@ -208,7 +212,8 @@ def _fuse(program: RowProgram, first: int, second: int) -> FusedPair | None:
     if a.op == "sum" and outer.op == "mul" and outer.args[0] == outer.args[1]:
         inner = values[outer.args[0]]
         if inner.op == "sub" and inner.args[0] == x and _is_mean(program, inner.args[1], first):
-            return FusedPair("moments", first, second, x)
+            ride = (k for k, other in enumerate(program.reductions) if other == Reduction("sum", outer.args[0]))
+            return FusedPair("moments", first, second, x, inner.args[1], next(ride, -1))
     return None
 
 

@@ -5,20 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Literal
 
+from engine.problem.header import ctype
 from engine.problem.spec import ProblemSpec, TensorSpec
-
-C_TYPES = {
-    "float64": "double",
-    "float32": "float",
-    "float16": "__half",
-    "bfloat16": "__nv_bfloat16",
-    "int64": "long long",
-    "int32": "int",
-    "int16": "short",
-    "int8": "signed char",
-    "uint8": "unsigned char",
-    "bool": "bool",
-}
 
 
 def launch_signature(spec: ProblemSpec, language: Literal["cpp", "cu"], used: Collection[str]) -> str:
@@ -27,15 +15,17 @@ def launch_signature(spec: ProblemSpec, language: Literal["cpp", "cu"], used: Co
     ``used`` may hold ``workspace`` and ``stream`` too.
     """
     ordered = (*spec.inputs, *spec.weights, *spec.outputs)
-    arguments = [_argument(tensor, tensor.name in used) for tensor in ordered]
+    arguments = [_argument(tensor, language, tensor.name in used) for tensor in ordered]
     arguments.append("void* workspace" if "workspace" in used else "void* /*workspace*/")
     if language == "cu":
         arguments.append("cudaStream_t stream" if "stream" in used else "cudaStream_t /*stream*/")
     line = f'extern "C" int launch({", ".join(arguments)})'
-    return line if len(line) <= 110 else line.replace("launch(", "launch(\n    ").replace(", ", ",\n    ")
+    if len(line) <= 110:
+        return line
+    return 'extern "C" int launch(\n    ' + ",\n    ".join(arguments) + ")"
 
 
-def _argument(tensor: TensorSpec, used: bool) -> str:
+def _argument(tensor: TensorSpec, language: Literal["cpp", "cu"], used: bool) -> str:
     const = "" if tensor.role == "output" or tensor.mutated else "const "
     name = tensor.name if used else f"/*{tensor.name}*/"
-    return f"{const}{C_TYPES[tensor.dtype]}* {name}"
+    return f"{const}{ctype(tensor.dtype, language)}* {name}"

@@ -1,0 +1,190 @@
+"""From the traced reference to a program: pointwise over its elements, or over rows with reductions."""
+
+from __future__ import annotations
+
+from math import inf, nan, prod
+from typing import Any
+
+from engine.problem.spec import GraphNode, ProblemSpec
+from engine.proposers.playbook import aten
+from engine.proposers.playbook import terms as t
+from engine.proposers.playbook.ir import Access, PointwiseProgram, Program, Reduction, RowProgram, Store, Value
+from engine.proposers.playbook.terms import Refused, Shape, Term
+
+MAX_NODES = 200
+"""Longer graphs are whole networks; a single fused kernel of them would not be readable."""
+_NUMBERS = {"inf": inf, "-inf": -inf, "nan": nan}
+_TAKES_STRINGS = frozenset({"approximate", "rounding_mode", "dtype"})
+
+
+def analyse(spec: ProblemSpec) -> Program:
+    """The program that computes all outputs of ``spec``.
+
+    Raises ``Refused`` with the reason, in words that follow "because".
+    """
+    if spec.graph is None:
+        raise Refused("its reference could not be traced")
+    if any(tensor.mutated for tensor in spec.tensors):
+        raise Refused("it writes to one of its buffers")
+    if sum(node.op == "call" for node in spec.graph) > MAX_NODES:
+        raise Refused(f"its graph has more than {MAX_NODES} operators")
+    outputs = _outputs(spec, spec.graph)
+    used = {term.tensor for term in _reachable(outputs.values()) if term.op == "load"} | set(outputs)
+    for tensor in spec.tensors:
+        if tensor.name in used and tensor.dtype != "float32":
+            raise Refused(f"`{tensor.name}` is {tensor.dtype} and its templates are for float32")
+    if any(tensor.numel == 0 for tensor in spec.outputs):
+        raise Refused("an output is empty")
+    reductions = [term for term in _reachable(outputs.values()) if term.op == "reduce"]
+    return _row_program(outputs, reductions) if reductions else _pointwise_program(outputs)
+
+
+def _outputs(spec: ProblemSpec, graph: tuple[GraphNode, ...]) -> dict[str, Term]:
+    """Terms by output tensor."""
+    terms: dict[str, aten.Lowered] = {}
+    shapes = {tensor.name: tensor.shape for tensor in spec.tensors}
+    scalars = {scalar.name: scalar.value for scalar in spec.scalars}
+    for node in graph:
+        if node.op == "placeholder":
+            if node.target in scalars:
+                terms[node.name] = t.number(float(scalars[node.target]))
+            else:
+                terms[node.name] = t.load(node.target, shapes[node.target])
+        elif node.op == "call":
+            args = [_argument(arg, terms, node.target) for arg in node.args]
+            kwargs = {
+                key: value if key in _TAKES_STRINGS else _argument(value, terms, node.target)
+                for key, value in node.kwargs.items()
+                if key not in ("layout", "device", "pin_memory", "memory_format")
+            }
+            terms[node.name] = aten.lower(node.target, node.shape, args, kwargs)
+        elif node.op == "getitem":
+            several = terms[node.args[0]["ref"]]
+            picked = several[node.args[1]] if isinstance(several, tuple) else None
+            if picked is None:
+                raise Refused(f"it returns or uses result {node.args[1]} of {node.args[0]['ref']}")
+            terms[node.name] = picked
+        else:
+            returned = [_argument(arg, terms, "output") for arg in _flat(node.args)]
+            names = [tensor.name for tensor in spec.outputs]
+            if len(returned) != len(names) or not all(isinstance(term, Term) for term in returned):
+                raise Refused("it returns something that is not a tensor")
+            return dict(zip(names, returned, strict=True))
+    raise Refused("its graph has no output")
+
+
+def _flat(args: tuple[Any, ...]) -> list[Any]:
+    return [one for arg in args for one in (arg if isinstance(arg, (list, tuple)) else [arg])]
+
+
+def _argument(arg: Any, terms: dict[str, aten.Lowered], target: str) -> Any:
+    if isinstance(arg, dict) and "ref" in arg:
+        term = terms[arg["ref"]]
+        if isinstance(term, tuple):
+            raise Refused(f"it uses all results of {arg['ref']} at once")
+        return term
+    if isinstance(arg, (list, tuple)):
+        return [_argument(one, terms, target) for one in arg]
+    return _NUMBERS.get(arg, arg) if isinstance(arg, str) else arg
+
+
+def _reachable(roots: Any) -> list[Term]:
+    seen: dict[int, Term] = {}
+    waiting = list(roots)
+    while waiting:
+        term = waiting.pop()
+        if id(term) not in seen:
+            seen[id(term)] = term
+            waiting.extend(term.args)
+    return list(seen.values())
+
+
+def _pointwise_program(outputs: dict[str, Term]) -> PointwiseProgram:
+    sizes = {term.numel for term in outputs.values()}
+    if len(sizes) != 1:
+        raise Refused("its outputs differ in size")
+    numel = sizes.pop()
+    lowering = _Lowering(numel, numel)
+    stores = tuple(Store(name, lowering.value(term, _access(1, numel))) for name, term in outputs.items())
+    return PointwiseProgram(numel, tuple(lowering.values), stores)
+
+
+def _row_program(outputs: dict[str, Term], reductions: list[Term]) -> RowProgram:
+    geometries = {(term.args[0].numel, term.cols) for term in reductions}
+    if len(geometries) != 1:
+        raise Refused("its reductions run over rows of different lengths")
+    numel, cols = geometries.pop()
+    lowering = _Lowering(numel, cols)
+    stores = []
+    for name, term in outputs.items():
+        if term.numel == numel:
+            stores.append(Store(name, lowering.value(term, _access(1, numel))))
+        elif term.numel == numel // cols:
+            stores.append(Store(name, lowering.value(term, _access(cols, numel // cols)), per_row=True))
+        else:
+            raise Refused(f"output `{name}` has neither an element per input element nor one per row")
+    return RowProgram(numel // cols, cols, tuple(lowering.values), tuple(lowering.reductions), tuple(stores))
+
+
+def _access(inner: int, count: int) -> Access:
+    return Access(1, 1) if count == 1 else Access(inner, count)
+
+
+class _Lowering:
+    """Collects the values of a program; equal values are one."""
+
+    def __init__(self, numel: int, cols: int) -> None:
+        self.numel, self.cols = numel, cols
+        self.values: list[Value] = []
+        self.reductions: list[Reduction] = []
+        self._positions: dict[Value, int] = {}
+        self._done: dict[tuple[int, Access], int] = {}
+        self._kept: list[Term] = []  # keeps ids in ``_done`` valid
+
+    def value(self, term: Term, access: Access) -> int:
+        """The position of ``term``'s value, of which a domain element needs element ``access``."""
+        key = (id(term), access)
+        if key not in self._done:
+            self._done[key] = self._lower(term, access)
+            self._kept.append(term)
+        return self._done[key]
+
+    def _lower(self, term: Term, access: Access) -> int:
+        if term.op == "const":
+            return self._add(Value("const", number=term.number))
+        if term.op == "load":
+            return self._add(Value("load", tensor=term.tensor, access=access))
+        if term.op == "view":
+            return self.value(term.args[0], access)
+        if term.op == "expand":
+            return self.value(term.args[0], self._broadcast(term.args[0].shape, term.shape, access))
+        if term.op == "reduce":
+            return self._reduce(term, access)
+        args = tuple(self.value(arg, self._broadcast(arg.shape, term.shape, access)) for arg in term.args)
+        return self._add(Value(term.op, args))
+
+    def _reduce(self, term: Term, access: Access) -> int:
+        if access != _access(self.cols, self.numel // self.cols):
+            raise Refused("a reduced value meets elements of other rows")
+        reduction = Reduction(term.reduce, self.value(term.args[0], _access(1, self.numel)))
+        if reduction not in self.reductions:
+            self.reductions.append(reduction)
+        return self._add(Value("reduced", reduction=self.reductions.index(reduction)))
+
+    def _broadcast(self, shape: Shape, wide: Shape, access: Access) -> Access:
+        """The access of a tensor of ``shape`` that is broadcast to ``wide``, itself reached by ``access``."""
+        padded = (1,) * (len(wide) - len(shape)) + tuple(shape)
+        kept = [dim for dim, size in enumerate(wide) if size != 1 and padded[dim] == size]
+        spread = [dim for dim, size in enumerate(wide) if size != 1 and padded[dim] != size]
+        if not kept:
+            return Access(1, 1)
+        if any(kept[0] < dim < kept[-1] for dim in spread):
+            raise Refused(f"it broadcasts {list(shape)} to {list(wide)} over dimensions that lie apart")
+        inner = prod(wide[kept[-1] + 1 :])
+        return access.then(_access(inner, prod(wide[dim] for dim in kept)))
+
+    def _add(self, value: Value) -> int:
+        if value not in self._positions:
+            self._positions[value] = len(self.values)
+            self.values.append(value)
+        return self._positions[value]

@@ -1,0 +1,161 @@
+"""Terms: the traced reference as elementwise operations, reductions and broadcasts over shaped values.
+
+Between the graph of ATen operators and the programs of ``ir``: each term knows its shape, composite operators
+(``silu``, ``native_layer_norm``) are already spelled out in primitives, and constants are folded.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+
+from engine.proposers.playbook.ir import ReduceOp
+
+Shape = tuple[int, ...]
+
+
+class Refused(Exception):
+    """The graph is outside what the playbook knows. The message is the reason, in words that follow "because"."""
+
+
+@dataclass(frozen=True, eq=False)
+class Term:
+    """One shaped value; compared by identity. ``op`` as in :class:`ir.Value`, or ``reduce`` (over ``cols`` trailing
+    elements of ``args[0]``) or ``view`` (the same elements in order under another shape)."""
+
+    op: str
+    shape: Shape
+    args: tuple[Term, ...] = ()
+    number: float = 0.0
+    tensor: str = ""
+    reduce: ReduceOp = "sum"
+    cols: int = 1
+
+    @property
+    def numel(self) -> int:
+        return prod(self.shape)
+
+
+Operand = Term | float
+
+_FOLD: Mapping[str, Callable[[float, float], float]] = {
+    "add": lambda a, b: a + b,
+    "sub": lambda a, b: a - b,
+    "mul": lambda a, b: a * b,
+    "div": lambda a, b: a / b if b else math.copysign(math.inf, a * math.copysign(1.0, b)) if a else math.nan,
+}
+_NEUTRAL = {"add": 0.0, "sub": 0.0, "mul": 1.0, "div": 1.0}
+_LARGEST_PRODUCT_POWER = 8
+
+
+def number(value: float) -> Term:
+    return Term("const", (), number=float(value))
+
+
+def load(tensor: str, shape: Shape) -> Term:
+    return Term("load", shape, tensor=tensor)
+
+
+def apply(op: str, *operands: Operand) -> Term:
+    """An elementwise operation with PyTorch's broadcasting; trivial ones are simplified."""
+    args = tuple(arg if isinstance(arg, Term) else number(arg) for arg in operands)
+    if len(args) == 2 and op in _FOLD:
+        first, second = args
+        if first.op == second.op == "const":
+            return number(_FOLD[op](first.number, second.number))
+        if second.op == "const" and second.number == _NEUTRAL[op]:
+            return first
+        if first.op == "const" and op in ("add", "mul") and first.number == _NEUTRAL[op]:
+            return second
+    if op == "neg" and args[0].op == "const":
+        return number(-args[0].number)
+    return Term(op, broadcast(*(arg.shape for arg in args)), args)
+
+
+def power(base: Operand, exponent: Operand) -> Term:
+    """base ** exponent, as products and roots where the exponent is a suitable constant."""
+    value = exponent.number if isinstance(exponent, Term) and exponent.op == "const" else exponent
+    if isinstance(value, Term):
+        return apply("pow", base, value)
+    if not isinstance(base, Term):
+        return apply("pow", base, value)
+    if value == 0.5:
+        return apply("sqrt", base)
+    if value == -0.5:
+        return apply("rsqrt", base)
+    if value in (-1.0, -2.0):
+        return apply("reciprocal", power(base, -value))
+    if value == int(value) and 1 <= value <= _LARGEST_PRODUCT_POWER:
+        return _product(base, int(value))
+    return apply("pow", base, value)
+
+
+def _product(base: Term, exponent: int) -> Term:
+    if exponent == 1:
+        return base
+    half = _product(base, exponent // 2)
+    square = apply("mul", half, half)
+    return apply("mul", square, base) if exponent % 2 else square
+
+
+def view(term: Term, shape: Shape) -> Term:
+    return term if term.shape == shape else Term("view", shape, (term,))
+
+
+def expand(term: Term, shape: Shape) -> Term:
+    """``term`` broadcast to ``shape``: adding nothing says so without a new operation."""
+    return term if term.shape == shape else Term("expand", shape, (term,))
+
+
+def reduce(op: ReduceOp, term: Term, dims: Sequence[int] | None, keepdim: bool) -> Term:
+    """A reduction over trailing dimensions. Raises ``Refused`` for others."""
+    rank = len(term.shape)
+    chosen = {dim % rank for dim in dims} if dims and rank else set(range(rank))
+    trailing = [dim for dim in range(rank) if term.shape[dim] != 1]
+    reduced = [dim for dim in trailing if dim in chosen]
+    if reduced != trailing[len(trailing) - len(reduced) :]:
+        raise Refused(f"it reduces {list(term.shape)} over dimensions that are not the last ones")
+    if term.numel == 0:
+        raise Refused("it reduces an empty tensor")
+    cols = prod(term.shape[dim] for dim in reduced)
+    kept = tuple(1 if dim in chosen else size for dim, size in enumerate(term.shape))
+    flat = tuple(size for dim, size in enumerate(term.shape) if dim not in chosen)
+    result = Term("reduce", kept, (term,), reduce=op, cols=cols)
+    return result if keepdim else view(result, flat)
+
+
+def mean(term: Term, dims: Sequence[int] | None, keepdim: bool) -> Term:
+    total = reduce("sum", term, dims, keepdim)
+    cols = term.numel // max(1, total.numel)
+    return apply("mul", total, 1.0 / cols)
+
+
+def centred(term: Term, dims: Sequence[int] | None) -> Term:
+    """x - mean(x), ``keepdim``."""
+    return apply("sub", term, mean(term, dims, True))
+
+
+def variance(term: Term, dims: Sequence[int] | None, correction: float, keepdim: bool) -> Term:
+    """Two-pass variance: the squares of x - mean, summed, over count - correction."""
+    deviation = centred(term, dims)
+    total = reduce("sum", apply("mul", deviation, deviation), dims, keepdim)
+    count = term.numel // max(1, total.numel)
+    if count <= correction:
+        raise Refused(f"it takes the variance of {count} element with correction {correction:g}")
+    return apply("mul", total, 1.0 / (count - correction))
+
+
+def softmax_parts(term: Term, dims: Sequence[int]) -> tuple[Term, Term, Term]:
+    """x - max, its exponential and the sum of that, all ``keepdim``."""
+    shifted = apply("sub", term, reduce("max", term, dims, True))
+    exponential = apply("exp", shifted)
+    return shifted, exponential, reduce("sum", exponential, dims, True)
+
+
+def broadcast(*shapes: Shape) -> Shape:
+    """PyTorch's broadcast shape (the trace already checked that it exists)."""
+    rank = max(map(len, shapes), default=0)
+    padded = [(1,) * (rank - len(shape)) + shape for shape in shapes]
+    return tuple(next((size for size in sizes if size != 1), 1) for sizes in zip(*padded, strict=True))
