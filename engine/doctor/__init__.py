@@ -29,7 +29,7 @@ def run_checks(config: Config | None = None) -> list[Finding]:
         ("sandbox", lambda: tools.sandbox(config)),
         ("sqlite", system.sqlite),
         ("sessions", lambda: system.sessions(directory)),
-        ("logout", system.logind),
+        ("logout", system.logout),
         ("keys", lambda: system.keys(config)),
         ("threads", system.threads),
         ("terminal", system.terminal),

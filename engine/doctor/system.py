@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import getpass
 import locale
 import os
-import re
 import shutil
 import sqlite3
 import sys
@@ -14,13 +12,13 @@ from pathlib import Path
 
 from engine.config import Config, GeminiModel, OpenAIModel
 from engine.devices import usable_cores
-from engine.doctor.finding import Finding, run
+from engine.doctor.finding import Finding
+from engine.logind import LogoutPolicy, logout_policy
 from engine.session.errors import UnsafeFileSystem
-from engine.session.filesystem import check_file_system, mount_type
+from engine.session.filesystem import MOUNTS, check_file_system, mount_type
 
 KEY_VARIABLES = ("OPENAI_API_KEY", "GEMINI_API_KEY", "GOOGLE_API_KEY")
 _FREE_BYTES = 1 << 30
-_LOGIND_FILES = ("/usr/lib/systemd", "/usr/local/lib/systemd", "/run/systemd", "/etc/systemd")
 
 
 def sqlite(version: tuple[int, ...] = sqlite3.sqlite_version_info) -> Finding:
@@ -35,14 +33,14 @@ def sqlite(version: tuple[int, ...] = sqlite3.sqlite_version_info) -> Finding:
     return Finding("sqlite", "ok", shown)
 
 
-def sessions(directory: Path) -> Finding:
+def sessions(directory: Path, mounts: Path = MOUNTS) -> Finding:
     """Whether sessions can be saved there: a safe file system, writable, with room."""
     name = "sessions"
     present = next(folder for folder in (directory, *directory.parents) if folder.is_dir())
-    kind = mount_type(present) or "an unknown file system"
+    kind = mount_type(present, mounts) or "an unknown file system"
     elsewhere = "set sessions to a directory on a local disk"
     try:
-        check_file_system(present)
+        check_file_system(present, mounts)
     except UnsafeFileSystem as error:
         return Finding(name, "fail", str(error), elsewhere)
     if not os.access(present, os.W_OK | os.X_OK):
@@ -53,31 +51,14 @@ def sessions(directory: Path) -> Finding:
     return Finding(name, "ok", f"{directory} ({kind}, {free / 2**30:.0f} GiB free)")
 
 
-def logind(roots: tuple[str, ...] = _LOGIND_FILES) -> Finding:
-    """Whether systemd-logind ends a user's processes at logout (logind.conf(5), KillUserProcesses)."""
-    name = "logout"
-    if not kill_user_processes(roots):
-        return Finding(name, "ok", "a search goes on when you log out")
-    user = getpass.getuser()
-    remedy = f"once: loginctl enable-linger {user}; then start with: systemd-run --user --scope kernel-tui config.toml"
-    return Finding(name, "warn", "logind ends your processes when you log out (KillUserProcesses=yes)", remedy)
-
-
-def kill_user_processes(roots: tuple[str, ...] = _LOGIND_FILES) -> bool:
-    """The setting in force, as logind says it, or as its files say where it cannot be asked."""
-    if roots == _LOGIND_FILES:
-        where = ("org.freedesktop.login1", "/org/freedesktop/login1", "org.freedesktop.login1.Manager")
-        asked = run(["busctl", "get-property", *where, "KillUserProcesses"], timeout_s=3)
-        if asked is not None and asked.returncode == 0:
-            return asked.stdout.split() == ["b", "true"]
-    found = False
-    mains = [Path(root) / "logind.conf" for root in roots]
-    parts = sorted((file for root in roots for file in Path(root).glob("logind.conf.d/*.conf")), key=lambda f: f.name)
-    for file in (*mains, *parts):
-        if file.is_file():
-            for value in re.findall(r"(?mi)^\s*KillUserProcesses\s*=\s*(\w+)", file.read_text(errors="replace")):
-                found = value.lower() in ("yes", "true", "on", "1")
-    return found
+def logout(policy: LogoutPolicy | None = None) -> Finding:
+    """Whether a search survives the end of the login (``engine.logind``); asks the system unless told."""
+    policy = policy if policy is not None else logout_policy()
+    if policy.advice is not None:
+        what, _, remedy = policy.advice.partition(". ")
+        return Finding("logout", "warn", what, remedy)
+    scope = ", in a scope of its own" if policy.kills else ""
+    return Finding("logout", "ok", f"a search goes on when you log out{scope}")
 
 
 def keys(config: Config | None, environment: Mapping[str, str] = os.environ) -> Finding:

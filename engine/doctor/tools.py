@@ -45,7 +45,7 @@ class _Torch(Struct, frozen=True):
     triton: bool
 
 
-class _Gpus(Struct, frozen=True):
+class Gpus(Struct, frozen=True):
     """What NVML says. ``cuda`` is the newest CUDA that the driver runs, (13, 0)."""
 
     names: tuple[str, ...]
@@ -88,7 +88,7 @@ def cpp_compiler() -> Finding:
     return Finding(name, "ok", f"{shown} builds with OpenMP")
 
 
-def gpus() -> _Gpus:
+def gpus() -> Gpus:
     """The NVIDIA devices that this process may use, and their driver."""
     reader = devices.DeviceReader()
     found = [fact for fact in reader.discover() if fact.kind == "cuda"]
@@ -99,7 +99,7 @@ def gpus() -> _Gpus:
         driver = pynvml.nvmlSystemGetDriverVersion()
         newest = int(pynvml.nvmlSystemGetCudaDriverVersion_v2())
         cuda = (newest // 1000, newest % 1000 // 10)
-    return _Gpus(
+    return Gpus(
         names=tuple(fact.name for fact in found),
         archs=tuple(sorted({fact.arch for fact in found})),
         driver=driver if isinstance(driver, str) else driver.decode(),
@@ -108,7 +108,7 @@ def gpus() -> _Gpus:
     )
 
 
-def nvidia_driver(found: _Gpus, required: bool) -> Finding:
+def nvidia_driver(found: Gpus, required: bool) -> Finding:
     name = "nvidia gpu"
     if found.names:
         each = ", ".join(f"{found.names.count(one)} x {one}" for one in dict.fromkeys(found.names))
@@ -124,7 +124,7 @@ def nvidia_driver(found: _Gpus, required: bool) -> Finding:
     return Finding(name, "ok", f"none ({found.absence}): kernels are written in C++ and run on the CPU")
 
 
-def nvcc(found: _Gpus, required: bool) -> Finding:
+def nvcc(found: Gpus, required: bool) -> Finding:
     """Compiler present, not newer than the driver by a major version, and able to build for the devices."""
     name = "nvcc"
     wanted = required or bool(found.names)
@@ -150,7 +150,7 @@ def nvcc(found: _Gpus, required: bool) -> Finding:
     return Finding(name, "ok", shown)
 
 
-def torch(found: _Gpus, required: bool) -> Finding:
+def torch(found: Gpus, required: bool) -> Finding:
     """Imports PyTorch in a child process, as the judge does."""
     name = "pytorch"
     remedy = "pip install torch, or for one device kind: https://pytorch.org/get-started"

@@ -1,0 +1,174 @@
+"""What ``kernel-tui doctor`` says of good and bad machines. Real compilers, real torch, real sandbox."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from engine.config import parse_config, preset_text
+from engine.doctor import Finding, run_checks, system, tools
+from engine.logind import LogoutPolicy
+from engine.session import filesystem
+
+NO_GPU = tools.Gpus(names=(), archs=(), driver="", cuda=None, absence="no NVIDIA driver")
+H200 = tools.Gpus(names=("NVIDIA H200",) * 2, archs=("sm_90a",), driver="580.65", cuda=(13, 0), absence=None)
+
+
+def program(directory: Path, name: str, script: str) -> str:
+    """An executable that stands for a tool of another version than this machine has."""
+    file = directory / name
+    file.write_text(f"#!/bin/sh\n{script}\n")
+    file.chmod(0o755)
+    return str(file)
+
+
+def test_this_machine_can_search() -> None:
+    findings = run_checks(parse_config(preset_text("quickstart"), "config.toml"))
+    names = [finding.name for finding in findings]
+    assert names == sorted(set(names), key=names.index)
+    assert {"python", "c++ compiler", "pytorch", "sandbox", "sqlite", "sessions"} <= set(names)
+    assert [finding for finding in findings if finding.level == "fail"] == []
+    assert all(finding.remedy for finding in findings if finding.level != "ok")
+
+
+def test_the_checks_do_not_load_torch_into_the_engine() -> None:
+    code = "import sys, engine.doctor; sys.exit(bool({'torch', 'textual', 'rich'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
+
+
+def test_without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setenv("PATH", "/nonexistent")
+    finding = tools.cpp_compiler()
+    assert finding.level == "fail"
+    assert "apt-get install g++" in finding.remedy
+
+
+def test_a_compiler_without_openmp(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    script = (
+        'test "$1" = --version && echo "clang 17.0" && exit 0\necho "probe.cpp:1: error: omp.h not found" >&2; exit 1'
+    )
+    monkeypatch.setenv("CXX", program(tmp_path, "clang++", script))
+    finding = tools.cpp_compiler()
+    assert finding.level == "fail"
+    assert "clang 17.0 cannot build a kernel with OpenMP" in finding.what
+    assert "omp.h not found" in finding.what
+    assert "libomp-dev" in finding.remedy
+
+
+@pytest.mark.parametrize(
+    ("release", "gpus", "level", "words"),
+    [
+        ("12.8", H200, "ok", "CUDA 12.8"),
+        ("13.4", H200, "ok", "CUDA 13.4"),
+        ("14.0", H200, "fail", "too new for the driver: 580.65 runs CUDA up to 13.0"),
+        ("14.0", NO_GPU, "ok", "CUDA 14.0"),
+    ],
+)
+def test_nvcc_against_the_driver(
+    release: str, gpus: tools.Gpus, level: str, words: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    script = f'test "$1" = --version && echo "Cuda compilation tools, release {release}, V{release}.1"\nexit 0'
+    monkeypatch.setenv("NVCC", program(tmp_path, "nvcc", script))
+    finding = tools.nvcc(gpus, required=False)
+    assert (finding.level, words in finding.what) == (level, True)
+
+
+def test_nvcc_that_does_not_know_the_device(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    script = 'test "$1" = --version && echo "release 11.7, V11.7.1" || echo "sm_70 sm_80"'
+    monkeypatch.setenv("NVCC", program(tmp_path, "nvcc", script))
+    finding = tools.nvcc(H200, required=True)
+    assert finding.level == "fail"
+    assert "cannot build for sm_90a" in finding.what
+
+
+def test_a_gpu_that_the_config_asks_for_must_be_there() -> None:
+    finding = tools.nvidia_driver(NO_GPU, required=True)
+    assert finding.level == "fail"
+    assert 'device = "cpu"' in finding.remedy
+    assert tools.nvidia_driver(NO_GPU, required=False).level == "ok"
+    assert "2 x NVIDIA H200 (sm_90a), driver 580.65, runs CUDA up to 13.0" in tools.nvidia_driver(H200, True).what
+
+
+def test_an_isolation_that_is_switched_off_is_remarked() -> None:
+    config = parse_config('problems = ["builtin:quickstart/softmax"]\n[evaluation]\nsandbox = "off"\n', "config.toml")
+    assert tools.sandbox(config).level == "warn"
+
+
+@pytest.mark.parametrize(
+    ("version", "level", "words"),
+    [
+        ((3, 34, 1), "fail", "too old"),
+        ((3, 37, 0), "ok", "WAL-reset"),
+        ((3, 51, 2), "ok", "WAL-reset"),
+        ((3, 51, 3), "ok", "SQLite 3.51.3"),
+    ],
+)
+def test_sqlite(version: tuple[int, ...], level: str, words: str) -> None:
+    finding = system.sqlite(version)
+    assert (finding.level, words in finding.what) == (level, True)
+
+
+def test_sessions_that_do_not_exist_yet_are_judged_by_their_parent(tmp_path: Path) -> None:
+    finding = system.sessions(tmp_path / "not" / "there")
+    assert finding.level == "ok"
+    assert "GiB free" in finding.what
+
+
+def test_sessions_on_a_network_file_system(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    mounts = tmp_path / "mountinfo"
+    mounts.write_text(f"36 35 0:30 / {tmp_path} rw,relatime - nfs4 server:/home rw\n")
+    finding = system.sessions(tmp_path / "sessions", mounts)
+    assert finding.level == "fail"
+    assert "NFS" in finding.what
+    assert str(filesystem.local_state_directory()) in finding.what + finding.remedy
+
+
+@pytest.mark.parametrize(
+    ("policy", "level", "words"),
+    [
+        (LogoutPolicy(kills=False), "ok", ""),
+        (LogoutPolicy(kills=True, lingers=True, scope=True), "ok", "scope of its own"),
+        (LogoutPolicy(kills=True, scope=True), "warn", "enable-linger"),
+        (LogoutPolicy(kills=True), "warn", "stay logged in"),
+    ],
+)
+def test_what_logging_out_does_to_a_search(policy: LogoutPolicy, level: str, words: str) -> None:
+    finding = system.logout(policy)
+    assert (finding.level, words in finding.what + finding.remedy) == (level, True)
+
+
+def test_keys_are_named_and_never_shown() -> None:
+    published = parse_config(preset_text("published"), "config.toml")
+    missing = system.keys(published, {"GEMINI_API_KEY": "secret"})
+    assert (missing.level, missing.remedy) == ("fail", "export OPENAI_API_KEY=...")
+    present = system.keys(published, {"GEMINI_API_KEY": "secret", "OPENAI_API_KEY": "secret"})
+    assert present == Finding("keys", "ok", "set: OPENAI_API_KEY, GEMINI_API_KEY")
+    assert system.keys(None, {}).level == "ok"
+
+
+@pytest.mark.parametrize(
+    ("environment", "words"),
+    [
+        ({"OMP_NUM_THREADS": "1"}, "OMP_NUM_THREADS=1"),
+        ({"OMP_NUM_THREADS": "2,1"}, "OMP_NUM_THREADS=2,1"),
+        ({"OMP_WAIT_POLICY": "ACTIVE"}, "OMP_WAIT_POLICY=active"),
+    ],
+)
+def test_openmp_settings_that_spoil_timings(environment: dict[str, str], words: str) -> None:
+    finding = system.threads(environment, cores=4)
+    assert finding.level == "warn"
+    assert words in finding.what
+
+
+def test_a_check_that_trips_does_not_hide_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    def trip(directory: Path) -> Finding:
+        raise OSError("disk on fire")
+
+    monkeypatch.setattr(system, "sessions", trip)
+    findings = {finding.name: finding for finding in run_checks()}
+    assert "disk on fire" in findings["sessions"].what
+    assert "keys" in findings
