@@ -51,6 +51,6 @@ $(BIN)/pip:
 	$(PYTHON) -m venv $(VENV)
 
 compiler:
-	@for each in $$CXX g++ clang++; do command -v $$each >/dev/null 2>&1 && exit 0; done; \
+	@for each in $${CXX:-g++ clang++ c++}; do command -v $$each >/dev/null 2>&1 && exit 0; done; \
 		echo "make: no C++ compiler found. Install one (Debian, Ubuntu: apt install g++; Fedora: dnf install gcc-c++;" \
 		"Arch: pacman -S gcc) and run make again." >&2; exit 1
