@@ -1,0 +1,298 @@
+"""The engine as a background process: start, heartbeat, signals, stop. The only way in which an engine runs.
+
+:func:`start_engine` is what the monitor and the command line call, for a new session and for resuming one: the fold
+of the session's events is the starting state. ``python -m engine.service DIRECTORY`` is what it starts: a process in a
+session of its own with its three standard streams redirected, so that neither a closed terminal nor a lost SSH
+connection reaches it.
+
+The process ends in order on SIGTERM and SIGINT (``engine_stopped`` with reason ``signal``), ignores SIGHUP, and leaves
+how it ended in its lock file, also when there was no room left for an event. Its exit status is an
+:class:`engine.exit_codes.ExitCode`. What is left of it after ``kill -9`` is killed by its guard (``engine.guard``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import platform
+import signal
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from pathlib import Path
+from typing import NamedTuple
+
+from engine import __version__
+from engine.config import ConfigError, load_config
+from engine.devices import DeviceReader
+from engine.events import CommandHandled, EngineStarted, EngineStopped, Stop, StopReason
+from engine.exit_codes import ExitCode
+from engine.guard import VARIABLE, Guard
+from engine.logind import logout_policy, surviving
+from engine.session import (
+    CommandInbox,
+    EngineLock,
+    EventWriter,
+    SessionError,
+    SessionLocked,
+    SessionPaths,
+    SessionReader,
+    engine_liveness,
+)
+from engine.session.errors import of_os
+from engine.session.lock import read_holder
+from engine.state import SessionState, fold
+
+START_S = 60.0
+HEARTBEAT_S = 1.0
+STOP_S = 15.0
+"""How long a search may take to end in order before the engine leaves without it (its guard kills the rest)."""
+
+_LOG_TAIL_LINES = 8
+_log = logging.getLogger("engine")
+
+_MESSAGES: dict[StopReason, str] = {
+    "finished": "the search came to its end",
+    "stopped": "stopped as asked; resume goes on from here",
+    "budget": "the budget is spent; resume with a larger one goes on from here",
+    "signal": "ended by a signal; resume goes on from here",
+    "error": "ended by an error; the log has the details",
+}
+
+
+class EngineNotStarted(SessionError):
+    """The engine's process ended, or said nothing, before it held its session. ``exit_code`` is its own."""
+
+    def __init__(self, paths: SessionPaths, what: str, exit_code: ExitCode) -> None:
+        tail = log_tail(paths)
+        super().__init__(f"{paths.directory}: {what}. {f'{paths.log} ends:{chr(10)}{tail}' if tail else ''}", paths.log)
+        self.exit_code = exit_code
+
+
+class Ending(NamedTuple):
+    """How a run of the engine ended."""
+
+    reason: StopReason
+    message: str
+    exit_code: ExitCode
+
+
+def start_engine(paths: SessionPaths, timeout_s: float = START_S) -> int:
+    """Start an engine on a session, new or to be resumed; returns its process id once it holds the session's lock.
+
+    The engine is a child of this process but in a process session of its own; nobody needs to wait for it. What
+    happens after that (no compiler, a problem that raises) is told by its events and by ``engine_liveness``.
+    Raises SessionLocked if an engine lives on the session, SessionError for a session that cannot be opened,
+    EngineNotStarted with the end of the log otherwise.
+    """
+    paths = SessionPaths.at(paths.directory)
+    living = engine_liveness(paths)
+    if living.running:
+        raise SessionLocked(paths.directory, living.pid)
+    marker = uuid.uuid4().hex
+    command = [sys.executable, "-P", "-m", "engine.service", str(paths.directory), marker]
+    try:
+        log = paths.log.open("ab")
+    except OSError as error:
+        raise of_os(error, paths.log) from error
+    with log:
+        process = subprocess.Popen(
+            surviving(command, logout_policy()),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+            cwd=paths.directory,
+            env=_environment(marker),
+        )
+    threading.Thread(target=process.wait, name="engine-reaper", daemon=True).start()
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        holder = read_holder(paths.lock)
+        if holder is not None and holder.marker == marker:
+            return holder.pid
+        if (status := process.poll()) is not None:
+            code = ExitCode(status) if status in set(ExitCode) else ExitCode.FAILURE
+            if code is ExitCode.SESSION_LOCKED:
+                raise SessionLocked(paths.directory, holder.pid if holder is not None else None)
+            raise EngineNotStarted(paths, f"the engine ended at its start (status {status})", code)
+        time.sleep(0.02)
+    process.kill()
+    process.wait()
+    raise EngineNotStarted(paths, f"the engine did not take its session in {timeout_s:g} s", ExitCode.FAILURE)
+
+
+def log_tail(paths: SessionPaths, lines: int = _LOG_TAIL_LINES) -> str:
+    """The last lines of the engine's log, "" if there are none."""
+    try:
+        with paths.log.open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - 16384))
+            return "\n".join(file.read().decode(errors="replace").splitlines()[-lines:])
+    except OSError:
+        return ""
+
+
+def main(directory: Path, marker: str) -> ExitCode:
+    """Run an engine on the session in ``directory`` until its search ends. Returns the exit status.
+
+    ``marker`` is what its processes carry in their environment, for its guard to know them by.
+    """
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", force=True)
+    paths = SessionPaths.at(directory)
+    with contextlib.suppress(PermissionError):  # a process group's leader, started by hand from a shell
+        os.setsid()
+    os.environ[VARIABLE] = marker
+    try:
+        lock = EngineLock(paths, marker)
+    except SessionError as error:
+        _log.error("%s", error)
+        return error.exit_code
+    ending = Ending("error", _MESSAGES["error"], ExitCode.FAILURE)
+    try:
+        # Only a session of our own may be swept clean; else the shell that started us would go too.
+        guard = Guard(os.getpid() if os.getsid(0) == os.getpid() else 0, marker)
+        ending = asyncio.new_event_loop().run_until_complete(_serve(paths, guard))
+    except Exception as error:
+        ending = _failed(error)
+    finally:
+        lock.release(ending.exit_code, ending.message)
+    _log.info("engine ended: %s: %s", ending.reason, ending.message)
+    return ending.exit_code
+
+
+async def _serve(paths: SessionPaths, guard: Guard) -> Ending:
+    """Search, and record how it ended. Raises SessionError if that cannot be stored."""
+    writer = EventWriter(paths, on_trouble=lambda what: _log.error("waiting for storage: %s", what))
+    try:
+        with SessionReader(paths) as reader:
+            state = fold(reader.read())
+        starts = state.starts
+        ending = await _search(paths, writer, guard, state)
+        if writer.failure is not None:
+            return ending
+        if state.starts == starts:  # it ended before the search could say which devices and sandbox it has
+            sandbox = state.engine.sandbox if state.engine is not None else ""
+            devices = tuple(state.devices.values())
+            writer.append(
+                EngineStarted(
+                    pid=os.getpid(),
+                    host=platform.node(),
+                    version=__version__,
+                    resumed=starts > 0,
+                    devices=devices,
+                    sandbox=sandbox,
+                )
+            )
+        await writer.record(EngineStopped(reason=ending.reason, message=ending.message))
+        return ending
+    finally:
+        await asyncio.to_thread(writer.close)
+
+
+async def _search(paths: SessionPaths, writer: EventWriter, guard: Guard, state: SessionState) -> Ending:
+    """Run the search until it ends by itself, by a signal, or by storage that gave up. Never raises."""
+    loop = asyncio.get_running_loop()
+    signals: list[signal.Signals] = []
+    asked: asyncio.Future[None] = loop.create_future()
+    asked_twice: asyncio.Future[None] = loop.create_future()
+
+    def interrupt(which: signal.Signals) -> None:
+        _log.info("%s: stopping", which.name)
+        signals.append(which)
+        for future in (asked, asked_twice)[: len(signals)]:
+            if not future.done():
+                future.set_result(None)
+
+    for which in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(which, interrupt, which)
+    search = asyncio.create_task(_run(paths, writer, state))
+    heart = asyncio.create_task(_beat(writer, guard, signals))
+    await asyncio.wait((search, heart, asked), return_when=asyncio.FIRST_COMPLETED)
+    if not search.done():
+        search.cancel()
+        await asyncio.wait((search, asked_twice), timeout=STOP_S, return_when=asyncio.FIRST_COMPLETED)
+    if not search.done():
+        _log.error("the search did not end within %g s of being asked; leaving without it", STOP_S)
+    if writer.failure is not None:
+        return _failed(writer.failure)
+    if heart.done() and (failure := heart.exception()) is not None:
+        return _failed(failure)
+    heart.cancel()
+    if signals:
+        return Ending("signal", f"{signals[0].name}: {_MESSAGES['signal']}", ExitCode.INTERRUPTED)
+    if search.cancelled() or not search.done():
+        return Ending("error", _MESSAGES["error"], ExitCode.FAILURE)
+    if (error := search.exception()) is not None:
+        return _failed(error)
+    return _ended(search.result(), state)
+
+
+async def _run(paths: SessionPaths, writer: EventWriter, state: SessionState) -> StopReason:
+    from engine.search import run_search  # here, so that a second engine on a session is refused at once
+
+    config = load_config(paths.config)
+    await _refuse_late_stops(paths, writer, state)
+    inbox = CommandInbox(paths, state.handled)
+    try:
+        reason: StopReason = await run_search(paths, writer, inbox, config, state)
+        return reason
+    finally:
+        inbox.close()
+
+
+async def _refuse_late_stops(paths: SessionPaths, writer: EventWriter, state: SessionState) -> None:
+    """Answer the stops that an earlier engine did not live to see: they were not meant for this one."""
+    with SessionReader(paths) as reader:
+        late = [sent for sent in reader.commands() if isinstance(sent.command, Stop) and sent.id not in state.handled]
+    for sent in late:
+        answer = CommandHandled(command=sent.id, ok=False, message="the engine had ended before it read this")
+        state.apply(await writer.record(answer))
+
+
+async def _beat(writer: EventWriter, guard: Guard, signals: list[signal.Signals]) -> None:
+    """Heartbeat and device readings every second, from the event loop, so that a stuck loop shows.
+
+    Ends only when the writer has given up.
+    """
+    devices = DeviceReader()
+    while writer.failure is None:
+        writer.heartbeat("stopping" if signals else "running")
+        writer.sample(devices.read())
+        guard.ensure()
+        await asyncio.sleep(HEARTBEAT_S)
+
+
+def _ended(reason: StopReason, state: SessionState) -> Ending:
+    code = ExitCode.OK
+    if reason in ("finished", "budget") and not any(variant.correct for variant in state.variants.values()):
+        code = ExitCode.NOTHING_CORRECT
+    return Ending(reason, _MESSAGES[reason], code)
+
+
+def _failed(error: BaseException) -> Ending:
+    """The one-line ending for an error, whose traceback goes to the log unless it is one meant for people."""
+    code = ExitCode.USAGE if isinstance(error, ConfigError) else getattr(error, "exit_code", ExitCode.FAILURE)
+    meant_for_people = isinstance(error, (SessionError, ConfigError)) or hasattr(error, "exit_code")
+    _log.error("the engine failed: %s", error, exc_info=None if meant_for_people else error)
+    line = str(error).strip().replace("\n", "; ") or type(error).__name__
+    return Ending("error", line if meant_for_people else f"{type(error).__name__}: {line}", ExitCode(code))
+
+
+def _environment(marker: str) -> dict[str, str]:
+    """The engine's environment: marked for its guard, and able to import this package from a checkout."""
+    root = str(Path(__file__).resolve().parents[1])
+    known = os.environ.get("PYTHONPATH", "")
+    path = root if not known else os.pathsep.join((root, known))
+    return {**os.environ, VARIABLE: marker, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}
+
+
+if __name__ == "__main__":
+    status = main(Path(sys.argv[1]), sys.argv[2] if len(sys.argv) > 2 else uuid.uuid4().hex)
+    logging.shutdown()
+    # Not sys.exit: a thread or task that does not end must not keep a dead search's process alive.
+    os._exit(status)
