@@ -1,0 +1,71 @@
+"""What the parts of one running search share."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from engine.budget import Budget, budget_of, elapsed_s
+from engine.config import Config
+from engine.events import DeviceFact, StopReason
+from engine.proposers.protocol import Proposer
+from engine.search.ids import Ids
+from engine.search.journal import Journal
+from engine.search.sources import Sources
+from engine.search.telling import task_of
+from engine.session import SessionPaths
+from engine.state import SessionState
+from engine.workers.protocol import Evaluator
+
+
+@dataclass
+class Context:
+    """One search. ``device`` is the one that kernels are written for; ``ending`` is why no new work is started."""
+
+    config: Config
+    paths: SessionPaths
+    state: SessionState
+    journal: Journal
+    evaluator: Evaluator
+    proposers: Sequence[tuple[Proposer, float]]
+    sources: Sources
+    ids: Ids
+    device: DeviceFact
+    ending: StopReason | None = None
+    last_rounds: bool = False
+    _refusals: dict[tuple[str, str], str | None] = field(default_factory=dict)
+
+    @property
+    def paused(self) -> bool:
+        return self.state.paused
+
+    @property
+    def budget(self) -> Budget:
+        return budget_of(self.state, self.config.budget.minutes, self.config.search.rounds)
+
+    def left_s(self, reserve_s: float = 0.0) -> float:
+        """Seconds of the budget's minutes that are left."""
+        return self.budget.left_s(elapsed_s(self.state, time.time()), reserve_s)
+
+    @property
+    def width(self) -> int:
+        """Evaluations in flight: as many as there are builders, and one that is being timed."""
+        return (self.config.evaluation.builders or max(1, (os.cpu_count() or 2) // 2)) + 1
+
+    def proposer(self, name: str) -> Proposer | None:
+        return next((proposer for proposer, _ in self.proposers if proposer.name == name), None)
+
+    def weight(self, proposer: Proposer) -> float:
+        return next(weight for one, weight in self.proposers if one is proposer)
+
+    def refusal(self, problem: str, proposer: Proposer) -> str | None:
+        """Why ``proposer`` has nothing for the problem, or None; asked once."""
+        key = (problem, proposer.name)
+        if key not in self._refusals:
+            self._refusals[key] = proposer.refusal(task_of(self.state, self.state.problems[problem], self.device))
+        return self._refusals[key]
+
+    def proposers_for(self, problem: str) -> list[Proposer]:
+        return [proposer for proposer, _ in self.proposers if self.refusal(problem, proposer) is None]

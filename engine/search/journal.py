@@ -1,0 +1,58 @@
+"""The one place where the search records: commit first, then fold, then tell who listens."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+
+from engine.events import AnyEvent, Recorded
+from engine.session.writer import EventWriter
+from engine.state import SessionState
+
+
+class Journal:
+    """Records events in the session file and folds each into ``state`` once it is on disk, in order.
+
+    Cancelling whoever waits takes nothing back: the event is folded all the same, so state and file never part.
+    """
+
+    def __init__(self, writer: EventWriter, state: SessionState) -> None:
+        self.writer = writer
+        self.state = state
+        self._loop = asyncio.get_running_loop()
+        self._listeners: list[Callable[[AnyEvent], None]] = []
+
+    def listen(self, listener: Callable[[AnyEvent], None]) -> None:
+        """Call ``listener`` after each event was folded, from the event loop."""
+        self._listeners.append(listener)
+
+    def post(self, event: AnyEvent) -> asyncio.Future[None]:
+        """Queue an event; the future completes once it is folded. Raises SessionError from the future."""
+        folded: asyncio.Future[None] = self._loop.create_future()
+
+        def committed(done: Future[Recorded]) -> None:
+            self._loop.call_soon_threadsafe(self._fold, done, folded)
+
+        self.writer.append(event).add_done_callback(committed)
+        return folded
+
+    async def record(self, *events: AnyEvent) -> None:
+        """Record events, committed together where they can be, and wait until they are folded. Raises SessionError."""
+        await self.record_all(events)
+
+    async def record_all(self, events: Iterable[AnyEvent]) -> None:
+        for waiting in [self.post(event) for event in events]:
+            await waiting
+
+    def _fold(self, done: Future[Recorded], folded: asyncio.Future[None]) -> None:
+        if (error := done.exception()) is not None:
+            if not folded.cancelled():
+                folded.set_exception(error)
+            return
+        recorded = done.result()
+        self.state.apply(recorded)
+        for listener in self._listeners:
+            listener(recorded.event)
+        if not folded.cancelled():
+            folded.set_result(None)

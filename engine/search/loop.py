@@ -1,0 +1,379 @@
+"""The search of one session: open the problems, keep their rounds and the queue going, and know when to end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import platform
+import time
+from collections.abc import Coroutine, Iterable
+from typing import Any
+
+from engine import __version__
+from engine.config import Config
+from engine.events import (
+    AnyEvent,
+    BaselineMeasured,
+    CommandHandled,
+    EngineStarted,
+    LogLine,
+    ProblemFinished,
+    SearchResumed,
+    Stage,
+    StopReason,
+    VariantStage,
+    VariantWritten,
+    VerdictGiven,
+)
+from engine.exit_codes import ExitCode
+from engine.proposers.registry import make_proposers
+from engine.search.context import Context
+from engine.search.ids import Ids
+from engine.search.journal import Journal
+from engine.search.opening import Opening
+from engine.search.queue import EvaluationQueue, Priority
+from engine.search.rounds import ProblemSearch
+from engine.search.sources import Sources
+from engine.search.steering import Steering
+from engine.search.telling import BY_HAND, SEEDED
+from engine.session import CommandInbox, EventWriter, SessionPaths, SessionReader, write_best
+from engine.state import SessionState
+from engine.verdict import Baseline, Verdict
+from engine.workers.local import LocalEvaluator
+from engine.workers.protocol import EvaluationError, Evaluator
+
+IDLE_S = 1.5
+"""A device that had nothing to do for so long is free for what is not urgent."""
+COMPILE_GUESS_S = 20.0
+"""What ``torch.compile`` of a problem is expected to take until one was measured."""
+LAST_VERDICTS_S = 15.0
+"""How long evaluations in flight may go on when the minutes are over."""
+OVERRUN = 0.1
+"""Baselines that are still owed may start until the minutes are exceeded by this share (at least 10 s)."""
+
+
+class NoTools(Exception):
+    """Nothing can be judged on this machine; the text says what is missing and what to do."""
+
+    exit_code = ExitCode.NO_TOOLS
+
+
+async def run_search(
+    paths: SessionPaths, writer: EventWriter, inbox: CommandInbox, config: Config, state: SessionState
+) -> StopReason:
+    """Search until the rounds are done, the budget is spent or a person stops it; ``state`` is kept folded.
+
+    Raises ``NoTools``, ``ProposerUnavailable`` and SessionError; whatever was recorded stays. Cancelling ends every
+    process of the evaluator.
+    """
+    journal = Journal(writer, state)
+    proposers = make_proposers(config)
+    scratch = paths.directory / "scratch"
+    evaluator: Evaluator = LocalEvaluator(config.evaluation, scratch)
+    try:
+        try:
+            devices = await evaluator.start()
+        except EvaluationError as error:
+            raise NoTools(str(error)) from error
+        await journal.record(
+            EngineStarted(
+                pid=os.getpid(),
+                host=platform.node(),
+                version=__version__,
+                resumed=state.starts > 0,
+                devices=devices,
+                sandbox=evaluator.sandbox,
+            )
+        )
+        with SessionReader(paths) as reader:
+            sources = Sources(writer, reader, state)
+            context = Context(config, paths, state, journal, evaluator, proposers, sources, Ids(state), devices[0])
+            return await Search(context).run(inbox)
+    finally:
+        await evaluator.close()
+
+
+class Search:
+    """Owns the queue and the tasks of one running search."""
+
+    def __init__(self, context: Context) -> None:
+        self.context = context
+        self._state = context.state
+        self._changed = asyncio.Event()
+        self._queue = EvaluationQueue(self._judge, context.width, self._changed.set)
+        self._opening = Opening(context)
+        self._problems: dict[str, ProblemSearch] = {}
+        self._rounds: dict[str, asyncio.Task[None]] = {}
+        self._restless: set[str] = set()
+        self._others: set[asyncio.Task[None]] = set()
+        self._compiling: asyncio.Task[None] | None = None
+        self._compile_s: list[float] = []
+        self._drained = False
+        self._best_written: dict[str, str | None] = {}
+        self._failure: BaseException | None = None
+
+    async def run(self, inbox: CommandInbox) -> StopReason:
+        """Raises SessionError. When it is cancelled, so is everything under way."""
+        self.context.journal.listen(self._heard)
+        steering = Steering(self.context, self._cancel, self._requeue)
+        try:
+            for sent in inbox.poll():
+                await steering.handle(sent)
+            if self._state.paused:
+                await self.context.journal.record(SearchResumed())
+            self._spawn(self._obey(steering, inbox))
+            self._spawn(self._open_problems())
+            while (reason := await self._step()) is None:
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._changed.wait(), 0.5)
+            return reason
+        finally:
+            await self._end_tasks()
+
+    async def _step(self) -> StopReason | None:
+        """Look, start what is due; the reason when the search is over."""
+        self._changed.clear()
+        if (failure := self._failure or self._queue.failure) is not None:
+            raise failure
+        self._reap_rounds()
+        await self._write_best()
+        self._heed_budget()
+        ending = self.context.ending
+        if ending == "stopped":
+            return ending
+        if ending == "budget":
+            return await self._finish_within_budget()
+        self._start_rounds()
+        if not self._queue.idle or self._rounds or not self._opening.done:
+            self._compile_one(only_if_idle=True)
+            return None
+        if self.context.last_rounds:
+            return "stopped"
+        self._compile_one(only_if_idle=False)
+        return None if self._compiling is not None or self._state.paused else "finished"
+
+    # Commands
+
+    async def _obey(self, steering: Steering, inbox: CommandInbox) -> None:
+        async for sent in inbox:
+            await steering.handle(sent)
+            for problem in self._problems.values():
+                problem.wake()
+            self._changed.set()
+
+    def _cancel(self, variants: Iterable[str]) -> None:
+        """Take variants out of the queue and record that they were cancelled."""
+        names = list(variants)
+        self._spawn(self._record_cancelled(names, self._queue.cancel(names)))
+
+    async def _record_cancelled(self, variants: list[str], tasks: list[asyncio.Task[None]]) -> None:
+        if tasks:
+            await asyncio.wait(tasks)
+        verdict = Verdict(status="cancelled", reason="pruned before it was judged")
+        await self.context.journal.record(
+            *(
+                VerdictGiven(variant=name, verdict=verdict)
+                for name in variants
+                if self._state.variants[name].stage is not None and self._state.is_pruned(name)
+            )
+        )
+
+    def _requeue(self, variants: Iterable[str]) -> None:
+        self._spawn(self._record_requeued(list(variants)))
+
+    async def _record_requeued(self, variants: list[str]) -> None:
+        await self.context.journal.record(*(VariantStage(variant=name, stage="queued") for name in variants))
+        for name in variants:
+            if self._state.variants[name].problem in self._problems:
+                self._queue.put(name, Priority.HAND)
+
+    # Evaluations
+
+    async def _judge(self, variant_id: str) -> None:
+        context, variant = self.context, self._state.variants[variant_id]
+        told: list[asyncio.Future[None]] = []
+
+        def on_stage(stage: Stage) -> None:
+            told.append(context.journal.post(VariantStage(variant=variant_id, stage=stage)))
+
+        problem = self._state.problems[variant.problem].spec
+        try:
+            source = context.sources.text(variant.source)
+            verdict = await context.evaluator.evaluate(problem, variant.form, source, on_stage)
+        except EvaluationError as error:
+            verdict = Verdict(status="error", reason=str(error))
+        for one in told:
+            await one
+        await context.journal.record(VerdictGiven(variant=variant_id, verdict=verdict))
+
+    def _priority(self, variant_id: str) -> Priority:
+        variant = self._state.variants[variant_id]
+        idea = self._state.ideas[variant.idea]
+        if idea.proposer == BY_HAND or idea.data.get(SEEDED):
+            return Priority.HAND
+        return Priority.FIX if variant.parent in idea.variants else Priority.NORMAL
+
+    def _enqueue_waiting(self, problem: str) -> None:
+        """Queue the problem's variants without a verdict, as after a resume or when the budget was raised."""
+        lost = []
+        for variant in self._state.in_flight():
+            if variant.problem == problem:
+                if self._state.is_pruned(variant.id):
+                    lost.append(variant.id)
+                elif variant.id not in self._queue:
+                    self._queue.put(variant.id, self._priority(variant.id))
+        if lost:
+            self._cancel(lost)
+
+    # Problems
+
+    async def _open_problems(self) -> None:
+        """Inspect what is new, then open every problem; each is searched as soon as it is open."""
+        async for problem in self._opening.opened():
+            self._problems[problem] = ProblemSearch(self.context, problem)
+            self._restless.add(problem)
+            self._enqueue_waiting(problem)
+            self._changed.set()
+
+    def _reap_rounds(self) -> None:
+        for name in [name for name, task in self._rounds.items() if task.done()]:
+            self._rounds.pop(name).result()
+
+    def _start_rounds(self) -> None:
+        """Run the rounds of every problem about which something changed since they came to rest."""
+        for name in self._restless - self._rounds.keys():
+            if not self._state.is_pruned(name):
+                self._rounds[name] = asyncio.ensure_future(self._problems[name].run())
+                self._rounds[name].add_done_callback(lambda _: self._changed.set())
+            self._restless.discard(name)
+
+    def _heard(self, event: AnyEvent) -> None:
+        """After each recorded event: queue new kernels, hold or release the queue, wake whom it concerns."""
+        if isinstance(event, (VariantStage, LogLine, CommandHandled, BaselineMeasured, ProblemFinished)):
+            return
+        if isinstance(event, VariantWritten) and event.problem in self._problems:
+            self._queue.put(event.variant, self._priority(event.variant))
+        if self._state.paused:
+            self._queue.hold()
+        elif self.context.ending is None:
+            self._queue.release()
+        concerned = self._concerned(event)
+        for name in self._problems if concerned is None else {concerned} & self._problems.keys():
+            self._restless.add(name)
+            self._problems[name].wake()
+        self._changed.set()
+
+    def _concerned(self, event: AnyEvent) -> str | None:
+        """The problem that an event is about, None where it may be about all."""
+        if isinstance(event, VerdictGiven):
+            return self._state.variants[event.variant].problem
+        name = getattr(event, "problem", None)
+        return name if isinstance(name, str) else None
+
+    async def _write_best(self) -> None:
+        """Keep the best kernel of each problem as a file. Raises SessionError."""
+        for problem in list(self._state.problems.values()):
+            if self._best_written.get(problem.id) != problem.best:
+                best = self._best_written[problem.id] = problem.best
+                if best is not None:
+                    variant = self._state.variants[best]
+                    source = self.context.sources.text(variant.source)
+                    await asyncio.to_thread(write_best, self.context.paths, problem.id, f".{variant.form}", source)
+                else:
+                    self.context.paths.best(problem.id, f".{problem.form}").unlink(missing_ok=True)
+
+    # Budget and the baseline that can wait
+
+    def _owed(self) -> list[str]:
+        """Problems whose ``torch.compile`` baseline is not measured yet."""
+        if not self.context.config.evaluation.torch_compile:
+            return []
+        return [
+            name
+            for name in self._problems
+            if "compile" not in self._state.problems[name].baselines and not self._state.is_pruned(name)
+        ]
+
+    def _reserve_s(self) -> float:
+        guess = max(self._compile_s, default=COMPILE_GUESS_S)
+        return guess * len(self._owed())
+
+    def _heed_budget(self) -> None:
+        left = self.context.left_s(self._reserve_s())
+        if self.context.ending is None and left <= 0:
+            self.context.ending = "budget"
+            self._drained = False
+            self._queue.hold()
+            for problem in self._problems.values():
+                problem.wake()
+        elif self.context.ending == "budget" and left > 0:  # a person raised it
+            self.context.ending = None
+            for name in self._problems:
+                self._enqueue_waiting(name)
+                self._restless.add(name)
+            if not self._state.paused:
+                self._queue.release()
+
+    async def _finish_within_budget(self) -> StopReason | None:
+        """No new work: what runs may finish, then the baselines that are owed, while that is only a little late."""
+        if not self._drained:
+            self._drained = True
+            self._spawn(self._drain())
+            return None
+        if not self._queue.idle or self._rounds:
+            return None
+        whole_s = (self.context.budget.minutes or 0.0) * 60.0
+        if self.context.left_s() > -max(10.0, OVERRUN * whole_s):
+            self._compile_one(only_if_idle=False)
+        return None if self._compiling is not None else "budget"
+
+    async def _drain(self) -> None:
+        await self._queue.drain(LAST_VERDICTS_S)
+        self._changed.set()
+
+    def _compile_one(self, *, only_if_idle: bool) -> None:
+        """Measure one owed baseline, one at a time, if it costs the search nothing (or nothing else is left)."""
+        if self._compiling is not None or self._state.paused or (only_if_idle and self._queue.idle_s < IDLE_S):
+            return
+        judged = [name for name in self._owed() if not only_if_idle or self._has_verdict(name)]
+        if judged:
+            self._compiling = self._spawn(self._compile(judged[0]))
+
+    def _has_verdict(self, problem: str) -> bool:
+        return any(variant.verdict is not None for variant in self._state.variants_of(problem))
+
+    async def _compile(self, problem: str) -> None:
+        began = time.monotonic()
+        try:
+            try:
+                baseline = await self.context.evaluator.compile_baseline(self._state.problems[problem].spec)
+            except EvaluationError as error:
+                baseline = Baseline(which="compile", failure=str(error))
+            self._compile_s.append(time.monotonic() - began)
+            await self.context.journal.record(BaselineMeasured(problem=problem, baseline=baseline))
+        finally:
+            self._compiling = None
+            self._changed.set()
+
+    # Tasks
+
+    def _spawn(self, job: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Run a job beside the search; its error ends the search."""
+        task = asyncio.ensure_future(job)
+        self._others.add(task)
+
+        def ended(done: asyncio.Task[None]) -> None:
+            self._others.discard(done)
+            if not done.cancelled() and (error := done.exception()) is not None:
+                self._failure = self._failure or error
+            self._changed.set()
+
+        task.add_done_callback(ended)
+        return task
+
+    async def _end_tasks(self) -> None:
+        tasks = [*self._others, *self._rounds.values(), *self._queue.cancel(list(self._queue.running))]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,279 @@
+"""A person's commands: checked, recorded as events together with the answer, then carried out."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from engine import events as ev
+from engine.events import AnyEvent, CommandHandled, IdeaProposed, IdeaWaiting, VariantWritten
+from engine.search.context import Context
+from engine.search.telling import BY_HAND, SEEDED, task_of
+from engine.session import SentCommand
+from engine.state import ProblemState
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """``events`` are recorded with the answer; ``then`` runs once they are folded."""
+
+    message: str
+    ok: bool = True
+    node: str | None = None
+    events: tuple[AnyEvent, ...] = ()
+    then: Callable[[], None] | None = None
+
+
+class Refused(Exception):
+    """A command that cannot be carried out; the text is the answer."""
+
+
+class Steering:
+    """Carries out commands. ``cancel`` takes variants out of the queue, ``requeue`` has them judged again."""
+
+    def __init__(
+        self, context: Context, cancel: Callable[[Iterable[str]], None], requeue: Callable[[Iterable[str]], None]
+    ) -> None:
+        self._context = context
+        self._state = context.state
+        self._cancel = cancel
+        self._requeue = requeue
+
+    async def handle(self, sent: SentCommand) -> None:
+        """Answer one command. Raises SessionError when the session cannot be written."""
+        if sent.command is None:
+            outcome = Outcome(sent.error, ok=False)
+        else:
+            try:
+                outcome = _HANDLERS[type(sent.command)](self, sent.command)
+            except Refused as refusal:
+                outcome = Outcome(str(refusal), ok=False)
+        answer = CommandHandled(command=sent.id, ok=outcome.ok, message=outcome.message, node=outcome.node)
+        await self._context.journal.record(*outcome.events, answer)
+        if outcome.then is not None:
+            outcome.then()
+
+    # Branches
+
+    def _prune(self, command: ev.Prune) -> Outcome:
+        node = self._node(command.node)
+        if node in self._state.pruned:
+            return Outcome(f"{node} is pruned already", node=node)
+        flying = [one.id for one in self._state.in_flight() if node in self._state.lineage(one.id)]
+        below = sum(1 for one in self._state.branch(node) if one in self._state.variants)
+        return Outcome(
+            f"pruned {node} with {below} kernel{'s' * (below != 1)}, {len(flying)} of them queued or running",
+            node=node,
+            events=(ev.NodePruned(node=node),),
+            then=lambda: self._cancel(flying),
+        )
+
+    def _restore(self, command: ev.Restore) -> Outcome:
+        node = self._node(command.node)
+        if node not in self._state.pruned:
+            above = [one for one in self._state.lineage(node) if one in self._state.pruned]
+            raise Refused(f"{node} is not pruned" + (f" itself: restore {above[0]} above it" if above else ""))
+
+        def judge_cancelled() -> None:
+            branch = [self._state.variants[one] for one in self._state.branch(node) if one in self._state.variants]
+            self._requeue(
+                one.id
+                for one in branch
+                if one.verdict is not None and one.verdict.status == "cancelled" and not self._state.is_pruned(one.id)
+            )
+
+        return Outcome(f"restored {node}", node=node, events=(ev.NodeRestored(node=node),), then=judge_cancelled)
+
+    def _pin(self, command: ev.Pin) -> Outcome:
+        node = self._node(command.node)
+        if node in self._state.pinned:
+            return Outcome(f"{node} is pinned already", node=node)
+        if self._state.is_pruned(node):
+            raise Refused(f"{node} is pruned: restore it before pinning it")
+        return Outcome(
+            f"pinned {node}: its fastest kernel is always carried", node=node, events=(ev.NodePinned(node=node),)
+        )
+
+    def _unpin(self, command: ev.Unpin) -> Outcome:
+        node = self._node(command.node)
+        if node not in self._state.pinned:
+            raise Refused(f"{node} is not pinned")
+        return Outcome(f"unpinned {node}", node=node, events=(ev.NodeUnpinned(node=node),))
+
+    # The whole search
+
+    def _pause(self, command: ev.Pause) -> Outcome:
+        if self._state.paused:
+            return Outcome("the search is paused already")
+        running = sum(1 for one in self._state.in_flight() if one.stage != "queued")
+        tail = f"; {running} running evaluation{'s' * (running != 1)} will finish" if running else ""
+        return Outcome(f"paused: nothing new is started{tail}", events=(ev.SearchPaused(),))
+
+    def _resume(self, command: ev.Resume) -> Outcome:
+        if not self._state.paused:
+            return Outcome("the search is not paused")
+        return Outcome("the search goes on", events=(ev.SearchResumed(),))
+
+    def _stop(self, command: ev.Stop) -> Outcome:
+        def stop() -> None:
+            if command.after_round:
+                self._context.last_rounds = True
+            else:
+                self._context.ending = "stopped"
+
+        return Outcome("stopping after the running rounds" if command.after_round else "stopping now", then=stop)
+
+    def _change_budget(self, command: ev.ChangeBudget) -> Outcome:
+        minutes, rounds = command.minutes, command.rounds
+        if minutes is None and rounds is None:
+            raise Refused("nothing to change: give minutes, rounds or both")
+        if minutes is not None and not 0 < minutes < float("inf"):
+            raise Refused(f"{minutes:g} minutes: must be more than 0")
+        if rounds is not None and rounds < 1:
+            raise Refused(f"{rounds} rounds: must be 1 or more")
+        said = [f"{minutes:g} minutes"] * (minutes is not None) + [f"{rounds} rounds"] * (rounds is not None)
+        return Outcome(
+            f"the budget is {' and '.join(said)}", events=(ev.BudgetChanged(minutes=minutes, rounds=rounds),)
+        )
+
+    # Seeds
+
+    def _seed_idea(self, command: ev.SeedIdea) -> Outcome:
+        problem = self._problem(command.problem)
+        parent = self._parent(problem, command.parent) or problem.best
+        category, text, author = command.category, command.text.strip(), BY_HAND
+        data: dict[str, Any] = {}
+        if command.catalogue is not None:
+            category, move_text, data, author = self._move(problem, command.catalogue)
+            text = text or move_text
+        else:
+            if not text:
+                raise Refused("an idea without words: say what to try, or name a move of the catalogue")
+            readers = [one for one in self._context.proposers_for(problem.id) if one.reads_prose]
+            author = readers[0].name if readers else BY_HAND
+        idea = self._idea(problem, parent, category, text, author, data)
+        if author != BY_HAND:
+            return Outcome(f"{idea.idea}: {author} writes kernels for it", node=idea.idea, events=(idea,))
+        reason = "no proposer of this session reads prose; write the kernel and seed it with seed-kernel"
+        waiting = IdeaWaiting(idea=idea.idea, reason=reason)
+        return Outcome(f"{idea.idea} waits for an author: {reason}", node=idea.idea, events=(idea, waiting))
+
+    def _seed_kernel(self, command: ev.SeedKernel) -> Outcome:
+        problem = self._problem(command.problem)
+        parent = self._parent(problem, command.parent)
+        if not command.source.strip():
+            raise Refused("the kernel is empty")
+        if command.form != problem.form:
+            raise Refused(
+                f"{problem.id} is searched as .{problem.form} on this device; a .{command.form} kernel cannot be judged"
+            )
+        digest = self._context.sources.claim(problem.id, command.source)
+        if digest is None:
+            known = [one.id for one in self._state.variants_of(problem.id)]
+            same = next((one for one in known if self._source(one) == command.source), "an earlier kernel")
+            raise Refused(f"the same source is {same} already; retry judges it again")
+        idea = self._idea(problem, parent, "other", command.text.strip() or "seeded by hand", BY_HAND, {})
+        variant = VariantWritten(
+            variant=self._context.ids.variant(),
+            idea=idea.idea,
+            problem=problem.id,
+            round=idea.round,
+            parent=parent,
+            form=command.form,
+            source=digest,
+            proposer=BY_HAND,
+            note="by hand",
+        )
+        return Outcome(
+            f"{variant.variant} is judged next, as {idea.idea}", node=variant.variant, events=(idea, variant)
+        )
+
+    def _retry(self, command: ev.Retry) -> Outcome:
+        variant = self._state.variants.get(command.variant)
+        if variant is None:
+            raise Refused(f"no kernel {command.variant}{self._near(command.variant, self._state.variants)}")
+        if variant.stage is not None:
+            raise Refused(f"{variant.id} is being judged already")
+        if self._state.is_pruned(variant.id):
+            raise Refused(f"{variant.id} is pruned: restore it first")
+        return Outcome(f"{variant.id} is judged again", node=variant.id, then=lambda: self._requeue([variant.id]))
+
+    # Checking
+
+    def _node(self, name: str) -> str:
+        for pool in (self._state.problems, self._state.ideas, self._state.variants):
+            if name in pool:
+                return name
+        every = [*self._state.problems, *self._state.ideas, *self._state.variants]
+        raise Refused(f"no problem, idea or kernel {name}{self._near(name, every)}")
+
+    def _problem(self, name: str) -> ProblemState:
+        if (problem := self._state.problems.get(name)) is None or name in self._state.refused:
+            if (refused := self._state.refused.get(name)) is not None:
+                raise Refused(f"{name} is not searched: {refused.reason}")
+            raise Refused(f"no problem {name}; this session has {', '.join(self._state.problems) or 'none yet'}")
+        if not problem.rounds:
+            raise Refused(f"{name} is still being opened; try again in a moment")
+        if self._state.is_pruned(name):
+            raise Refused(f"{name} is pruned: restore it first")
+        return problem
+
+    def _parent(self, problem: ProblemState, name: str | None) -> str | None:
+        if name is None:
+            return None
+        variant = self._state.variants.get(name)
+        if variant is None or variant.problem != problem.id:
+            own = [one.id for one in self._state.variants_of(problem.id)]
+            raise Refused(f"no kernel {name} of {problem.id}{self._near(name, own)}")
+        if self._state.is_pruned(name):
+            raise Refused(f"{name} is pruned: restore it first")
+        return name
+
+    def _move(self, problem: ProblemState, name: str) -> tuple[str, str, dict[str, Any], str]:
+        """Category, text, the proposer's data and its name, for a move of a catalogue."""
+        names: list[str] = []
+        for proposer in self._context.proposers_for(problem.id):
+            for entry in proposer.catalogue(task_of(self._state, problem, self._context.device)):
+                if entry.name == name:
+                    return entry.category, entry.text, {"move": name}, proposer.name
+                names.append(entry.name)
+        raise Refused(f"no move {name} for {problem.id}; there are {', '.join(names) or 'none'}")
+
+    def _idea(
+        self, problem: ProblemState, parent: str | None, category: str, text: str, author: str, data: dict[str, Any]
+    ) -> IdeaProposed:
+        return IdeaProposed(
+            idea=self._context.ids.idea(),
+            problem=problem.id,
+            round=problem.rounds[-1].number,
+            parent=parent,
+            category=category,
+            text=text,
+            proposer=author,
+            data={**data, SEEDED: True},
+        )
+
+    def _source(self, variant: str) -> str:
+        return self._context.sources.text(self._state.variants[variant].source)
+
+    @staticmethod
+    def _near(name: str, known: Iterable[str]) -> str:
+        close = difflib.get_close_matches(name, list(known), n=1)
+        return f", did you mean {close[0]}?" if close else ""
+
+
+_HANDLERS: dict[type, Callable[[Steering, Any], Outcome]] = {
+    ev.Prune: Steering._prune,
+    ev.Restore: Steering._restore,
+    ev.Pin: Steering._pin,
+    ev.Unpin: Steering._unpin,
+    ev.Pause: Steering._pause,
+    ev.Resume: Steering._resume,
+    ev.Stop: Steering._stop,
+    ev.SeedIdea: Steering._seed_idea,
+    ev.SeedKernel: Steering._seed_kernel,
+    ev.Retry: Steering._retry,
+    ev.ChangeBudget: Steering._change_budget,
+}

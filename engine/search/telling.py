@@ -1,0 +1,147 @@
+"""What proposers and the selection are told: the state of one problem in the structs of their protocols."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from engine.events import DeviceFact
+from engine.proposers.protocol import IdeaDraft, Kernel, Task, TriedIdea
+from engine.search.sources import Sources
+from engine.selection import Candidate
+from engine.state import IdeaState, ProblemState, RoundState, SessionState, VariantState
+
+BY_HAND = "hand"
+"""Proposer of ideas and kernels that a person wrote."""
+SEEDED = "seeded"
+"""Key in an idea's ``data``: a person asked for it; it is not part of what a round owes its parents."""
+
+
+def task_of(state: SessionState, problem: ProblemState, device: DeviceFact) -> Task:
+    eager = problem.baselines.get("eager")
+    return Task(
+        problem=problem.spec,
+        header=problem.header,
+        form=problem.form,
+        device=state.devices.get(device.id, device),
+        floor_ms=problem.floor_ms,
+        eager_ms=eager.timing.median_ms if eager is not None and eager.timing is not None else None,
+    )
+
+
+def kernel_of(variant: VariantState, sources: Sources) -> Kernel:
+    """A judged variant with its source."""
+    assert variant.verdict is not None
+    return Kernel(
+        variant.id, sources.text(variant.source), variant.form, variant.verdict, variant.proposer, variant.data
+    )
+
+
+def siblings_of(state: SessionState, problem: str, sources: Sources) -> tuple[Kernel, ...]:
+    """The problem's kernels judged so far, oldest first. Pruned and cancelled ones are left out."""
+    return tuple(
+        kernel_of(variant, sources)
+        for variant in state.variants_of(problem)
+        if variant.verdict is not None and variant.verdict.status != "cancelled" and not state.is_pruned(variant.id)
+    )
+
+
+def draft_of(idea: IdeaState) -> IdeaDraft:
+    return IdeaDraft(idea.category, idea.text, {key: value for key, value in idea.data.items() if key != SEEDED})
+
+
+def tried_ideas(state: SessionState, problem: str) -> tuple[TriedIdea, ...]:
+    """Every idea of the problem with the best factor it reached, oldest first."""
+    tried = []
+    for idea in state.ideas.values():
+        if idea.problem == problem:
+            factors = [speedup for name in idea.variants if (speedup := state.variants[name].speedup) is not None]
+            tried.append(
+                TriedIdea(
+                    idea.id, idea.parent, idea.category, idea.text, max(factors, default=None), draft_of(idea).data
+                )
+            )
+    return tuple(tried)
+
+
+def candidates_of(state: SessionState, problem: ProblemState) -> list[Candidate]:
+    """The problem's correct, unpruned kernels, as selection sees them.
+
+    Of a pinned branch the fastest kernel counts as pinned: it is the branch that is carried, not each of its kernels.
+    """
+    leaders = state.leaders(problem.id)
+    ratios = {standing.variant: standing.ratio for standing in problem.standings}
+    pinned = {
+        next((leader.id for leader in leaders if node in state.lineage(leader.id)), None) for node in state.pinned
+    }
+    dry = _exhausted(state, problem)
+    return [
+        Candidate(
+            variant=leader.id,
+            idea=leader.idea,
+            round=leader.round,
+            ms=leader.kernel_ms or 0.0,
+            speedup=leader.speedup or 0.0,
+            category=state.ideas[leader.idea].category,
+            lineage_categories=frozenset(
+                state.ideas[node].category for node in state.lineage(leader.id) if node in state.ideas
+            ),
+            heat_ratio=ratios.get(leader.id),
+            pinned=leader.id in pinned,
+            exhausted=leader.id in dry,
+        )
+        for leader in leaders
+    ]
+
+
+def parents_of(state: SessionState, round_: RoundState, places: int) -> list[str | None]:
+    """The kernels that ``round_`` works on, None for the reference alone.
+
+    Beside those it began with: a kernel seeded by hand during the round that stands among the ``places`` fastest, or
+    is pinned. A round is a barrier for selection only.
+    """
+    parents: list[str | None] = [one.variant for one in round_.parents if not state.is_pruned(one.variant)]
+    if not round_.parents:
+        parents = [None]
+    leaders = state.leaders(round_.problem)
+    for rank, leader in enumerate(leaders):
+        idea = state.ideas[leader.idea]
+        seeded_now = leader.round == round_.number and idea.proposer == BY_HAND and idea.id in round_.ideas
+        if seeded_now and leader.id not in parents and (rank < places or state.is_pinned(leader.id)):
+            parents.append(leader.id)
+    return parents
+
+
+def share_out(total: int, parents: Sequence[str | None], weights: Sequence[float]) -> dict[tuple[str | None, int], int]:
+    """How many of a round's ``total`` ideas each parent asks of each proposer (by place): at least one a parent.
+
+    Earlier parents get what is left over; over all parents, proposers get their share by weight.
+    """
+    counts: dict[tuple[str | None, int], int] = {}
+    given = [0.0] * len(weights)
+    for place, parent in enumerate(parents):
+        wanted = max(1, total // len(parents) + (1 if place < total % len(parents) else 0))
+        for _ in range(wanted):
+            proposer = min(range(len(weights)), key=lambda index: (given[index] + 1) / weights[index])
+            given[proposer] += 1
+            counts[parent, proposer] = counts.get((parent, proposer), 0) + 1
+    return counts
+
+
+def own_ideas(state: SessionState, names: Iterable[str]) -> list[IdeaState]:
+    """Those of ``names`` that a proposer had by itself, not a person."""
+    ideas = (state.ideas[name] for name in names)
+    return [idea for idea in ideas if idea.proposer != BY_HAND and not idea.data.get(SEEDED)]
+
+
+def _exhausted(state: SessionState, problem: ProblemState) -> set[str]:
+    """Kernels that were parents of a finished round in which no proposer had an idea for them."""
+    dry: set[str] = set()
+    for round_ in problem.rounds:
+        if round_.finished_at is not None:
+            served = {idea.parent for idea in own_ideas(state, round_.ideas)}
+            for one in round_.parents:
+                if one.variant in served:
+                    dry.discard(one.variant)
+                else:
+                    dry.add(one.variant)
+    return dry
