@@ -165,21 +165,18 @@ def _must_exist(paths: SessionPaths) -> None:
 
 def _connect_writing(paths: SessionPaths) -> sqlite3.Connection:
     _must_exist(paths)
+    # Asked first: SQLite opens a read-only file all the same and fails at the first write.
+    for place in (paths.directory, paths.database):
+        if not os.access(place, os.W_OK):
+            raise of_os(PermissionError(errno.EACCES, ""), place)
     connection: sqlite3.Connection | None = None
     try:
         connection = _opened(paths.database, "mode=rw")
         connection.execute("PRAGMA synchronous = FULL")
-        # A read-only file is opened all the same by mode=rw, and found out at the first write.
-        if not os.access(paths.directory, os.W_OK) or not os.access(paths.database, os.W_OK):
-            raise of_os(PermissionError(errno.EACCES, ""), paths.directory)
     except sqlite3.Error as error:
         if connection is not None:
             connection.close()
         raise of_sqlite(error, paths.database) from error
-    except BaseException:
-        if connection is not None:
-            connection.close()
-        raise
     return connection
 
 

@@ -83,6 +83,7 @@ class UnsafeFileSystem(StorageError):
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _READ_ONLY = {errno.EROFS, errno.EACCES, errno.EPERM}
+_FULL_BELOW_BYTES = 1 << 20
 
 
 def of_os(error: OSError, path: Path) -> SessionError:
@@ -109,6 +110,9 @@ def of_sqlite(error: sqlite3.Error, path: Path) -> SessionError:
         case sqlite3.SQLITE_CANTOPEN:
             return StorageError(f"{path}: cannot be opened ({error}). Check the permissions of the directory.", path)
         case sqlite3.SQLITE_IOERR:
+            # SQLite maps and grows some files without saying why that failed.
+            if _free_bytes(path) < _FULL_BELOW_BYTES:
+                return _full(path, name or str(error))
             return StorageError(
                 f"{path}: reading or writing failed ({name or error}). Check for a full or failing disk, a quota or a "
                 "file size limit, then resume; everything recorded so far is kept.",
@@ -133,6 +137,14 @@ def of_sqlite(error: sqlite3.Error, path: Path) -> SessionError:
 
 def not_a_session(path: Path, why: str) -> NotASession:
     return NotASession(f"{path}: {why}. 'kernel-tui sessions' lists the sessions there are.", path)
+
+
+def _free_bytes(path: Path) -> int:
+    try:
+        room = os.statvfs(path.parent)
+    except OSError:
+        return _FULL_BELOW_BYTES
+    return room.f_bavail * room.f_frsize
 
 
 def _full(path: Path, said: str) -> StorageError:
