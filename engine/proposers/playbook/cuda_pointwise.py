@@ -1,0 +1,241 @@
+"""Pointwise chains in plain CUDA C++: one pass, every input element read once, every output element written once."""
+
+from __future__ import annotations
+
+from engine.events import DeviceFact
+from engine.problem.spec import ProblemSpec
+from engine.proposers.playbook.cuda_text import (
+    HELPERS,
+    Stream,
+    fill,
+    flat_index,
+    launch,
+    pack_load,
+    packs,
+    statements,
+    stream_of,
+    streams,
+)
+from engine.proposers.playbook.ir import PointwiseProgram, Program
+from engine.proposers.playbook.template import Choice, Choices, First, Move, Recipe, Template
+
+PLAIN: Choices = {
+    "width": 1,
+    "threads": 256,
+    "unroll": 1,
+    "persistent": False,
+    "blocks": 4,
+    "read": "plain",
+    "store": "plain",
+    "math": "precise",
+    "sms": 0,
+}
+"""Round 0: an element per thread. ``persistent``: a grid-stride loop over ``blocks`` blocks per multiprocessor."""
+
+_FAST_OPS = frozenset({"exp", "log", "reciprocal", "div", "sigmoid", "tanh"})
+
+
+class CudaPointwise(Template):
+    """The pointwise family in CUDA C++."""
+
+    name = "pointwise_cu"
+    family = "pointwise"
+    language = "cu"
+
+    def first(self, program: Program, spec: ProblemSpec, device: DeviceFact) -> list[First]:
+        text = "One thread computes one element, the whole chain in registers, so that no intermediate goes to memory."
+        return [First("plain", text, Recipe(self.name, {**PLAIN, "sms": device.cores}))]
+
+    def moves(self, program: Program, recipe: Recipe, device: DeviceFact) -> list[Move]:
+        chain, now = _as_pointwise(program), recipe.choices
+        found: list[Move] = []
+        if now["width"] != 4:
+            found.append(
+                Move(
+                    "vector_loads",
+                    "memory",
+                    "Move 16 bytes per load and store (float4): a quarter of the memory instructions for the same bytes.",
+                    {"width": 4},
+                    ("width", "threads"),
+                    gain=1.2,
+                    helps="memory",
+                )
+            )
+        else:
+            found.append(
+                Move(
+                    "loads_in_flight",
+                    "latency",
+                    "Let each thread issue several independent loads before the first use, to cover memory latency.",
+                    {"unroll": 2},
+                    ("unroll", "threads"),
+                    gain=1.05,
+                    helps="latency",
+                )
+            )
+        if now["store"] != "stream":
+            found.append(
+                Move(
+                    "streaming_stores",
+                    "memory",
+                    "Results are not read again: write them with evict-first stores, so that they do not push inputs "
+                    "out of L2.",
+                    {"store": "stream"},
+                    ("store", "read"),
+                    gain=1.04,
+                    helps="memory",
+                )
+            )
+        if now["math"] != "fast" and any(chain.values[k].op in _FAST_OPS for k in chain.order):
+            found.append(
+                Move(
+                    "fast_math",
+                    "compute",
+                    "Use the special-function unit: exp as one exp2 with log2(e) folded in, tanh and sigmoid through "
+                    "it, division by a fast reciprocal. Errors stay near 1e-6.",
+                    {"math": "fast"},
+                    (),
+                    gain=1.1,
+                    helps="compute",
+                )
+            )
+        if not now["persistent"] and device.cores:
+            found.append(
+                Move(
+                    "persistent_grid",
+                    "parallelism",
+                    "Start only as many blocks as fit the device and let each walk the data with a grid-stride loop, "
+                    "so that block start-up is paid once.",
+                    {"persistent": True},
+                    ("blocks", "threads"),
+                    gain=1.03,
+                )
+            )
+        return found
+
+    def knobs(self, program: Program, recipe: Recipe, device: DeviceFact) -> dict[str, tuple[Choice, ...]]:
+        # NVIDIA H200: see benchmarks/templates.py.
+        found: dict[str, tuple[Choice, ...]] = {
+            "width": (1, 2, 4),
+            "threads": (128, 256, 512, 1024),
+            "unroll": (1, 2, 4, 8),
+            "read": ("plain", "stream"),
+            "store": ("plain", "stream"),
+        }
+        if recipe.choices["persistent"]:
+            found["blocks"] = (1, 2, 4, 8, 16)
+        return found
+
+    def emit(self, program: Program, recipe: Recipe, spec: ProblemSpec) -> str:
+        chain, choices = _as_pointwise(program), recipe.choices
+        width, fast = int(choices["width"]), choices["math"] == "fast"
+        found = streams(chain.values, chain.order)
+        tensors = tuple(dict.fromkeys((*(s.tensor for s in found), *(s.tensor for s in chain.stores))))
+        outputs = {t.name for t in spec.outputs}
+        per_block = int(choices["threads"]) * int(choices["unroll"])
+        wanted = max(1, -(-(chain.numel // width) // per_block))
+        limit = int(choices["sms"]) * int(choices["blocks"])
+        grid = min(wanted, limit) if choices["persistent"] and limit else wanted
+        text = fill(
+            _KERNEL,
+            index="int" if chain.numel < 2**30 else "long long",
+            width=width,
+            numel=chain.numel,
+            threads=choices["threads"],
+            unroll=choices["unroll"],
+            grid=grid,
+            helpers=HELPERS + packs(width, str(choices["read"]), str(choices["store"])),
+            pointers="".join(f"    {'' if n in outputs else 'const '}float* {n};\n" for n in tensors),
+            fields="".join(f"    Pack {s.field};\n" for s in found),
+            loads="".join(f"    p.{s.field} = {_load(s, width, chain.numel)};\n" for s in found),
+            body=_body(chain, found, fast),
+            tail=_tail(chain, fast),
+        )
+        body = [
+            f"playbook::pointwise<<<playbook::grid, playbook::threads, 0, stream>>>({{{', '.join(tensors)}}});",
+            "return int(cudaGetLastError());",
+        ]
+        return text + launch(spec, tensors, body)
+
+
+def _as_pointwise(program: Program) -> PointwiseProgram:
+    if not isinstance(program, PointwiseProgram):
+        raise TypeError("the pointwise family was given a row program; the analysis chose the wrong family")
+    return program
+
+
+def _load(stream: Stream, width: int, numel: int) -> str:
+    whole = stream.access.inner == 1 and stream.access.count >= numel
+    return pack_load(stream.access, f"t.{stream.tensor}", "i", width, numel, "load_row" if whole else "load")
+
+
+def _body(chain: PointwiseProgram, found: tuple[Stream, ...], fast: bool) -> str:
+    """Computes and stores one pack."""
+
+    def name(position: int) -> str | None:
+        stream = stream_of(found, chain.values[position]) if chain.values[position].op == "load" else None
+        return f"p.{stream.field}.at[u]" if stream else None
+
+    lines, refer = statements(chain.values, chain.order, name, fast)
+    lines += [f"y{n}.at[u] = {refer(s.value)};" for n, s in enumerate(chain.stores)]
+    declared = "".join(f"    Pack y{n};\n" for n in range(len(chain.stores)))
+    loop = "".join(f"        {line}\n" for line in lines)
+    stores = "".join(f"    store(t.{s.tensor} + i, y{n});\n" for n, s in enumerate(chain.stores))
+    return f"{declared}#pragma unroll\n    for (int u = 0; u < width; ++u) {{\n{loop}    }}\n{stores}"
+
+
+def _tail(chain: PointwiseProgram, fast: bool) -> str:
+    """Computes and stores one element ``i``."""
+
+    def name(position: int) -> str | None:
+        value = chain.values[position]
+        if value.op != "load":
+            return None
+        access = value.access
+        index = "0" if access.count == 1 else flat_index(access, "i", chain.numel)
+        return f"t.{value.tensor}[{index}]"
+
+    lines, refer = statements(chain.values, chain.order, name, fast)
+    lines += [f"t.{s.tensor}[i] = {refer(s.value)};" for s in chain.stores]
+    return "".join(f"    {line}\n" for line in lines)
+
+
+_KERNEL = """\
+#include <cuda_runtime.h>
+
+namespace playbook {
+
+using Index = $index;
+constexpr int width = $width, threads = $threads, unroll = $unroll, grid = $grid;
+constexpr Index numel = $numel, packs = numel / width;
+$helpers
+struct Tensors {
+$pointers};
+struct Inputs {
+$fields};
+__device__ __forceinline__ Inputs load_pack(const Tensors& t, Index i) {
+    Inputs p;
+$loads    return p;
+}
+__device__ __forceinline__ void compute_pack(const Tensors& t, Index i, const Inputs& p) {
+$body}
+__device__ __forceinline__ void compute_one(const Tensors& t, Index i) {
+$tail}
+
+__global__ void __launch_bounds__(threads) pointwise(Tensors t) {
+    constexpr Index step = Index(threads) * unroll;
+    for (Index first = blockIdx.x * step + threadIdx.x; first < packs; first += gridDim.x * step) {
+        Inputs p[unroll];
+#pragma unroll
+        for (int k = 0; k < unroll; ++k)
+            if (first + k * threads < packs) p[k] = load_pack(t, (first + k * threads) * width);
+#pragma unroll
+        for (int k = 0; k < unroll; ++k)
+            if (first + k * threads < packs) compute_pack(t, (first + k * threads) * width, p[k]);
+    }
+    if (blockIdx.x == 0 && threadIdx.x < numel - packs * width) compute_one(t, packs * width + threadIdx.x);
+}
+
+}  // namespace playbook
+
+"""

@@ -1,0 +1,372 @@
+"""CUDA structure ``ring``: persistent blocks that hold their part of a row in shared memory, read once (sm_90).
+
+A producer warp copies pieces of row after row into a ring of slots in shared memory (bulk asynchronous copies that
+complete on mbarriers); consumer warps fold a row's pieces as they land, exchange states with the other blocks of
+their group, write the row out of shared memory and free the slots. While a group waits for its exchange, the copies
+of the next row are in flight. A group is a thread-block cluster (exchange through distributed shared memory) or, with
+``cluster`` 0, the whole grid (exchange through the workspace; launched cooperatively, so that all blocks are
+resident).
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from engine.proposers.playbook.cuda_rows_block import CLUSTER
+from engine.proposers.playbook.cuda_rows_code import RowCode
+from engine.proposers.playbook.cuda_text import fill
+
+SHARED_BYTES = 227 * 1024 - 4096
+"""Shared memory of a block on sm_90 (227 KiB) without what barriers and states take."""
+
+
+class RingPlan(Struct, frozen=True):
+    """How a row is laid over the ring. ``span``, ``piece``: packs; ``keep``: pieces of a row whose weights stay in
+    registers from row to row."""
+
+    group: int
+    span: int
+    piece: int
+    pieces: int
+    slots: int
+    keep: int
+
+
+def plan_ring(code: RowCode, *, group: int, slot_bytes: int, keep: int) -> RingPlan | None:
+    """The layout, or None where a group's part of a row does not fit a block's shared memory."""
+    if not code.held or code.width != 4 or len(code.stages) < 1:
+        return None
+    packs = code.program.cols // 4
+    span = -(-packs // group)
+    pieces = max(1, -(-span * 16 // slot_bytes))
+    piece = -(-(-(-span // pieces)) // 8) * 8  # a multiple of 128 bytes
+    pieces = -(-span // piece)
+    slots = SHARED_BYTES // (piece * 16 * len(code.held))
+    if slots < pieces:
+        return None
+    return RingPlan(group, span, piece, pieces, min(slots, 3 * pieces, 64), min(keep, pieces))
+
+
+def ring_text(code: RowCode, *, threads: int, cluster: int, sms: int, plan: RingPlan) -> tuple[str, list[str]]:
+    """Device code, and the body of ``launch``. ``sms``: multiprocessors of the device, one block on each."""
+    grid = sms if cluster == 0 else max(1, sms // cluster) * cluster
+    batch = -(-plan.piece // threads)
+    text = fill(
+        """\
+constexpr int threads = $threads;  // consumers; one more warp produces
+constexpr int grid = $grid, group = $group, groups = grid / group;
+constexpr int span = $span, piece = $piece, pieces = $pieces, slots = $slots, batch = $batch;  // in packs
+constexpr int slot_bytes = piece * 16 * $held, keep = $keep;
+$primitives
+$exchange
+struct Shared {
+    unsigned long long full[slots], empty[slots];
+$shared};
+constexpr int shared_bytes = slots * slot_bytes + int(sizeof(Shared));
+
+// Position in the ring: the slot, and the parity of the round.
+struct Cursor {
+    int slot;
+    unsigned round;
+    __device__ __forceinline__ void advance() {
+        if (++slot == slots) {
+            slot = 0;
+            round ^= 1;
+        }
+    }
+};
+__device__ __forceinline__ Held read_slot(const char* slot, int at) {
+    Held h;
+$read    return h;
+}
+
+__global__ void ${dims}__launch_bounds__(threads + 32, 1) stream_rows(Tensors t$workspace_argument) {
+    extern __shared__ __align__(128) char ring[];
+    Shared& shared = *reinterpret_cast<Shared*>(ring + slots * slot_bytes);
+    const int rank = blockIdx.x % group;
+    const int begin = min(packs, rank * span), mine = min(packs, begin + span) - begin;
+    if (threadIdx.x == 0) {
+        for (int k = 0; k < slots; ++k) {
+            init_barrier(&shared.full[k], 1);
+            init_barrier(&shared.empty[k], threads / 32);
+        }
+$init        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    }
+    __syncthreads();
+$together    Cursor cursor = {0, 0};
+    if (threadIdx.x >= threads) {
+        if (threadIdx.x == threads) {
+            for (long long r = blockIdx.x / group; r < rows; r += groups) {
+                for (int k = 0; k < pieces; ++k, cursor.advance()) {
+                    wait_barrier(&shared.empty[cursor.slot], cursor.round ^ 1);
+                    const int count = max(0, min(piece, mine - k * piece));
+                    arrive_expect(&shared.full[cursor.slot], unsigned(count) * 16 * $held);
+                    const long long from = r * cols + (begin + k * piece) * 4LL;
+                    char* to = ring + cursor.slot * slot_bytes;
+                    if (count > 0) {
+$copies                    }
+                }
+            }
+        }
+    } else {
+        const int lane = threadIdx.x % 32;
+        unsigned turn = 0;  // exchanges so far
+$weights        for (long long r = blockIdx.x / group; r < rows; r += groups) {
+            const long long base = r * cols;
+            Row row = begin_row(t, r);
+            const Cursor start = cursor;
+$stages            cursor = start;
+#pragma unroll
+            for (int k = 0; k < pieces; ++k, cursor.advance()) {
+                const int count = min(piece, mine - k * piece);
+                const char* slot = ring + cursor.slot * slot_bytes;
+#pragma unroll
+                for (int b = 0; writes_elements && b < batch; ++b) {
+                    const int at = threadIdx.x + b * threads;
+                    const int col = (begin + k * piece + at) * width;
+                    if (at < count) write(t, base, col, read_slot(slot, at), $extra, row);
+                }
+                __syncwarp();
+                if (lane == 0) arrive(&shared.empty[cursor.slot]);
+            }
+            if (rank == 0 && threadIdx.x == 0) write_row(t, r, row);
+        }
+    }
+$leave}
+""",
+        threads=threads,
+        grid=grid,
+        group=plan.group,
+        span=plan.span,
+        piece=plan.piece,
+        pieces=plan.pieces,
+        slots=plan.slots,
+        batch=batch,
+        held=len(code.held),
+        keep=plan.keep,
+        primitives=_PRIMITIVES,
+        exchange=_EXCHANGE + (CLUSTER + _CLUSTER_EXCHANGE if cluster else _GRID_EXCHANGE),
+        shared=_shared_fields(code, cluster),
+        read="".join(_read_line(k, s.field) for k, s in enumerate(code.held)),
+        dims=f"__cluster_dims__({cluster}, 1, 1) " if cluster > 1 else "",
+        workspace_argument="" if cluster else ", unsigned* arrived, float* posted",
+        init="        for (int k = 0; k < 2; ++k) init_barrier(&shared.arrived[k], group);\n" if cluster else "",
+        together="    cluster_arrive();\n    cluster_wait();\n" if cluster else "",
+        copies="".join(
+            f"                        copy_piece(to + {k} * piece * 16, t.{s.tensor} + from, unsigned(count) * 16,\n"
+            f"                                   &shared.full[cursor.slot]);\n"
+            for k, s in enumerate(code.held)
+        ),
+        weights=_WEIGHTS if plan.keep else "",
+        stages="".join(_stage(k, cluster) for k in range(len(code.stages))),
+        extra="k < keep ? kept[k * batch + b] : load_extra_out(t, base, col)"
+        if plan.keep
+        else "load_extra_out(t, base, col)",
+        leave="    cluster_arrive();\n    cluster_wait();\n" if cluster else "",
+    )
+    return text, _launch(cluster)
+
+
+def ring_workspace_bytes(code: RowCode, plan: RingPlan, cluster: int) -> int:
+    """Counters (one per exchange of a row, 256-byte aligned) and posted states."""
+    if cluster:
+        return 0
+    exchanges = code.program.rows * len(code.stages)
+    return -(-4 * exchanges // 256) * 256 + exchanges * plan.group * code.state_bytes
+
+
+def _shared_fields(code: RowCode, cluster: int) -> str:
+    size = f"{code.state_bytes // 4}"
+    inbox = f"    unsigned long long arrived[2];\n    float inbox[2][group][{size}];\n" if cluster else ""
+    return f"{inbox}    float warps[2][threads / 32][{size}];\n"
+
+
+def _read_line(k: int, field: str) -> str:
+    return (
+        f"    const float4 q{k} = reinterpret_cast<const float4*>(slot + {k} * piece * 16)[at];\n"
+        f"    h.{field} = {{q{k}.x, q{k}.y, q{k}.z, q{k}.w}};\n"
+    )
+
+
+def _stage(stage: int, cluster: int) -> str:
+    exchange = (
+        "exchange(state, shared, turn)"
+        if cluster
+        else f"exchange(state, shared, turn, arrived + {stage} * rows + r, posted + ({stage} * rows + r) * group * posted_floats)"
+    )
+    return fill(
+        """\
+            {
+                State$s state = State$s::empty();
+                cursor = start;
+                for (int k = 0; k < pieces; ++k, cursor.advance()) {
+                    const int count = min(piece, mine - k * piece);
+                    const char* slot = ring + cursor.slot * slot_bytes;
+                    $wait
+                    Values$s<batch * width> values;
+                    int valid = 0;
+#pragma unroll
+                    for (int b = 0; b < batch; ++b) {
+                        const int at = threadIdx.x + b * threads;
+                        const bool inside = at < count;
+                        Held h = {};
+                        Extra$s x = {};
+                        if (inside) {
+                            h = read_slot(slot, at);
+                            x = load_extra$s(t, base, (begin + k * piece + at) * width);
+                            valid += width;
+                        }
+                        evaluate$s(values, b * width, inside, h, x, row);
+                    }
+                    state.push(values, valid);
+                }
+                state = $exchange;
+                ++turn;
+                finish$s(state, row);
+            }
+""",
+        s=stage,
+        wait="wait_barrier(&shared.full[cursor.slot], cursor.round);" if stage == 0 else "",
+        exchange=exchange,
+    )
+
+
+def _launch(cluster: int) -> list[str]:
+    raise_limit = [
+        "using namespace playbook;",
+        "cudaError_t error = cudaFuncSetAttribute(stream_rows, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);",
+        "if (error != cudaSuccess) return int(error);",
+    ]
+    if cluster:
+        return [
+            *raise_limit,
+            "stream_rows<<<grid, playbook::threads + 32, shared_bytes, stream>>>({$tensors});",
+            "return int(cudaGetLastError());",
+        ]
+    return [
+        *raise_limit,
+        "Tensors t = {$tensors};",
+        "unsigned* arrived = static_cast<unsigned*>(workspace);",
+        "float* posted = reinterpret_cast<float*>(static_cast<char*>(workspace) + counter_bytes);",
+        "error = cudaMemsetAsync(arrived, 0, counter_bytes, stream);",
+        "if (error != cudaSuccess) return int(error);",
+        "void* arguments[] = {&t, &arrived, &posted};",
+        "return int(cudaLaunchCooperativeKernel(stream_rows, dim3(grid), dim3(playbook::threads + 32), arguments,",
+        "                                       size_t(shared_bytes), stream));",
+    ]
+
+
+def ring_constants(code: RowCode) -> str:
+    """Sizes of the grid exchange's workspace."""
+    exchanges = code.program.rows * len(code.stages)
+    return (
+        f"constexpr size_t counter_bytes = {-(-4 * exchanges // 256) * 256};\n"
+        f"constexpr int posted_floats = {code.state_bytes // 4};\n"
+    )
+
+
+_WEIGHTS = """\
+        ExtraOut kept[keep * batch];  // the columns are the same in every row
+#pragma unroll
+        for (int k = 0; k < keep * batch; ++k) {
+            const int at = threadIdx.x + (k % batch) * threads, offset = (k / batch) * piece;
+            if (at < min(piece, mine - offset)) kept[k] = load_extra_out(t, 0, (begin + offset + at) * width);
+        }
+"""
+_PRIMITIVES = """\
+__device__ __forceinline__ unsigned address(const void* shared) { return unsigned(__cvta_generic_to_shared(shared)); }
+__device__ __forceinline__ void init_barrier(unsigned long long* barrier, int count) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(address(barrier)), "r"(count) : "memory");
+}
+__device__ __forceinline__ void arrive(unsigned long long* barrier) {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(address(barrier)) : "memory");
+}
+__device__ __forceinline__ void arrive_expect(unsigned long long* barrier, unsigned bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(address(barrier)), "r"(bytes) : "memory");
+}
+__device__ __forceinline__ void wait_barrier(unsigned long long* barrier, unsigned parity) {
+    asm volatile(
+        "{\\n"
+        ".reg .pred done;\\n"
+        "again_%=:\\n"
+        "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\\n"
+        "@!done bra again_%=;\\n"
+        "}\\n" ::"r"(address(barrier)),
+        "r"(parity)
+        : "memory");
+}
+// Rows are read once: evict first, so that weights stay in L2.
+__device__ __forceinline__ void copy_piece(char* to, const float* from, unsigned bytes, unsigned long long* barrier) {
+    unsigned long long policy;
+    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+    asm volatile(
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::"r"(
+            address(to)),
+        "l"(from), "r"(bytes), "r"(address(barrier)), "l"(policy)
+        : "memory");
+}
+// A barrier among the consumer warps alone.
+__device__ __forceinline__ void sync_consumers() { asm volatile("bar.sync 1, %0;" ::"n"(threads) : "memory"); }
+"""
+_EXCHANGE = """\
+struct Shared;
+// Every consumer warp gets the block's state; the turn's parity picks one of two buffers.
+template <class S, class Memory>
+__device__ __forceinline__ S merge_consumers(S state, Memory& shared, unsigned turn) {
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    state = merge_warp(state);
+    if (lane == 0) *reinterpret_cast<S*>(shared.warps[turn & 1][warp]) = state;
+    sync_consumers();
+    return merge_warp(lane < threads / 32 ? *reinterpret_cast<const S*>(shared.warps[turn & 1][lane]) : S::empty());
+}
+"""
+_CLUSTER_EXCHANGE = """\
+// Warp 0 writes the block's state into every peer's inbox and arrives at the peer's barrier. An inbox is written again
+// two turns later, after every peer has arrived in the turn between, which it does when it has read the inbox.
+template <class S, class Memory>
+__device__ __forceinline__ S exchange(S state, Memory& shared, unsigned turn) {
+    state = merge_consumers(state, shared, turn);
+    if (group == 1) return state;
+    const unsigned lane = threadIdx.x % 32, buffer = turn & 1, rank = blockIdx.x % group;
+    if (threadIdx.x < group) {
+        constexpr int words = sizeof(S) / 4;
+        const float* from = reinterpret_cast<const float*>(&state);
+        const unsigned to = peer_address(shared.inbox[buffer][rank], lane);
+#pragma unroll
+        for (int k = 0; k < words; ++k)
+            asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(to + 4 * k), "f"(from[k]) : "memory");
+        asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(
+                         peer_address(&shared.arrived[buffer], lane))
+                     : "memory");
+    }
+    wait_barrier(&shared.arrived[buffer], (turn >> 1) & 1);
+    return merge_warp(lane < group ? *reinterpret_cast<const S*>(shared.inbox[buffer][lane]) : S::empty());
+}
+"""
+_GRID_EXCHANGE = """\
+// Every block posts its state and counts itself in; all merge the posted states in the same order.
+template <class S, class Memory>
+__device__ __forceinline__ S exchange(S state, Memory& shared, unsigned turn, unsigned* arrived, float* posted) {
+    state = merge_consumers(state, shared, turn);
+    S* states = reinterpret_cast<S*>(posted);
+    if (threadIdx.x == 0) {
+        states[blockIdx.x] = state;
+        asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(arrived) : "memory");
+        unsigned count;
+        do {
+            asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(count) : "l"(arrived) : "memory");
+        } while (count < group);
+    }
+    sync_consumers();
+    state = S::empty();
+    for (int k = threadIdx.x % 32; k < group; k += 32) {
+        S other;
+        constexpr int words = sizeof(S) / 4;
+        float* to = reinterpret_cast<float*>(&other);
+#pragma unroll
+        for (int w = 0; w < words; ++w) to[w] = __ldcg(reinterpret_cast<const float*>(states + k) + w);
+        state.merge(other);
+    }
+    return merge_warp(state);
+}
+"""
