@@ -233,10 +233,10 @@ async def _search(paths: SessionPaths, writer: EventWriter, guard: Guard, state:
 
 
 async def _run(paths: SessionPaths, writer: EventWriter, state: SessionState) -> StopReason:
-    from engine.search import run_search  # here, so that a second engine on a session is refused at once
-
-    config = load_config(paths.config)
     await _refuse_late_stops(paths, writer, state)
+    config = load_config(paths.config)
+    from engine.search import run_search  # here, so that a second engine or a wrong config is told at once
+
     inbox = CommandInbox(paths, state.handled)
     try:
         reason: StopReason = await run_search(paths, writer, inbox, config, state)

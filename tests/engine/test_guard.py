@@ -1,0 +1,108 @@
+"""After kill -9 of an engine nothing that it started is left, however it was detached."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from engine.guard import VARIABLE, left_behind, read_processes
+
+ROOT = Path(__file__).parents[2]
+SLEEP = "import time; time.sleep(300)"
+
+CHILDREN = {
+    "plain child": "spawn()",
+    "own process session": "spawn(start_new_session=True)",
+    "cleared environment": "spawn(env={})",
+    "cleared environment and own session, under a marked parent": "fork(lambda: spawn(env={}, start_new_session=True))",
+    "double fork": "fork(lambda: (os.setsid(), fork(lambda: spawn(start_new_session=True), wait=False)), wait=False)",
+    "forked, not executed, holding every inherited descriptor": "fork(lambda: time.sleep(300))",
+    "stopped": "os.kill(spawn().pid, signal.SIGSTOP)",
+    "deaf to signals": "fork(lambda: (signal.signal(signal.SIGTERM, signal.SIG_IGN), time.sleep(300)))",
+}
+
+ENGINE = """
+import os, signal, subprocess, sys, time
+from engine.guard import Guard
+def spawn(**how):
+    return subprocess.Popen([sys.executable, "-c", %r], **how)
+def fork(job, wait=True):
+    if os.fork() == 0:
+        job()
+        if wait:
+            time.sleep(300)
+        os._exit(0)
+guard = Guard(os.getsid(0), %r)
+%s
+time.sleep(1)
+print(guard.pid, flush=True)
+time.sleep(300)
+"""
+
+
+@contextlib.contextmanager
+def engine(children: str) -> Iterator[tuple[subprocess.Popen[str], str, int]]:
+    """A process that stands for an engine: its marker, its guard and its children are real."""
+    marker = uuid.uuid4().hex
+    process = subprocess.Popen(
+        [sys.executable, "-c", ENGINE % (SLEEP, marker, children)],
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        env={**os.environ, VARIABLE: marker, "PYTHONPATH": str(ROOT)},
+    )
+    assert process.stdout is not None
+    guard = int(process.stdout.readline())
+    try:
+        yield process, marker, guard
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait(10)
+        process.stdout.close()
+
+
+def gone(pids: set[int], within_s: float = 20) -> bool:
+    deadline = time.monotonic() + within_s
+    while time.monotonic() < deadline:
+        if not pids & {process.pid for process in read_processes() if process.state != "Z"}:
+            return True
+        time.sleep(0.05)
+    return False
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+def test_every_kind_of_child_goes_with_the_engine(how: signal.Signals) -> None:
+    with engine("\n".join(CHILDREN.values())) as (process, marker, guard):
+        family = left_behind(process.pid, marker) - {process.pid}
+        assert len(family) >= len(CHILDREN)
+        process.send_signal(how)
+        process.wait(10)
+        assert gone(family | {guard})
+
+
+def test_a_guard_leaves_strangers_alone() -> None:
+    with engine("spawn()") as (first, _, guard), engine("spawn()") as (second, marker, _):
+        family = left_behind(second.pid, marker)
+        first.kill()
+        first.wait(10)
+        assert gone({guard})
+        assert left_behind(second.pid, marker) == family
+
+
+def test_a_killed_guard_is_started_again() -> None:
+    script = "os.kill(guard.pid, 9); time.sleep(0.5); guard.ensure(); spawn(start_new_session=True)"
+    with engine(script) as (process, marker, guard):
+        family = left_behind(process.pid, marker)
+        process.kill()
+        process.wait(10)
+        assert gone(family | {guard})
