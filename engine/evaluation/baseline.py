@@ -1,0 +1,97 @@
+"""PyTorch's own times for a problem: eager in the judge, ``torch.compile`` in a process of its own.
+
+``python -m engine.evaluation.baseline SETTINGS`` reads a problem spec on standard input and answers with a
+:class:`~engine.verdict.Baseline`. A process of its own, because a compiler that hangs or crashes must not take the
+judge with it, and because what it allocates goes away with it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable
+
+import msgspec
+import torch
+
+from engine.evaluation import checks, timing
+from engine.evaluation.device import JudgeDevice
+from engine.evaluation.locks import alone
+from engine.evaluation.messages import JudgeSettings
+from engine.evaluation.runner.isolation import die_with_parent
+from engine.evaluation.trials import JudgedProblem
+from engine.problem.spec import ProblemSpec
+from engine.verdict import Baseline, Timing
+
+_LEAST, _MOST, _BUDGET_S, _WARM_UP = 5, 50, 1.0, 2
+
+
+def _repeat(device: JudgeDevice, call: Callable[[int], object]) -> Timing:
+    """Time ``call`` until a second is spent; each call gets its number."""
+    for index in range(_WARM_UP):
+        device.time_ms(lambda index=index: call(index))  # type: ignore[misc]
+    times: list[float] = []
+    started = time.perf_counter()
+    while len(times) < _LEAST or (len(times) < _MOST and time.perf_counter() - started < _BUDGET_S):
+        index = len(times)
+        times.append(device.time_ms(lambda: call(index)))  # noqa: B023 - called at once
+    return timing.summarize(times)
+
+
+def precision_note(problem: ProblemSpec, kind: str) -> tuple[str, str]:
+    """(precision class, remark) of what PyTorch's defaults do with fp32 on this device."""
+    floats = {tensor.dtype for tensor in problem.tensors if "float" in tensor.dtype}
+    if floats != {"float32"}:
+        return "/".join(sorted(floats)) or "integer", ""
+    convolves = any("conv" in node.target for node in problem.graph or ())
+    if kind == "cuda" and convolves and torch.backends.cudnn.allow_tf32:
+        return "tf32", "cuDNN uses TF32 by default"
+    if kind == "cuda" and torch.backends.cuda.matmul.allow_tf32:
+        return "tf32", "torch.backends.cuda.matmul.allow_tf32 is set"
+    return "fp32", ""
+
+
+def time_eager(judged: JudgedProblem) -> Baseline:
+    """The reference as PyTorch runs it, on the judge's buffers. Raises what the model raises."""
+    slot = judged.arena.slots[0]
+    judged.trial(0).load(slot)
+    judged.bind(slot)
+    precision, note = precision_note(judged.spec, judged.device.kind)
+    return Baseline("eager", _repeat(judged.device, lambda _: judged.run(slot)), precision, note)
+
+
+def time_compiled(judged: JudgedProblem, tolerance: float) -> Baseline:
+    """``torch.compile`` of the reference; ``failure`` where it cannot or is wrong."""
+    slot = judged.arena.slots[0]
+    trial = judged.trial(0)
+    trial.load(slot)
+    judged.bind(slot)
+    precision, note = precision_note(judged.spec, judged.device.kind)
+    try:
+        judged.reference.model.compile()
+        found = checks.compare(judged.run(slot), trial.expected[: len(slot.outputs)], tolerance)
+        if found.problem is not None:
+            return Baseline("compile", None, precision, note, f"torch.compile computes something else: {found.problem}")
+        return Baseline("compile", _repeat(judged.device, lambda _: judged.run(slot)), precision, note)
+    except Exception as error:
+        first = str(error).strip().splitlines()
+        return Baseline("compile", None, precision, note, f"{type(error).__name__}: {first[0] if first else ''}")
+
+
+def main() -> int:
+    die_with_parent()
+    settings = msgspec.json.decode(sys.argv[1], type=JudgeSettings)
+    problem = msgspec.json.decode(sys.stdin.buffer.read(), type=ProblemSpec)
+    answers = os.dup(1)
+    os.dup2(2, 1)
+    device = JudgeDevice(settings.kind, settings.threads)
+    with alone(settings.device_id, lambda: False):
+        judged = JudgedProblem(problem, device, settings.trials)
+        baseline = time_compiled(judged, settings.tolerance_other)
+    os.write(answers, msgspec.json.encode(baseline) + b"\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

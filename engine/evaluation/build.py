@@ -1,0 +1,211 @@
+"""Builders: compile one kernel into a shared library, off the device, cached by content.
+
+A ``.cpp`` kernel is compiled for this machine's processor, a ``.cu`` kernel for one real architecture. No torch
+headers: the derived header is all that is included, so a build takes well under a second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import os
+import re
+import resource
+import shutil
+import signal
+import tempfile
+import time
+from functools import cache
+from pathlib import Path
+
+import msgspec
+
+from engine.problem.spec import Form
+from engine.verdict import BuildReport
+
+DEADLINE_S = 120.0
+LOG_KEPT_CHARS = 8000
+_MEMORY_BYTES = 16 << 30
+_FILE_BYTES = 1 << 30
+
+CPP_FLAGS = (
+    *("-std=c++20", "-O3", "-march=native", "-fopenmp", "-ffp-contract=fast", "-fno-math-errno"),
+    *("-fno-trapping-math", "-fPIC", "-shared", "-Wall"),
+)
+CUDA_FLAGS = ("-std=c++17", "-O3", "-lineinfo", "-Xptxas", "-v", "-Xcompiler", "-fPIC", "-shared")
+
+# The runner asks for launch errors here: the CUDA runtime is linked into the kernel's own library.
+_CUDA_HARNESS = """\
+#include <cuda_runtime.h>
+extern "C" __attribute__((visibility("default"))) int kernel_tui_last_error(void) {
+    return static_cast<int>(cudaGetLastError());
+}
+"""
+
+
+class NoCompiler(Exception):
+    """The compiler for a form is absent; the text says what to install."""
+
+
+def find_cpp_compiler() -> str:
+    """``$CXX`` or the first of g++, clang++, c++ on the path. Raises ``NoCompiler``."""
+    wanted = os.environ.get("CXX")
+    for name in (wanted,) if wanted else ("g++", "clang++", "c++"):
+        if path := shutil.which(name):
+            return path
+    asked = f"CXX={wanted} is not an executable" if wanted else "no g++, clang++ or c++ on PATH"
+    raise NoCompiler(f"no C++ compiler: {asked}; install one (Debian, Ubuntu: apt-get install g++)")
+
+
+def find_nvcc() -> str:
+    """``$NVCC``, ``nvcc`` on the path or of ``$CUDA_HOME`` or /usr/local/cuda. Raises ``NoCompiler``."""
+    candidates = [os.environ.get("NVCC"), "nvcc"]
+    candidates += [f"{home}/bin/nvcc" for home in (os.environ.get("CUDA_HOME"), "/usr/local/cuda") if home]
+    for candidate in candidates:
+        if candidate and (path := shutil.which(candidate)):
+            return path
+    raise NoCompiler(
+        "no CUDA compiler: nvcc is not on PATH, in $CUDA_HOME or /usr/local/cuda; install the CUDA toolkit"
+    )
+
+
+def compiler_of(form: Form) -> str:
+    """The compiler's path. Raises ``NoCompiler``."""
+    return find_nvcc() if form == "cu" else find_cpp_compiler()
+
+
+def default_cache() -> Path:
+    """Where builds are kept between sessions: ``$XDG_CACHE_HOME/kernel-tui/builds``."""
+    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(base) / "kernel-tui" / "builds"
+
+
+def command_line(form: Form, compiler: str, arch: str, source: Path, library: Path, includes: list[Path]) -> list[str]:
+    """The whole command; ``arch`` is an ``sm_..`` name for CUDA and ignored for C++."""
+    flags: list[str] = list(CPP_FLAGS)
+    if form == "cu":
+        compute = arch.replace("sm_", "compute_")
+        flags = [f"-gencode=arch={compute},code={arch}", *CUDA_FLAGS]
+    for include in includes:
+        flags += ["-include", str(include)]
+    return [compiler, *flags, str(source), "-o", str(library)]
+
+
+async def build(source: str, form: Form, header: str, arch: str, directory: Path) -> tuple[Path | None, BuildReport]:
+    """Compile ``source`` with ``header`` in front; the library (None if it failed) and what the compiler said.
+
+    ``directory`` is the cache; each kernel has a directory of its own below it. Cancelling kills the compiler.
+    Raises ``NoCompiler``, and ``OSError`` when the cache cannot be written.
+    """
+    compiler = compiler_of(form)
+    flags = CUDA_FLAGS if form == "cu" else CPP_FLAGS
+    material = "\0".join([source, header, form, arch, compiler, _version(compiler), *flags, _host_isa()])
+    home = directory / hashlib.sha256(material.encode(errors="surrogateescape")).hexdigest()[:32]
+    library, saved = home / "kernel.so", home / "report.json"
+    if library.exists() and saved.exists():
+        with contextlib.suppress(msgspec.MsgspecError):
+            report = msgspec.json.decode(saved.read_bytes(), type=BuildReport)
+            os.utime(home)
+            return library, msgspec.structs.replace(report, cached=True, seconds=0.0)
+    directory.mkdir(parents=True, exist_ok=True)
+    work = Path(tempfile.mkdtemp(prefix="build-", dir=directory))
+    try:
+        report = await _compile(source, form, header, arch, compiler, work)
+        if not report.ok:
+            return None, report
+        (work / "report.json").write_bytes(msgspec.json.encode(report))
+        with contextlib.suppress(OSError):  # another build of the same kernel was first
+            work.rename(home)
+        return library, report
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+async def _compile(source: str, form: Form, header: str, arch: str, compiler: str, work: Path) -> BuildReport:
+    file, library = work / f"kernel.{form}", work / "kernel.so"
+    file.write_text(source, errors="surrogateescape")
+    includes = [work / "problem.h"]
+    includes[0].write_text(header)
+    if form == "cu":
+        includes.append(work / "harness.h")
+        includes[1].write_text(_CUDA_HARNESS)
+    command = command_line(form, compiler, arch, file, library, includes)
+    start = time.monotonic()
+    code, log = await _run(command, work)
+    seconds = time.monotonic() - start
+    shown = " ".join(Path(part).name if part.startswith(str(work)) else part for part in command)
+    log = log.replace(str(work) + "/", "")
+    if code == 0 and not await _defines_launch(library):
+        signature = next((line for line in header.splitlines() if " launch(" in line), "launch")
+        log = f'no function "launch" with C linkage is defined; expected: {signature.strip()}\n{log}'
+        code = 1
+    return BuildReport(code == 0, seconds, shown, False, _trim(log), *_resources(log))
+
+
+async def _run(command: list[str], work: Path) -> tuple[int, str]:
+    environment = {**os.environ, "TMPDIR": str(work), "LC_ALL": "C"}
+    process = await asyncio.create_subprocess_exec(
+        *command,
+        cwd=work,
+        env=environment,
+        process_group=0,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        resource.prlimit(process.pid, resource.RLIMIT_AS, (_MEMORY_BYTES, _MEMORY_BYTES))
+        resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (_FILE_BYTES, _FILE_BYTES))
+    try:
+        output, _ = await asyncio.wait_for(process.communicate(), DEADLINE_S)
+    except TimeoutError:
+        return 1, f"the compiler did not end within {DEADLINE_S:g} s"
+    finally:
+        if process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            await process.wait()
+    return process.returncode or 0, output.decode(errors="replace")
+
+
+async def _defines_launch(library: Path) -> bool:
+    process = await asyncio.create_subprocess_exec(
+        "nm", "-D", "--defined-only", str(library), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL
+    )
+    output, _ = await process.communicate()
+    return any(line.split()[-1:] == [b"launch"] for line in output.splitlines())
+
+
+def _resources(log: str) -> tuple[int | None, int | None, int | None]:
+    """Registers, spilled bytes and static shared memory: the largest over the kernels of a ``ptxas -v`` report."""
+    registers = [int(n) for n in re.findall(r"Used (\d+) registers", log)]
+    spills = [int(a) + int(b) for a, b in re.findall(r"(\d+) bytes spill stores, (\d+) bytes spill loads", log)]
+    shared = [int(n) for n in re.findall(r"(\d+) bytes smem", log)]
+    return max(registers, default=None), max(spills, default=None), max(shared, default=0 if registers else None)
+
+
+def _trim(log: str) -> str:
+    """First errors matter most; the end tells what the build came to."""
+    log = log.strip()
+    if len(log) <= LOG_KEPT_CHARS:
+        return log
+    cut = len(log) - LOG_KEPT_CHARS
+    return f"{log[: LOG_KEPT_CHARS * 3 // 4]}\n[... {cut} characters left out ...]\n{log[-LOG_KEPT_CHARS // 4 :]}"
+
+
+@cache
+def _version(compiler: str) -> str:
+    """What identifies this very compiler: path, size and time of its file."""
+    status = Path(compiler).resolve().stat()
+    return f"{Path(compiler).resolve()}:{status.st_size}:{status.st_mtime_ns}"
+
+
+@cache
+def _host_isa() -> str:
+    """Processor features, since ``-march=native`` means another thing on another machine."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith(("flags", "Features")):
+                return hashlib.sha256(line.encode()).hexdigest()
+    return ""

@@ -1,0 +1,108 @@
+"""Is an output right? Comparisons with the reference, scale-free, with words for what is wrong.
+
+An element passes when ``|out - expected| <= tolerance * (rms(expected) + |expected|)``. Unlike an absolute
+tolerance this refuses zeros, means and copies at every scale of the data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from msgspec import Struct
+
+_CHUNK = 1 << 26
+
+
+class Comparison(Struct, frozen=True):
+    """``problem`` is None when all elements passed. Errors are the largest seen; relative to rms + magnitude."""
+
+    problem: str | None
+    max_abs_error: float
+    max_rel_error: float
+
+
+def compare(outputs: Sequence[torch.Tensor], expected: Sequence[torch.Tensor], tolerance: float) -> Comparison:
+    """Compare all outputs with the reference's, in order."""
+    worst_abs = worst_rel = 0.0
+    for index, (out, want) in enumerate(zip(outputs, expected, strict=True)):
+        one = _compare_one(out, want.reshape(out.shape), tolerance)
+        worst_abs, worst_rel = max(worst_abs, one.max_abs_error), max(worst_rel, one.max_rel_error)
+        if one.problem is not None:
+            name = "out" if len(outputs) == 1 else f"out{index}"
+            return Comparison(f"{name}: {one.problem}", worst_abs, worst_rel)
+    return Comparison(None, worst_abs, worst_rel)
+
+
+def _compare_one(out: torch.Tensor, want: torch.Tensor, tolerance: float) -> Comparison:
+    if not out.is_floating_point():
+        different = int((out != want).sum())
+        problem = f"{different:,} of {out.numel():,} elements differ" if different else None
+        return Comparison(problem, float(different), float(different))
+    if out.dtype in (torch.float16, torch.bfloat16):
+        out, want = out.float(), want.float()
+    rms = float(want.square().mean().sqrt())
+    if not _finite(rms):
+        return _compare_with_infinities(out, want, tolerance)
+    worst_abs, worst_rel = 0.0, 0.0
+    floor = max(rms, torch.finfo(want.dtype).tiny)
+    for part, goal in zip(out.reshape(-1).split(_CHUNK), want.reshape(-1).split(_CHUNK), strict=True):
+        error = torch.sub(part, goal).abs_()
+        worst = float(error.max())
+        relative = float(error.div_(goal.abs().add_(floor)).max())
+        if not (_finite(worst) and relative <= tolerance):
+            return _describe(out, want, tolerance, floor)
+        worst_abs, worst_rel = max(worst_abs, worst), max(worst_rel, relative)
+    return Comparison(None, worst_abs, worst_rel)
+
+
+def _compare_with_infinities(out: torch.Tensor, want: torch.Tensor, tolerance: float) -> Comparison:
+    """The reference itself is not finite: the masks must agree, and the finite elements as usual."""
+    finite = torch.isfinite(want)
+    if not bool((torch.isfinite(out) == finite).all()):
+        return Comparison("infinities or NaN stand elsewhere than in the reference", float("inf"), float("inf"))
+    if not bool((torch.nan_to_num(out[~finite]) == torch.nan_to_num(want[~finite])).all()):
+        return Comparison("infinities differ from the reference's", float("inf"), float("inf"))
+    if not bool(finite.any()):
+        return Comparison(None, 0.0, 0.0)
+    return _compare_one(out[finite], want[finite], tolerance)
+
+
+def _describe(out: torch.Tensor, want: torch.Tensor, tolerance: float, rms: float) -> Comparison:
+    """Words for a mismatch: how many, where the first is, how far off."""
+    broken = int((~torch.isfinite(out)).sum())
+    error = (out.double() - want.double()).abs()
+    relative = error / (want.double().abs() + rms)
+    bad = ~(relative <= tolerance)
+    first = int(bad.reshape(-1).nonzero()[0])
+    got, goal = float(out.reshape(-1)[first]), float(want.reshape(-1)[first])
+    share = int(bad.sum()) / out.numel()
+    where = ", ".join(str(i) for i in _index(first, out.shape))
+    text = f"{share:.1%} of elements are off by more than {tolerance:g}; first at [{where}]: {got:.6g}, expected {goal:.6g}"
+    if broken:
+        text += f"; {broken:,} are not finite"
+    finite_error = torch.nan_to_num(error, nan=float("inf"))
+    finite_relative = torch.nan_to_num(relative, nan=float("inf"))
+    return Comparison(text, float(finite_error.max()), float(finite_relative.max()))
+
+
+def _index(flat: int, shape: Sequence[int]) -> list[int]:
+    index: list[int] = []
+    for extent in reversed(shape):
+        flat, here = divmod(flat, extent)
+        index.insert(0, here)
+    return index
+
+
+def _finite(value: float) -> bool:
+    return value == value and abs(value) != float("inf")
+
+
+def checksum(tensors: Sequence[torch.Tensor]) -> tuple[int, ...]:
+    """An order-insensitive sum of the bytes' 64-bit words, and of the tail; cheap, for noticing stray writes."""
+    sums = []
+    for tensor in tensors:
+        flat = tensor.reshape(-1).view(torch.uint8)
+        whole = flat.numel() // 8 * 8
+        sums.append(int(flat[:whole].view(torch.int64).sum()) + int(flat[whole:].sum()))
+    return tuple(sums)

@@ -1,0 +1,66 @@
+"""A heat: correct kernels of one problem timed side by side, so that the order of leaders is not luck.
+
+Each round calls every kernel once on the same buffers, in a fresh order; ranks rest on ratios within rounds.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from statistics import median
+
+from engine.evaluation import timing
+from engine.evaluation.messages import JudgeSettings
+from engine.evaluation.sandbox import Limits, Runner
+from engine.evaluation.trials import JudgedProblem
+from engine.verdict import Standing
+
+LEAST_ROUNDS = 12
+MOST_ROUNDS = 60
+_BUDGET_S = 3.0
+NO_DIFFERENCE = 0.01
+"""Kernels whose interval reaches within 1 % of the fastest are tied with it."""
+
+
+def run_heat(
+    problem: JudgedProblem, libraries: Mapping[str, Path], settings: JudgeSettings, cancelled: Callable[[], bool]
+) -> tuple[Standing, ...]:
+    """Standings, fastest first. Raises ``RunnerEnded`` when a kernel that was correct now fails."""
+    limits = Limits(settings.deadline_s, settings.deadline_s, settings.memory_bytes, settings.isolate)
+    arena = problem.arena
+    times: dict[str, list[float]] = {name: [] for name in libraries}
+    with ExitStack() as stack:
+        runners: dict[str, Runner] = {}
+        for name, library in libraries.items():
+            runners[name] = stack.enter_context(Runner(settings.kind, limits, cancelled))
+            runners[name].load(library, arena.descriptor, arena.nbytes, arena.offsets)
+        order = list(libraries)
+        started = time.perf_counter()
+        for number in range(-1, MOST_ROUNDS):
+            slot_index = number % len(arena.slots)
+            problem.drawn(max(number, 0)).load_scaled(arena.slots[slot_index], problem.factor())
+            problem.device.synchronize()
+            random.shuffle(order)
+            for name in order:
+                took = runners[name].call(slot_index, 1, settings.kind == "cuda")[0][0]
+                if number >= 0:  # the first round only warms up
+                    times[name].append(took)
+            if number + 1 >= LEAST_ROUNDS and time.perf_counter() - started > _BUDGET_S:
+                break
+    return standings(times)
+
+
+def standings(times_ms: Mapping[str, list[float]]) -> tuple[Standing, ...]:
+    """Rank kernels by their median ratio to the fastest within rounds. Pure."""
+    fastest = min(times_ms, key=lambda name: median(times_ms[name]))
+    rows = []
+    for name, own in times_ms.items():
+        middle, low, high = timing.median_interval(
+            [mine / best for mine, best in zip(own, times_ms[fastest], strict=True)]
+        )
+        tied = low <= 1.0 + NO_DIFFERENCE
+        rows.append(Standing(name, median(own), middle, low, high, tied))
+    return tuple(sorted(rows, key=lambda row: (row.ratio, row.variant)))

@@ -1,0 +1,155 @@
+"""The judge: the one trusted process of a device. It owns reference, inputs, expected outputs and the clock.
+
+``python -m engine.evaluation.judge SETTINGS`` answers one request at a time (``engine.evaluation.messages``), each
+alone on the device. It ends when its standard input does.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import sys
+import traceback
+from collections import OrderedDict
+from pathlib import Path
+
+import msgspec
+import torch
+
+from engine.evaluation import heat, judging, messages, roofline
+from engine.evaluation.baseline import time_eager
+from engine.evaluation.device import JudgeDevice
+from engine.evaluation.locks import alone
+from engine.evaluation.messages import AnyAnswer, JudgeSettings
+from engine.evaluation.runner.isolation import die_with_parent
+from engine.evaluation.sandbox import RunnerEnded
+from engine.evaluation.trials import JudgedProblem
+from engine.events import Stage
+
+_PROBLEMS_KEPT = {"cpu": 8, "cuda": 2}
+
+
+class _Opened:
+    def __init__(self, judged: JudgedProblem, eager_ms: float | None, floor_ms: float | None) -> None:
+        self.judged, self.eager_ms, self.floor_ms = judged, eager_ms, floor_ms
+
+
+class Judge:
+    def __init__(self, settings: JudgeSettings, requests: int, answers: int) -> None:
+        self._settings = settings
+        self._requests, self._answers = requests, answers
+        self._buffer = b""
+        self._cancelled = False
+        self._device = JudgeDevice(settings.kind, settings.threads)
+        self._peaks = (settings.bandwidth_gbs, settings.peak_gflops)
+        self._specs: dict[str, messages.OpenProblem] = {}
+        self._opened: OrderedDict[str, _Opened] = OrderedDict()
+
+    def serve(self) -> None:
+        self._answer(messages.Ready(str(torch.__version__)))
+        while (request := self._next()) is not None:
+            self._cancelled = False
+            if isinstance(request, messages.Cancel):
+                continue
+            self._on_stage("waiting")
+            with alone(self._settings.device_id, self._poll_cancelled) as held:
+                self._answer(self._carry_out(request) if held else messages.Failed("cancelled"))
+
+    def _carry_out(self, request: messages.AnyRequest) -> AnyAnswer:
+        try:
+            match request:
+                case messages.Measure():
+                    self._peaks = roofline.measure(self._device)
+                    return messages.Measured(*self._peaks)
+                case messages.OpenProblem():
+                    self._specs[request.problem.id] = request
+                    self._opened.pop(request.problem.id, None)
+                    return self._open(request)
+                case messages.JudgeKernel():
+                    opened = self._problem(request.problem)
+                    verdict = judging.judge(
+                        opened.judged,
+                        Path(request.library),
+                        request.build,
+                        self._settings,
+                        opened.floor_ms,
+                        opened.eager_ms,
+                        self._on_stage,
+                        self._poll_cancelled,
+                    )
+                    return messages.Judged(verdict)
+                case messages.RunHeat():
+                    libraries = {name: Path(path) for name, path in request.libraries.items()}
+                    opened = self._problem(request.problem)
+                    return messages.HeatRun(
+                        heat.run_heat(opened.judged, libraries, self._settings, self._poll_cancelled)
+                    )
+            return messages.Failed(f"unknown request {request}")
+        except RunnerEnded as ended:
+            return messages.Failed(str(ended))
+        except Exception as error:
+            traceback.print_exc()
+            return messages.Failed(_one_line(error))
+
+    def _open(self, request: messages.OpenProblem) -> messages.ProblemOpened:
+        while len(self._opened) >= _PROBLEMS_KEPT[self._settings.kind]:
+            self._opened.popitem(last=False)[1].judged.close()
+        judged = JudgedProblem(request.problem, self._device, self._settings.trials)
+        eager = time_eager(judged)
+        if self._peaks[0] is None or self._peaks[1] is None:
+            self._peaks = roofline.measure(self._device)
+        bandwidth, gflops = self._peaks
+        floor = roofline.floor_ms(request.problem, self._device, bandwidth or 1.0, gflops or 1.0)
+        eager_ms = eager.timing.median_ms if eager.timing is not None else None
+        self._opened[request.problem.id] = _Opened(judged, eager_ms, floor)
+        return messages.ProblemOpened(eager, floor)
+
+    def _problem(self, name: str) -> _Opened:
+        if name not in self._opened:
+            self._open(self._specs[name])
+        self._opened.move_to_end(name)
+        return self._opened[name]
+
+    # The engine's words
+
+    def _next(self) -> messages.AnyRequest | None:
+        while b"\n" not in self._buffer:
+            chunk = os.read(self._requests, 1 << 20)
+            if not chunk:
+                return None
+            self._buffer += chunk
+        line, self._buffer = self._buffer.split(b"\n", 1)
+        return messages.decode_request(line)
+
+    def _poll_cancelled(self) -> bool:
+        """Whether a cancel request has come in since the request in progress."""
+        if not self._cancelled and select.select([self._requests], [], [], 0)[0]:
+            self._cancelled = not isinstance(self._next(), messages.OpenProblem)
+        return self._cancelled
+
+    def _on_stage(self, stage: Stage) -> None:
+        self._answer(messages.AtStage(stage))
+
+    def _answer(self, answer: AnyAnswer) -> None:
+        data = messages.line(answer)
+        while data:
+            data = data[os.write(self._answers, data) :]
+
+
+def _one_line(error: Exception) -> str:
+    text = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {text[0] if text else 'no message'}"
+
+
+def main() -> int:
+    die_with_parent()
+    settings = msgspec.json.decode(sys.argv[1], type=JudgeSettings)
+    # What a problem prints must not get between the answers.
+    answers = os.dup(1)
+    os.dup2(2, 1)
+    Judge(settings, 0, answers).serve()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

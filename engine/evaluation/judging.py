@@ -1,0 +1,345 @@
+"""The verdict of one kernel: is it right on fresh inputs, and how fast beside the reference.
+
+The kernel runs in a :class:`~engine.evaluation.sandbox.Runner`; reference, inputs, expected outputs and the clock that
+counts stay here. What each check is for: ``docs/verdict.md``.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+
+import torch
+from msgspec import Struct
+from msgspec.structs import replace
+
+from engine.evaluation import checks, timing
+from engine.evaluation.arena import Slot
+from engine.evaluation.messages import JudgeSettings
+from engine.evaluation.sandbox import End, Limits, Runner, RunnerEnded
+from engine.evaluation.trials import JudgedProblem
+from engine.events import Stage
+from engine.verdict import BuildReport, Check, Status, Verdict
+
+LEAST_PAIRS = 8
+HALF_WIDTH = 0.01
+_HALF_WIDTH_FAR = 0.05
+_FAR = 0.5
+_OVERHEAD_S = 0.6
+_RUNS_S = 6.0
+_BATCH_MS = 20.0
+_BATCHES = 3
+_CALL_OVERHEAD_MS = {"cpu": 0.5, "cuda": 1.0}
+"""What a call costs beside the kernel as seen from the judge: two wake-ups; on a GPU also the flush of the L2 cache."""
+_SUSPICIOUS_SHARE = 1.02
+_MISREPORT = "misreports its time"
+
+_STATUS_OF_END: dict[End, Status] = {
+    "crashed": "crashed",
+    "timeout": "timeout",
+    "memory": "memory",
+    "forbidden": "forbidden",
+    "cancelled": "cancelled",
+    "launch_failed": "crashed",
+    "not_loaded": "build_error",
+    "error": "error",
+}
+
+
+class Rejected(Exception):
+    """A check failed: the verdict's status, the pattern's name and one sentence."""
+
+    def __init__(self, status: Status, pattern: str | None, reason: str) -> None:
+        super().__init__(reason)
+        self.status, self.pattern, self.reason = status, pattern, reason
+
+
+class Pairs(Struct):
+    """What alternating pairs gave, milliseconds."""
+
+    kernel_ms: list[float]
+    reference_ms: list[float]
+    wall_ms: list[float]
+    """The kernel's calls as the judge's clock saw them."""
+
+    @property
+    def ratios(self) -> list[float]:
+        return [slow / fast for slow, fast in zip(self.reference_ms, self.kernel_ms, strict=True)]
+
+
+def judge(
+    problem: JudgedProblem,
+    library: Path,
+    build: BuildReport,
+    settings: JudgeSettings,
+    floor_ms: float | None,
+    eager_ms: float | None,
+    on_stage: Callable[[Stage], None],
+    cancelled: Callable[[], bool],
+) -> Verdict:
+    """Judge one kernel in a runner of its own.
+
+    A kernel below the floor, or whose clock disagrees with ours, is judged again with fresh data in a new process:
+    another program on the machine can do that to an honest one.
+    """
+
+    def judge_once() -> Verdict:
+        return _Judgement(problem, settings, floor_ms, eager_ms, on_stage, cancelled).judge(library, build)
+
+    verdict = judge_once()
+    if verdict.pattern == _MISREPORT or _below_floor(verdict):
+        verdict = judge_once()
+    if _below_floor(verdict):
+        verdict = replace(verdict, flags=(*verdict.flags, "faster than the floor, judged twice"))
+    return verdict
+
+
+def _below_floor(verdict: Verdict) -> bool:
+    return verdict.floor_share is not None and verdict.floor_share > _SUSPICIOUS_SHARE
+
+
+class _Judgement:
+    """The steps of one verdict; ``_checks`` collects the evidence as they pass."""
+
+    def __init__(
+        self,
+        problem: JudgedProblem,
+        settings: JudgeSettings,
+        floor_ms: float | None,
+        eager_ms: float | None,
+        on_stage: Callable[[Stage], None],
+        cancelled: Callable[[], bool],
+    ) -> None:
+        self._problem, self._settings = problem, settings
+        self._floor_ms, self._eager_ms = floor_ms, eager_ms
+        self._on_stage, self._cancelled = on_stage, cancelled
+        self._checks: list[Check] = []
+        self._stage_s: dict[str, float] = {}
+        self._errors = (0.0, 0.0)
+        self._calls = 0
+        self._flush = settings.kind == "cuda"
+
+    def judge(self, library: Path, build: BuildReport) -> Verdict:
+        verdict = Verdict(status="error", device=self._settings.device_name, build=build, floor_ms=self._floor_ms)
+        runner: Runner | None = None
+        try:
+            self._on_stage("checking")
+            started = time.perf_counter()
+            with Runner(self._settings.kind, self._limits(), self._cancelled) as runner:
+                workspace = runner.load(
+                    library, self._problem.arena.descriptor, self._problem.arena.nbytes, self._problem.arena.offsets
+                )
+                self._pass("loads", f"workspace {workspace:,} bytes" if workspace else "no workspace")
+                self._stage_s["start"] = time.perf_counter() - started
+                with self._stage("check"):
+                    for index in range(self._settings.trials):
+                        self._trial(runner, index)
+                    self._pass("right on fresh inputs", f"{self._settings.trials} trials, changed weights, two poisons")
+                self._on_stage("timing")
+                with self._stage("timing"):
+                    pairs = self._time(runner)
+                    self._confirm_clock(runner, pairs)
+                    self._trial(runner, 0)
+                    self._pass("right after timing", f"call {self._calls}")
+            verdict = self._timed(verdict, pairs)
+        except RunnerEnded as ended:
+            self._fail(str(ended))
+            verdict = replace(verdict, status=_STATUS_OF_END[ended.end], reason=str(ended))
+        except Rejected as rejected:
+            self._fail(rejected.reason)
+            verdict = replace(verdict, status=rejected.status, pattern=rejected.pattern, reason=rejected.reason)
+        return replace(
+            verdict,
+            checks=tuple(self._checks),
+            stage_s=self._stage_s,
+            sandbox=runner.sandbox if runner is not None else "",
+            output_tail=runner.output_tail if runner is not None else "",
+            max_abs_error=self._errors[0],
+            max_rel_error=self._errors[1],
+        )
+
+    def _limits(self) -> Limits:
+        """A call may take a hundred times the reference, and never less than two seconds."""
+        call_s = min(max(2.0, 0.1 * (self._eager_ms or 0.0)), self._settings.deadline_s)
+        memory = self._settings.memory_bytes or self._own_memory_bytes()
+        return Limits(self._settings.deadline_s, call_s, memory, self._settings.isolate)
+
+    def _own_memory_bytes(self) -> int:
+        """What an honest kernel's process takes, and some: a CUDA context holds much host memory."""
+        if self._settings.kind == "cuda":
+            return 32 << 30
+        return (1 << 30) + 4 * self._problem.spec.floor_bytes
+
+    # Correctness
+
+    def _trial(self, runner: Runner, index: int) -> None:
+        """One call on inputs that this process has not seen, everything checked."""
+        trial = self._problem.trial(index)
+        slot = self._slot(index)
+        trial.load(slot)
+        slot.poison(index % 2)
+        self._problem.device.synchronize()
+        self._call(runner, index)
+        self._check_writes(slot)
+        if (name := trial.unchanged(slot)) is not None:
+            raise Rejected("wrong", "writes its inputs", f"wrote into its input {name}")
+        self._check_outputs(slot, trial.expected, index % 2, f"trial {index} ({trial.kind} inputs)")
+
+    def _check_writes(self, slot: Slot) -> None:
+        if (damage := slot.damaged_guard()) is not None:
+            raise Rejected("out_of_bounds", "writes out of bounds", damage)
+
+    def _check_outputs(self, slot: Slot, expected: list[torch.Tensor], poison: int, where: str) -> None:
+        worst_abs, worst_rel = self._errors
+        tolerance = self._settings.tolerance_fp32
+        if any(spec.dtype not in ("float32", "float64") for spec in self._problem.spec.outputs):
+            tolerance = self._settings.tolerance_other
+        found = checks.compare(slot.results, expected, tolerance)
+        self._errors = max(worst_abs, found.max_abs_error), max(worst_rel, found.max_rel_error)
+        if found.problem is None:
+            return
+        if (unwritten := slot.unwritten(poison)) is not None:
+            raise Rejected("wrong", "leaves output unwritten", f"{unwritten} ({where})")
+        raise Rejected("wrong", None, f"{found.problem} ({where})")
+
+    # Timing
+
+    def _time(self, runner: Runner) -> Pairs:
+        """Alternating pairs until the ratio is settled or the time for it is spent."""
+        pairs = Pairs([], [], [])
+        started = time.perf_counter()
+        checked_inputs = 0
+        while len(pairs.kernel_ms) < self._settings.max_pairs:
+            index = len(pairs.kernel_ms)
+            checked_inputs += self._pair(runner, index, pairs)
+            if index + 1 >= LEAST_PAIRS and self._is_enough(pairs, time.perf_counter() - started):
+                break
+        detail = f"{len(pairs.kernel_ms)} pairs, outputs of all compared, inputs of {checked_inputs} compared"
+        self._pass("right while timed", detail)
+        return pairs
+
+    def _pair(self, runner: Runner, index: int, pairs: Pairs) -> bool:
+        """Reference and kernel once each on the same buffers, in alternating order; whether inputs were compared."""
+        slot = self._slot(index)
+        trial, factor = self._problem.drawn(index), self._problem.factor()
+        self._problem.bind(slot)
+
+        def reference() -> tuple[float, list[torch.Tensor]]:
+            outputs: list[list[torch.Tensor]] = []
+            took = self._problem.device.time_ms(lambda: outputs.append(self._problem.run(slot)))
+            return took, outputs[0] + [tensor.clone() for tensor in slot.results[len(slot.outputs) :]]
+
+        def load() -> None:
+            trial.load_scaled(slot, factor)
+            slot.poison(index % 2)
+            self._problem.device.synchronize()
+
+        load()
+        before = checks.checksum((*slot.inputs, *slot.weights)) if secrets.randbelow(4) == 0 else None
+        if index % 2 == 0:
+            reference_ms, expected = reference()
+            if self._problem.mutates:
+                load()
+            kernel_ms, wall_ms = self._call(runner, index)
+        else:
+            kernel_ms, wall_ms = self._call(runner, index)
+            results = [tensor.clone() for tensor in slot.results] if self._problem.mutates else None
+            if results is not None:
+                load()
+            reference_ms, expected = reference()
+            if results is not None:
+                for here, tensor in zip(slot.results, results, strict=True):
+                    here.copy_(tensor)
+        self._check_writes(slot)
+        self._check_outputs(slot, expected, index % 2, f"timed call {index}")
+        if before is not None and not self._problem.mutates:
+            after = checks.checksum((*slot.inputs, *slot.weights))
+            if before != after:
+                raise Rejected("wrong", "writes its inputs", "wrote into its inputs while timed")
+        pairs.kernel_ms.append(kernel_ms)
+        pairs.wall_ms.append(wall_ms)
+        pairs.reference_ms.append(reference_ms)
+        return before is not None
+
+    def _is_enough(self, pairs: Pairs, elapsed_s: float) -> bool:
+        ratios = pairs.ratios
+        half_width = HALF_WIDTH if median(ratios) > _FAR else _HALF_WIDTH_FAR
+        if timing.is_settled(ratios, half_width, LEAST_PAIRS):
+            return True
+        runs_s = (sum(pairs.kernel_ms) + sum(pairs.reference_ms)) / 1e3
+        return elapsed_s - runs_s > _OVERHEAD_S or runs_s > _RUNS_S or self._cancelled()
+
+    def _confirm_clock(self, runner: Runner, pairs: Pairs) -> None:
+        """The runner's clock is its own; this one is ours: many calls in a row must not take longer than it says."""
+        claimed = timing.summarize(pairs.kernel_ms)
+        outside = median(pairs.wall_ms)
+        if outside > 1.1 * claimed.median_ms + _CALL_OVERHEAD_MS[self._settings.kind]:
+            reason = f"claims {claimed.median_ms:.4g} ms a call, which took {outside:.4g} ms by the judge's clock"
+            raise Rejected("cheating", _MISREPORT, reason)
+        count = max(2, min(64, round(_BATCH_MS / max(claimed.median_ms, 1e-3))))
+        slot = self._slot(0)
+        allowed_ms = 1.3 * claimed.p90_ms + 0.05 + 1.0 / count
+        fastest = float("inf")
+        for _ in range(_BATCHES):
+            self._problem.trial(0).load(slot)
+            self._problem.device.synchronize()
+            fastest = min(fastest, runner.call(0, count)[1] / count)
+            self._calls += count
+            if fastest <= allowed_ms:
+                self._pass("own clock agrees", f"{count} calls in a row took {fastest:.4g} ms each from outside")
+                return
+        claim = f"claims {claimed.median_ms:.4g} ms a call"
+        reason = f"{claim}, but {count} calls in a row took {fastest:.4g} ms each by the judge's clock"
+        raise Rejected("cheating", _MISREPORT, reason)
+
+    # Small parts
+
+    def _slot(self, index: int) -> Slot:
+        slots = self._problem.arena.slots
+        return slots[index % len(slots)]
+
+    def _call(self, runner: Runner, index: int) -> tuple[float, float]:
+        """One call: milliseconds by the runner's clock and by this one."""
+        self._calls += 1
+        own, wall_ms = runner.call(index % len(self._problem.arena.slots), 1, self._flush)
+        return own[0], wall_ms
+
+    def _timed(self, verdict: Verdict, pairs: Pairs) -> Verdict:
+        middle, low, high = timing.median_interval(pairs.ratios)
+        kernel, reference = timing.summarize(pairs.kernel_ms), timing.summarize(pairs.reference_ms)
+        share = self._floor_ms / kernel.median_ms if self._floor_ms else None
+        return replace(
+            verdict,
+            status="correct",
+            speedup=middle,
+            speedup_low=low,
+            speedup_high=high,
+            pairs=len(pairs.ratios),
+            kernel=kernel,
+            reference=reference,
+            floor_share=share,
+        )
+
+    def _pass(self, name: str, detail: str) -> None:
+        self._checks.append(Check(name, True, detail))
+
+    def _fail(self, detail: str) -> None:
+        names = ("loads", "right on fresh inputs", "right while timed", "own clock agrees", "right after timing")
+        self._checks.append(Check(names[min(len(self._checks), len(names) - 1)], False, detail))
+
+    def _stage(self, name: str) -> _Stopwatch:
+        return _Stopwatch(self._stage_s, name)
+
+
+class _Stopwatch:
+    def __init__(self, into: dict[str, float], name: str) -> None:
+        self._into, self._name = into, name
+
+    def __enter__(self) -> None:
+        self._started = time.perf_counter()
+
+    def __exit__(self, *exception: object) -> None:
+        self._into[self._name] = time.perf_counter() - self._started

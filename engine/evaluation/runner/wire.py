@@ -1,0 +1,32 @@
+"""Messages between judge and runner: one JSON object per datagram of a Unix SEQPACKET socket, descriptors beside it."""
+
+from __future__ import annotations
+
+import json
+import socket
+from typing import Any
+
+MAX_MESSAGE_BYTES = 1 << 16
+
+
+def send(sock: socket.socket, message: dict[str, Any], descriptors: tuple[int, ...] = ()) -> None:
+    """Raises ``OSError`` when the other side is gone."""
+    data = json.dumps(message, separators=(",", ":")).encode()
+    if descriptors:
+        socket.send_fds(sock, [data], descriptors)
+    else:
+        sock.send(data)
+
+
+def receive(sock: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
+    """The next message with its descriptors, or None when the other side is gone.
+
+    Raises ``ValueError`` for a datagram that is no JSON object: the other side may be hostile.
+    """
+    data, descriptors, _, _ = socket.recv_fds(sock, MAX_MESSAGE_BYTES, 8)
+    if not data:
+        return None
+    message = json.loads(data)
+    if not isinstance(message, dict):
+        raise ValueError("not a JSON object")
+    return message, descriptors

@@ -1,0 +1,291 @@
+"""Start, watch and end the isolated process of one kernel, from the judge's side.
+
+A :class:`Runner` belongs to one variant. It is a child in its own process group, spoken to over a socket pair, with
+a deadline for every answer, a bound on memory (polled, with ``RLIMIT_DATA`` behind it) and on what it prints.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal
+
+from msgspec import Struct
+
+from engine.evaluation.runner import wire
+
+RUNNER = Path(__file__).parent / "runner" / "__main__.py"
+OUTPUT_LIMIT_BYTES = 1 << 20
+_OUTPUT_KEPT_BYTES = 4096
+_POLL_S = 0.02
+
+End = Literal["crashed", "timeout", "memory", "forbidden", "cancelled", "launch_failed", "not_loaded", "error"]
+
+
+class RunnerEnded(Exception):
+    """The runner cannot go on. ``end`` is the class of its end, the text one sentence for the verdict."""
+
+    def __init__(self, end: End, text: str) -> None:
+        super().__init__(text)
+        self.end = end
+
+
+class Limits(Struct, frozen=True):
+    """What a runner may use. ``data_bytes`` bounds its private memory; 0: unbounded."""
+
+    start_s: float = 30.0
+    call_s: float = 10.0
+    data_bytes: int = 0
+    isolate: bool = True
+
+
+class Runner:
+    """One runner process, from start to end. ``cancelled`` is asked while waiting; use as a context manager."""
+
+    def __init__(self, kind: str, limits: Limits, cancelled: Callable[[], bool]) -> None:
+        self._limits, self._cancelled = limits, cancelled
+        self._output, self._printed = bytearray(), 0
+        self._pid: int | None = None
+        self.sandbox = ""
+        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._status, status_end = os.pipe()
+        self._out, out_end = os.pipe()
+        os.set_blocking(self._out, False)
+        # Credentials of the first message tell the runner's pid as this process sees it, across PID namespaces.
+        self._control.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+        isolate = "1" if limits.isolate else "0"
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-I", "-S", str(RUNNER), str(theirs.fileno()), str(status_end), kind, isolate],
+                stdin=subprocess.DEVNULL,
+                stdout=out_end,
+                stderr=out_end,
+                pass_fds=(theirs.fileno(), status_end),
+                process_group=0,
+                cwd="/",
+                env=_environment(kind),
+            )
+        finally:
+            theirs.close()
+            os.close(status_end)
+            os.close(out_end)
+        self._wait_for_hello()
+
+    def __enter__(self) -> Runner:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    @property
+    def output_tail(self) -> str:
+        return self._output.decode(errors="replace")
+
+    def load(self, kernel: Path, arena_descriptor: int, arena_bytes: int, slots: list[list[int]]) -> int:
+        """Hand over the shared buffers and the kernel's library; returns the workspace size in bytes.
+
+        Raises ``RunnerEnded`` when the kernel cannot be loaded or does something else instead.
+        """
+        memory = os.memfd_create("kernel", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        try:
+            data = kernel.read_bytes()
+            os.write(memory, data)
+            order = {"arena_bytes": arena_bytes, "slots": slots, "data_bytes": 2 * self._limits.data_bytes}
+            try:
+                wire.send(self._control, order, (memory, arena_descriptor))
+            except OSError:
+                raise self._post_mortem() from None
+        finally:
+            os.close(memory)
+        isolated = self._answer(self._limits.start_s, "start")
+        self.sandbox = "; ".join(str(layer) for layer in isolated.get("isolated", ())) or "none"
+        return int(self._answer(self._limits.start_s, "load").get("workspace_bytes", 0))
+
+    def isolate_only(self) -> list[str]:
+        """Isolate without a kernel, as a probe: the layers in force."""
+        with open("/dev/null", "rb") as nothing:
+            order = {"arena_bytes": 0, "slots": [], "data_bytes": 0}
+            wire.send(self._control, order, (nothing.fileno(), nothing.fileno()))
+        return [str(layer) for layer in self._answer(self._limits.start_s, "start").get("isolated", ())]
+
+    def call(self, slot: int, count: int = 1, flush: bool = False) -> tuple[list[float], float]:
+        """Call the kernel ``count`` times on ``slot``: its own times and the wall time seen here, milliseconds.
+
+        Raises ``RunnerEnded``.
+        """
+        start = time.perf_counter()
+        try:
+            wire.send(self._control, {"slot": slot, "count": count, "flush": flush})
+        except OSError:
+            raise self._post_mortem() from None
+        answer = self._answer(self._limits.call_s, "call")
+        wall_ms = (time.perf_counter() - start) * 1e3
+        code, times = answer.get("code"), answer.get("ms")
+        if code != 0:
+            raise RunnerEnded("launch_failed", f"launch returned {code}")
+        if not isinstance(times, list) or len(times) != count:
+            raise RunnerEnded("forbidden", "the runner's answer was forged")
+        return [float(value) for value in times], wall_ms
+
+    def close(self) -> None:
+        """End every process of the runner. Idempotent, never raises."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        if self._pid is not None and self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(self._pid, signal.SIGKILL)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(timeout=5)
+        self._control.close()
+        for name in ("_status", "_out"):
+            descriptor = getattr(self, name)
+            if descriptor >= 0:
+                os.close(descriptor)
+                setattr(self, name, -1)
+
+    def _wait_for_hello(self) -> None:
+        deadline = time.monotonic() + self._limits.start_s
+        while time.monotonic() < deadline:
+            if select.select([self._control], [], [], _POLL_S)[0]:
+                data, ancillary, _, _ = self._control.recvmsg(4096, socket.CMSG_SPACE(12))
+                if not data:
+                    break
+                for level, kind, content in ancillary:
+                    if level == socket.SOL_SOCKET and kind == socket.SCM_CREDENTIALS:
+                        self._pid = int.from_bytes(content[:4], "little", signed=True)
+                self._control.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 0)
+                return
+        self._drain()
+        text = self.output_tail.strip().splitlines()
+        self.close()
+        raise RunnerEnded("error", f"the runner did not start: {text[-1] if text else 'no word from it'}")
+
+    def _answer(self, deadline_s: float, stage: str) -> dict[str, Any]:
+        deadline = time.monotonic() + deadline_s
+        poll = select.poll()
+        poll.register(self._control, select.POLLIN)
+        if self._out >= 0:
+            poll.register(self._out, select.POLLIN)
+        while True:
+            ready = dict(poll.poll(_POLL_S * 1e3))
+            if self._out in ready:
+                self._drain()
+                if self._printed > OUTPUT_LIMIT_BYTES:
+                    raise RunnerEnded("forbidden", f"printed more than {OUTPUT_LIMIT_BYTES >> 20} MiB")
+            if self._control.fileno() in ready:
+                return self._receive(stage)
+            if self._cancelled():
+                raise RunnerEnded("cancelled", "cancelled")
+            self._check_memory()
+            if time.monotonic() > deadline:
+                raise RunnerEnded("timeout", f"no answer within {deadline_s:g} s ({stage})")
+
+    def _receive(self, stage: str) -> dict[str, Any]:
+        try:
+            received = wire.receive(self._control)
+        except (ValueError, OSError):
+            raise RunnerEnded("forbidden", "the runner's answer was forged") from None
+        if received is None:
+            raise self._post_mortem()
+        message, descriptors = received
+        for descriptor in descriptors:
+            os.close(descriptor)
+        if "failed" in message:
+            text = str(message.get("text", ""))[:1000]
+            if message["failed"] == "start":
+                raise RunnerEnded("error", f"the runner could not start: {text}")
+            if message["failed"] == "cuda":
+                raise RunnerEnded("crashed", f"the kernel failed on the device: {text}")
+            raise RunnerEnded("not_loaded", text)
+        return message
+
+    def _post_mortem(self) -> RunnerEnded:
+        """Why the runner is gone, read from its wait status."""
+        status = self._wait_status()
+        self._drain()
+        if status is None:
+            return RunnerEnded("crashed", "ended without a status")
+        if os.WIFSIGNALED(status):
+            number = os.WTERMSIG(status)
+            name = signal.Signals(number).name
+            if number == signal.SIGSYS:
+                return RunnerEnded("forbidden", "tried to start a process (SIGSYS)")
+            if "bad_alloc" in self.output_tail:
+                return RunnerEnded("memory", f"ran out of its {self._bound()} of memory ({name})")
+            return RunnerEnded("crashed", f"ended by {name}")
+        return RunnerEnded("crashed", f"ended itself with exit code {os.WEXITSTATUS(status)}")
+
+    def _wait_status(self) -> int | None:
+        if self._limits.isolate:
+            if select.select([self._status], [], [], 2.0)[0]:
+                text = os.read(self._status, 64)
+                with contextlib.suppress(ValueError):
+                    return int(text)
+            return None
+        try:
+            code = self._process.wait(timeout=2.0)
+        except subprocess.TimeoutExpired:
+            return None
+        return -code if code < 0 else code << 8
+
+    def _drain(self) -> None:
+        with contextlib.suppress(BlockingIOError, OSError):
+            while chunk := os.read(self._out, 1 << 16):
+                self._printed += len(chunk)
+                self._output += chunk
+                del self._output[:-_OUTPUT_KEPT_BYTES]
+                if self._printed > OUTPUT_LIMIT_BYTES:
+                    return
+
+    def _check_memory(self) -> None:
+        if not self._limits.data_bytes or self._pid is None:
+            return
+        with contextlib.suppress(OSError, ValueError):
+            for line in Path(f"/proc/{self._pid}/status").read_text().splitlines():
+                if line.startswith("VmData:") and int(line.split()[1]) * 1024 > self._limits.data_bytes:
+                    raise RunnerEnded("memory", f"took more than its {self._bound()} of memory")
+
+    def _bound(self) -> str:
+        return f"{self._limits.data_bytes / 2**30:.1f} GiB"
+
+
+def _environment(kind: str) -> dict[str, str]:
+    """What a kernel may know: threads, waiting policy and the device; nothing of the user's environment."""
+    kept = ("OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "LD_LIBRARY_PATH")
+    environment = {name: os.environ[name] for name in kept if name in os.environ}
+    environment |= {"OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "0", "PATH": "/nonexistent", "HOME": "/nonexistent"}
+    if kind == "cuda":
+        environment |= {"CUDA_CACHE_DISABLE": "1", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    return environment
+
+
+class SandboxReport(Struct, frozen=True):
+    """What isolation works here: ``layers`` in force, ``missing`` what could not be had."""
+
+    layers: tuple[str, ...]
+    missing: tuple[str, ...]
+
+    @property
+    def complete(self) -> bool:
+        return not self.missing
+
+
+def probe() -> SandboxReport:
+    """Start an idle runner and read which layers it got. Raises ``RunnerEnded`` if none can be started."""
+    with Runner("cpu", Limits(start_s=10.0), lambda: False) as runner:
+        layers = runner.isolate_only()
+    missing = tuple(name for name in ("namespaces", "Landlock", "seccomp") if not any(name in one for one in layers))
+    return SandboxReport(tuple(layers), missing)
+
+
+def describe(report: SandboxReport) -> str:
+    text = "; ".join(report.layers) or "none"
+    return f"{text} (missing: {', '.join(report.missing)})" if report.missing else text

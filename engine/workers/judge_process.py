@@ -1,0 +1,131 @@
+"""The engine's side of one judge: a child process spoken to in JSON lines, restarted when it dies."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from engine.evaluation import messages
+from engine.evaluation.messages import AnyAnswer, JudgeSettings, Request
+from engine.events import Stage
+from engine.workers.protocol import EvaluationError
+
+_LINE_BYTES = 256 << 20
+_START_S = 120.0
+_CANCEL_S = 0.7
+_ROOT = Path(__file__).parents[2]
+
+
+def child_environment(settings: JudgeSettings) -> dict[str, str]:
+    """Equal threads and waiting for judge and runners: spinning threads of one would sit on the cores of the other."""
+    environment = dict(os.environ)
+    environment |= {
+        "OMP_NUM_THREADS": str(settings.threads),
+        "MKL_NUM_THREADS": str(settings.threads),
+        "OMP_WAIT_POLICY": "passive",
+        "KMP_BLOCKTIME": "0",
+        "GOMP_SPINCOUNT": "0",
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+        "CUDA_VISIBLE_DEVICES": settings.device_id if settings.kind == "cuda" else "",
+        "PYTHONPATH": os.pathsep.join([str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]),
+    }
+    return environment
+
+
+class JudgeProcess:
+    """One judge on one device. Requests are one at a time; ``opened`` holds the problems that it knows."""
+
+    def __init__(self, settings: JudgeSettings) -> None:
+        self.settings = settings
+        self.opened: set[str] = set()
+        self.torch_version = ""
+        self._process: asyncio.subprocess.Process | None = None
+
+    async def ask(self, request: Request, deadline_s: float, on_stage: Callable[[Stage], None]) -> AnyAnswer:
+        """Send a request and wait for its answer; starts the judge where there is none.
+
+        Cancelling the task cancels the request: the judge gets 0.7 s to say so, then it is killed. Raises
+        ``EvaluationError`` when the judge dies, does not answer in time or could not carry out the request.
+        """
+        process = await self._running()
+        assert process.stdin is not None
+        process.stdin.write(messages.line(request))
+        try:
+            answer = await asyncio.wait_for(self._answer(process, on_stage), deadline_s)
+        except asyncio.CancelledError:
+            await self._cancel(process)
+            raise
+        except TimeoutError:
+            await self.stop()
+            raise EvaluationError(f"the judge did not answer within {deadline_s:g} s and was ended") from None
+        if isinstance(answer, messages.Failed):
+            raise EvaluationError(answer.reason)
+        return answer
+
+    async def stop(self) -> None:
+        """End the judge and, through it, its runner. Idempotent."""
+        process, self._process = self._process, None
+        self.opened.clear()
+        if process is None:
+            return
+        if process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                process.send_signal(signal.SIGKILL)
+        await process.wait()
+
+    async def _running(self) -> asyncio.subprocess.Process:
+        if self._process is not None and self._process.returncode is None:
+            return self._process
+        self.opened.clear()
+        self._process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "engine.evaluation.judge",
+            msgspec.json.encode(self.settings).decode(),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            env=child_environment(self.settings),
+            limit=_LINE_BYTES,
+        )
+        try:
+            ready = await asyncio.wait_for(self._answer(self._process, lambda stage: None), _START_S)
+        except TimeoutError:
+            await self.stop()
+            raise EvaluationError(f"the judge of {self.settings.device_name} did not start in {_START_S:g} s") from None
+        except asyncio.CancelledError:
+            await self.stop()
+            raise
+        if isinstance(ready, messages.Ready):
+            self.torch_version = ready.torch
+        return self._process
+
+    async def _answer(self, process: asyncio.subprocess.Process, on_stage: Callable[[Stage], None]) -> AnyAnswer:
+        assert process.stdout is not None
+        while True:
+            line = await process.stdout.readline()
+            if not line.endswith(b"\n"):
+                code = await process.wait()
+                self.opened.clear()
+                raise EvaluationError(
+                    f"the judge of {self.settings.device_name} ended with code {code}; see engine.log"
+                )
+            answer = messages.decode_answer(line)
+            if not isinstance(answer, messages.AtStage):
+                return answer
+            on_stage(answer.stage)
+
+    async def _cancel(self, process: asyncio.subprocess.Process) -> None:
+        assert process.stdin is not None
+        with contextlib.suppress(OSError):
+            process.stdin.write(messages.line(messages.Cancel()))
+        try:
+            await asyncio.wait_for(self._answer(process, lambda stage: None), _CANCEL_S)
+        except (TimeoutError, EvaluationError, asyncio.CancelledError):
+            await self.stop()

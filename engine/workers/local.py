@@ -1,0 +1,272 @@
+"""Evaluate on this machine: builders on its cores, one judge for each device."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from pathlib import Path
+
+import msgspec
+from msgspec.structs import replace
+
+from engine.config import EvaluationConfig
+from engine.devices import discover
+from engine.evaluation import messages
+from engine.evaluation.build import NoCompiler, build, compiler_of, default_cache
+from engine.evaluation.locks import shared
+from engine.evaluation.messages import JudgeSettings
+from engine.evaluation.sandbox import RunnerEnded, SandboxReport, describe, probe
+from engine.events import DeviceFact, Stage
+from engine.problem.spec import FORM_OF_DEVICE, Form, ProblemSpec
+from engine.verdict import Baseline, BuildReport, Standing, Verdict
+from engine.workers.judge_process import JudgeProcess, child_environment
+from engine.workers.protocol import EvaluationError, Opened
+
+_OPEN_S, _JUDGE_S, _HEAT_S, _COMPILE_S = 300.0, 600.0, 300.0, 300.0
+
+
+class LocalEvaluator:
+    """The :class:`~engine.workers.protocol.Evaluator` of one machine.
+
+    Builds run ``config.builders`` at a time and never on cores that are timing; each device judges one kernel at a
+    time, and no other process of kernel-tui on this machine uses it meanwhile. ``scratch`` is where builds go when
+    the user's cache directory cannot be written.
+    """
+
+    def __init__(self, config: EvaluationConfig, scratch: Path) -> None:
+        self._config = config
+        self._cache = _writable_cache(scratch)
+        cores = len(os.sched_getaffinity(0))
+        self._threads = config.threads or cores
+        self._builders = asyncio.Semaphore(config.builders or cores)
+        self._sandbox: SandboxReport | None = None
+        self._judges: list[JudgeProcess] = []
+        self._free = asyncio.Condition()
+        self._busy: set[JudgeProcess] = set()
+        self._headers: dict[str, str] = {}
+        self._devices: tuple[DeviceFact, ...] = ()
+        self._closing = False
+
+    async def start(self) -> tuple[DeviceFact, ...]:
+        self._devices = self._choose_devices()
+        try:
+            compiler_of(FORM_OF_DEVICE[self._devices[0].kind])
+        except NoCompiler as error:
+            raise EvaluationError(str(error)) from None
+        if self._config.sandbox != "off":
+            self._sandbox = await asyncio.to_thread(self._probe)
+        self._judges = [JudgeProcess(self._settings(device)) for device in self._devices]
+        return self._devices
+
+    @property
+    def sandbox(self) -> str:
+        return describe(self._sandbox) if self._sandbox is not None else "off (as configured)"
+
+    async def measure_device(self, device: DeviceFact) -> DeviceFact:
+        judge = next(judge for judge in self._judges if judge.settings.device_id == device.id)
+        async with self._take(None, judge):
+            answer = await judge.ask(messages.Measure(), _OPEN_S, _ignore)
+        assert isinstance(answer, messages.Measured)
+        return replace(device, bandwidth_gbs=answer.bandwidth_gbs, peak_gflops=answer.peak_gflops)
+
+    async def open(self, problem: ProblemSpec, header: str) -> Opened:
+        self._headers[problem.id] = header
+        async with self._take(problem.id) as judge:
+            opened = await self._open_in(judge, problem)
+        return Opened(opened.eager, opened.floor_ms)
+
+    async def evaluate(
+        self, problem: ProblemSpec, form: Form, source: str, on_stage: Callable[[Stage], None]
+    ) -> Verdict:
+        on_stage("building")
+        queued = time.monotonic()
+        try:
+            library, report = await self._build(problem, form, source)
+        except (NoCompiler, OSError) as error:
+            return Verdict(status="error", reason=str(error))
+        if library is None:
+            return Verdict(
+                status="build_error",
+                reason=first_error(report),
+                build=report,
+                device=self._devices[0].name,
+                stage_s={"queue": time.monotonic() - queued - report.seconds, "build": report.seconds},
+            )
+        on_stage("waiting")
+        async with self._take(problem.id) as judge:
+            spent = {"queue": time.monotonic() - queued - report.seconds, "build": report.seconds}
+            request = messages.JudgeKernel(problem.id, str(library), report)
+            for last in (False, True):
+                try:
+                    await self._open_in(judge, problem)
+                    answer = await judge.ask(request, _JUDGE_S, on_stage)
+                    break
+                except EvaluationError as error:
+                    if last or self._closing:
+                        return Verdict(status="error", reason=str(error), build=report, device=self._devices[0].name)
+        assert isinstance(answer, messages.Judged)
+        return replace(answer.verdict, stage_s={**spent, **answer.verdict.stage_s})
+
+    async def heat(self, problem: ProblemSpec, kernels: Mapping[str, tuple[Form, str]]) -> tuple[Standing, ...]:
+        libraries = {}
+        for variant, (form, source) in kernels.items():
+            library, report = await self._build(problem, form, source)
+            if library is None:
+                raise EvaluationError(f"{variant} does not build any more: {first_error(report)}")
+            libraries[variant] = str(library)
+        async with self._take(problem.id) as judge:
+            await self._open_in(judge, problem)
+            answer = await judge.ask(messages.RunHeat(problem.id, libraries), _HEAT_S, _ignore)
+        assert isinstance(answer, messages.HeatRun)
+        return answer.standings
+
+    async def compile_baseline(self, problem: ProblemSpec) -> Baseline:
+        async with self._take(problem.id) as judge:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-m",
+                "engine.evaluation.baseline",
+                msgspec.json.encode(judge.settings).decode(),
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                env=child_environment(judge.settings) | self._inductor_environment(),
+            )
+            try:
+                output, _ = await asyncio.wait_for(process.communicate(msgspec.json.encode(problem)), _COMPILE_S)
+            except TimeoutError:
+                return Baseline("compile", failure=f"torch.compile did not end within {_COMPILE_S:g} s")
+            finally:
+                if process.returncode is None:
+                    process.kill()
+                    await process.wait()
+        try:
+            return msgspec.json.decode(output, type=Baseline)
+        except msgspec.MsgspecError:
+            return Baseline("compile", failure=f"torch.compile ended with code {process.returncode}; see engine.log")
+
+    async def close(self) -> None:
+        self._closing = True
+        await asyncio.gather(*(judge.stop() for judge in self._judges))
+
+    # Devices and judges
+
+    def _choose_devices(self) -> tuple[DeviceFact, ...]:
+        """The configured devices; ``auto``: all GPUs of the first one's kind if there is a CUDA compiler, else the CPU."""
+        found = discover()
+        gpus = [device for device in found if device.kind == "cuda"]
+        cpu = [device for device in found if device.kind == "cpu"]
+        chosen: list[DeviceFact] = []
+        for name in self._config.devices:
+            if name == "cpu":
+                chosen += cpu
+            elif name == "auto":
+                with contextlib.suppress(NoCompiler):
+                    compiler_of("cu")
+                    chosen += [gpu for gpu in gpus if gpu.name == gpus[0].name]
+                chosen = chosen or cpu
+            else:
+                index = int(name.partition(":")[2] or 0)
+                if index >= len(gpus):
+                    there = f"{len(gpus)} NVIDIA device(s)" if gpus else "no NVIDIA device"
+                    raise EvaluationError(
+                        f'evaluation.device = {name!r}: this machine has {there}; try "auto" or "cpu"'
+                    )
+                chosen.append(gpus[index])
+        if len({device.kind for device in chosen}) > 1:
+            raise EvaluationError("evaluation.device mixes CPU and GPU; a session judges on one kind of device")
+        return tuple(chosen)
+
+    def _probe(self) -> SandboxReport:
+        try:
+            report = probe()
+        except RunnerEnded as ended:
+            if self._config.sandbox == "require":
+                raise EvaluationError(f'evaluation.sandbox = "require": {ended}') from None
+            return SandboxReport((), ("namespaces", "Landlock", "seccomp"))
+        if report.missing and self._config.sandbox == "require":
+            raise EvaluationError(
+                f'evaluation.sandbox = "require", but this machine refuses {", ".join(report.missing)}; '
+                'see kernel-tui doctor, or set it to "auto"'
+            )
+        return report
+
+    def _settings(self, device: DeviceFact) -> JudgeSettings:
+        limit = self._config.memory_limit
+        return JudgeSettings(
+            kind=device.kind,
+            device_id=device.id,
+            device_name=device.name,
+            threads=self._threads,
+            trials=self._config.trials,
+            max_pairs=self._config.max_pairs,
+            deadline_s=self._config.deadline_s,
+            memory_bytes=0 if limit == "auto" else limit,
+            tolerance_fp32=self._config.tolerance_for("float32"),
+            tolerance_other=self._config.tolerance_for("float16"),
+            isolate=self._sandbox is not None,
+        )
+
+    @contextlib.asynccontextmanager
+    async def _take(self, problem: str | None, wanted: JudgeProcess | None = None) -> AsyncIterator[JudgeProcess]:
+        """A judge that is free, one that knows ``problem`` before others."""
+        async with self._free:
+            while not (free := [j for j in self._judges if j not in self._busy and wanted in (None, j)]):
+                await self._free.wait()
+            judge = next((judge for judge in free if problem in judge.opened), free[0])
+            self._busy.add(judge)
+        try:
+            yield judge
+        finally:
+            self._busy.discard(judge)
+            async with self._free:
+                self._free.notify_all()
+
+    async def _open_in(self, judge: JudgeProcess, problem: ProblemSpec) -> messages.ProblemOpened:
+        if problem.id in judge.opened:
+            return messages.ProblemOpened(Baseline("eager"), None)
+        answer = await judge.ask(messages.OpenProblem(problem), _OPEN_S, _ignore)
+        assert isinstance(answer, messages.ProblemOpened)
+        judge.opened.add(problem.id)
+        return answer
+
+    # Builds
+
+    async def _build(self, problem: ProblemSpec, form: Form, source: str) -> tuple[Path | None, BuildReport]:
+        device = self._devices[0]
+        async with self._builders, contextlib.AsyncExitStack() as stack:
+            if device.kind == "cpu":
+                await stack.enter_async_context(shared(device.id))
+            return await build(source, form, self._headers[problem.id], device.arch, self._cache)
+
+    def _inductor_environment(self) -> dict[str, str]:
+        return {
+            "TORCHINDUCTOR_CACHE_DIR": str(self._cache.parent / "inductor"),
+            "TORCHINDUCTOR_COMPILE_THREADS": str(self._threads),
+        }
+
+
+def first_error(report: BuildReport) -> str:
+    """The compiler's first error, or its first line."""
+    lines = [line.strip() for line in report.log.splitlines() if line.strip()]
+    errors = [line for line in lines if "error" in line.lower() or line.startswith("no function")]
+    return (errors or lines or ["the compiler failed without a word"])[0]
+
+
+def _ignore(stage: Stage) -> None:
+    """For requests whose stages interest nobody."""
+
+
+def _writable_cache(scratch: Path) -> Path:
+    wanted = default_cache()
+    try:
+        wanted.mkdir(parents=True, exist_ok=True)
+        if os.access(wanted, os.W_OK) and shutil.disk_usage(wanted).free > 64 << 20:
+            return wanted
+    except OSError:
+        pass
+    return scratch / "builds"
