@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from pathlib import Path
 
 import pytest
 from pydantic import ValidationError
 
-from engine.config import PRESETS, Config, ConfigError, GeminiModel, OpenAIModel, load_config, parse_config, preset_text
+from engine.config import (
+    PRESETS,
+    BudgetConfig,
+    Config,
+    ConfigError,
+    EvaluationConfig,
+    GeminiModel,
+    OpenAIModel,
+    ReplayModel,
+    SearchConfig,
+    load_config,
+    parse_config,
+    preset_text,
+)
 from engine.toml_lines import key_lines, line_of
 
 ROOT = Path(__file__).parents[2]
@@ -275,3 +289,15 @@ n = 2
     assert ("no", "table") not in lines
     assert line_of(lines, ("rows", 1, "absent")) == 20
     assert line_of(lines, ("absent",)) == 1
+
+
+def test_every_key_is_documented() -> None:
+    text = (ROOT / "docs" / "config.md").read_text()
+    tables = [Config, SearchConfig, BudgetConfig, EvaluationConfig, OpenAIModel, GeminiModel, ReplayModel]
+    keys = {key for table in tables for key in table.model_fields}
+    assert {key for key in keys if f"`{key}`" not in text and f"[{key}]" not in text} == set()
+    written = dict(re.findall(r"(?m)^\| `(\w+)` \| `([^`]+)` \|", text))
+    for table in (Config, SearchConfig, EvaluationConfig):
+        for key, field in table.model_fields.items():
+            if key in written and not isinstance(field.default, Path):
+                assert tomllib.loads(f"value = {written[key]}")["value"] == field.default, key
