@@ -1,0 +1,138 @@
+"""The engine as a background process: how it starts, is refused, fails, and what a person is told."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from engine.events import CommandHandled, EngineStarted, EngineStopped, Stop
+from engine.exit_codes import ExitCode
+from engine.logind import LogoutPolicy, configured_to_kill, surviving
+from engine.service import EngineNotStarted, log_tail, start_engine
+from engine.session import (
+    EngineLock,
+    EventWriter,
+    SessionError,
+    SessionLocked,
+    SessionPaths,
+    SessionReader,
+    create_session,
+    engine_liveness,
+    send_command,
+    summarize,
+)
+
+BROKEN = "problems = ['builtin:quickstart/softmax']\n[search]\nruonds = 3\n"
+
+
+@pytest.fixture
+def broken(tmp_path: Path) -> SessionPaths:
+    """A session whose frozen configuration somebody has damaged, so that its engine ends at once."""
+    return create_session(tmp_path, "broken", BROKEN, "config.toml", 0)
+
+
+def ended(paths: SessionPaths, within_s: float = 60) -> None:
+    deadline = time.monotonic() + within_s
+    while engine_liveness(paths).running:
+        assert time.monotonic() < deadline, log_tail(paths, 50)
+        time.sleep(0.05)
+
+
+def test_an_engine_that_fails_says_why_in_its_session_its_lock_and_its_log(broken: SessionPaths) -> None:
+    pid = start_engine(broken)
+    ended(broken)
+    with SessionReader(broken) as reader:
+        _, started, stopped = (recorded.event for recorded in reader.read())
+        beat = reader.heartbeat()
+    assert isinstance(started, EngineStarted)
+    assert (started.pid, started.resumed) == (pid, False)
+    assert isinstance(stopped, EngineStopped)
+    assert stopped.reason == "error"
+    assert "ruonds" in stopped.message
+    assert "\n" not in stopped.message
+    assert beat is None or beat.pid == pid
+    living = engine_liveness(broken)
+    assert (living.exit_code, living.message) == (ExitCode.USAGE, stopped.message)
+    assert "ruonds" in log_tail(broken)
+    assert summarize(broken).state == "stopped"
+
+
+def test_an_engine_can_be_started_again_and_counts_as_resumed(broken: SessionPaths) -> None:
+    for _ in range(2):
+        start_engine(broken)
+        ended(broken)
+    with SessionReader(broken) as reader:
+        starts = [r.event.resumed for r in reader.read() if isinstance(r.event, EngineStarted)]
+    assert starts == [False, True]
+
+
+def test_a_stop_that_the_last_engine_did_not_live_to_see_does_not_stop_the_next(broken: SessionPaths) -> None:
+    number = send_command(broken, Stop(), "cli")
+    start_engine(broken)
+    ended(broken)
+    with SessionReader(broken) as reader:
+        answer = reader.handled(number)
+    assert answer is not None
+    assert isinstance(answer.event, CommandHandled)
+    assert (answer.event.ok, answer.event.message) == (False, "the engine had ended before it read this")
+
+
+def test_a_second_engine_is_refused_before_it_starts(broken: SessionPaths) -> None:
+    lock = EngineLock(broken)
+    with pytest.raises(SessionLocked, match="already searching"):
+        start_engine(broken)
+    lock.release()
+
+
+def test_an_engine_started_by_hand_on_a_taken_session_ends_with_its_exit_code(broken: SessionPaths) -> None:
+    lock = EngineLock(broken)
+    command = [sys.executable, "-m", "engine.service", str(broken.directory)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=Path(__file__).parents[2])
+    assert done.returncode == ExitCode.SESSION_LOCKED
+    assert "already searching" in done.stderr
+    lock.release()
+
+
+def test_a_missing_session_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SessionError, match="no such session"):
+        start_engine(SessionPaths(tmp_path / "nowhere"))
+
+
+def test_an_engine_that_cannot_take_its_lock_tells_the_end_of_its_log(broken: SessionPaths) -> None:
+    broken.lock.mkdir()  # in the way, also of root
+    with pytest.raises(EngineNotStarted, match=r"engine\.lock: Is a directory") as caught:
+        start_engine(broken)
+    assert caught.value.exit_code is ExitCode.STORAGE
+
+
+def test_an_engine_without_a_word_is_said_to_have_died(broken: SessionPaths) -> None:
+    writer = EventWriter(broken)
+    writer.append(EngineStarted(pid=1, host="h", version="1", resumed=False, devices=(), sandbox=""))
+    writer.close()
+    assert summarize(broken).state == "died"
+
+
+# Logging out
+
+
+def test_drop_ins_of_logind_override_its_configuration(tmp_path: Path) -> None:
+    main, drop = tmp_path / "logind.conf", tmp_path / "kill.conf"
+    main.write_text("[Login]\n#KillUserProcesses=no\nKillExcludeUsers=root admin\n")
+    drop.write_text("[Login]\nKillUserProcesses=yes\n")
+    assert not configured_to_kill([main], "ann")
+    assert configured_to_kill([main, drop], "ann")
+    assert not configured_to_kill([main, drop], "admin")
+
+
+def test_an_engine_gets_a_scope_only_where_logout_would_kill_it() -> None:
+    command = ["python", "-m", "engine.service"]
+    assert surviving(command, LogoutPolicy(False)) == command
+    assert surviving(command, LogoutPolicy(True, scope=False)) == command
+    assert surviving(command, LogoutPolicy(True, scope=True))[-3:] == command
+    assert LogoutPolicy(False).advice is None
+    assert "enable-linger" in (LogoutPolicy(True, scope=True).advice or "")
+    assert "ends with the login" in (LogoutPolicy(True).advice or "")
