@@ -59,20 +59,22 @@ def test_the_wheel_works_away_from_the_checkout(wheel: zipfile.ZipFile, tmp_path
     installed = tmp_path / "installed"
     wheel.extractall(installed)
     code = """
-from importlib import resources
-import engine, problems
+from pathlib import Path
+import engine
 from engine.config import PRESETS, parse_config, preset_text
+from engine.problem.catalog import resolve
 for preset in PRESETS:
-    for problem in parse_config(preset_text(preset), "config.toml").problems:
-        assert resources.files("problems").joinpath(problem.removeprefix("builtin:") + ".py").is_file(), problem
-print(engine.__file__)
+    for file in resolve(parse_config(preset_text(preset), "config.toml").problems, Path.cwd()):
+        print(file.path)
 """
     environment = {**os.environ, "PYTHONPATH": str(installed), "PYTHONDONTWRITEBYTECODE": "1"}
     ran = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60
     )
     assert ran.returncode == 0, ran.stderr
-    assert Path(ran.stdout.strip()).is_relative_to(installed)
+    files = [Path(line) for line in ran.stdout.splitlines()]
+    assert len(files) == 4 + 8 + 10
+    assert all(file.is_relative_to(installed) for file in files)
 
 
 def test_every_dependency_is_pinned_to_a_version_it_allows() -> None:
