@@ -27,8 +27,8 @@ LOG_LINES = 2000
 class SessionState:
     """Everything that a session is, at event ``seq``.
 
-    ``flight`` (variants without a verdict, oldest first) and ``below`` (node -> the ideas or variants right under it)
-    are indexes, so that a monitor may ask often.
+    ``flight`` (variants without a verdict, oldest first), ``below`` (node -> the ideas or variants right under it) and
+    ``derived`` (variant -> the variants written from it) are indexes, so that a monitor may ask often.
     """
 
     name: str = ""
@@ -48,6 +48,7 @@ class SessionState:
     variants: dict[str, VariantState] = field(default_factory=dict)
     flight: dict[str, None] = field(default_factory=dict)
     below: dict[str, list[str]] = field(default_factory=dict)
+    derived: dict[str, list[str]] = field(default_factory=dict)
     pruned: set[str] = field(default_factory=set)
     pinned: set[str] = field(default_factory=set)
     paused: bool = False
@@ -224,6 +225,8 @@ def _variant_written(state: SessionState, event: ev.VariantWritten, time: float)
     )
     state.flight[event.variant] = None
     state.below.setdefault(event.idea, []).append(event.variant)
+    if event.parent is not None:
+        state.derived.setdefault(event.parent, []).append(event.variant)
     if (problem := state.problems.get(event.problem)) is not None:
         problem.variants.append(event.variant)
     if (round_ := _round(state, event.problem, event.round)) is not None:
