@@ -14,7 +14,7 @@ import os
 import resource
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -78,6 +78,8 @@ def inspect_file(path: str | Path, problem_id: str) -> ProblemSpec:
         traced = tracing.trace(built, mode)
     except tracing.DATA_DEPENDENT:
         refusal = refusal or "its shapes or its control flow depend on the values of its inputs"
+    except tracing.TooLongToTraceError as error:
+        refusal = refusal or str(error)
     except NotImplementedError as error:
         refusal = refusal or f"it uses an operator that cannot be traced without data ({str(error).splitlines()[0]})"
     spec = ProblemSpec(
@@ -248,6 +250,20 @@ def _confine(parent: int | None) -> None:
             sys.exit("the engine ended before inspection began")
 
 
+def _prepare() -> Callable[[Job], ProblemFailure] | None:
+    """Import what inspection needs, so that no file's limit pays for it; what to answer if that fails."""
+    try:
+        import torch
+
+        import engine.problem.graph
+        import engine.problem.trace  # noqa: F401
+    except ImportError as error:
+        message = f"PyTorch cannot be imported: {' '.join(str(error).split())[:300]}"
+        return lambda job: ProblemFailure(job.id, job.path, message, "reinstall it: pip install torch")
+    torch.set_num_threads(1)
+    return None
+
+
 def main(argv: list[str]) -> int:
     """``[--parent PID] [--limit SECONDS] (--jobs | PATH ...)``; ``--jobs`` reads a JSON list of jobs from stdin."""
     import argparse
@@ -268,11 +284,10 @@ def main(argv: list[str]) -> int:
     # What a problem file prints goes to standard error, also from C: standard output is the protocol.
     results = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
-    import torch
-
-    torch.set_num_threads(1)
+    broken = _prepare()
     for index, job in enumerate(jobs):
-        results.write(msgspec.json.encode(_inspect_job(index, job, options.limit)) + b"\n")
+        answer = _inspect_job(index, job, options.limit) if broken is None else Inspected(index, failure=broken(job))
+        results.write(msgspec.json.encode(answer) + b"\n")
         results.flush()
     return 0
 

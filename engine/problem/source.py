@@ -77,7 +77,7 @@ def line_in(error: BaseException, path: str) -> int | None:
     """The innermost line of ``path`` that ``error`` came through."""
     if isinstance(error, SyntaxError) and error.filename == path:
         return error.lineno
-    if isinstance(error, ProblemFileError):
+    if isinstance(error, ProblemFileError) and error.line is not None:
         return error.line
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]
     return lines[-1] if lines else None

@@ -13,6 +13,7 @@ from torch.func import functional_call, functionalize
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from engine.problem.model import OnDevice, build_model, flatten, named_weights, output_leaves
 from engine.problem.source import ProblemModule
@@ -21,6 +22,30 @@ DATA_DEPENDENT = (DataDependentOutputException, DynamicOutputShapeException, Gua
 _ALIASES = frozenset(
     {torch.ops.aten.detach.default, torch.ops.aten.alias.default, torch.ops.aten.lift_fresh_copy.default}
 )
+
+
+_MAX_OPERATORS = 10_000
+
+
+class TooLongToTraceError(Exception):
+    """The model runs more operators than a graph may hold, as an unrolled recurrent network does."""
+
+    def __init__(self) -> None:
+        super().__init__(f"it runs more than {_MAX_OPERATORS} operators")
+
+
+class _Limit(TorchDispatchMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self._left = _MAX_OPERATORS
+
+    def __torch_dispatch__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        self._left -= 1
+        if self._left < 0:
+            raise TooLongToTraceError
+        return func(*args, **(kwargs or {}))
 
 
 class Built(Struct, frozen=True):
@@ -96,7 +121,10 @@ def _convert(model: nn.Module, mode: FakeTensorMode) -> None:
 
 
 def trace(built: Built, mode: FakeTensorMode) -> Traced:
-    """Run ``forward`` once over fake tensors, in train mode as KernelBench does. Raises what forward raises."""
+    """Run ``forward`` once over fake tensors, in train mode as KernelBench does.
+
+    Raises what forward raises, and ``TooLongToTraceError``.
+    """
     names = [name for name, _, _ in built.weights]
     count = len(built.tensors)
     outputs: list[Any] = []
@@ -111,7 +139,7 @@ def trace(built: Built, mode: FakeTensorMode) -> Traced:
         return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
 
     weights = [tensor.detach() for _, tensor, _ in built.weights]
-    with mode, OnDevice("cpu"), torch.no_grad():
+    with mode, OnDevice("cpu"), _Limit(), torch.no_grad():
         functional: Callable[..., Any] = functionalize(forward, remove="mutations")
         graph = make_fx(functional)(*built.tensors, *weights).graph
     placeholders = [node for node in graph.nodes if node.op == "placeholder"]

@@ -1,0 +1,229 @@
+"""What inspection derives from problem files, small and enormous."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from engine.problem.inspect import inspect_file
+from engine.problem.spec import ProblemSpec, ScalarSpec
+
+HEAD = "import torch\nfrom torch import nn\nfrom torch.nn import functional as F\n"
+
+
+def inspected(tmp_path: Path, body: str, inputs: str, init: str = "[]") -> ProblemSpec:
+    """The specification of a file whose Model has ``body`` and whose functions return ``inputs`` and ``init``."""
+    path = tmp_path / "case.py"
+    model = "class Model(nn.Module):\n" + textwrap.indent(textwrap.dedent(body), "    ")
+    functions = f"\ndef get_inputs():\n    return {inputs}\n\ndef get_init_inputs():\n    return {init}\n"
+    path.write_text(HEAD + model + functions)
+    return inspect_file(path, "case")
+
+
+def targets(spec: ProblemSpec) -> list[str]:
+    assert spec.graph is not None
+    return [node.target for node in spec.graph if node.op == "call"]
+
+
+def test_a_problem_of_a_terabyte_needs_no_memory(tmp_path: Path) -> None:
+    spec = inspected(
+        tmp_path, "def forward(self, x):\n    return torch.softmax(x, dim=1)", "[torch.rand(1_000_000, 500_000)]"
+    )
+
+    assert spec.c_refusal is None
+    assert [(t.name, t.role, t.dtype, t.shape) for t in spec.tensors] == [
+        ("x", "input", "float32", (1_000_000, 500_000)),
+        ("out", "output", "float32", (1_000_000, 500_000)),
+    ]
+    assert spec.floor_bytes == 2 * 4 * 1_000_000 * 500_000
+    assert targets(spec) == ["aten._softmax.default"]
+
+
+def test_parameters_get_their_state_dict_names(tmp_path: Path) -> None:
+    spec = inspected(
+        tmp_path,
+        """
+        def __init__(self, features, eps):
+            super().__init__()
+            self.block = nn.Sequential(nn.Linear(features, 20), nn.LayerNorm(20, eps=eps))
+        def forward(self, x):
+            return self.block(x)
+        """,
+        "[torch.rand(7, 30)]",
+        "[30, 1e-3]",
+    )
+
+    assert [(t.name, t.source_name) for t in spec.weights] == [
+        ("block_0_weight", "block.0.weight"),
+        ("block_0_bias", "block.0.bias"),
+        ("block_1_weight", "block.1.weight"),
+        ("block_1_bias", "block.1.bias"),
+    ]
+    assert spec.scalars == (ScalarSpec("features", "long long", 30), ScalarSpec("eps", "double", 1e-3))
+    assert spec.flops is not None and spec.flops >= 2 * 7 * 30 * 20
+    assert targets(spec) == ["aten.t.default", "aten.addmm.default", "aten.native_layer_norm.default"]
+
+
+def test_batch_norm_in_training_mode_mutates_its_statistics(tmp_path: Path) -> None:
+    spec = inspected(
+        tmp_path,
+        """
+        def __init__(self):
+            super().__init__()
+            self.bn = nn.BatchNorm2d(5)
+        def forward(self, x):
+            return self.bn(x)
+        """,
+        "[torch.rand(2, 5, 9, 9)]",
+    )
+
+    assert spec.c_refusal is None
+    mutated = {t.source_name for t in spec.weights if t.mutated}
+    assert mutated == {"bn.running_mean", "bn.running_var", "bn.num_batches_tracked"}
+
+
+def test_buffers_outside_the_state_dict_and_plain_tensors_reach_the_kernel(tmp_path: Path) -> None:
+    spec = inspected(
+        tmp_path,
+        """
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("mask", torch.ones(6), persistent=False)
+            self.table = torch.arange(6.0)
+        def forward(self, x):
+            return x * self.mask + self.table
+        """,
+        "[torch.rand(3, 6)]",
+    )
+
+    assert [(t.name, t.role) for t in spec.weights] == [("mask", "buffer"), ("table", "buffer")]
+
+
+def test_several_inputs_outputs_and_scalars(tmp_path: Path) -> None:
+    spec = inspected(
+        tmp_path,
+        """
+        def forward(self, x, s, pair):
+            return x * s, (pair[0] + 1, pair[1])
+        """,
+        "[torch.rand(4), 2.5, [torch.rand(2), torch.rand(3)]]",
+    )
+
+    assert [t.name for t in spec.inputs] == ["x", "pair_0", "pair_1"]
+    assert spec.scalars == (ScalarSpec("s", "double", 2.5),)
+    assert [(t.name, t.shape) for t in spec.outputs] == [("out0", (4,)), ("out1", (2,)), ("out2", (3,))]
+
+
+def test_names_that_cplusplus_keeps_are_renamed(tmp_path: Path) -> None:
+    spec = inspected(
+        tmp_path,
+        "def forward(self, int, out, workspace):\n    return int + out + workspace",
+        "[torch.rand(4), torch.rand(4), torch.rand(4)]",
+    )
+
+    assert spec.c_refusal is None
+    assert [t.name for t in spec.tensors] == ["int_", "out", "workspace_", "out_v2"]
+
+
+def test_the_same_tensor_passed_twice_is_two_arguments(tmp_path: Path) -> None:
+    spec = inspected(tmp_path, "def forward(self, a, b):\n    return a - b", "[torch.rand(4)] * 2")
+
+    assert spec.graph is not None
+    assert spec.graph[2].args == ({"ref": "a"}, {"ref": "b"})
+
+
+def test_a_file_that_names_cuda_is_inspected_without_one(tmp_path: Path) -> None:
+    spec = inspected(
+        tmp_path,
+        "def forward(self, x):\n    return x.cuda() + torch.ones(8, device='cuda').to('cuda:0')",
+        "[torch.rand(8, device='cuda', dtype=torch.float16)]",
+    )
+
+    assert spec.c_refusal is None
+    assert spec.inputs[0].dtype == "float16"
+
+
+def test_in_place_updates_of_temporaries_become_functional(tmp_path: Path) -> None:
+    spec = inspected(
+        tmp_path, "def forward(self, x):\n    y = x * 2\n    y += 1\n    return y.relu_()", "[torch.rand(8)]"
+    )
+
+    assert targets(spec) == ["aten.mul.Tensor", "aten.add.Tensor", "aten.relu.default"]
+
+
+def test_infinity_survives_json(tmp_path: Path) -> None:
+    spec = inspected(
+        tmp_path, "def forward(self, x):\n    return x.masked_fill(x > 0, float('-inf'))", "[torch.rand(8)]"
+    )
+
+    assert spec.graph is not None
+    assert spec.graph[-2].args[-1] == "-inf"
+
+
+def test_a_constructor_that_reads_values_is_run_for_real(tmp_path: Path) -> None:
+    spec = inspected(
+        tmp_path,
+        """
+        def __init__(self):
+            super().__init__()
+            rates = [rate.item() for rate in torch.linspace(0, 1, 3)]
+            self.layers = nn.ModuleList(nn.Linear(4, 4) for _ in rates)
+        def forward(self, x):
+            for layer in self.layers:
+                x = layer(x)
+            return x
+        """,
+        "[torch.rand(2, 4)]",
+    )
+
+    assert spec.c_refusal is None
+    assert len(spec.weights) == 6
+
+
+def test_a_gather_needs_only_the_rows_it_selects(tmp_path: Path) -> None:
+    spec = inspected(
+        tmp_path,
+        """
+        def __init__(self):
+            super().__init__()
+            self.table = nn.Embedding(1_000_000, 10)
+        def forward(self, i):
+            return self.table(i)
+        """,
+        "[torch.randint(0, 1000, (50,))]",
+    )
+
+    assert spec.floor_bytes == 50 * 8 + 2 * 50 * 10 * 4
+
+
+@pytest.mark.parametrize(
+    ("body", "inputs", "reason"),
+    [
+        ("def forward(self, x):\n    return F.dropout(x, 0.5, training=self.training)", "[torch.rand(4)]", "random"),
+        ("def forward(self, x):\n    return x + torch.randn(4)", "[torch.rand(4)]", "random"),
+        ("def forward(self, x):\n    return x, 3", "[torch.rand(4)]", "not a tensor"),
+        (
+            "def forward(self, x):\n    for _ in range(20_000):\n        x = x + 1\n    return x",
+            "[torch.rand(4)]",
+            "more than 10000 operators",
+        ),
+        ("def forward(self, x):\n    return x[x > 0]", "[torch.rand(4)]", "depend on the values"),
+        ("def forward(self, x):\n    return x if x.sum() > 0 else -x", "[torch.rand(4)]", "depend on the values"),
+        ("def forward(self, x):\n    return x + 1", "[torch.rand(4, 5).T]", "not contiguous"),
+        ("def forward(self, x):\n    return x.add_(1)", "[torch.rand(4)]", "input `x` in place"),
+        ("def forward(self, x):\n    return x * 2", "[torch.rand(4, dtype=torch.complex64)]", "complex64"),
+        ("def forward(self, x, d):\n    return x", "[torch.rand(4), object()]", "neither a tensor nor a number"),
+    ],
+)
+def test_what_has_no_c_form_says_why(tmp_path: Path, body: str, inputs: str, reason: str) -> None:
+    spec = inspected(tmp_path, body, inputs)
+
+    assert spec.c_refusal is not None and reason in spec.c_refusal
+
+
+def test_dropout_of_nothing_is_no_draw(tmp_path: Path) -> None:
+    body = "def forward(self, x):\n    return F.dropout(x, 0.0, training=True) * 2"
+
+    assert inspected(tmp_path, body, "[torch.rand(4)]").c_refusal is None
