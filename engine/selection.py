@@ -72,7 +72,9 @@ def beam(candidates: Sequence[Candidate], *, round_number: int, width: int) -> S
         )
     for one in ranked:
         if one.pinned:
-            why[one.variant] = f"pinned by hand, {_ms(one.ms)}" + (f"; {why[one.variant]}" if one.variant in why else "")
+            why[one.variant] = f"pinned by hand, {_ms(one.ms)}" + (
+                f"; {why[one.variant]}" if one.variant in why else ""
+            )
     survivors = tuple(Carried(one.variant, why[one.variant]) for one in ranked if one.variant in why)
     dropped = tuple(
         Carried(one.variant, _why_dropped(one, best, fastest, width)) for one in ranked if one.variant not in why

@@ -8,6 +8,7 @@ import os
 import platform
 import time
 from collections.abc import Coroutine, Iterable
+from importlib.util import find_spec
 from typing import Any
 
 from engine import __version__
@@ -72,6 +73,8 @@ async def run_search(
     scratch = paths.directory / "scratch"
     evaluator: Evaluator = LocalEvaluator(config.evaluation, scratch)
     try:
+        if find_spec("torch") is None:
+            raise NoTools("PyTorch is not installed, so no reference can run; install it: pip install torch")
         try:
             devices = await evaluator.start()
         except EvaluationError as error:

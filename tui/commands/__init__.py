@@ -1,0 +1,1 @@
+"""The commands of ``kernel-tui``, one file per group. Nothing but click is imported before a command runs."""

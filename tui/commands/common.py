@@ -1,0 +1,110 @@
+"""What the commands share: errors as one line with an exit code, sessions by name, JSON lines."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from engine.exit_codes import ExitCode
+
+if TYPE_CHECKING:
+    from engine.session import SessionPaths
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Failure(Exception):
+    """An error for the person: one line and an exit code."""
+
+    def __init__(self, message: str, exit_code: ExitCode = ExitCode.FAILURE) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
+@contextlib.contextmanager
+def shown_errors() -> Iterator[None]:
+    """Turn errors meant for people into their line on stderr and their exit code; others keep their traceback."""
+    try:
+        yield
+    except click.exceptions.Exit as error:
+        sys.exit(error.exit_code)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(ExitCode.USAGE)
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("interrupted", err=True)
+        sys.exit(ExitCode.INTERRUPTED)
+    except BrokenPipeError:
+        # Whoever read our output has left. Nothing more can be said; keep Python from trying at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(ExitCode.FAILURE)
+    except Exception as error:
+        code = _exit_code(error)
+        if code is None:
+            raise
+        click.echo(f"error: {error}", err=True)
+        sys.exit(code)
+
+
+def _exit_code(error: Exception) -> ExitCode | None:
+    """The code of an error that is meant for people, None for a fault of ours."""
+    if (code := getattr(error, "exit_code", None)) is not None:
+        return ExitCode(code)
+    # By name, so that no module has to be imported for an error that did not happen.
+    names = {kind.__name__ for kind in type(error).__mro__}
+    if names & {"ConfigError", "CatalogError", "HeaderError"}:
+        return ExitCode.USAGE
+    if "NoCompiler" in names:
+        return ExitCode.NO_TOOLS
+    return ExitCode.FAILURE if "EvaluationError" in names else None
+
+
+def sessions_option(command: F) -> F:
+    """``--sessions DIRECTORY``: where sessions lie."""
+    return click.option(
+        "--sessions",
+        "root",
+        type=click.Path(file_okay=False, path_type=Path),
+        default=Path("sessions"),
+        envvar="KERNEL_TUI_SESSIONS",
+        show_default=True,
+        help="Directory of sessions.",
+    )(command)
+
+
+def session_argument(command: F) -> F:
+    """``SESSION``: a session's name, or the path of its directory."""
+    return click.argument("session", shell_complete=_complete_session)(command)
+
+
+def json_option(command: F) -> F:
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON for a script.")(command)
+
+
+def _complete_session(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+    root = Path(ctx.params.get("root") or os.environ.get("KERNEL_TUI_SESSIONS") or "sessions")
+    return sorted(found.parent.name for found in root.glob(f"{incomplete}*/session.db"))
+
+
+def find(root: Path, session: str) -> SessionPaths:
+    """The session's files. Raises SessionMissing."""
+    from engine.session import find_session
+
+    return find_session(root, session)
+
+
+def print_json(value: object) -> None:
+    """One line of JSON."""
+    import msgspec
+
+    click.echo(msgspec.json.encode(value).decode())
+
+
+def count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -1,0 +1,208 @@
+"""Commands about one kernel, without a session: judge it, compare two, build it for a GPU that is not here."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from engine.exit_codes import ExitCode
+from tui.commands.common import Failure, json_option, print_json
+
+if TYPE_CHECKING:
+    from engine.config import EvaluationConfig
+    from engine.problem.spec import Form, ProblemSpec
+    from engine.verdict import BuildReport, Standing, Verdict
+    from engine.workers.protocol import Opened
+
+_PROBLEM = click.option("--problem", required=True, help="A .py file, or builtin:quickstart/softmax.")
+_CONFIG = click.option(
+    "--config", "config_path", type=click.Path(path_type=Path), help="Take [evaluation] from this file."
+)
+_DEVICE = click.option("--device", help="auto, cpu, cuda or cuda:1.  [default: as the config says, else auto]")
+
+
+@click.command("eval")
+@click.argument("kernel", type=click.Path(path_type=Path))
+@_PROBLEM
+@_CONFIG
+@_DEVICE
+@json_option
+def evaluate(kernel: Path, problem: str, config_path: Path | None, device: str | None, as_json: bool) -> None:
+    """Judge KERNEL (.cpp, .cu or .py): is it correct, how fast, and on what evidence.
+
+    Exits with 0 if it is correct, with 8 if not.
+    """
+    source, form = read_kernel(kernel), form_of(kernel)
+    config = _evaluation_config(config_path, device)
+
+    async def judge() -> tuple[Opened, list[Verdict], tuple[Standing, ...]]:
+        return await _judge(config, await _inspect(problem), {kernel.name: (form, source)}, heat=False)
+
+    _, verdicts, _ = asyncio.run(judge())
+    if as_json:
+        print_json(verdicts[0])
+    else:
+        from tui.tables import print_verdict
+
+        print_verdict(kernel.name, verdicts[0])
+    if not verdicts[0].correct:
+        sys.exit(ExitCode.NOTHING_CORRECT)
+
+
+@click.command()
+@click.argument("first", type=click.Path(path_type=Path))
+@click.argument("second", type=click.Path(path_type=Path))
+@_PROBLEM
+@_CONFIG
+@_DEVICE
+@json_option
+def compare(
+    first: Path, second: Path, problem: str, config_path: Path | None, device: str | None, as_json: bool
+) -> None:
+    """Time two kernels side by side, after judging both.
+
+    Exits with 8 if one is not correct.
+    """
+    names = [str(first), str(second)] if first.name == second.name else [first.name, second.name]
+    if first == second:
+        names = [f"{first} (a)", f"{first} (b)"]
+    kernels = {name: (form_of(path), read_kernel(path)) for name, path in zip(names, (first, second), strict=True)}
+    config = _evaluation_config(config_path, device)
+
+    async def judge() -> tuple[Opened, list[Verdict], tuple[Standing, ...]]:
+        return await _judge(config, await _inspect(problem), kernels, heat=True)
+
+    _, verdicts, standings = asyncio.run(judge())
+    if as_json:
+        print_json({"verdicts": dict(zip(names, verdicts, strict=True)), "standings": standings})
+    else:
+        from tui.tables import print_comparison
+
+        print_comparison(dict(zip(names, verdicts, strict=True)), standings)
+    if not all(verdict.correct for verdict in verdicts):
+        sys.exit(ExitCode.NOTHING_CORRECT)
+
+
+@click.command()
+@click.argument("kernel", type=click.Path(path_type=Path))
+@_PROBLEM
+@click.option("--arch", default="sm_90a", show_default=True, help="For .cu: the one architecture to build for.")
+@click.option("--output", type=click.Path(path_type=Path, dir_okay=False), help="Keep the shared library here.")
+@json_option
+def build(kernel: Path, problem: str, arch: str, output: Path | None, as_json: bool) -> None:
+    """Compile KERNEL as a search would, without running it. Needs no GPU."""
+    source, form = read_kernel(kernel), form_of(kernel)
+    if form == "py":
+        raise Failure(f"{kernel}: a .py kernel is not compiled; judge it with kernel-tui eval", ExitCode.USAGE)
+
+    async def compile_it() -> BuildReport:
+        import shutil
+
+        from engine.evaluation.build import build as run_build
+        from engine.problem.header import derive_header
+
+        header = derive_header(await _inspect(problem), form)
+        with tempfile.TemporaryDirectory(prefix="kernel-tui-build-") as scratch:
+            library, report = await run_build(source, form, header, arch, Path(scratch))
+            if library is not None and output is not None:
+                shutil.copyfile(library, output)
+        return report
+
+    report = asyncio.run(compile_it())
+    if as_json:
+        print_json(report)
+    else:
+        from tui.tables import print_build
+
+        print_build(kernel.name, report)
+        if report.ok and output is not None:
+            click.echo(f"written to {output}")
+    if not report.ok:
+        sys.exit(ExitCode.FAILURE)
+
+
+def read_kernel(path: Path) -> str:
+    """A kernel's source. Raises Failure with the reason in words."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise Failure(f"{path}: is not UTF-8 text (byte {error.start})", ExitCode.USAGE) from None
+    except OSError as error:
+        raise Failure(f"{path}: cannot be read: {error.strerror}", ExitCode.USAGE) from None
+
+
+def form_of(path: Path) -> Form:
+    """The form that a file's name tells. Raises Failure."""
+    from engine.problem.spec import FORM_OF_SUFFIX
+
+    if (form := FORM_OF_SUFFIX.get(path.suffix)) is None:
+        raise Failure(f"{path}: a kernel is a .cpp, .cu or .py file", ExitCode.USAGE)
+    return form
+
+
+def _evaluation_config(config_path: Path | None, device: str | None) -> EvaluationConfig:
+    from engine.config import EvaluationConfig, load_config
+
+    config = load_config(config_path).evaluation if config_path is not None else EvaluationConfig()
+    if device is None:
+        return config
+    try:
+        return EvaluationConfig.model_validate({**config.model_dump(), "device": device})
+    except ValueError:
+        raise Failure(
+            f'--device {device}: no such device, allowed: "auto", "cpu", "cuda", "cuda:1"', ExitCode.USAGE
+        ) from None
+
+
+async def _inspect(problem: str) -> ProblemSpec:
+    """The one problem that ``problem`` names. Raises CatalogError and Failure."""
+    from engine.problem.catalog import inspect_files, resolve
+    from engine.problem.spec import ProblemSpec
+
+    files = resolve([problem], Path.cwd())
+    if len(files) != 1:
+        raise Failure(f"{problem}: names {len(files)} problems; name one", ExitCode.USAGE)
+    answer = (await inspect_files(files))[0]
+    if not isinstance(answer, ProblemSpec):
+        code = ExitCode.NO_TOOLS if "PyTorch is not installed" in str(answer) else ExitCode.USAGE
+        raise Failure(str(answer), code)
+    return answer
+
+
+async def _judge(
+    config: EvaluationConfig, problem: ProblemSpec, kernels: dict[str, tuple[Form, str]], *, heat: bool
+) -> tuple[Opened, list[Verdict], tuple[Standing, ...]]:
+    """Judge each kernel in turn and, if all are correct and ``heat`` is wanted, time them side by side."""
+    from engine.problem.header import derive_header
+    from engine.problem.spec import FORM_OF_DEVICE
+    from engine.workers.local import LocalEvaluator
+    from engine.workers.protocol import EvaluationError
+
+    with tempfile.TemporaryDirectory(prefix="kernel-tui-eval-") as scratch:
+        evaluator = LocalEvaluator(config, Path(scratch))
+        try:
+            try:
+                device = (await evaluator.start())[0]
+            except EvaluationError as error:
+                raise Failure(str(error), ExitCode.NO_TOOLS) from error
+            allowed = FORM_OF_DEVICE[device.kind]
+            for name, (form, _) in kernels.items():
+                if form not in (allowed, "py"):
+                    raise Failure(f"{name}: {device.name} runs .{allowed} and .py kernels", ExitCode.USAGE)
+            form = next(iter(kernels.values()))[0]
+            await evaluator.measure_device(device)
+            opened = await evaluator.open(problem, "" if form == "py" else derive_header(problem, form))
+            verdicts = [
+                await evaluator.evaluate(problem, form, source, lambda _: None) for form, source in kernels.values()
+            ]
+            standings: tuple[Standing, ...] = ()
+            if heat and all(verdict.correct for verdict in verdicts):
+                standings = await evaluator.heat(problem, kernels)
+            return opened, verdicts, standings
+        finally:
+            await evaluator.close()

@@ -1,0 +1,169 @@
+"""Commands that look at saved searches: sessions, show."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from engine.exit_codes import ExitCode
+from tui.commands.common import Failure, find, json_option, print_json, session_argument, sessions_option
+
+if TYPE_CHECKING:
+    from engine.session import SessionReader
+    from engine.state import SessionState
+
+
+@click.command()
+@sessions_option
+@json_option
+def sessions(root: Path, as_json: bool) -> None:
+    """List saved searches, the newest first."""
+    from engine.session import list_sessions
+
+    found = list_sessions(root)
+    if as_json:
+        print_json([{name: getattr(one, name) for name in one.__struct_fields__} | {"directory": str(one.directory)}
+                    for one in found])  # fmt: skip
+    elif not found:
+        click.echo(f"no sessions in {root}; start one with: kernel-tui config.toml")
+    else:
+        from tui.tables import print_sessions
+
+        print_sessions(found)
+
+
+@click.command()
+@session_argument
+@click.argument("node", required=False)
+@sessions_option
+@json_option
+def show(session: str, node: str | None, root: Path, as_json: bool) -> None:
+    """Show a session: results and rounds; or NODE of it: a problem, an idea, or a kernel with source and verdict."""
+    from engine.session import SessionReader
+    from engine.state import fold
+
+    paths = find(root, session)
+    with SessionReader(paths) as reader:
+        state = fold(reader.read())
+        if node is None:
+            _show_session(reader, state, as_json)
+        elif node in state.variants:
+            _show_variant(reader, state, node, as_json)
+        elif node in state.ideas:
+            _show_idea(state, node, as_json)
+        elif node in state.problems:
+            _show_problem(state, node, as_json)
+        else:
+            raise Failure(f"{paths.name}: no problem, idea or kernel {node}", ExitCode.USAGE)
+
+
+def _show_session(reader: SessionReader, state: SessionState, as_json: bool) -> None:
+    import time
+
+    from engine.budget import elapsed_s
+    from engine.session import engine_liveness
+    from tui.results import results_of
+
+    live = engine_liveness(reader.paths, reader)
+    results = results_of(state, reader.paths.directory, elapsed_s(state, time.time() if live.running else state.time))
+    if as_json:
+        print_json(results)
+        return
+    from tui.format import clock
+    from tui.tables import print_results, print_rounds
+
+    engine = state.engine
+    words = f"searching, engine {live.pid}" if live.running else "no engine has run yet"
+    if not live.running and engine is not None:
+        words = engine.message if engine.stopped is not None else f"the engine died; resume {reader.paths.name} goes on"
+    click.echo(f"{state.name}: {words}; {clock(results.seconds)} of search, {state.verdicts} verdicts")
+    print_results(results)
+    print_rounds(state)
+
+
+def _show_problem(state: SessionState, name: str, as_json: bool) -> None:
+    problem = state.problems[name]
+    if as_json:
+        rounds = [
+            {"round": one.number, "parents": one.parents, "survivors": one.survivors, "dropped": one.dropped}
+            for one in problem.rounds
+        ]
+        print_json({"problem": problem.spec, "baselines": problem.baselines, "best": problem.best, "rounds": rounds})
+        return
+    from tui.tables import print_rounds
+
+    click.echo(f"{name}: {problem.spec.path}")
+    click.echo(problem.header.strip())
+    print_rounds(state, name)
+
+
+def _show_idea(state: SessionState, name: str, as_json: bool) -> None:
+    idea = state.ideas[name]
+    if as_json:
+        print_json(
+            {
+                "idea": name,
+                "problem": idea.problem,
+                "round": idea.round,
+                "parent": idea.parent,
+                "category": idea.category,
+                "text": idea.text,
+                "proposer": idea.proposer,
+                "waiting": idea.waiting,
+                "variants": idea.variants,
+            }
+        )
+        return
+    from tui.sanitize import clean_lines
+    from tui.tables import print_variants
+
+    click.echo(f"{name} of {idea.problem}, round {idea.round}, {idea.category}, by {idea.proposer}")
+    for line in clean_lines(idea.text):
+        click.echo(line)
+    if idea.waiting:
+        click.echo(f"waiting: {idea.waiting}")
+    print_variants(state, idea.variants)
+
+
+def _show_variant(reader: SessionReader, state: SessionState, name: str, as_json: bool) -> None:
+    variant = state.variants[name]
+    source = reader.text(variant.source)
+    if as_json:
+        print_json(
+            {
+                "variant": name,
+                "idea": variant.idea,
+                "problem": variant.problem,
+                "round": variant.round,
+                "parent": variant.parent,
+                "form": variant.form,
+                "note": variant.note,
+                "stage": variant.stage,
+                "pruned": state.is_pruned(name),
+                "pinned": state.is_pinned(name),
+                "carried": variant.carried,
+                "dropped": variant.dropped,
+                "lineage": state.ancestors(name),
+                "verdict": variant.verdict,
+                "source": source,
+            }
+        )
+        return
+    from tui.sanitize import clean_lines, one_line
+    from tui.tables import print_verdict
+
+    idea = state.ideas[variant.idea]
+    click.echo(f"{name} of {variant.idea} in {variant.problem}, round {variant.round}, by {variant.proposer}")
+    click.echo(f"idea: {one_line(idea.text)}")
+    click.echo(f"lineage: {' <- '.join(state.ancestors(name))}")
+    if variant.note:
+        click.echo(f"note: {one_line(variant.note)}")
+    if why := variant.carried or variant.dropped:
+        click.echo(f"{'carried' if variant.carried else 'dropped'}: {one_line(why)}")
+    if variant.verdict is not None:
+        print_verdict(name, variant.verdict)
+    click.echo()
+    for line in clean_lines(source):
+        click.echo(line)

@@ -1,0 +1,97 @@
+"""Commands about this machine and this program: doctor, init, problems, completion."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+
+import click
+
+from engine.exit_codes import ExitCode
+from tui.commands.common import Failure, json_option, print_json
+
+
+@click.command()
+@click.argument("config_path", metavar="[CONFIG]", required=False, type=click.Path(path_type=Path))
+@json_option
+def doctor(config_path: Path | None, as_json: bool) -> None:
+    """Say what this machine has and lacks for a search, each lack with its remedy.
+
+    With CONFIG, what it asks for must be there. Exits with 7 if a search cannot run.
+    """
+    from engine.config import load_config
+    from engine.doctor import run_checks
+
+    findings = run_checks(load_config(config_path) if config_path is not None else None)
+    if as_json:
+        print_json(findings)
+    else:
+        from tui.tables import print_findings
+
+        print_findings(findings)
+    if any(finding.level == "fail" for finding in findings):
+        sys.exit(ExitCode.NO_TOOLS)
+
+
+@click.command()
+@click.option(
+    "--preset",
+    type=click.Choice(["quickstart", "headline", "published"]),
+    default="quickstart",
+    show_default=True,
+    help="quickstart: four CPU-sized problems; headline: the eight big ones; published: 10 problems, two models.",
+)
+@click.option("--force", is_flag=True, help="Replace a file that is there.")
+@click.argument("path", type=click.Path(path_type=Path), default=Path("config.toml"))
+def init(preset: str, force: bool, path: Path) -> None:
+    """Write a commented configuration to PATH (config.toml)."""
+    from engine.config import PRESETS, preset_text
+
+    if path.is_dir():
+        path = path / "config.toml"
+    if path.exists() and not force:
+        raise Failure(f"{path}: is there already; give another PATH, or --force to replace it", ExitCode.USAGE)
+    text = preset_text(next(one for one in PRESETS if one == preset))
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise Failure(f"{path}: cannot be written: {error.strerror}", ExitCode.STORAGE) from None
+    click.echo(f"{path} is written; run it with: kernel-tui {path}")
+
+
+@click.command()
+@click.argument("entries", metavar="[PATHS]...", nargs=-1)
+@json_option
+def problems(entries: tuple[str, ...], as_json: bool) -> None:
+    """List problems: files, globs, directories or builtin:NAME; without PATHS those that ship with kernel-tui."""
+    from engine.problem.catalog import BUILTIN, builtin_names, resolve, table
+
+    files = resolve(entries or [BUILTIN + name for name in builtin_names()], Path.cwd())
+    rows = asyncio.run(table(files))
+    if as_json:
+        print_json(rows)
+    else:
+        from tui.tables import print_problems
+
+        print_problems(rows)
+    if not any(row.forms for row in rows):
+        sys.exit(ExitCode.FAILURE)
+
+
+@click.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@click.pass_context
+def completion(ctx: click.Context, shell: str) -> None:
+    """Print the completion script of a shell.
+
+    \b
+    bash: eval "$(kernel-tui completion bash)"
+    zsh:  eval "$(kernel-tui completion zsh)"
+    fish: kernel-tui completion fish | source
+    """
+    from click.shell_completion import get_completion_class
+
+    kind = get_completion_class(shell)
+    assert kind is not None
+    click.echo(kind(ctx.find_root().command, {}, "kernel-tui", "_KERNEL_TUI_COMPLETE").source())

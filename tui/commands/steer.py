@@ -1,0 +1,170 @@
+"""Commands to a running search: prune, pin, pause, seed and kin. Each waits for the engine's answer."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from engine.exit_codes import ExitCode
+from tui.commands.common import F, Failure, find, json_option, print_json, session_argument, sessions_option
+
+if TYPE_CHECKING:
+    from engine.events import Command
+
+ANSWER_S = 20.0
+"""How long an answer may take before we say that it is still missing."""
+
+
+def _steering(command: F) -> F:
+    return json_option(sessions_option(session_argument(command)))
+
+
+def _send(root: Path, session: str, command: Command, as_json: bool) -> None:
+    """Hand a command to the session's engine and print its answer. Raises Failure where there is no engine."""
+    import getpass
+
+    from engine.session import engine_liveness, send_command, wait_handled
+
+    paths = find(root, session)
+    if not engine_liveness(paths).running:
+        raise Failure(
+            f"{paths.name}: no engine runs on this session, so nobody would carry this out. "
+            f"Resume it first: kernel-tui resume {session}"
+        )
+    number = send_command(paths, command, f"{getpass.getuser()} (command line)")
+    answer = wait_handled(paths, number, ANSWER_S)
+    if answer is None:
+        alive = engine_liveness(paths).running
+        raise Failure(
+            f"{paths.name}: command {number} is written, but not answered after {ANSWER_S:g} s"
+            + ("; the engine is busy or stuck: see kernel-tui show" if alive else "; the engine has ended meanwhile")
+        )
+    if as_json:
+        print_json({"command": number, "ok": answer.ok, "message": answer.message, "node": answer.node})
+    else:
+        click.echo(answer.message, err=not answer.ok)
+    if not answer.ok:
+        sys.exit(ExitCode.FAILURE)
+
+
+def _node_command(name: str, kind: str, text: str) -> click.Command:
+    @click.command(name, help=text)
+    @_steering
+    @click.argument("node")
+    def command(session: str, node: str, root: Path, as_json: bool) -> None:
+        from engine import events
+
+        _send(root, session, getattr(events, kind)(node=node), as_json)
+
+    return command
+
+
+def _plain_command(name: str, kind: str, text: str) -> click.Command:
+    @click.command(name, help=text)
+    @_steering
+    def command(session: str, root: Path, as_json: bool) -> None:
+        from engine import events
+
+        _send(root, session, getattr(events, kind)(), as_json)
+
+    return command
+
+
+@click.command()
+@_steering
+@click.option("--after-round", is_flag=True, help="Let the running rounds finish first.")
+def stop(session: str, after_round: bool, root: Path, as_json: bool) -> None:
+    """End the search; it can be resumed."""
+    from engine.events import Stop
+
+    _send(root, session, Stop(after_round=after_round), as_json)
+
+
+@click.command("seed-idea")
+@_steering
+@click.option("--problem", required=True, help="Problem of the session.")
+@click.option("--parent", help="Kernel that the idea works on.  [default: the best]")
+@click.option("--move", help="A move of the playbook's catalogue, instead of words.")
+@click.option("--category", default="other", show_default=True, help="memory, latency, precision, compute, ...")
+@click.argument("text", default="")
+def seed_idea(
+    session: str,
+    problem: str,
+    parent: str | None,
+    move: str | None,
+    category: str,
+    text: str,
+    root: Path,
+    as_json: bool,
+) -> None:
+    """Add an idea: TEXT in prose, or --move for one that the playbook knows."""
+    from engine.events import SeedIdea
+
+    if not text and move is None:
+        raise click.UsageError("give the idea as TEXT, or --move NAME")
+    command = SeedIdea(problem=problem, text=text, category=category, catalogue=move, parent=parent)
+    _send(root, session, command, as_json)
+
+
+@click.command("seed-kernel")
+@_steering
+@click.argument("kernel", type=click.Path(path_type=Path, allow_dash=True))
+@click.option("--problem", required=True, help="Problem of the session.")
+@click.option("--parent", help="Kernel that it was edited from.")
+@click.option("--form", type=click.Choice(["cpp", "cu", "py"]), help="Needed when KERNEL is '-' (stdin).")
+@click.option("--text", default="seeded by hand", show_default=True, help="The idea behind it, in words.")
+def seed_kernel(
+    session: str, kernel: Path, problem: str, parent: str | None, form: str | None, text: str, root: Path, as_json: bool
+) -> None:
+    """Add a kernel by hand; it is judged next and may be a parent in the same round."""
+    from engine.events import SeedKernel
+    from engine.problem.spec import FORM_OF_SUFFIX
+    from tui.commands.kernels import read_kernel
+
+    source = sys.stdin.read() if str(kernel) == "-" else read_kernel(kernel)
+    known = form or FORM_OF_SUFFIX.get(kernel.suffix)
+    if known is None:
+        raise click.UsageError("the form of the kernel is unknown: name it .cpp, .cu or .py, or give --form")
+    command = SeedKernel(problem=problem, form=FORM_OF_SUFFIX[f".{known}"], source=source, text=text, parent=parent)
+    _send(root, session, command, as_json)
+
+
+@click.command()
+@_steering
+@click.argument("variant")
+def retry(session: str, variant: str, root: Path, as_json: bool) -> None:
+    """Judge a kernel again."""
+    from engine.events import Retry
+
+    _send(root, session, Retry(variant=variant), as_json)
+
+
+@click.command()
+@_steering
+@click.option("--minutes", type=click.FloatRange(min=0, min_open=True), help="Of engine life, over the whole session.")
+@click.option("--rounds", type=click.IntRange(min=1), help="Rounds per problem, after round 0.")
+def budget(session: str, minutes: float | None, rounds: int | None, root: Path, as_json: bool) -> None:
+    """Change what the search may spend."""
+    from engine.events import ChangeBudget
+
+    if minutes is None and rounds is None:
+        raise click.UsageError("give --minutes, --rounds or both")
+    _send(root, session, ChangeBudget(minutes=minutes, rounds=rounds), as_json)
+
+
+STEERING: tuple[click.Command, ...] = (
+    _plain_command("pause", "Pause", "Start no new evaluations; what runs finishes."),
+    _plain_command("continue", "Resume", "Go on after a pause."),
+    stop,
+    _node_command("prune", "Prune", "Cut a branch (problem, idea or kernel): never a parent or the best again."),
+    _node_command("restore", "Restore", "Take a prune back."),
+    _node_command("pin", "Pin", "Always carry the fastest kernel of a branch to the next round."),
+    _node_command("unpin", "Unpin", "Take a pin back."),
+    seed_idea,
+    seed_kernel,
+    retry,
+    budget,
+)

@@ -1,0 +1,200 @@
+"""Follow a search without the monitor: a live table on a terminal, plain lines elsewhere, JSON lines for a script."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from types import FrameType
+from typing import Protocol
+
+import click
+import msgspec
+
+from engine import events as ev
+from engine.budget import elapsed_s
+from engine.events import Recorded
+from engine.exit_codes import ExitCode
+from engine.session import SessionPaths, SessionReader, engine_liveness, send_command
+from engine.state import SessionState
+from tui.results import Results, results_of
+
+POLL_S = 0.1
+LIVENESS_S = 0.5
+
+
+class View(Protocol):
+    """What shows the search. ``recorded`` is called after ``state`` took the event in."""
+
+    def recorded(self, one: Recorded, state: SessionState) -> None: ...
+
+    def tick(self, state: SessionState) -> None: ...
+
+    def say(self, text: str) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def follow(paths: SessionPaths, *, as_json: bool, stops_on_interrupt: bool, skip_seq: int = 0) -> ExitCode:
+    """Show the search until its engine ends; returns the exit code to end with. Raises SessionError.
+
+    ``stops_on_interrupt``: the first Ctrl-C (or SIGTERM) asks the engine to stop and waits, the second detaches; else
+    the first one detaches. Events up to ``skip_seq`` are taken in without being shown.
+    """
+    state = SessionState()
+    with SessionReader(paths) as reader, _interrupts() as interrupts:
+        for recorded in reader.read():
+            if recorded.seq > skip_seq:
+                break
+            state.apply(recorded)
+        view = _view(as_json, paths)
+        try:
+            detached = _watch(paths, reader, state, view, interrupts, stops_on_interrupt)
+        finally:
+            view.close()
+        if detached:
+            click.echo(
+                f"detached; the search goes on. Come back: kernel-tui attach {paths.directory}   "
+                f"End it: kernel-tui stop {paths.directory}",
+                err=True,
+            )
+            return ExitCode.INTERRUPTED
+        return _ended(paths, reader, state, as_json, interrupted=bool(interrupts))
+
+
+def _watch(
+    paths: SessionPaths,
+    reader: SessionReader,
+    state: SessionState,
+    view: View,
+    interrupts: list[int],
+    stops_on_interrupt: bool,
+) -> bool:
+    """Until the engine ends (False) or the person leaves (True)."""
+    asked = False
+    checked_at = 0.0
+    while True:
+        # The lock is asked before the last read, so that nothing an engine wrote before its end is missed.
+        alive = True
+        if time.monotonic() - checked_at >= LIVENESS_S:
+            alive, checked_at = engine_liveness(paths, reader).running, time.monotonic()
+        if reader.changed() or not alive:
+            for recorded in reader.read(state.seq):
+                state.apply(recorded)
+                view.recorded(recorded, state)
+        view.tick(state)
+        if not alive:
+            return False
+        if len(interrupts) > asked:
+            if not stops_on_interrupt or len(interrupts) > 1:
+                return True
+            asked = True
+            send_command(paths, ev.Stop(), "Ctrl-C")
+            view.say("stopping; press Ctrl-C again to leave without waiting")
+        time.sleep(POLL_S)
+
+
+def _ended(
+    paths: SessionPaths, reader: SessionReader, state: SessionState, as_json: bool, *, interrupted: bool
+) -> ExitCode:
+    """The results, the engine's last words, and the code that follows from both."""
+    results = results_of(state, paths.directory, elapsed_s(state, state.time))
+    if as_json:
+        click.echo(msgspec.json.encode({"results": results}).decode())
+    else:
+        from tui.tables import print_results
+
+        if any(row.eager_ms is not None for row in results.problems):
+            print_results(results)
+    live = engine_liveness(paths, reader)
+    if live.exit_code is None:
+        _say_end(f"the engine died without a word (see {paths.log}); go on with: kernel-tui resume {paths.directory}")
+        return ExitCode.FAILURE
+    code = ExitCode(live.exit_code)
+    if code is ExitCode.NOTHING_CORRECT:
+        _say_end(f"error: no correct kernel was found{_refusals(results)}")
+    elif code not in (ExitCode.OK, ExitCode.INTERRUPTED):
+        _say_end(f"error: {live.message}")
+    elif not as_json:
+        click.echo(f"{paths.name}: {live.message}")
+    if interrupted and code is ExitCode.OK and state.engine is not None and state.engine.stopped == "stopped":
+        return ExitCode.INTERRUPTED
+    return code
+
+
+def _refusals(results: Results) -> str:
+    refused = [f"{row.problem}: {row.remark}" for row in results.problems if row.eager_ms is None and row.remark]
+    return "; " + "; ".join(refused) if refused else ""
+
+
+def _say_end(text: str) -> None:
+    click.echo(text, err=True)
+
+
+@contextlib.contextmanager
+def _interrupts() -> Iterator[list[int]]:
+    """Collects SIGINT and SIGTERM instead of dying of them."""
+    seen: list[int] = []
+
+    def note(number: int, frame: FrameType | None) -> None:
+        seen.append(number)
+
+    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield seen
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _view(as_json: bool, paths: SessionPaths) -> View:
+    if as_json:
+        return JsonLines()
+    if sys.stdout.isatty():
+        from engine.config import load_config
+        from tui.progress import LiveTable
+
+        config = load_config(paths.config)
+        return LiveTable(config.budget.minutes, config.search.rounds)
+    return PlainLines()
+
+
+class JsonLines:
+    """Every event as one JSON object: ``{"seq": ..., "time": ..., "event": {"kind": ...}}``."""
+
+    def recorded(self, one: Recorded, state: SessionState) -> None:
+        click.echo(msgspec.json.encode(one).decode())
+
+    def tick(self, state: SessionState) -> None:
+        pass
+
+    def say(self, text: str) -> None:
+        click.echo(text, err=True)
+
+    def close(self) -> None:
+        pass
+
+
+class PlainLines:
+    """One line per fact that a person would want in a log."""
+
+    def __init__(self) -> None:
+        self._best: dict[str, str | None] = {}
+
+    def recorded(self, one: Recorded, state: SessionState) -> None:
+        from tui.narration import line_of
+
+        if (line := line_of(one.event, state, self._best)) is not None:
+            stamp = time.strftime("%H:%M:%S", time.localtime(one.time))
+            click.echo(f"{stamp} {line}")
+
+    def tick(self, state: SessionState) -> None:
+        pass
+
+    def say(self, text: str) -> None:
+        click.echo(text, err=True)
+
+    def close(self) -> None:
+        pass

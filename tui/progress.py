@@ -1,0 +1,102 @@
+"""The headless run on a terminal: how far it is and the best so far of each problem, redrawn in place."""
+
+from __future__ import annotations
+
+import time
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from engine import events as ev
+from engine.budget import Budget, budget_of, elapsed_s
+from engine.events import Recorded
+from engine.state import ProblemState, SessionState
+from tui.format import clock, milliseconds, speedup
+from tui.narration import line_of
+from tui.tables import columns, interval
+
+_SAID = (ev.ProblemRefused, ev.ProblemFinished, ev.LogLine, ev.CommandHandled, ev.EngineStarted, ev.EngineStopped)
+REDRAW_S = 0.25
+
+
+class LiveTable:
+    """A ``View``: a table that stays in place; what must not be missed scrolls by above it."""
+
+    def __init__(self, minutes: float | None, rounds: int) -> None:
+        self._minutes, self._rounds = minutes, rounds
+        self._console = Console(highlight=False, markup=False)
+        self._live = Live(console=self._console, auto_refresh=False, transient=True)
+        self._live.start()
+        self._best: dict[str, str | None] = {}
+        self._drawn_at = 0.0
+        self._verdicts_before: int | None = None
+        self._began = time.time()
+
+    def recorded(self, one: Recorded, state: SessionState) -> None:
+        line = line_of(one.event, state, self._best)
+        is_record = isinstance(one.event, ev.VerdictGiven) and line is not None and line.endswith("best so far")
+        if line is not None and (is_record or isinstance(one.event, _SAID)):
+            self._console.print(Text(line))
+
+    def tick(self, state: SessionState) -> None:
+        if self._verdicts_before is None:
+            self._verdicts_before = state.verdicts
+        if time.monotonic() - self._drawn_at >= REDRAW_S:
+            self._drawn_at = time.monotonic()
+            self._live.update(self._screen(state), refresh=True)
+
+    def say(self, text: str) -> None:
+        self._console.print(Text(text, style="bold"))
+
+    def close(self) -> None:
+        self._live.stop()
+
+    def _screen(self, state: SessionState) -> RenderableType:
+        figures = ("round", "best ms", "x eager", "95 %", "verdicts")
+        table = columns("problem", *figures, "", right=figures)
+        for problem in state.problems.values():
+            if problem.id not in state.refused:
+                table.add_row(*_row(state, problem))
+        return Group(table, self._status(state))
+
+    def _status(self, state: SessionState) -> RenderableType:
+        spent = elapsed_s(state, time.time())
+        minutes = max(1 / 60, (time.time() - self._began) / 60)
+        rate = (state.verdicts - (self._verdicts_before or 0)) / minutes
+        flying = state.in_flight()
+        running = sum(1 for one in flying if one.stage != "queued")
+        words = "paused" if state.paused else f"{running} running, {len(flying) - running} queued"
+        grid = Table.grid(padding=(0, 1))
+        budget = budget_of(state, self._minutes, self._rounds)
+        limit = f" of {clock(budget.minutes * 60)}" if budget.minutes is not None else ""
+        text = Text(f"{clock(spent)}{limit}  {state.verdicts} verdicts, {rate:.0f}/min  {words}")
+        grid.add_row(ProgressBar(total=1.0, completed=_share_done(state, budget), width=24), text)
+        return grid
+
+
+def _row(state: SessionState, problem: ProblemState) -> list[RenderableType]:
+    best = state.variants[problem.best] if problem.best is not None else None
+    verdict = best.verdict if best is not None else None
+    return [
+        problem.id,
+        str(problem.rounds[-1].number) if problem.rounds else "-",
+        milliseconds(best.kernel_ms if best is not None else None),
+        speedup(verdict.speedup if verdict is not None else None),
+        interval(verdict.speedup_low, verdict.speedup_high) if verdict is not None else "-",
+        str(sum(1 for one in state.variants_of(problem.id) if one.verdict is not None)),
+        Text(problem.finished or ("opening" if "eager" not in problem.baselines else ""), style="dim"),
+    ]
+
+
+def _share_done(state: SessionState, budget: Budget) -> float:
+    """Of the minutes or of the rounds over all problems, whichever is further."""
+    spent = elapsed_s(state, time.time()) / (budget.minutes * 60) if budget.minutes is not None else 0.0
+    problems = [one for one in state.problems.values() if one.id not in state.refused]
+    done = sum(
+        1.0 if one.finished is not None else sum(r.finished_at is not None for r in one.rounds) / (budget.rounds + 1)
+        for one in problems
+    )
+    return min(1.0, max(spent, done / len(problems) if problems else 0.0))

@@ -1,0 +1,88 @@
+"""What a search came to: one row per problem. Pure, from the folded state."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from msgspec import Struct
+
+from engine.state import ProblemState, SessionState
+
+
+class ResultRow(Struct, frozen=True, kw_only=True):
+    """Times in milliseconds. ``factor``: over eager, with its 95 % interval. ``over_compile``: over torch.compile.
+
+    ``floor_share``: floor time / best time. ``compile_note``: why there is no torch.compile time, "" if there is one.
+    ``remark``: why the problem was not searched, or why its search ended.
+    """
+
+    problem: str
+    rounds: int = 0
+    verdicts: int = 0
+    correct: int = 0
+    eager_ms: float | None = None
+    compile_ms: float | None = None
+    compile_note: str = ""
+    first_ms: float | None = None
+    best_ms: float | None = None
+    best: str | None = None
+    factor: float | None = None
+    factor_low: float | None = None
+    factor_high: float | None = None
+    over_compile: float | None = None
+    floor_share: float | None = None
+    file: str | None = None
+    remark: str = ""
+
+
+class Results(Struct, frozen=True):
+    """``seconds``: engine life so far. ``state``: the engine's last words, or "running"."""
+
+    session: str
+    state: str
+    seconds: float
+    verdicts: int
+    problems: tuple[ResultRow, ...]
+
+
+def results_of(state: SessionState, directory: Path, seconds: float) -> Results:
+    """The results of a session that lies in ``directory``."""
+    rows = [_row(state, problem, directory) for problem in state.problems.values() if problem.id not in state.refused]
+    rows += [ResultRow(problem=one.problem, remark=f"not searched: {one.reason}") for one in state.refused.values()]
+    stopped = state.engine.stopped if state.engine is not None else None
+    return Results(state.name, stopped or "running", seconds, state.verdicts, tuple(rows))
+
+
+def first_correct_ms(state: SessionState, problem: str) -> float | None:
+    """Time of the problem's first correct kernel, in order of judgement."""
+    correct = [one for one in state.variants_of(problem) if one.correct]
+    first = min(correct, key=lambda one: one.judged_at or 0.0, default=None)
+    return first.kernel_ms if first is not None else None
+
+
+def _row(state: SessionState, problem: ProblemState, directory: Path) -> ResultRow:
+    judged = [one for one in state.variants_of(problem.id) if one.verdict is not None]
+    best = state.variants[problem.best] if problem.best is not None else None
+    verdict = best.verdict if best is not None else None
+    eager, compiled = problem.baselines.get("eager"), problem.baselines.get("compile")
+    compile_ms = compiled.timing.median_ms if compiled is not None and compiled.timing is not None else None
+    best_ms = best.kernel_ms if best is not None else None
+    return ResultRow(
+        problem=problem.id,
+        rounds=problem.rounds[-1].number if problem.rounds else 0,
+        verdicts=len(judged),
+        correct=sum(one.correct for one in judged),
+        eager_ms=eager.timing.median_ms if eager is not None and eager.timing is not None else None,
+        compile_ms=compile_ms,
+        compile_note="" if compile_ms is not None else (compiled.failure or "no time") if compiled else "not measured",
+        first_ms=first_correct_ms(state, problem.id),
+        best_ms=best_ms,
+        best=problem.best,
+        factor=verdict.speedup if verdict is not None else None,
+        factor_low=verdict.speedup_low if verdict is not None else None,
+        factor_high=verdict.speedup_high if verdict is not None else None,
+        over_compile=compile_ms / best_ms if compile_ms is not None and best_ms else None,
+        floor_share=verdict.floor_share if verdict is not None else None,
+        file=str(directory / "best" / f"{problem.id}.{best.form}") if best is not None else None,
+        remark=problem.finished or "",
+    )

@@ -1,0 +1,224 @@
+"""Tables of the command line: plain columns that read the same in a terminal, a pipe and a log."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from engine.doctor.finding import Finding
+from engine.problem.catalog import ProblemRow
+from engine.session import SessionSummary
+from engine.state import SessionState
+from engine.verdict import BuildReport, Standing, Verdict
+from tui.format import age, milliseconds, speedup
+from tui.results import Results
+from tui.sanitize import clean_lines, one_line
+
+_PIPE_WIDTH = 200
+
+
+def console() -> Console:
+    """Standard output. A pipe gets wide lines and no colours."""
+    return Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH, highlight=False, markup=False, soft_wrap=False)
+
+
+def columns(*names: str, right: Sequence[str] = ()) -> Table:
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, header_style="bold")
+    for name in names:
+        table.add_column(name, justify="right" if name in right else "left", overflow="fold")
+    return table
+
+
+def print_results(results: Results) -> None:
+    """The table at the end of a search, the files of the best kernels, and what else is worth saying."""
+    out = console()
+    out.print(results_table(results))
+    for row in results.problems:
+        if row.file is not None:
+            out.print(Text(f"best {row.problem}: {row.best} in {row.file}"), soft_wrap=True)
+    for row in results.problems:
+        if row.remark:
+            out.print(Text(f"{row.problem}: {one_line(row.remark)}"), soft_wrap=True)
+        if row.compile_ms is None and row.compile_note and row.eager_ms is not None:
+            out.print(Text(f"{row.problem}: no torch.compile time: {one_line(row.compile_note)}"), soft_wrap=True)
+
+
+def results_table(results: Results) -> RenderableType:
+    figures = ("eager ms", "compile ms", "first ms", "best ms", "x eager", "95 %", "x compile", "floor", "correct")
+    table = columns("problem", *figures, right=figures)
+    for row in results.problems:
+        if row.eager_ms is None:
+            continue
+        share = f"{row.floor_share * 100:.0f} %" if row.floor_share is not None else "-"
+        table.add_row(
+            row.problem,
+            milliseconds(row.eager_ms),
+            milliseconds(row.compile_ms),
+            milliseconds(row.first_ms),
+            milliseconds(row.best_ms),
+            speedup(row.factor),
+            interval(row.factor_low, row.factor_high),
+            speedup(row.over_compile),
+            share,
+            f"{row.correct}/{row.verdicts}",
+        )
+    return table
+
+
+def interval(low: float | None, high: float | None) -> str:
+    return f"{low:.2f}-{high:.2f}" if low is not None and high is not None else "-"
+
+
+def print_verdict(name: str, verdict: Verdict) -> None:
+    """A verdict with its evidence."""
+    out = console()
+    out.print(Text(f"{name}: {verdict.status.replace('_', ' ')}", style="bold"))
+    if verdict.reason:
+        out.print(Text(one_line(verdict.reason)), soft_wrap=True)
+    facts = Table.grid(padding=(0, 2))
+    for label, value in _facts(verdict):
+        facts.add_row(label, Text(value))
+    out.print(facts)
+    if verdict.checks:
+        table = columns("check", "result", "detail")
+        for check in verdict.checks:
+            table.add_row(check.name, "passed" if check.passed else "FAILED", Text(one_line(check.detail)))
+        out.print(table)
+    if verdict.build is not None and not verdict.build.ok:
+        _print_lines(out, verdict.build.log)
+    if verdict.output_tail:
+        out.print("the kernel printed:")
+        _print_lines(out, verdict.output_tail)
+
+
+def print_comparison(verdicts: Mapping[str, Verdict], standings: Sequence[Standing]) -> None:
+    """Both verdicts in a line each, then the heat if it was run."""
+    out = console()
+    for name, verdict in verdicts.items():
+        line = f"{name}: {verdict.status.replace('_', ' ')}, {speedup(verdict.speedup)} eager"
+        out.print(Text(line if verdict.correct else f"{name}: {verdict.status.replace('_', ' ')}: {verdict.reason}"))
+    if not standings:
+        out.print("not timed side by side: only correct kernels are")
+        return
+    table = columns("kernel", "ms", "time ratio", "95 %", "", right=("ms", "time ratio", "95 %"))
+    for standing in standings:
+        ratio = f"{standing.ratio:.3f}"
+        between = f"{standing.ratio_low:.3f}-{standing.ratio_high:.3f}"
+        tied = "no difference to the fastest" if standing.tied else ""
+        table.add_row(Text(standing.variant), milliseconds(standing.median_ms), ratio, between, tied)
+    out.print(table)
+
+
+def print_build(name: str, report: BuildReport) -> None:
+    out = console()
+    out.print(Text(f"{name}: {'built' if report.ok else 'does not build'} in {report.seconds:.2f} s", style="bold"))
+    out.print(Text(report.command), soft_wrap=True)
+    figures = {"registers": report.registers, "spilled bytes": report.spill_bytes, "shared bytes": report.shared_bytes}
+    for label, figure in figures.items():
+        if figure is not None:
+            out.print(f"{label}: {figure}")
+    _print_lines(out, report.log)
+
+
+def print_findings(findings: Sequence[Finding]) -> None:
+    table = columns("", "check", "what")
+    for finding in findings:
+        mark = {"ok": "ok", "warn": "warn", "fail": "FAIL"}[finding.level]
+        style = {"ok": "green", "warn": "yellow", "fail": "bold red"}[finding.level]
+        remedy = f"\n-> {finding.remedy}" if finding.remedy else ""
+        table.add_row(Text(mark, style=style), finding.name, Text(finding.what + remedy))
+    console().print(table)
+
+
+def print_problems(rows: Sequence[ProblemRow]) -> None:
+    table = columns("problem", "inputs", "weights", "outputs", "kernels", "remark")
+    for row in rows:
+        parts = ("\n".join(row.inputs), "\n".join(row.weights), "\n".join(row.outputs), " ".join(row.forms))
+        table.add_row(Text(row.id), *(Text(part) for part in parts), Text(one_line(row.remark)))
+    console().print(table)
+
+
+def print_sessions(sessions: Sequence[SessionSummary]) -> None:
+    table = columns("session", "state", "age", "verdicts", "best", "config", "", right=("age", "verdicts"))
+    for one in sessions:
+        best = ", ".join(f"{problem} {speedup(factor)}" for problem, factor in one.best.items())
+        since = age(time.time() - one.created) if one.created else "-"
+        note = Text(one_line(one.note), style="dim")
+        table.add_row(Text(one.name), one.state, since, str(one.verdicts), best, Text(Path(one.config_name).name), note)
+    console().print(table)
+
+
+def print_rounds(state: SessionState, problem: str | None = None) -> None:
+    """Every round: its parents, its ideas with the best factor each reached, and who was carried or dropped, and why.
+
+    ``problem``: that one alone, with the drops.
+    """
+    out = console()
+    for one in state.problems.values():
+        if problem not in (None, one.id):
+            continue
+        for round_ in one.rounds:
+            out.print(Text(f"\n{one.id}, round {round_.number}", style="bold"))
+            for name in round_.ideas:
+                idea = state.ideas[name]
+                factors = [found for v in idea.variants if (found := state.variants[v].speedup) is not None]
+                on = f" on {idea.parent}" if idea.parent is not None else ""
+                reached = speedup(max(factors, default=None))
+                head = f"  {name}{on} ({idea.category}, {len(idea.variants)} kernels, best {reached}): "
+                out.print(Text(head + one_line(idea.text)), soft_wrap=True)
+            for kept in round_.survivors:
+                out.print(Text(f"  carried {kept.variant}: {one_line(kept.why)}", style="green"), soft_wrap=True)
+            for lost in round_.dropped if problem is not None else ():
+                out.print(Text(f"  dropped {lost.variant}: {one_line(lost.why)}", style="dim"), soft_wrap=True)
+
+
+def print_variants(state: SessionState, names: Sequence[str]) -> None:
+    table = columns("kernel", "verdict", "ms", "x eager", "95 %", "note", right=("ms", "x eager", "95 %"))
+    for name in names:
+        variant = state.variants[name]
+        verdict = variant.verdict
+        word = (variant.stage or "-") if verdict is None else verdict.status.replace("_", " ")
+        between = interval(verdict.speedup_low, verdict.speedup_high) if verdict is not None else "-"
+        time_ms, factor = milliseconds(variant.kernel_ms), speedup(variant.speedup)
+        table.add_row(name, word, time_ms, factor, between, Text(one_line(variant.note)))
+    console().print(table)
+
+
+def _facts(verdict: Verdict) -> list[tuple[str, str]]:
+    facts = []
+    if verdict.device:
+        facts.append(("device", verdict.device))
+    if verdict.kernel is not None:
+        kernel = verdict.kernel
+        facts.append(("kernel", f"{milliseconds(kernel.median_ms)} ms (p10 {milliseconds(kernel.p10_ms)}, "
+                                f"p90 {milliseconds(kernel.p90_ms)}, {kernel.count} calls)"))  # fmt: skip
+    if verdict.reference is not None:
+        facts.append(("eager", f"{milliseconds(verdict.reference.median_ms)} ms"))
+    if verdict.speedup is not None:
+        between = interval(verdict.speedup_low, verdict.speedup_high)
+        facts.append(("factor", f"{speedup(verdict.speedup)} (95 %: {between}, {verdict.pairs} pairs)"))
+    if verdict.floor_share is not None:
+        facts.append(("floor", f"{milliseconds(verdict.floor_ms)} ms, reached to {verdict.floor_share * 100:.0f} %"))
+    if verdict.max_abs_error is not None:
+        relative = f", relative {verdict.max_rel_error:.2g}" if verdict.max_rel_error is not None else ""
+        facts.append(("largest error", f"{verdict.max_abs_error:.2g}{relative}"))
+    if verdict.pattern is not None:
+        facts.append(("pattern", verdict.pattern))
+    facts += [("remark", flag) for flag in verdict.flags]
+    if verdict.stage_s:
+        facts.append(("seconds", ", ".join(f"{stage} {seconds:.2f}" for stage, seconds in verdict.stage_s.items())))
+    if verdict.sandbox:
+        facts.append(("isolation", verdict.sandbox))
+    return facts
+
+
+def _print_lines(out: Console, text: str) -> None:
+    for line in clean_lines(text):
+        out.print(Text(f"  {line}"), soft_wrap=True)
