@@ -1,0 +1,56 @@
+"""The README promises what exists: its kernels build, its commands and exit codes are those of the program."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import shutil
+from pathlib import Path
+
+import click
+import pytest
+
+from engine.evaluation.build import build
+from engine.exit_codes import ExitCode
+from engine.problem.catalog import inspect_files, resolve
+from engine.problem.header import derive_header
+from engine.problem.spec import Form, ProblemSpec
+from tui.cli import cli
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
+NVCC = pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc")
+
+
+@pytest.mark.parametrize(
+    ("fence", "form", "problem"),
+    [("cpp", "cpp", "quickstart/rmsnorm"), pytest.param("cuda", "cu", "quickstart/gelu", marks=NVCC)],
+)
+def test_the_example_kernels_build(fence: str, form: Form, problem: str, tmp_path: Path) -> None:
+    example = re.search(rf"```{fence}\n(.*?)```", README, re.DOTALL)
+    assert example is not None
+    (spec,) = asyncio.run(inspect_files(resolve([f"builtin:{problem}"], ROOT)))
+    assert isinstance(spec, ProblemSpec)
+    library, report = asyncio.run(build(example[1], form, derive_header(spec, form), "sm_90a", tmp_path))
+    assert library is not None, report.log
+
+
+def test_every_command_is_listed_and_every_listed_command_exists() -> None:
+    shell = set(re.findall(r"kernel-tui ([a-z-]+)(?![\w.-])", README))
+    cells = [
+        cell for row in re.findall(r"(?m)^\| (`kernel-tui .*?) \|", README) for cell in re.findall(r"`([^`]+)`", row)
+    ]
+    listed = shell | {cell.removeprefix("kernel-tui ").split()[0] for cell in cells if not cell.endswith(".toml")}
+    assert listed - {"config.toml"} == set(cli.commands)
+
+
+def test_options_that_the_readme_names_exist() -> None:
+    for name, rest in re.findall(r"`kernel-tui ([a-z-]+) ([^`]*)`", README):
+        known = {option for parameter in cli.commands[name].params for option in parameter.opts}
+        assert set(re.findall(r"--[a-z-]+", rest)) - known - {"--help"} == set(), name
+
+
+def test_exit_codes_are_those_of_the_program() -> None:
+    table = README.split("## Exit codes")[1].split("## ")[0]
+    assert {int(code) for code in re.findall(r"(?m)^\| (\d+) \|", table)} == {int(code) for code in ExitCode}
+    assert isinstance(cli, click.Group)
