@@ -1,0 +1,49 @@
+"""What a search may still spend."""
+
+from __future__ import annotations
+
+from engine.budget import Budget, budget_of, elapsed_s
+from engine.events import AnyEvent, BudgetChanged, EngineStarted, EngineStopped, LogLine, Recorded
+from engine.state import SessionState, fold
+
+
+def session(*events: tuple[float, AnyEvent]) -> SessionState:
+    return fold(Recorded(seq, time, event) for seq, (time, event) in enumerate(events, start=1))
+
+
+STARTED = EngineStarted(pid=1, host="here", version="0", resumed=False, devices=(), sandbox="")
+STOPPED = EngineStopped(reason="stopped", message="")
+
+
+def test_minutes_count_while_an_engine_lives() -> None:
+    assert elapsed_s(session((100.0, STARTED)), now=130.0) == 30.0
+
+
+def test_time_between_two_lives_does_not_count() -> None:
+    state = session((100.0, STARTED), (120.0, STOPPED), (1000.0, STARTED))
+    assert elapsed_s(state, now=1005.0) == 25.0
+
+
+def test_an_engine_that_died_counts_until_its_last_event() -> None:
+    state = session((100.0, STARTED), (140.0, LogLine(level="info", text="last words")), (1000.0, STARTED))
+    assert elapsed_s(state, now=1000.0) == 40.0
+
+
+def test_a_stopped_engine_counts_no_further() -> None:
+    assert elapsed_s(session((100.0, STARTED), (120.0, STOPPED)), now=5000.0) == 20.0
+
+
+def test_a_person_overrules_the_config() -> None:
+    state = session((1.0, BudgetChanged(minutes=2.0)))
+    assert budget_of(state, minutes=5.0, rounds=4) == Budget(minutes=2.0, rounds=4)
+
+
+def test_without_minutes_there_is_always_time() -> None:
+    assert Budget(minutes=None, rounds=4).left_s(1e9, reserve_s=1e9) == float("inf")
+
+
+def test_a_reserve_is_kept_back_but_never_most_of_the_budget() -> None:
+    budget = Budget(minutes=2.0, rounds=4)
+    assert budget.left_s(100.0) == 20.0
+    assert budget.left_s(100.0, reserve_s=15.0) == 5.0
+    assert budget.left_s(0.0, reserve_s=1e6) == 90.0
