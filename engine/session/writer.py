@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from engine.events import AnyEvent, Event, Recorded, encode, kind_of
+from engine.events import AnyEvent, Recorded, encode, kind_of
 from engine.session.database import connect_engine, write_turn
 from engine.session.errors import SessionError, of_sqlite
 from engine.session.filesystem import check_file_system
@@ -107,7 +107,6 @@ class EventWriter:
         """
         future: Future[Recorded] = Future()
         future.set_running_or_notify_cancel()  # what was handed over is written, even if nobody waits any more
-        assert isinstance(event, Event)
         row = _Row(time.time(), event, kind_of(event), encode(event).decode(), future)
         with self._condition:
             if (refusal := self._refusal()) is not None:
@@ -289,9 +288,10 @@ class EventWriter:
             flush.set_exception(error)
 
     def _close_connection(self) -> None:
-        """Closing the last connection checkpoints, so it takes a turn; without one the log simply stays."""
+        """Move the log into the database, also while monitors read; where that fails, the log simply stays."""
         try:
             with write_turn(self.paths):
+                self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
                 self._connection.close()
         except (SessionError, sqlite3.Error):
             self._connection.close()

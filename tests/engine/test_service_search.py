@@ -1,0 +1,101 @@
+"""A real search in a real engine process: ended by a signal, resumed, finished, and nothing left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from engine.events import EngineStarted, EngineStopped, Recorded, VerdictGiven
+from engine.exit_codes import ExitCode
+from engine.guard import left_behind, read_processes
+from engine.service import log_tail, start_engine
+from engine.session import SessionPaths, SessionReader, create_session, engine_liveness, summarize
+from engine.session.lock import read_holder
+from engine.state import fold
+
+PROBLEM = """
+import torch
+class Model(torch.nn.Module):
+    def forward(self, x):
+        return torch.softmax(x, dim=1)
+def get_inputs():
+    return [torch.randn(256, 2048)]
+def get_init_inputs():
+    return []
+"""
+
+CONFIG = """
+problems = ["{problem}"]
+[search]
+rounds = 1
+ideas = 1
+variants = 2
+[budget]
+minutes = 3
+[evaluation]
+device = "cpu"
+max_pairs = 10
+torch_compile = false
+"""
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> SessionPaths:
+    problem = tmp_path / "small_softmax.py"
+    problem.write_text(PROBLEM)
+    return create_session(tmp_path, "demo", CONFIG.format(problem=problem), "config.toml", 0)
+
+
+def follow(paths: SessionPaths, until: type, *, of_start: int, within_s: float = 120) -> list[Recorded]:
+    """All events, once the engine's ``of_start``-th run has recorded one of a kind."""
+    deadline = time.monotonic() + within_s
+    with SessionReader(paths) as reader:
+        while time.monotonic() < deadline:
+            events = list(reader.read())
+            starts = [n for n, one in enumerate(events) if isinstance(one.event, EngineStarted)]
+            if len(starts) == of_start and any(isinstance(one.event, until) for one in events[starts[-1] :]):
+                return events
+            if not engine_liveness(paths, reader).running:
+                break
+            time.sleep(0.05)
+    raise AssertionError(f"no {until.__name__} came:\n{log_tail(paths, 50)}")
+
+
+def wait_gone(pids: set[int], within_s: float = 20) -> bool:
+    deadline = time.monotonic() + within_s
+    while pids & {process.pid for process in read_processes() if process.state != "Z"}:
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+def test_a_search_that_was_ended_by_a_signal_is_resumed_and_finished(paths: SessionPaths, how: signal.Signals) -> None:
+    pid = start_engine(paths)
+    os.kill(pid, signal.SIGHUP)  # the terminal goes; the search does not
+    before = follow(paths, VerdictGiven, of_start=1)
+    holder = read_holder(paths.lock)
+    assert holder is not None
+    family = left_behind(pid, holder.marker)
+    os.kill(pid, how)
+    assert wait_gone(family)
+    living = engine_liveness(paths)
+    expected = (ExitCode.INTERRUPTED, "stopped") if how == signal.SIGTERM else (None, "died")
+    assert (living.running, living.exit_code, summarize(paths).state) == (False, *expected)
+
+    start_engine(paths)
+    events = follow(paths, EngineStopped, of_start=2)
+    assert events[: len(before)] == before
+    state = fold(events)
+    assert state.engine is not None
+    assert (state.starts, state.engine.stopped) == (2, "finished"), log_tail(paths, 50)
+    assert [round_.finished_at is not None for round_ in state.problems["small_softmax"].rounds] == [True, True]
+    assert all(variant.verdict is not None for variant in state.variants.values())
+    with SessionReader(paths) as reader:
+        assert reader.quick_check() is None
+    assert wait_gone(left_behind(0, (read_holder(paths.lock) or holder).marker))
