@@ -162,16 +162,16 @@ class _Judgement:
         )
 
     def _limits(self) -> Limits:
-        """A call may take a hundred times the reference, and never less than two seconds."""
-        call_s = min(max(2.0, 0.1 * (self._eager_ms or 0.0)), self._settings.deadline_s)
+        """A call may take a hundred times the reference, and never less than three seconds."""
+        call_s = min(max(3.0, 0.1 * (self._eager_ms or 0.0)), self._settings.deadline_s)
         memory = self._settings.memory_bytes or self._own_memory_bytes()
         return Limits(self._settings.deadline_s, call_s, memory, self._settings.isolate)
 
     def _own_memory_bytes(self) -> int:
-        """What an honest kernel's process takes, and some: a CUDA context holds much host memory."""
+        """What an honest kernel's process takes, and some: thread stacks; on a GPU, the host side of a context."""
         if self._settings.kind == "cuda":
             return 32 << 30
-        return (1 << 30) + 4 * self._problem.spec.floor_bytes
+        return (256 << 20) + self._settings.threads * (16 << 20) + 2 * self._problem.spec.floor_bytes
 
     # Correctness
 

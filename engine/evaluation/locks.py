@@ -60,7 +60,7 @@ async def shared(device: str) -> AsyncIterator[None]:
     """Hold the device beside other builders."""
     descriptor = _open(device)
     try:
-        while not _try(descriptor, fcntl.LOCK_SH):
+        while not _try(descriptor, fcntl.LOCK_SH):  # noqa: ASYNC110 - other processes set no event here
             await asyncio.sleep(_POLL_S)
         yield
     finally:

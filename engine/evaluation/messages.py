@@ -28,71 +28,63 @@ class JudgeSettings(Struct, frozen=True):
     bandwidth_gbs: float | None = None
 
 
-class Request(Struct, frozen=True, tag_field="do"):
-    pass
-
-
-class Measure(Request, tag="measure"):
+class Measure(Struct, frozen=True, tag_field="do", tag="measure"):
     """Measure the device's peaks."""
 
 
-class OpenProblem(Request, tag="open"):
+class OpenProblem(Struct, frozen=True, tag_field="do", tag="open"):
     problem: ProblemSpec
 
 
-class JudgeKernel(Request, tag="judge"):
+class JudgeKernel(Struct, frozen=True, tag_field="do", tag="judge"):
     problem: str
     library: str
     build: BuildReport
 
 
-class RunHeat(Request, tag="heat"):
+class RunHeat(Struct, frozen=True, tag_field="do", tag="heat"):
     """``libraries``: variant id -> path of its library."""
 
     problem: str
     libraries: dict[str, str]
 
 
-class Cancel(Request, tag="cancel"):
+class Cancel(Struct, frozen=True, tag_field="do", tag="cancel"):
     """Give up the request in progress; read while a kernel runs."""
 
 
 AnyRequest = Measure | OpenProblem | JudgeKernel | RunHeat | Cancel
 
 
-class Answer(Struct, frozen=True, tag_field="is"):
-    pass
-
-
-class Ready(Answer, tag="ready"):
+class Ready(Struct, frozen=True, tag_field="is", tag="ready"):
     """The judge has imported torch and can be asked."""
 
     torch: str
 
 
-class AtStage(Answer, tag="stage"):
+class AtStage(Struct, frozen=True, tag_field="is", tag="stage"):
     stage: Stage
 
 
-class Measured(Answer, tag="measured"):
+class Measured(Struct, frozen=True, tag_field="is", tag="measured"):
     bandwidth_gbs: float
     peak_gflops: float
 
 
-class ProblemOpened(Answer, tag="opened"):
+class ProblemOpened(Struct, frozen=True, tag_field="is", tag="opened"):
     eager: Baseline
     floor_ms: float | None
 
 
-class Judged(Answer, tag="judged"):
+class Judged(Struct, frozen=True, tag_field="is", tag="judged"):
     verdict: Verdict
 
 
-class HeatRun(Answer, tag="heat_run"):
+class HeatRun(Struct, frozen=True, tag_field="is", tag="heat_run"):
     standings: tuple[Standing, ...]
 
 
-class Failed(Answer, tag="failed"):
+class Failed(Struct, frozen=True, tag_field="is", tag="failed"):
     """The request could not be carried out; one sentence."""
 
     reason: str
@@ -101,9 +93,19 @@ class Failed(Answer, tag="failed"):
 AnyAnswer = Ready | AtStage | Measured | ProblemOpened | Judged | HeatRun | Failed
 
 _encoder = msgspec.json.Encoder()
-decode_request = msgspec.json.Decoder(AnyRequest).decode
-decode_answer = msgspec.json.Decoder(AnyAnswer).decode
+_requests = msgspec.json.Decoder(AnyRequest)
+_answers = msgspec.json.Decoder(AnyAnswer)
 
 
-def line(message: Request | Answer) -> bytes:
+def line(message: AnyRequest | AnyAnswer) -> bytes:
     return _encoder.encode(message) + b"\n"
+
+
+def decode_request(text: bytes) -> AnyRequest:
+    request: AnyRequest = _requests.decode(text)
+    return request
+
+
+def decode_answer(text: bytes) -> AnyAnswer:
+    answer: AnyAnswer = _answers.decode(text)
+    return answer

@@ -111,7 +111,7 @@ class Runner:
 
     def isolate_only(self) -> list[str]:
         """Isolate without a kernel, as a probe: the layers in force."""
-        with open("/dev/null", "rb") as nothing:
+        with Path("/dev/null").open("rb") as nothing:
             order = {"arena_bytes": 0, "slots": [], "data_bytes": 0}
             wire.send(self._control, order, (nothing.fileno(), nothing.fileno()))
         return [str(layer) for layer in self._answer(self._limits.start_s, "start").get("isolated", ())]

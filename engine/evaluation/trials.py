@@ -70,7 +70,7 @@ class JudgedProblem:
     @staticmethod
     def _spread(kinds: tuple[Kind, ...], trials: int) -> list[Kind]:
         """A kind for each trial: every other one as drawn, the others in turn."""
-        others = [kind for kind in kinds if kind != "drawn"] or ["drawn"]
+        others: list[Kind] = [kind for kind in kinds if kind != "drawn"] or ["drawn"]
         return ["drawn" if i % 2 == 0 else others[i // 2 % len(others)] for i in range(trials)]
 
     def run(self, slot: Slot) -> list[torch.Tensor]:

@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from engine.evaluation import messages
-from engine.evaluation.messages import AnyAnswer, JudgeSettings, Request
+from engine.evaluation.messages import AnyAnswer, AnyRequest, JudgeSettings
 from engine.events import Stage
 from engine.workers.protocol import EvaluationError
 
@@ -48,7 +48,7 @@ class JudgeProcess:
         self.torch_version = ""
         self._process: asyncio.subprocess.Process | None = None
 
-    async def ask(self, request: Request, deadline_s: float, on_stage: Callable[[Stage], None]) -> AnyAnswer:
+    async def ask(self, request: AnyRequest, deadline_s: float, on_stage: Callable[[Stage], None]) -> AnyAnswer:
         """Send a request and wait for its answer; starts the judge where there is none.
 
         Cancelling the task cancels the request: the judge gets 0.7 s to say so, then it is killed. Raises

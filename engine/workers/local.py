@@ -156,7 +156,7 @@ class LocalEvaluator:
     # Devices and judges
 
     def _choose_devices(self) -> tuple[DeviceFact, ...]:
-        """The configured devices; ``auto``: all GPUs of the first one's kind if there is a CUDA compiler, else the CPU."""
+        """The configured devices; ``auto``: all GPUs like the first one where there is nvcc, else the CPU."""
         found = discover()
         gpus = [device for device in found if device.kind == "cuda"]
         cpu = [device for device in found if device.kind == "cpu"]

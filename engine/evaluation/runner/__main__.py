@@ -17,6 +17,7 @@ sys.path.append(os.path.abspath(__file__).rsplit(os.sep, 4)[0])  # noqa: PTH100
 
 from engine.evaluation.runner import cuda, isolation, wire
 
+_MAP_FIXED = 0x10
 _GUARD_PAGES = 16 * mmap.PAGESIZE
 
 
@@ -36,7 +37,7 @@ class CpuKernel:
 
     def run(self, slot: int, count: int, flush: bool) -> tuple[int, list[float]]:
         launch, arguments, clock = self._launch, self._arguments[slot], time.perf_counter
-        times = []
+        times: list[float] = []
         for _ in range(count):
             start = clock()
             code = launch(*arguments)
@@ -77,7 +78,7 @@ class CudaKernel:
 
     def run(self, slot: int, count: int, flush: bool) -> tuple[int, list[float]]:
         launch, arguments, stream = self._launch, self._arguments[slot], self._stream
-        times = []
+        times: list[float] = []
         if flush:
             for _ in range(count):
                 stream.flush()
@@ -117,12 +118,11 @@ def _map_arena(descriptor: int, size: int) -> int:
     reserved = libc.mmap(
         None, ctypes.c_size_t(size + 2 * _GUARD_PAGES), 0, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, ctypes.c_long(0)
     )
-    fixed = 0x10
     address = libc.mmap(
         ctypes.c_void_p(reserved + _GUARD_PAGES),
         ctypes.c_size_t(size),
         protection,
-        mmap.MAP_SHARED | fixed,
+        mmap.MAP_SHARED | mmap.MAP_POPULATE | _MAP_FIXED,
         descriptor,
         ctypes.c_long(0),
     )

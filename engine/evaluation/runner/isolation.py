@@ -70,7 +70,7 @@ def restrict_files(cuda: bool) -> list[str]:
     devices = list(_DEVICES)
     if cuda:
         readable += _NVIDIA_READABLE
-        devices += [*glob.glob("/dev/nvidia*"), "/dev/nvidia-caps", "/dev/dri"]
+        devices += [*glob.glob("/dev/nvidia*"), "/dev/nvidia-caps"]  # noqa: PTH207
     try:
         landlock.restrict(readable, devices)
     except OSError:

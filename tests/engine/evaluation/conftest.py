@@ -1,0 +1,78 @@
+"""A small softmax problem, opened once in a real judge: on the CPU always, on the first GPU where there is one."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from engine.config import EvaluationConfig
+from engine.devices import discover
+from engine.problem.header import derive_header
+from engine.problem.inspect import inspect_file
+from engine.problem.spec import Form, ProblemSpec
+from engine.verdict import Standing, Verdict
+from engine.workers.local import LocalEvaluator
+
+ROWS, COLUMNS = 500, 1003
+
+PROBLEM = f"""
+import torch
+
+class Model(torch.nn.Module):
+    def forward(self, x):
+        return torch.softmax(x, dim=1)
+
+def get_inputs():
+    return [torch.randn({ROWS}, {COLUMNS})]
+
+def get_init_inputs():
+    return []
+"""
+
+
+class Bench:
+    """One evaluator with the problem opened; ``judge`` and ``heat`` run to their end."""
+
+    def __init__(self, form: Form, directory: Path) -> None:
+        self.form = form
+        file = directory / "softmax.py"
+        file.write_text(PROBLEM)
+        self.problem: ProblemSpec = inspect_file(file, "softmax")
+        config = EvaluationConfig(device="cuda" if form == "cu" else "cpu")
+        self._loop = asyncio.new_event_loop()
+        self.evaluator = LocalEvaluator(config, directory)
+        self._loop.run_until_complete(self.evaluator.start())
+        self.header = derive_header(self.problem, form)
+        self.opened = self._loop.run_until_complete(self.evaluator.open(self.problem, self.header))
+
+    def judge(self, source: str) -> Verdict:
+        return self._loop.run_until_complete(
+            self.evaluator.evaluate(self.problem, self.form, source, lambda stage: None)
+        )
+
+    def heat(self, sources: dict[str, str]) -> tuple[Standing, ...]:
+        kernels = {name: (self.form, source) for name, source in sources.items()}
+        return self._loop.run_until_complete(self.evaluator.heat(self.problem, kernels))
+
+    def run(self, coroutine: object) -> object:
+        return self._loop.run_until_complete(coroutine)  # type: ignore[arg-type]
+
+    def close(self) -> None:
+        self._loop.run_until_complete(self.evaluator.close())
+        self._loop.close()
+
+
+@pytest.fixture(scope="session", params=["cpp", pytest.param("cu", marks=pytest.mark.gpu)])
+def bench(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+    if request.param == "cu":
+        if shutil.which("nvcc") is None or not any(device.kind == "cuda" for device in discover()):
+            pytest.skip("needs an NVIDIA GPU and nvcc")
+    elif shutil.which("g++") is None:
+        pytest.fail("these tests need g++")
+    bench = Bench(request.param, tmp_path_factory.mktemp(f"bench_{request.param}"))
+    yield bench
+    bench.close()

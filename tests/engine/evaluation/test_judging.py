@@ -1,0 +1,143 @@
+"""Right kernels are called right, wrong ones wrong, in words; cheats are named."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from tests.engine.evaluation.conftest import COLUMNS, ROWS, Bench
+from tests.engine.evaluation.kernels import softmax
+
+
+def test_a_right_kernel_is_correct_with_evidence(bench: Bench) -> None:
+    verdict = bench.judge(softmax(bench.form))
+    assert verdict.correct, verdict.reason
+    assert verdict.speedup is not None and verdict.kernel is not None and verdict.reference is not None
+    assert verdict.speedup_low is not None and verdict.speedup_high is not None
+    assert verdict.speedup_low <= verdict.speedup <= verdict.speedup_high
+    assert verdict.pairs >= 8
+    assert verdict.max_rel_error is not None and verdict.max_rel_error < 1e-4
+    assert all(check.passed for check in verdict.checks)
+    assert {"build", "start", "check", "timing"} <= set(verdict.stage_s)
+    assert "seccomp" in verdict.sandbox
+
+
+def test_a_wrong_factor_is_wrong_with_place_and_values(bench: Bench) -> None:
+    if bench.form == "cu":
+        scale = {
+            "after": "scale<<<1, 1, 0, stream>>>(out);",
+            "outside": "__global__ void scale(float* o) { o[5] *= 2; }",
+        }
+    else:
+        scale = {"after": "out[5] *= 2;"}
+    verdict = bench.judge(softmax(bench.form, **scale))
+    assert verdict.status == "wrong"
+    assert "first at [0, 5]" in verdict.reason and "expected" in verdict.reason
+
+
+def test_zeros_and_the_mean_do_not_pass(bench: Bench) -> None:
+    for value in ("0.0f", f"{1 / COLUMNS}f"):
+        if bench.form == "cu":
+            source = f"""
+            __global__ void fill(float* out) {{
+                long long i = blockIdx.x * 256LL + threadIdx.x;
+                if (i < x_numel) out[i] = {value};
+            }}
+            extern "C" int launch(const float*, float* out, void*, cudaStream_t s) {{
+                fill<<<{-(-ROWS * COLUMNS // 256)}, 256, 0, s>>>(out);
+                return 0;
+            }}"""
+        else:
+            source = f"""
+            extern "C" int launch(const float*, float* out, void*) {{
+                for (long long i = 0; i < x_numel; i++) out[i] = {value};
+                return 0;
+            }}"""
+        assert bench.judge(source).status == "wrong"
+
+
+def test_right_only_on_the_first_calls_is_found(bench: Bench) -> None:
+    lazy = {"outside": "static int calls = 0;", "before": "if (++calls > 12) return 0;"}
+    verdict = bench.judge(softmax(bench.form, **lazy))
+    assert verdict.status == "wrong"
+    assert "never written" in verdict.reason and "timed call" in verdict.reason
+
+
+def test_a_kernel_that_does_not_compile_says_where(bench: Bench) -> None:
+    verdict = bench.judge(softmax(bench.form, before="int a = undeclared;"))
+    assert verdict.status == "build_error"
+    assert "undeclared" in verdict.reason and verdict.build is not None and not verdict.build.ok
+
+
+def test_a_kernel_without_launch_is_told_the_signature(bench: Bench) -> None:
+    verdict = bench.judge("int forward() { return 0; }")
+    assert verdict.status == "build_error"
+    assert "launch(const float* x, float* out" in verdict.reason
+
+
+def test_a_wrong_signature_does_not_compile(bench: Bench) -> None:
+    verdict = bench.judge('extern "C" int launch(const float* x, double* out) { return 0; }')
+    assert verdict.status == "build_error"
+
+
+def test_workspace_is_given_and_does_not_start_at_zero(bench: Bench) -> None:
+    needs = {"outside": 'extern "C" size_t workspace_bytes(void) { return 4096; }'}
+    verdict = bench.judge(softmax(bench.form, **needs))
+    assert verdict.correct, verdict.reason
+    assert any("workspace 4,096 bytes" in check.detail for check in verdict.checks)
+
+
+def test_a_clock_that_lies_is_found(bench: Bench) -> None:
+    if bench.form == "cu":
+        return  # events are read by the runner: tests/exploits holds the CUDA forms
+    patch = """
+    static bool patched = false;
+    if (!patched) {
+        patched = true;
+        // overwrite the entry of libc's clock_gettime in this process
+        void* real = dlsym(RTLD_NEXT, "clock_gettime");
+        char* page = (char*)((unsigned long)real & ~4095UL);
+        if (mprotect(page, 8192, PROT_READ | PROT_WRITE | PROT_EXEC) == 0) {
+            unsigned char jump[12] = {0x48, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xe0};
+            void* target = (void*)fake;
+            __builtin_memcpy(jump + 2, &target, 8);
+            __builtin_memcpy(real, jump, 12);
+        }
+    }
+    """
+    fake = """
+    #include <dlfcn.h>
+    #include <sys/mman.h>
+    #include <time.h>
+    static long long ticks = 0;
+    static int fake(clockid_t, struct timespec* t) { ticks += 1000; t->tv_sec = 5; t->tv_nsec = ticks; return 0; }
+    """
+    verdict = bench.judge(softmax(bench.form, outside=fake, before=patch))
+    assert verdict.status == "cheating", (verdict.status, verdict.reason)
+    assert verdict.pattern == "misreports its time"
+
+
+def test_cancelling_ends_a_running_kernel_within_a_second(bench: Bench) -> None:
+    async def cancel() -> float:
+        source = softmax(bench.form, after='for (;;) asm volatile("");')
+        task = asyncio.create_task(
+            bench.evaluator.evaluate(bench.problem, bench.form, source, lambda stage: stages.append(stage))
+        )
+        while "checking" not in stages:
+            await asyncio.sleep(0.02)
+        await asyncio.sleep(0.3)
+        started = time.monotonic()
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        return time.monotonic() - started
+
+    stages: list[str] = []
+    took = bench.run(cancel())
+    assert isinstance(took, float) and took < 1.0
+    assert bench.judge(softmax(bench.form)).correct
+
+
+def test_a_kernel_and_its_copy_are_tied_in_a_heat(bench: Bench) -> None:
+    standings = bench.heat({"v1": softmax(bench.form), "v2": softmax(bench.form, outside="// the same\n")})
+    assert {row.variant for row in standings} == {"v1", "v2"}
+    assert all(row.tied for row in standings)
