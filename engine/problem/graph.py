@@ -26,22 +26,13 @@ _SELECTING = frozenset(
         _aten.slice.Tensor,
     }
 )
-# One pass over the largest operand: what neither the tags nor the flop counter know.
+# One pass over the largest operand. Named here because older PyTorch has no tag for reductions.
 _PASSES = frozenset(
-    {
-        "_log_softmax",
-        "_softmax",
-        "avg_pool1d",
-        "avg_pool2d",
-        "avg_pool3d",
-        "cumprod",
-        "cumsum",
-        "max_pool2d_with_indices",
-        "max_pool3d_with_indices",
-        "native_batch_norm",
-        "native_group_norm",
-        "native_layer_norm",
-    }
+    """
+    _log_softmax _softmax all amax amin any argmax argmin avg_pool1d avg_pool2d avg_pool3d cumprod cumsum
+    linalg_vector_norm logsumexp max max_pool2d_with_indices max_pool3d_with_indices mean min native_batch_norm
+    native_group_norm native_layer_norm norm prod std std_mean sum var var_mean
+    """.split()
 )
 
 
@@ -159,7 +150,7 @@ def count_flops(graph: fx.Graph) -> int:
             total += int(flop_registry[packet](*args, **kwargs, out_val=value))
         elif torch.Tag.pointwise in target.tags:
             total += sum(int(tensor.numel()) for tensor in _tensors([value]))
-        elif torch.Tag.reduction in target.tags or packet.__name__ in _PASSES:
+        elif packet.__name__ in _PASSES:
             operands = [arg.meta.get("val") for arg in node.all_input_nodes]
             total += max((int(tensor.numel()) for tensor in _tensors(operands)), default=0)
     return total
