@@ -183,6 +183,16 @@ class RowProgram(Struct, frozen=True, dict=True):
                     found.append(pair)
         return tuple(found)
 
+    @property
+    def fusable_pair(self) -> FusedPair | None:
+        """A pair whose two passes hold nothing else, so that fusing it saves a whole pass."""
+        for pair in self.fused_pairs:
+            at = next(n for n, group in enumerate(self.passes) if pair.first in group)
+            rest = set(self.passes[at + 1]) - {pair.second, pair.correction} if at + 1 < len(self.passes) else {-1}
+            if self.passes[at] == (pair.first,) and not rest:
+                return pair
+        return None
+
 
 Program = PointwiseProgram | RowProgram
 

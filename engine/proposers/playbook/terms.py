@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from engine.proposers.playbook.ir import ReduceOp
+from engine.proposers.playbook.ir import COMPARE_OPS, LOGIC_OPS, ReduceOp
 
 Shape = tuple[int, ...]
 
@@ -37,8 +37,17 @@ class Term:
     def numel(self) -> int:
         return prod(self.shape)
 
+    @property
+    def truth(self) -> bool:
+        """Whether it is a truth value rather than a number."""
+        if self.op in ("view", "expand"):
+            return self.args[0].truth
+        return self.op in TRUTH_OPS
+
 
 Operand = Term | float
+
+TRUTH_OPS = COMPARE_OPS | LOGIC_OPS | {"not"}
 
 _FOLD: Mapping[str, Callable[[float, float], float]] = {
     "add": lambda a, b: a + b,
@@ -61,6 +70,8 @@ def load(tensor: str, shape: Shape) -> Term:
 def apply(op: str, *operands: Operand) -> Term:
     """An elementwise operation with PyTorch's broadcasting; trivial ones are simplified."""
     args = tuple(arg if isinstance(arg, Term) else number(arg) for arg in operands)
+    wanted = len(args) if op in LOGIC_OPS or op == "not" else 1 if op == "select" else 0
+    args = tuple(_as_truth(arg) if k < wanted else _as_number(arg) for k, arg in enumerate(args))
     if len(args) == 2 and op in _FOLD:
         first, second = args
         if first.op == second.op == "const":
@@ -72,6 +83,14 @@ def apply(op: str, *operands: Operand) -> Term:
     if op == "neg" and args[0].op == "const":
         return number(-args[0].number)
     return Term(op, broadcast(*(arg.shape for arg in args)), args)
+
+
+def _as_truth(term: Term) -> Term:
+    return term if term.truth else apply("ne", term, 0.0)
+
+
+def _as_number(term: Term) -> Term:
+    return apply("select", term, 1.0, 0.0) if term.truth else term
 
 
 def power(base: Operand, exponent: Operand) -> Term:

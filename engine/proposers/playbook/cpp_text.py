@@ -1,0 +1,59 @@
+"""Small pieces of text that every emitted C++ kernel shares."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from engine.proposers.playbook.cpp_math import NEED_NO_ERRNO
+
+STORE = """\
+[[gnu::always_inline]] inline void store(float* p, float value) { *p = value; }
+[[gnu::always_inline]] inline void store(float* p, vec value) { *reinterpret_cast<vec_unaligned*>(p) = value; }
+"""
+SPREAD = """\
+inline float spread(One, float value) { return value; }
+[[gnu::always_inline]] inline vec spread(Wide, float value) { return splat(value); }
+"""
+_STREAM = """\
+// Stores past the caches, to memory. p is aligned to a whole vector, or it is a single element.
+[[gnu::always_inline]] inline void stream(float* p, float value) {{ *p = value; }}
+[[gnu::always_inline]] inline void stream(float* p, vec value) {{
+#if defined({macro})
+  {intrinsic}(p, ({type})value);
+#else
+  *reinterpret_cast<vec_unaligned*>(p) = value;
+#endif
+}}
+inline void stream_fence() {{
+#if defined({macro})
+  _mm_sfence();
+#endif
+}}
+"""
+
+
+def stream(lanes: int) -> str:
+    """Non-temporal stores of 8 or 16 lanes, ordinary ones where the instruction set has none."""
+    if lanes == 16:
+        return _STREAM.format(macro="__AVX512F__", intrinsic="_mm512_stream_ps", type="__m512")
+    return _STREAM.format(macro="__AVX__", intrinsic="_mm256_stream_ps", type="__m256")
+
+
+def indent(lines: Iterable[str]) -> list[str]:
+    """``lines`` two columns further right; preprocessor lines stay at the margin."""
+    return [line if not line or line.startswith("#") else f"  {line}" for text in lines for line in text.split("\n")]
+
+
+def banner(title: str, ops: Iterable[str], *, stream: bool = False) -> list[str]:
+    """The head of a file: what it is, includes, and pragmas that its operations need."""
+    lines = [f"// {title}", "#include <cmath>", "#include <cstddef>", ""]
+    if stream:
+        lines[3:3] = ["#if defined(__SSE2__)", "#include <immintrin.h>", "#endif"]
+    if NEED_NO_ERRNO & set(ops):
+        lines += ['#pragma GCC optimize("no-math-errno", "no-trapping-math")  // lets sqrt and floor be vectorised', ""]
+    return lines
+
+
+def omp_for(schedule: str, chunk: int) -> str:
+    """``for schedule(...)``; chunk 0 leaves it to the schedule."""
+    return f"for schedule({schedule})" if chunk == 0 else f"for schedule({schedule}, {chunk})"

@@ -1,0 +1,139 @@
+"""Builds emitted C++ kernels with the real compiler and runs them beside the reference in float64."""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from engine.problem.header import derive_header
+from engine.problem.inspect import inspect_file
+from engine.problem.spec import ProblemSpec
+
+FLAGS = [
+    "-std=c++17",
+    "-O2",
+    "-march=native",
+    "-ffp-contract=fast",
+    "-fopenmp",
+    "-shared",
+    "-fPIC",
+    "-Wall",
+    "-Wextra",
+    "-Werror",
+]
+ALIGNMENT = 256
+GUARD = 64  # floats around every buffer
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A problem made from the body of ``forward`` and example inputs."""
+
+    spec: ProblemSpec
+    inputs: list[torch.Tensor]
+    weights: list[torch.Tensor]
+    model: torch.nn.Module
+
+
+def make_problem(folder: Path, forward: str, shapes: dict[str, tuple[int, ...]], init: str = "") -> Problem:
+    """A KernelBench file whose ``forward`` is ``forward`` over inputs of ``shapes``, inspected for real."""
+    source = "\n".join(
+        [
+            "import math, torch",
+            "from torch import nn",
+            "import torch.nn.functional as F",
+            "class Model(nn.Module):",
+            "    def __init__(self):",
+            "        super().__init__()",
+            f"        {init or 'pass'}",
+            f"    def forward(self, {', '.join(shapes)}):",
+            *(f"        {line}" for line in forward.splitlines()),
+            "def get_inputs():",
+            f"    return [torch.randn(s) for s in {list(shapes.values())!r}]",
+            "def get_init_inputs():",
+            "    return []",
+        ]
+    )
+    path = folder / "problem.py"
+    path.write_text(source + "\n")
+    spec = inspect_file(path, "problem")
+    scope: dict[str, Any] = {}
+    exec(compile(source, str(path), "exec"), scope)
+    model = scope["Model"]()
+    generator = torch.Generator().manual_seed(7)
+    inputs = [torch.randn(shape, generator=generator) for shape in shapes.values()]
+    weights = dict(model.named_parameters()) | dict(model.named_buffers())
+    ordered = [weights[tensor.source_name or tensor.name] for tensor in spec.weights]
+    for weight in ordered:
+        weight.data.copy_(torch.randn(weight.shape, generator=generator))
+    return Problem(spec, inputs, [weight.detach() for weight in ordered], model)
+
+
+def build(folder: Path, spec: ProblemSpec, source: str, *, flags: list[str] | None = None) -> Path:
+    """The shared library of ``source``; a warning is an error."""
+    # dlopen knows a library by its path: each build gets a new one.
+    folder = Path(tempfile.mkdtemp(dir=folder))
+    header, kernel, library = folder / "problem.h", folder / "kernel.cpp", folder / "kernel.so"
+    header.write_text(derive_header(spec, "cpp"))
+    kernel.write_text(source)
+    command = ["g++", *(flags or FLAGS), "-include", str(header), str(kernel), "-o", str(library)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, f"{done.stderr}\n{source}"
+    return library
+
+
+def run(problem: Problem, library: Path) -> list[np.ndarray]:
+    """Outputs of ``launch`` on guarded, aligned buffers poisoned with NaN."""
+    kernel = ctypes.CDLL(str(library))
+    tensors = [*problem.inputs, *problem.weights]
+    given = [_aligned(tensor.detach().numpy()) for tensor in tensors]
+    outputs = [_aligned(np.full(output.shape, np.nan, np.float32)) for output in problem.spec.outputs]
+    scratch = np.zeros(1, np.uint8)
+    if hasattr(kernel, "workspace_bytes"):
+        kernel.workspace_bytes.restype = ctypes.c_size_t
+        scratch = np.zeros(kernel.workspace_bytes() + ALIGNMENT, np.uint8)
+    pointers = [ctypes.c_void_p(array.ctypes.data) for _, array in (*given, *outputs)]
+    assert kernel.launch(*pointers, ctypes.c_void_p(scratch.ctypes.data)) == 0
+    for store, array in (*given, *outputs):
+        _check_guards(store, array)
+    for tensor, (_, array) in zip(tensors, given, strict=True):
+        assert np.array_equal(tensor.detach().numpy(), array, equal_nan=True), "an input was written"
+    return [array for _, array in outputs]
+
+
+def expected(problem: Problem) -> list[np.ndarray]:
+    """The reference in float64."""
+    model = problem.model.double()
+    with torch.no_grad():
+        result = model(*[tensor.double() for tensor in problem.inputs])
+    model.float()
+    return [one.numpy() for one in (result if isinstance(result, (tuple, list)) else [result])]
+
+
+def check(problem: Problem, folder: Path, source: str, *, rtol: float = 2e-5, atol: float = 2e-5) -> None:
+    """Asserts that ``source`` builds without a warning and computes the reference."""
+    found = run(problem, build(folder, problem.spec, source))
+    for output, wanted in zip(found, expected(problem), strict=True):
+        np.testing.assert_allclose(output, wanted, rtol=rtol, atol=atol, err_msg=source)
+
+
+def _aligned(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """A copy of ``values`` at an aligned address inside a store whose every other element is a guard."""
+    store = np.full(values.size + 2 * GUARD + ALIGNMENT // 4, 12345.0, np.float32)
+    start = GUARD + (-(store.ctypes.data // 4 + GUARD)) % (ALIGNMENT // 4)
+    array = store[start : start + values.size].reshape(values.shape)
+    array[...] = values
+    return store, array
+
+
+def _check_guards(store: np.ndarray, array: np.ndarray) -> None:
+    start = (array.ctypes.data - store.ctypes.data) // 4
+    assert (store[:start] == 12345.0).all(), "written before the buffer"
+    assert (store[start + array.size :] == 12345.0).all(), "written past the buffer"
