@@ -11,6 +11,8 @@ from textual.color import Color, ColorParseError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from textual.app import App
+
 
 @dataclass(frozen=True, slots=True)
 class Palette:
@@ -86,7 +88,7 @@ def from_theme(variables: Mapping[str, str], *, ansi: bool) -> Palette:
         return Style()
 
     text = Style() if ansi else color("foreground")
-    dim = Style(dim=True) if ansi else color("foreground-darken-3", "text-muted")
+    dim = Style(dim=True) if ansi else _faded(variables)
     good, bad, warn = color("text-success", "success"), color("text-error", "error"), color("text-warning", "warning")
     accent, primary = color("text-accent", "accent"), color("text-primary", "primary")
     secondary = color("text-secondary", "secondary")
@@ -123,6 +125,15 @@ def from_theme(variables: Mapping[str, str], *, ansi: bool) -> Palette:
     )
 
 
+def _faded(variables: Mapping[str, str]) -> Style:
+    """Between text and background, on dark and on light themes."""
+    try:
+        text, background = Color.parse(variables["foreground"]), Color.parse(variables["background"])
+    except (KeyError, ColorParseError):
+        return Style(dim=True)
+    return Style(color=text.blend(background, 0.42).rich_color)
+
+
 def _rich(variables: Mapping[str, str], name: str, fallback: str) -> str | None:
     for key in (name, fallback):
         try:
@@ -130,3 +141,15 @@ def _rich(variables: Mapping[str, str], name: str, fallback: str) -> str | None:
         except (KeyError, ColorParseError):
             continue
     return None
+
+
+def palette_of(app: App[object]) -> Palette:
+    """The palette of the app's theme, made once per theme."""
+    key = (app.theme, app.no_color)
+    found: tuple[tuple[str, bool], Palette] | None = getattr(app, "_kernel_palette", None)
+    if found is None or found[0] != key:
+        ansi = bool(app.native_ansi_color)
+        palette = monochrome() if app.no_color else from_theme(app.get_css_variables(), ansi=ansi)
+        found = (key, palette)
+        app._kernel_palette = found  # type: ignore[attr-defined]
+    return found[1]

@@ -1,0 +1,93 @@
+"""Every action of the monitor, named once: its keys, what the key bar and the palette call it, and what help says."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from textual.binding import Binding
+
+Group = Literal["look", "steer", "app"]
+GROUP_NAMES: dict[Group, str] = {"look": "Look", "steer": "Steer the search", "app": "The monitor"}
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """``name``: the method ``action_NAME`` of the monitor's screen. ``hint``: its rank in the key bar, 0 for not there.
+
+    ``palette`` is False for keys that only make sense as keys.
+    """
+
+    name: str
+    keys: str
+    label: str
+    help: str
+    group: Group
+    hint: int = 0
+    palette: bool = True
+
+    @property
+    def shown_key(self) -> str:
+        return KEY_NAMES.get(first := self.keys.split(",")[0], first)
+
+
+KEY_NAMES = {
+    "slash": "/",
+    "question_mark": "?",
+    "plus": "+",
+    "left_square_bracket": "[",
+    "right_square_bracket": "]",
+    "escape": "esc",
+    "ctrl+p": "^p",
+    "ctrl+z": "^z",
+}
+
+ACTIONS: tuple[Action, ...] = (
+    Action("open_detail", "enter", "open", "Open the selected node in the detail pane", "look", 1, palette=False),
+    Action("filter", "slash", "filter", "Filter the tree", "look", 8),
+    Action("next_match(1)", "n", "next match", "Go to the next match of the filter", "look", palette=False),
+    Action("next_match(-1)", "N", "previous match", "Go to the previous match of the filter", "look", palette=False),
+    Action("back", "escape", "back", "Leave zoom, then the filter, then go back to the tree", "look", palette=False),
+    Action("sort", "o", "sort", "Sort by order written, speedup, time, age", "look"),
+    Action("reverse_sort", "O", "reverse sort", "Reverse the order", "look"),
+    Action("lineage", "t", "lineage", "Show the tree by round or by lineage", "look", 9),
+    Action("follow", "F", "follow best", "Keep the cursor on the newest best kernel", "look", 10),
+    Action("hold", "p", "hold display", "Hold the display still; the search goes on", "look"),
+    Action("tab(1)", "right_square_bracket", "next tab", "Show the next tab of the detail", "look"),
+    Action("tab(-1)", "left_square_bracket", "previous tab", "Show the previous tab of the detail", "look"),
+    Action("diff", "D", "diff", "Diff to the parent; again: to the best, to the marked kernel", "look", 11),
+    Action("mark", "m", "mark", "Mark the kernel that diffs compare with", "look"),
+    Action("copy", "y", "copy", "Copy the kernel's source to your clipboard (OSC 52)", "look"),
+    Action("copy_id", "Y", "copy id", "Copy the node's id to your clipboard (OSC 52)", "look"),
+    Action("jump_best", "B", "best", "Go to the best kernel of this problem", "look"),
+    Action("zoom", "plus", "zoom", "Zoom the focused pane, or back", "look"),
+    Action("pane(1)", "1", "tree", "Focus the tree", "look", palette=False),
+    Action("pane(2)", "2", "problems", "Focus the scoreboard", "look", palette=False),
+    Action("pane(3)", "3", "devices", "Focus the devices", "look", palette=False),
+    Action("pane(4)", "4", "detail", "Focus the detail", "look", palette=False),
+    Action("pane(5)", "5", "log", "Focus the log", "look", palette=False),
+    Action("pane(6)", "6", "leaders", "Focus the leaderboard", "look", palette=False),
+    Action("prune", "d", "prune", "Prune the branch; on a pruned node: restore it", "steer", 4),
+    Action("pin", "b", "pin", "Pin the branch: always carried on; again: unpin", "steer", 5),
+    Action("seed_idea", "i", "seed idea", "Seed an idea under the selected kernel", "steer", 2),
+    Action("seed_kernel", "a", "seed kernel", "Seed a kernel from a file, by pasting, or in $EDITOR", "steer", 6),
+    Action("edit", "e", "edit a copy", "Edit a copy in $EDITOR and submit it as a child", "steer", 3),
+    Action("retry", "r", "judge again", "Judge and time the kernel again", "steer"),
+    Action("pause_search", "P", "pause search", "Pause or resume the search", "steer", 7),
+    Action("budget", "M", "budget", "Change minutes and rounds", "steer"),
+    Action("stop_after_round", "S", "stop after round", "Stop the search after the running rounds", "steer"),
+    Action("undo", "z", "undo", "Undo the last command", "steer", 12),
+    Action("redo", "Z", "redo", "Redo what was undone", "steer"),
+    Action("start_engine", "R", "resume engine", "Start the engine of a dead or stopped session again", "steer"),
+    Action("help", "question_mark", "help", "Help for the focused pane", "app", 13),
+    Action("command_palette", "ctrl+p", "palette", "Every action by name", "app", palette=False),
+    Action("theme", "T", "theme", "Next theme: dark, light, ANSI", "app"),
+    Action("screenshot", "f8", "SVG", "Save the screen as SVG", "app"),
+    Action("suspend", "ctrl+z", "suspend", "Suspend the monitor to the shell; fg brings it back", "app"),
+    Action("detach", "q", "detach", "Leave the monitor; the search goes on", "app", 14),
+    Action("stop", "Q", "stop search", "Stop the search now", "app"),
+)
+
+
+def bindings() -> list[Binding]:
+    return [Binding(action.keys, action.name, action.label, show=False) for action in ACTIONS]

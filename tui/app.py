@@ -1,0 +1,351 @@
+"""The monitor: a terminal app over one session. It reads events and writes commands; it never searches."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from textual.app import App, SystemCommand
+from textual.binding import Binding, BindingType
+from textual.message import Message
+from textual.screen import Screen
+
+from engine.events import CommandHandled, Recorded, SeedIdea, SeedKernel
+from engine.session import SessionError, SessionPaths
+from tui import format as fmt
+from tui.feed import Feed
+from tui.model import Model, Pending
+from tui.sanitize import one_line
+from tui.screens.monitor import MonitorScreen
+from tui.settings import THEMES, Settings, load_settings, save_settings
+from tui.source import SessionSource, Source
+from tui.steering import History, Plan
+from tui.terminal import (
+    OrphanWatch,
+    clipboard_sequence,
+    notification_sequence,
+    post_webhook,
+    run_hook,
+    tmux_clipboard,
+)
+
+if TYPE_CHECKING:
+    from asyncio import Task
+
+FLUSH_S = 0.22
+"""The screen takes in what is new at most this often."""
+TICK_S = 1.0
+Severity = Literal["information", "warning", "error"]
+
+
+class MonitorApp(App[int]):
+    """``start_engine`` starts an engine on the session again, or is None where that cannot be done from here."""
+
+    TITLE = "kernel-tui"
+    CSS_PATH = "monitor.tcss"
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-normal"), (170, "-wide")]  # noqa: RUF012
+    VERTICAL_BREAKPOINTS = [(0, "-short"), (32, "-tall")]  # noqa: RUF012
+    ENABLE_COMMAND_PALETTE = True
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("ctrl+q", "screen.detach", "detach", show=False),
+        Binding("ctrl+c", "screen.copy", "copy", show=False),
+    ]
+
+    class FeedArrived(Message):
+        """The feed's thread has something new."""
+
+    def __init__(
+        self,
+        source: Source,
+        *,
+        start_engine: Callable[[], int] | None = None,
+        settings: Settings | None = None,
+        ascii_only: bool | None = None,
+    ) -> None:
+        super().__init__()
+        self.settings = settings if settings is not None else load_settings()
+        chosen = ascii_only if ascii_only is not None else self.settings.ascii_glyphs
+        self.ascii_only = chosen if chosen is not None else not _terminal_is_utf8()
+        self.model = Model(source)
+        self.history = History()
+        self._start_engine = start_engine
+        self._starting: Task[None] | None = None
+        self._plans: dict[int, Plan] = {}
+        self._tasks: set[Task[None]] = set()
+        self._feed = Feed(source, self._wake)
+        self._notified = False
+        self._flushed_at = 0.0
+        self._told: str | None = None
+        self._watch = OrphanWatch(lambda: self.call_later(self.exit, 129))
+
+    def get_default_screen(self) -> Screen[Any]:
+        return MonitorScreen(self.model)
+
+    @property
+    def monitor_screen(self) -> MonitorScreen:
+        found = self.screen_stack[0]
+        assert isinstance(found, MonitorScreen)
+        return found
+
+    def on_mount(self) -> None:
+        if self.settings.theme in self.available_themes:
+            self.theme = self.settings.theme
+        self._watch_signals()
+        self._watch.start()
+        self._feed.start()
+        self.set_interval(TICK_S, self._tick)
+
+    def on_unmount(self) -> None:
+        self._watch.stop()
+        self._feed.stop()
+
+    # What is new
+
+    def _wake(self) -> None:
+        """Called from the feed's thread."""
+        if not self._notified:
+            self._notified = True
+            self.post_message(self.FeedArrived())
+
+    def on_monitor_app_feed_arrived(self) -> None:
+        wait = self._flushed_at + FLUSH_S - time.monotonic()
+        if wait <= 0:
+            self.flush()
+        else:
+            self.set_timer(wait, self.flush)
+
+    def flush(self) -> None:
+        """Fold what has come and show it."""
+        self._notified = False
+        self._flushed_at = time.monotonic()
+        updates, trouble = self._feed.take()
+        model, screen = self.model, self.monitor_screen
+        before = self._standing()
+        trouble_news, model.trouble = trouble != model.trouble, trouble
+        replaced = False
+        fresh: list[Recorded] = []
+        readings = linked = False
+        for update in updates:
+            model.take(update)
+            replaced |= update.state is not None
+            readings |= bool(update.readings)
+            linked |= update.link is not None
+            for recorded in update.events:
+                model.state.apply(recorded)
+                if isinstance(recorded.event, CommandHandled):
+                    self._answered(recorded.event)
+            fresh += update.events
+        with self.batch_update():
+            if replaced:
+                screen.replace_state()
+            if updates or trouble_news:
+                screen.take(fresh, readings=readings)
+        if not replaced:
+            self._tell_news(before)
+        if linked:
+            self._tell_link()
+
+    def _tick(self) -> None:
+        if self.model.opened and self.model.link.kind in ("live", "stalled", "replay", "connecting"):
+            self.monitor_screen.tick()
+
+    # Steering
+
+    def why_not_steer(self) -> str | None:
+        """Why a command would reach nobody, or None."""
+        if self.model.source.read_only:
+            return "This monitor is read-only."
+        if self.model.link.kind in ("dead", "ended"):
+            return "No engine runs on this session. R starts it again."
+        return None if self.model.opened else "The session is still being opened."
+
+    def steer(self, plan: Plan) -> None:
+        """Send a plan's command; its row shows it pending until the engine has answered."""
+        task = asyncio.create_task(self._send(plan))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _send(self, plan: Plan) -> None:
+        model = self.model
+        try:
+            number = await asyncio.to_thread(model.source.send, plan.command)
+        except SessionError as error:
+            self.say(str(error), severity="error")
+            return
+        self._plans[number] = plan
+        model.pending[number] = Pending(number, plan.command, plan.node, plan.text, model.now())
+        if (handled := model.state.handled.get(number)) is not None:
+            self._answered(handled)
+        self.monitor_screen.take([], readings=False)
+
+    def _answered(self, handled: CommandHandled) -> None:
+        self.model.answered(handled)
+        plan = self._plans.pop(handled.command, None)
+        if plan is None:
+            return
+        if not handled.ok:
+            self.say(handled.message, severity="error")
+            return
+        self.history.happened(plan, handled)
+        self.say(handled.message)
+        if isinstance(plan.command, SeedKernel | SeedIdea) and handled.node is not None:
+            self.call_later(self._show_seeded, handled.node)
+
+    def _show_seeded(self, node: str) -> None:
+        """Go to what was just made; a kernel that was edited shows what was changed."""
+        screen = self.monitor_screen
+        state = self.model.state
+        if node in state.ideas and state.ideas[node].variants:
+            node = state.ideas[node].variants[0]
+        screen.tree_view.select(node, by_hand=False)
+        variant = state.variants.get(node)
+        if variant is not None and variant.parent is not None:
+            screen.detail.against = "parent"
+            screen.detail.turn("Diff")
+
+    def start_engine(self) -> None:
+        """Start a dead or stopped session's engine again."""
+        if self.model.link.kind in ("live", "stalled"):
+            self.say(f"The engine runs (pid {self.model.link.pid}).")
+        elif self._start_engine is None or self.model.source.read_only:
+            self.say(f"From here it cannot be started: kernel-tui resume {self.model.source.name}", severity="warning")
+        elif self._starting is None or self._starting.done():
+            self.say("Starting the engine …")
+            self._starting = asyncio.create_task(self._start(self._start_engine))
+
+    async def _start(self, start: Callable[[], int]) -> None:
+        try:
+            pid = await asyncio.to_thread(start)
+        except SessionError as error:
+            self.say(str(error), severity="error")
+        else:
+            self.say(f"The engine runs (pid {pid}).")
+
+    # News
+
+    def say(self, text: str, *, severity: Severity = "information") -> None:
+        """A word in the corner. ``text`` may come from anywhere."""
+        self.notify(one_line(text, 400), severity=severity, markup=False, timeout=4 if severity == "information" else 8)
+
+    def alert(self, text: str) -> None:
+        """News for a person who looks elsewhere: bell or OSC 9, and their command or webhook."""
+        settings = self.settings
+        if settings.notify == "bell":
+            self.bell()
+        elif settings.notify == "osc9":
+            self.write_sequence(notification_sequence(text))
+        if settings.command:
+            run_hook(settings.command, one_line(text))
+        if settings.webhook:
+            post_webhook(settings.webhook, one_line(text))
+
+    def copy_text(self, text: str, what: str) -> None:
+        """Onto the clipboard of the terminal that the person sits at."""
+        self.write_sequence(clipboard_sequence(text))
+        self.run_worker(lambda: tmux_clipboard(text), thread=True, group="clipboard")
+        self.say(f"Copied {what} ({fmt.size(len(text.encode('utf-8', 'replace')))}) by OSC 52.")
+
+    def write_sequence(self, sequence: str) -> None:
+        """An escape sequence of our own making."""
+        if self._driver is not None and not self.is_headless:
+            self._driver.write(sequence)
+
+    def _standing(self) -> dict[str, str | None]:
+        return {problem.id: problem.best for problem in self.model.state.problems.values()}
+
+    def _tell_news(self, before: dict[str, str | None]) -> None:
+        for name, problem in self.model.state.problems.items():
+            best = self.model.best(problem)
+            if best is not None and before.get(name) is not None and before[name] != best.id:
+                self.alert(f"{name}: new best {best.id}, {fmt.speedup(best.speedup)}")
+
+    def _tell_link(self) -> None:
+        kind = self.model.link.kind
+        if kind == self._told:
+            return
+        first, self._told = self._told is None, kind
+        if first:
+            return
+        name, engine = self.model.source.name, self.model.state.engine
+        if kind == "stalled":
+            self.alert(f"{name}: the engine shows no sign of life")
+        elif kind == "dead":
+            self.alert(f"{name}: the engine died")
+        elif kind == "ended":
+            self.alert(f"{name}: the search ended ({engine.stopped if engine is not None else 'unknown'})")
+
+    # The app's own keys
+
+    def next_theme(self) -> None:
+        place = THEMES.index(self.theme) if self.theme in THEMES else -1
+        self.theme = self.settings.theme = THEMES[(place + 1) % len(THEMES)]
+        self.monitor_screen.call_after_refresh(self.monitor_screen.show_all)
+        self.say(f"Theme {self.theme}")
+        with suppress(OSError):
+            save_settings(self.settings)
+
+    def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
+        from tui.actions import ACTIONS
+
+        for action in ACTIONS:
+            if action.palette:
+                name = action.name
+
+                async def run(name: str = name) -> None:
+                    await self.monitor_screen.run_action(name)
+
+                yield SystemCommand(f"{action.label}  ({action.shown_key})", action.help, run)
+
+    def _watch_signals(self) -> None:
+        """SIGTERM and SIGHUP end the monitor in order: the terminal is restored where there still is one."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            with suppress(NotImplementedError, RuntimeError, ValueError):
+                loop.add_signal_handler(number, lambda code=int(number): self.exit(128 + code))
+
+
+def _terminal_is_utf8() -> bool:
+    return "utf" in (getattr(sys.__stdout__, "encoding", None) or "").lower()
+
+
+def run_monitor(paths: SessionPaths, *, read_only: bool = False) -> int:
+    """Show a session until the person leaves; the search goes on. The exit code of the process."""
+
+    def start() -> int:
+        from engine.service import start_engine
+
+        return start_engine(paths)
+
+    app = MonitorApp(SessionSource(paths, read_only=read_only), start_engine=start)
+    app.run()
+    code = app.return_value or app.return_code or 0
+    if code < 128:
+        print(parting_words(app.model))
+    return code
+
+
+def parting_words(model: Model) -> str:
+    """What a person who leaves should know: whether the search goes on, what it may still spend, how to stop it."""
+    name = model.source.name
+    if model.link.kind not in ("live", "stalled"):
+        end = "is finished" if model.state.finished else "is not running"
+        again = "" if model.state.finished else f" Go on with it: kernel-tui resume {name}"
+        return f"The search {name} {end}.{again}"
+    limit = model.state.minutes
+    spend = "it has no time limit"
+    if limit is not None:
+        left = max(0.0, limit * 60 - model.search_seconds())
+        spend = (
+            f"it may still spend {fmt.clock(left)} minutes" if left < 3600 else f"it may spend {fmt.clock(left)} hours"
+        )
+    pid = f" (pid {model.link.pid})" if model.link.pid else ""
+    return (
+        f"The search {name} goes on{pid}; {spend}.\n"
+        f"  watch it again: kernel-tui attach {name}\n"
+        f"  stop it:        kernel-tui stop {name}"
+    )

@@ -1,0 +1,68 @@
+"""The thread that follows a source and hands what is new to the app's event loop, several times a second at most."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from engine.session import SessionError
+from tui.source import Source, Update
+
+POLL_S = 0.06
+RETRY_S = 1.0
+
+
+class Feed:
+    """Polls ``source``. ``wake`` is called, from the feed's thread, when there is something to ``take``."""
+
+    def __init__(self, source: Source, wake: Callable[[], None]) -> None:
+        self._source = source
+        self._wake = wake
+        self._lock = threading.Lock()
+        self._waiting: list[Update] = []
+        self._trouble: str | None = None
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="feed", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self, timeout_s: float = 1.0) -> None:
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join(timeout_s)
+
+    def take(self) -> tuple[list[Update], str | None]:
+        """Everything since the last call, in order, and what is wrong with the session now, if anything."""
+        with self._lock:
+            updates, self._waiting = self._waiting, []
+            return updates, self._trouble
+
+    def _run(self) -> None:
+        opened = False
+        while not self._stop.is_set():
+            try:
+                if not opened:
+                    self._put(Update(state=self._source.open()))
+                    opened = True
+                update = self._source.poll()
+            except SessionError as error:
+                self._report(str(error))
+                self._stop.wait(RETRY_S)
+                continue
+            self._report(None)
+            if update:
+                self._put(update)
+            self._stop.wait(POLL_S)
+        self._source.close()
+
+    def _put(self, update: Update) -> None:
+        with self._lock:
+            self._waiting.append(update)
+        self._wake()
+
+    def _report(self, trouble: str | None) -> None:
+        with self._lock:
+            changed, self._trouble = trouble != self._trouble, trouble
+        if changed:
+            self._wake()

@@ -1,0 +1,74 @@
+"""Source text as coloured lines: Pygments' CUDA, C++ and Python lexers, loaded when the first kernel is shown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from rich.segment import Segment
+from rich.style import Style
+from textual.strip import Strip
+
+from engine.problem.spec import Form
+from tui.palette import Palette
+from tui.sanitize import clean_lines
+
+if TYPE_CHECKING:
+    from pygments.lexer import Lexer
+
+MAX_HIGHLIGHTED = 200_000
+"""Characters beyond which a source is shown plain."""
+
+Spans = tuple[tuple[tuple[str, str], ...], ...]
+"""Per line its (text, field of ``Palette``) pairs."""
+
+
+@lru_cache(maxsize=64)
+def spans_of(source: str, form: Form) -> Spans:
+    """The lines of ``source``, safe to show, each as coloured spans."""
+    lines = clean_lines(source)
+    text = "\n".join(lines)
+    if len(text) > MAX_HIGHLIGHTED:
+        return tuple(((one, "text"),) for one in lines)
+    found: list[list[tuple[str, str]]] = [[]]
+    for style, value in _tokens(text, form):
+        for number, piece in enumerate(value.split("\n")):
+            if number:
+                found.append([])
+            if piece:
+                found[-1].append((piece, style))
+    return tuple(tuple(one) for one in found[: len(lines)])
+
+
+def strip_of(spans: tuple[tuple[str, str], ...], palette: Palette, gutter: tuple[str, Style] | None = None) -> Strip:
+    head = [Segment(*gutter)] if gutter is not None else []
+    return Strip([*head, *(Segment(text, palette.named(style)) for text, style in spans)])
+
+
+def _tokens(text: str, form: Form) -> Iterator[tuple[str, str]]:
+    from pygments.token import Comment, Keyword, Name, Number, String
+
+    styles = (
+        (Comment.Preproc, "preprocessor"),
+        (Comment.PreprocFile, "string"),
+        (Comment, "comment"),
+        (Keyword, "keyword"),
+        (String, "string"),
+        (Number, "number"),
+        (Name.Function, "function"),
+        (Name.Builtin, "accent"),
+    )
+    for token, value in _lexer(form).get_tokens(text):
+        yield next((style for kind, style in styles if token in kind), "text"), value
+
+
+@lru_cache(maxsize=4)
+def _lexer(form: Form) -> Lexer:
+    if form == "py":
+        from pygments.lexers.python import PythonLexer
+
+        return PythonLexer(stripnl=False, ensurenl=False)
+    from pygments.lexers.c_like import CudaLexer
+
+    return CudaLexer(stripnl=False, ensurenl=False)

@@ -1,0 +1,89 @@
+"""What the monitor knows of a session: the fold, the device readings, the link to the engine, what is pending."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from engine.events import Command, CommandHandled
+from engine.state import ProblemState, SessionState, VariantState
+from tui.source import HISTORY_S, Link, Reading, Source, Update
+
+READINGS = 900
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """A command that the engine has not answered. ``node`` is the row that shows it, ``text`` what it shows."""
+
+    number: int
+    command: Command
+    node: str | None
+    text: str
+    sent_at: float
+
+
+@dataclass(slots=True)
+class Model:
+    """One session as a monitor sees it. Changed by the app's thread only."""
+
+    source: Source
+    state: SessionState = field(default_factory=SessionState)
+    link: Link = field(default_factory=lambda: Link("connecting"))
+    readings: deque[Reading] = field(default_factory=lambda: deque(maxlen=READINGS))
+    pending: dict[int, Pending] = field(default_factory=dict)
+    trouble: str | None = None
+    opened: bool = False
+
+    def now(self) -> float:
+        return self.source.now()
+
+    def take(self, update: Update) -> None:
+        """Everything but the events, which the app folds one by one."""
+        if update.state is not None:
+            self.state, self.opened = update.state, True
+            self.readings.clear()
+        self.readings.extend(update.readings)
+        if update.link is not None:
+            self.link = update.link
+
+    def answered(self, handled: CommandHandled) -> Pending | None:
+        return self.pending.pop(handled.command, None)
+
+    def pending_at(self, node: str) -> str | None:
+        """What waits to be done to ``node``, None for most nodes."""
+        return next((one.text for one in self.pending.values() if one.node == node), None)
+
+    def latest(self) -> Reading | None:
+        return self.readings[-1] if self.readings else None
+
+    def recent(self) -> list[Reading]:
+        since = (self.readings[-1].time if self.readings else 0.0) - HISTORY_S
+        return [reading for reading in self.readings if reading.time >= since]
+
+    def best(self, problem: ProblemState) -> VariantState | None:
+        return self.state.variants.get(problem.best) if problem.best is not None else None
+
+    def search_seconds(self) -> float:
+        """Seconds of search so far, over all runs of the engine."""
+        engine = self.state.engine
+        if engine is None or engine.stopped is not None:
+            return self.state.search_seconds
+        until = self.now() if self.link.kind in ("live", "stalled", "replay") else self.state.time
+        return self.state.search_seconds + max(0.0, until - engine.started_at)
+
+
+def change_against_parent(state: SessionState, variant: VariantState) -> float | None:
+    """Relative change of the speedup against the parent kernel's: 0.04 is four percent faster."""
+    parent = state.variants.get(variant.parent) if variant.parent is not None else None
+    if parent is None or not parent.speedup or variant.speedup is None:
+        return None
+    return variant.speedup / parent.speedup - 1
+
+
+def over_compile(problem: ProblemState, variant: VariantState) -> float | None:
+    """Factor over ``torch.compile``, None until that is measured."""
+    eager, compiled = problem.baselines.get("eager"), problem.baselines.get("compile")
+    if variant.speedup is None or eager is None or eager.timing is None or compiled is None or compiled.timing is None:
+        return None
+    return variant.speedup * compiled.timing.median_ms / eager.timing.median_ms

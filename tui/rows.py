@@ -1,0 +1,269 @@
+"""The tree as a flat list of rows: problems > rounds > ideas > variants, or each kernel under its parent.
+
+Rows are cached per round (or per problem, by lineage), so that a new kernel in a session of thousands rebuilds a
+handful of rows. Nothing here draws.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Literal, NamedTuple
+
+from engine import events as ev
+from engine.events import AnyEvent
+from engine.state import IdeaState, SessionState, VariantState
+from tui.filters import Matcher, parse_filter
+
+Kind = Literal["problem", "round", "idea", "variant"]
+Mode = Literal["round", "lineage"]
+SortKey = Literal["written", "speedup", "time", "age"]
+SORT_KEYS: tuple[SortKey, ...] = ("written", "speedup", "time", "age")
+
+_RESORTING = (ev.VerdictGiven, ev.HeatFinished, ev.NodePruned, ev.NodeRestored)
+
+
+class Row(NamedTuple):
+    """``id`` is the node's. ``folded`` is None where there is nothing to fold. ``match`` is False for rows that only
+    lead to a match of the filter."""
+
+    kind: Kind
+    id: str
+    depth: int
+    folded: bool | None = None
+    match: bool = True
+
+
+@dataclass(slots=True)
+class View:
+    """How the tree is looked at."""
+
+    mode: Mode = "round"
+    sort: SortKey = "written"
+    reverse: bool = False
+    filter: str = ""
+    folds: dict[str, bool] = field(default_factory=dict)
+    """What a person folded (True) or unfolded (False) by hand."""
+
+
+class TreeRows:
+    """The rows of one session's tree. Call ``note`` for every event after the state has taken it in."""
+
+    def __init__(self, state: SessionState, view: View | None = None) -> None:
+        self.state = state
+        self.view = view or View()
+        self._blocks: dict[str, list[Row]] = {}
+        self._rows: list[Row] | None = None
+        self._matcher: Matcher | None = None
+
+    @property
+    def rows(self) -> list[Row]:
+        if self._rows is None:
+            self._rows = list(chain.from_iterable(self._problem_rows(problem) for problem in self.state.problems))
+        return self._rows
+
+    def note(self, event: AnyEvent) -> None:
+        """Forget the blocks of rows that ``event`` may have changed."""
+        if isinstance(event, ev.IdeaProposed | ev.VariantWritten | ev.RoundStarted):
+            self._forget(event.problem, event.round)
+            if isinstance(event, ev.RoundStarted):
+                self._forget(event.problem, event.round - 1)
+        elif isinstance(event, ev.ProblemAdded):
+            self._rows = None
+        elif isinstance(event, _RESORTING) and (self.view.filter or self.view.sort != "written"):
+            self.forget_all()
+
+    def forget_all(self) -> None:
+        self._blocks.clear()
+        self._rows = None
+
+    def set_filter(self, text: str) -> None:
+        self.view.filter = text
+        self._matcher = parse_filter(text) if text.strip() else None
+        self.forget_all()
+
+    def set_mode(self, mode: Mode) -> None:
+        self.view.mode = mode
+        self.forget_all()
+
+    def set_sort(self, sort: SortKey, reverse: bool) -> None:
+        self.view.sort, self.view.reverse = sort, reverse
+        self.forget_all()
+
+    def is_folded(self, node: str) -> bool:
+        """Finished rounds fold by themselves, everything else is open until a person folds it."""
+        if (chosen := self.view.folds.get(node)) is not None:
+            return chosen
+        problem, slash, number = node.rpartition("/r")
+        if not slash or (found := self.state.problems.get(problem)) is None or not found.rounds:
+            return False
+        return found.rounds[-1].number != int(number)
+
+    def fold(self, node: str, folded: bool) -> None:
+        self.view.folds[node] = folded
+        self.forget_all()
+
+    def fold_all(self, folded: bool) -> None:
+        """Fold every round (by lineage: every first kernel), or unfold everything."""
+        self.view.folds.clear()
+        for problem in self.state.problems.values():
+            for round_ in problem.rounds:
+                self.view.folds[round_.id] = folded
+            if self.view.mode == "lineage" and folded:
+                self.view.folds.update((variant.id, True) for variant in self._roots(problem.id))
+        self.forget_all()
+
+    def reveal(self, node: str) -> int | None:
+        """Unfold all above ``node``; its place in ``rows``, None if the filter hides it or there is no such node."""
+        for above in self._above(node):
+            if self.is_folded(above):
+                self.view.folds[above] = False
+                self.forget_all()
+        return self.find(node)
+
+    def find(self, node: str, near: int = 0) -> int | None:
+        """Where ``node`` is in ``rows``; ``near`` is looked at first."""
+        rows = self.rows
+        if near < len(rows) and rows[near].id == node:
+            return near
+        return next((place for place, row in enumerate(rows) if row.id == node), None)
+
+    def parent_row(self, place: int) -> int | None:
+        """The row that ``rows[place]`` hangs under."""
+        rows = self.rows
+        depth = rows[place].depth
+        return next((above for above in range(place - 1, -1, -1) if rows[above].depth < depth), None)
+
+    def _forget(self, problem: str, number: int) -> None:
+        self._blocks.pop(f"{problem}/r{number}", None)
+        self._blocks.pop(problem, None)
+        self._rows = None
+
+    def _above(self, node: str) -> list[str]:
+        variant = self.state.variants.get(node)
+        idea = self.state.ideas.get(variant.idea if variant is not None else node)
+        owner = variant or idea
+        if owner is None:
+            problem, slash, _ = node.rpartition("/r")
+            return [problem] if slash else []
+        if self.view.mode == "lineage":
+            start = variant.parent if variant is not None else (idea.parent if idea is not None else None)
+            return [owner.problem, *(self.state.ancestors(start) if start is not None else ())]
+        rounds = [owner.problem, f"{owner.problem}/r{owner.round}"]
+        return [*rounds, variant.idea] if variant is not None else rounds
+
+    def _problem_rows(self, problem: str) -> list[Row]:
+        folded = self.is_folded(problem) and self._matcher is None
+        head = Row("problem", problem, 0, folded, self._matcher is None)
+        if folded:
+            return [head]
+        if self.view.mode == "lineage":
+            body = self._block(problem, lambda: self._lineage_rows(problem))
+        else:
+            rounds = self.state.problems[problem].rounds
+            ordered = reversed(rounds) if self.view.reverse and self.view.sort == "written" else iter(rounds)
+            body = list(
+                chain.from_iterable(
+                    self._block(round_.id, lambda at=round_: self._round_rows(problem, at.id, at.ideas))  # type: ignore[misc]
+                    for round_ in ordered
+                )
+            )
+        return [head, *body] if body or self._matcher is None else []
+
+    def _block(self, key: str, build: Callable[[], list[Row]]) -> list[Row]:
+        block = self._blocks.get(key)
+        if block is None:
+            block = self._blocks[key] = build()
+        return block
+
+    def _round_rows(self, problem: str, round_id: str, ideas: list[str]) -> list[Row]:
+        filtered = self._matcher is not None
+        if self.is_folded(round_id) and not filtered:
+            return [Row("round", round_id, 1, True)]
+        rows = [Row("round", round_id, 1, False, not filtered)]
+        for idea in self._sorted_ideas(ideas):
+            variants = [self.state.variants[name] for name in idea.variants]
+            shown = [variant for variant in variants if self._matches(variant)]
+            if filtered and not shown and not self._matches_idea(idea):
+                continue
+            folded = self.is_folded(idea.id) and not filtered
+            rows.append(Row("idea", idea.id, 2, folded if variants else None, self._matches_idea(idea)))
+            if not folded:
+                rows += [Row("variant", variant.id, 3) for variant in self._sorted(shown)]
+        return rows if len(rows) > 1 or not filtered else []
+
+    def _lineage_rows(self, problem: str) -> list[Row]:
+        """Depth first and without recursion: a lineage may be longer than Python's stack."""
+        rows: list[Row] = []
+        waiting: list[tuple[VariantState | IdeaState, int]] = []
+
+        def push(variants: list[VariantState], ideas: list[IdeaState], depth: int) -> None:
+            waiting.extend((idea, depth) for idea in reversed(ideas))
+            waiting.extend((variant, depth) for variant in reversed(self._sorted(variants)))
+
+        push(self._roots(problem), self._waiting_ideas(problem), 1)
+        while waiting:
+            node, depth = waiting.pop()
+            if isinstance(node, IdeaState):
+                rows.append(Row("idea", node.id, depth, None, self._matches_idea(node)))
+                continue
+            below = self._children(node)
+            ideas = self._waiting_ideas(node.id)
+            folded = self.is_folded(node.id) and self._matcher is None
+            rows.append(Row("variant", node.id, depth, folded if below or ideas else None, self._matches(node)))
+            if not folded:
+                push(below, ideas, depth + 1)
+        return rows if self._matcher is None else _leading_to_matches(rows)
+
+    def _roots(self, problem: str) -> list[VariantState]:
+        return [v for v in self.state.variants_of(problem) if v.parent is None or v.parent not in self.state.variants]
+
+    def _children(self, variant: VariantState) -> list[VariantState]:
+        return [self.state.variants[name] for name in self.state.derived.get(variant.id, ())]
+
+    def _waiting_ideas(self, above: str) -> list[IdeaState]:
+        """Ideas right under ``above`` that have no kernel yet."""
+        ideas = (self.state.ideas.get(name) for name in self.state.below.get(above, ()))
+        return [idea for idea in ideas if idea is not None and not idea.variants]
+
+    def _matches(self, variant: VariantState) -> bool:
+        return self._matcher is None or self._matcher.variant(self.state, variant)
+
+    def _matches_idea(self, idea: IdeaState) -> bool:
+        return self._matcher is None or self._matcher.idea(self.state, idea)
+
+    def _sorted(self, variants: list[VariantState]) -> list[VariantState]:
+        if self.view.sort == "written":
+            return variants[::-1] if self.view.reverse else variants
+        return sorted(variants, key=self._rank, reverse=self.view.reverse)
+
+    def _sorted_ideas(self, names: Iterable[str]) -> list[IdeaState]:
+        ideas = [self.state.ideas[name] for name in names]
+        if self.view.sort == "written":
+            return ideas[::-1] if self.view.reverse else ideas
+        variants = self.state.variants
+        return sorted(
+            ideas,
+            key=lambda idea: min((self._rank(variants[name]) for name in idea.variants), default=float("inf")),
+            reverse=self.view.reverse,
+        )
+
+    def _rank(self, variant: VariantState) -> float:
+        """Smaller comes first: fastest, shortest, youngest."""
+        if self.view.sort == "speedup":
+            return -(variant.speedup or 0.0)
+        if self.view.sort == "time":
+            return variant.kernel_ms if variant.kernel_ms is not None else float("inf")
+        return -variant.written_at
+
+
+def _leading_to_matches(rows: list[Row]) -> list[Row]:
+    """Rows that match, and the rows above them."""
+    kept: list[Row] = []
+    needed = -1
+    for row in reversed(rows):
+        if row.match or row.depth < needed:
+            kept.append(row)
+            needed = row.depth
+    return kept[::-1]

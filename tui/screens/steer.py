@@ -1,0 +1,241 @@
+"""The keys that steer: each makes a plan, asks where it destroys, and sends a command into the session file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+from engine.events import SeedIdea, SeedKernel
+from engine.problem.spec import Form
+from engine.session import SessionError
+from engine.state import ProblemState, SessionState
+from tui import steering
+from tui.editor import edit_text
+from tui.steering import Plan, Refused
+
+if TYPE_CHECKING:
+    from tui.app import MonitorApp
+    from tui.screens.monitor import MonitorScreen
+    from tui.screens.seed_idea import IdeaWish
+    from tui.screens.seed_kernel import KernelWish
+
+
+class SteeringKeys:
+    """The steering half of ``MonitorScreen``."""
+
+    def action_prune(self) -> None:
+        self._for_node(steering.plan_prune)
+
+    def action_pin(self) -> None:
+        self._for_node(steering.plan_pin)
+
+    def action_retry(self) -> None:
+        self._for_node(steering.plan_retry)
+
+    def action_pause_search(self) -> None:
+        self._ask(lambda: steering.plan_pause(self._state))
+
+    def action_stop(self) -> None:
+        self._ask(lambda: steering.plan_stop(self._state, after_round=False))
+
+    def action_stop_after_round(self) -> None:
+        self._ask(lambda: steering.plan_stop(self._state, after_round=True))
+
+    def action_undo(self) -> None:
+        self._ask(lambda: self._monitor.history.undo())
+
+    def action_redo(self) -> None:
+        self._ask(lambda: self._monitor.history.redo())
+
+    def action_budget(self) -> None:
+        from tui.screens.budget import BudgetScreen
+
+        def chosen(wish: tuple[float | None, int | None] | None) -> None:
+            if wish is not None:
+                self._ask(lambda: steering.plan_budget(self._state, *wish))
+
+        if self._may_steer():
+            self._monitor.push_screen(BudgetScreen(self._state), chosen)
+
+    def action_seed_idea(self) -> None:
+        from tui.screens.seed_idea import SeedIdeaScreen
+
+        problem = self._problem_to_seed()
+        if problem is None:
+            return
+        subject = self._here.detail.subject
+        parent = subject.id if subject is not None and subject.problem == problem.id else None
+
+        def chosen(wish: IdeaWish | None) -> None:
+            if wish is None:
+                return
+            command = SeedIdea(
+                problem=problem.id, text=wish.text, category=wish.category, catalogue=wish.move, parent=parent
+            )
+            self._ask(lambda: Plan(command, "seeding an idea", parent or problem.id))
+
+        self._monitor.push_screen(SeedIdeaScreen(self._here.model, problem, parent), chosen)
+
+    def action_seed_kernel(self) -> None:
+        from tui.screens.seed_kernel import SeedKernelScreen
+
+        problem = self._problem_to_seed()
+        if problem is None:
+            return
+
+        def chosen(wish: KernelWish | None) -> None:
+            if wish is None:
+                return
+            source = wish.source
+            if source is None:
+                source = self._edited(problem, first_lines(problem), f"seed.{problem.form}")
+            if source is not None:
+                self._submit(problem, wish.form or problem.form, source, wish.text, None)
+
+        self._monitor.push_screen(SeedKernelScreen(problem), chosen)
+
+    def action_edit(self) -> None:
+        """Edit a copy of the selected kernel; what is saved becomes its child."""
+        subject = self._here.detail.subject
+        if subject is None:
+            self._monitor.say("There is no kernel here to edit.", severity="warning")
+            return
+        if not self._may_steer():
+            return
+        problem = self._state.problems[subject.problem]
+        try:
+            source = self._here.model.source.text(subject.source)
+        except SessionError as error:
+            self._monitor.say(str(error), severity="error")
+            return
+        edited = self._edited(problem, source, f"{subject.id}.{subject.form}")
+        if edited is not None:
+            self._submit(problem, subject.form, edited, f"edit of {subject.id}", subject.id)
+
+    def action_start_engine(self) -> None:
+        self._monitor.start_engine()
+
+    # The monitor itself
+
+    def action_copy(self) -> None:
+        subject = self._here.detail.subject
+        if subject is None:
+            self._monitor.say("There is no kernel here to copy.", severity="warning")
+            return
+        try:
+            self._monitor.copy_text(self._here.model.source.text(subject.source), f"the source of {subject.id}")
+        except SessionError as error:
+            self._monitor.say(str(error), severity="error")
+
+    def action_copy_id(self) -> None:
+        if (row := self._here.tree_view.row) is not None:
+            self._monitor.copy_text(row.id, row.id)
+
+    def action_help(self) -> None:
+        from tui.screens.help import HelpScreen
+
+        self._monitor.push_screen(HelpScreen(self._here.focused))
+
+    def action_command_palette(self) -> None:
+        self._monitor.action_command_palette()
+
+    def action_theme(self) -> None:
+        self._monitor.next_theme()
+
+    def action_screenshot(self) -> None:
+        try:
+            where = self._monitor.save_screenshot()
+        except OSError as error:
+            self._monitor.say(f"No screenshot: {error}", severity="error")
+        else:
+            self._monitor.say(f"Saved {where}")
+
+    def action_suspend(self) -> None:
+        self._monitor.action_suspend_process()
+
+    def action_detach(self) -> None:
+        self._monitor.exit(0)
+
+    # Parts
+
+    @property
+    def _here(self) -> MonitorScreen:
+        return cast("MonitorScreen", self)
+
+    @property
+    def _monitor(self) -> MonitorApp:
+        return self._here.monitor
+
+    @property
+    def _state(self) -> SessionState:
+        return self._here.model.state
+
+    def _may_steer(self) -> bool:
+        """Whether a command would reach an engine; says why not."""
+        why = self._monitor.why_not_steer()
+        if why is not None:
+            self._monitor.say(why, severity="warning")
+        return why is None
+
+    def _for_node(self, plan: Callable[[SessionState, str], Plan]) -> None:
+        row = self._here.tree_view.row
+        if row is None:
+            self._monitor.say("Nothing is selected.", severity="warning")
+            return
+        self._ask(lambda: plan(self._state, row.id))
+
+    def _ask(self, make: Callable[[], Plan]) -> None:
+        """Make a plan, ask its question if it has one, send it."""
+        if not self._may_steer():
+            return
+        try:
+            plan = make()
+        except Refused as refusal:
+            self._monitor.say(str(refusal), severity="warning")
+            return
+        if not plan.question:
+            self._monitor.steer(plan)
+            return
+        from tui.screens.confirm import ConfirmScreen
+
+        self._monitor.push_screen(
+            ConfirmScreen(plan.question), lambda agreed: self._monitor.steer(plan) if agreed else None
+        )
+
+    def _problem_to_seed(self) -> ProblemState | None:
+        if not self._may_steer():
+            return None
+        name = self._here.problem_here()
+        if name is None:
+            self._monitor.say("There is no problem to seed yet.", severity="warning")
+            return None
+        return self._state.problems[name]
+
+    def _edited(self, problem: ProblemState, text: str, file_name: str) -> str | None:
+        """The text as saved in the person's editor, None if it was left unchanged."""
+        try:
+            edited = edit_text(self._monitor, text, file_name)
+        except OSError as error:
+            self._monitor.say(f"The editor could not be started: {error}. Set $EDITOR.", severity="error")
+            return None
+        if edited is None:
+            self._monitor.say("Left as it was: nothing is submitted.")
+        return edited
+
+    def _submit(self, problem: ProblemState, form: Form, source: str, text: str, parent: str | None) -> None:
+        command = SeedKernel(problem=problem.id, form=form, source=source, text=text, parent=parent)
+        self._ask(lambda: Plan(command, "submitting", parent or problem.id))
+
+
+def first_lines(problem: ProblemState) -> str:
+    """What an empty kernel file begins with: the derived header as a comment."""
+    if problem.form == "py":
+        return "import torch\nimport torch.nn as nn\n\n\nclass ModelNew(nn.Module):\n    ...\n"
+    header = "".join(f"// {text}\n" for text in problem.header.splitlines())
+    return f"// The header below is included by itself. Define launch(); return 0 for success.\n{header}\n"
+
+
+def read_kernel(path: str) -> str:
+    """A kernel file's text. Raises OSError, UnicodeDecodeError."""
+    return Path(path).expanduser().read_text(encoding="utf-8")

@@ -1,0 +1,165 @@
+"""Where the monitor's facts come from: a session file that an engine may be writing, behind one small protocol."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+import msgspec
+
+from engine.devices import DeviceSample, decode_samples
+from engine.events import Command, Recorded
+from engine.session import Liveness, SessionError, SessionPaths, SessionReader, engine_liveness, send_command
+from engine.state import SessionState
+
+HISTORY_S = 900.0
+"""How far back device readings are shown."""
+LINK_EVERY_S = 0.5
+STALLED_AFTER_S = 5.0
+"""Seconds without a heartbeat after which a living engine is called stalled."""
+
+LinkKind = Literal["connecting", "live", "stalled", "dead", "ended", "replay"]
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """How the engine is. ``dead``: it ended without a word. ``ended``: it said why, or has never run."""
+
+    kind: LinkKind
+    pid: int | None = None
+    heartbeat_age_s: float | None = None
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """All devices at one time (Unix seconds)."""
+
+    time: float
+    samples: tuple[DeviceSample, ...]
+
+
+@dataclass(slots=True)
+class Update:
+    """What is new since the last poll. ``state``, if given, replaces everything known before."""
+
+    events: list[Recorded] = field(default_factory=list)
+    readings: list[Reading] = field(default_factory=list)
+    link: Link | None = None
+    state: SessionState | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self.events or self.readings or self.link is not None or self.state is not None)
+
+
+class Source(Protocol):
+    """Feeds one monitor. The feed's thread calls ``open``, ``poll`` and ``close``, the app's thread the rest."""
+
+    name: str
+    read_only: bool
+
+    def open(self) -> SessionState:
+        """The state so far. Raises SessionError."""
+        ...
+
+    def poll(self) -> Update:
+        """What is new. Raises SessionError."""
+        ...
+
+    def close(self) -> None: ...
+
+    def now(self) -> float:
+        """The time that ages are counted to, in Unix seconds."""
+        ...
+
+    def text(self, digest: str) -> str:
+        """A blob as text. Raises SessionError."""
+        ...
+
+    def send(self, command: Command) -> int:
+        """Write a command; its number. Raises SessionError."""
+        ...
+
+
+class SessionSource:
+    """A session on this machine."""
+
+    def __init__(self, paths: SessionPaths, *, read_only: bool = False, author: str = "monitor") -> None:
+        self.paths = paths
+        self.name = paths.name
+        self.read_only = read_only
+        self._author = author
+        self._feed: SessionReader | None = None
+        self._blobs: SessionReader | None = None
+        self._seq = 0
+        self._read_at = 0.0
+        self._link_at = 0.0
+        self._link: Link | None = None
+
+    def open(self) -> SessionState:
+        self._feed = SessionReader(self.paths)
+        self._feed.changed()
+        state = SessionState()
+        for recorded in self._feed.read():
+            state.apply(recorded)
+        self._seq = state.seq
+        self._read_at = time.time() - HISTORY_S
+        if state.time and state.time < self._read_at:
+            self._read_at = state.time - HISTORY_S
+        return state
+
+    def poll(self) -> Update:
+        assert self._feed is not None
+        update = Update()
+        if self._feed.changed() or not self._link_at:
+            update.events = list(self._feed.read(self._seq))
+            if update.events:
+                self._seq = update.events[-1].seq
+            update.readings = list(self._readings(self._feed))
+        if time.monotonic() - self._link_at > LINK_EVERY_S:
+            self._link_at = time.monotonic()
+            link = link_of(engine_liveness(self.paths, self._feed))
+            if link != self._link:
+                self._link = update.link = link
+        return update
+
+    def close(self) -> None:
+        if self._feed is not None:
+            self._feed.close()
+
+    def now(self) -> float:
+        return time.time()
+
+    def text(self, digest: str) -> str:
+        if self._blobs is None:
+            self._blobs = SessionReader(self.paths)
+        return self._blobs.text(digest)
+
+    def send(self, command: Command) -> int:
+        if self.read_only:
+            raise SessionError(
+                f"{self.paths.directory}: attached read-only; attach without --read-only to steer.",
+                self.paths.directory,
+            )
+        return send_command(self.paths, command, self._author)
+
+    def _readings(self, reader: SessionReader) -> Iterator[Reading]:
+        for sample in reader.samples(self._read_at):
+            self._read_at = sample.time
+            try:
+                yield Reading(sample.time, tuple(decode_samples(sample.json)))
+            except msgspec.MsgspecError:
+                continue  # readings of another version: a gap in the strip, nothing that matters
+
+
+def link_of(liveness: Liveness) -> Link:
+    """What the lock and the heartbeat say, in whole seconds, so that it changes only when there is news."""
+    age = liveness.heartbeat_age_s
+    if liveness.running:
+        stalled = age is not None and age > STALLED_AFTER_S
+        return Link("stalled" if stalled else "live", liveness.pid, float(int(age)) if stalled and age else None)
+    if liveness.pid is not None and liveness.exit_code is None:
+        return Link("dead", liveness.pid, None, liveness.message)
+    return Link("ended", liveness.pid, None, liveness.message)

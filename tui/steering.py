@@ -1,0 +1,149 @@
+"""What a person may ask of the search, as plans: the command, its inverse, and the question to answer first."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from engine import events as ev
+from engine.events import Command, CommandHandled
+from engine.state import SessionState
+
+
+class Refused(Exception):
+    """Why a wish makes no sense here, in one sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """``text``: what the row shows while the command is pending. ``node``: that row. ``question``: the lines
+    to confirm. ``undoable``: whether ``z`` takes it back; without an ``inverse`` that prunes what the command made."""
+
+    command: Command
+    text: str
+    node: str | None = None
+    inverse: Command | None = None
+    question: tuple[str, ...] = ()
+    undoable: bool = True
+
+
+def plan_prune(state: SessionState, node: str) -> Plan:
+    """Prune, or restore what is pruned."""
+    if node in state.pruned:
+        return Plan(ev.Restore(node=node), "restoring", node, ev.Prune(node=node))
+    if state.is_pruned(node):
+        above = next(other for other in state.lineage(node) if other in state.pruned)
+        raise Refused(f"{node} is pruned with {above} above it; restore {above}.")
+    if node not in state.problems and node not in state.ideas and node not in state.variants:
+        raise Refused("A round cannot be pruned: choose a problem, an idea or a kernel.")
+    return Plan(ev.Prune(node=node), "pruning", node, ev.Restore(node=node), _what_dies(state, node))
+
+
+def plan_pin(state: SessionState, node: str) -> Plan:
+    if node in state.pinned:
+        return Plan(ev.Unpin(node=node), "unpinning", node, ev.Pin(node=node))
+    if node not in state.ideas and node not in state.variants:
+        raise Refused("Only an idea or a kernel can be pinned.")
+    return Plan(ev.Pin(node=node), "pinning", node, ev.Unpin(node=node))
+
+
+def plan_pause(state: SessionState) -> Plan:
+    if state.paused:
+        return Plan(ev.Resume(), "resuming the search", None, ev.Pause())
+    return Plan(ev.Pause(), "pausing the search", None, ev.Resume())
+
+
+def plan_retry(state: SessionState, node: str) -> Plan:
+    if (variant := state.variants.get(node)) is None:
+        raise Refused("Only a kernel can be judged again.")
+    if variant.stage is not None:
+        raise Refused(f"{node} is being judged now.")
+    return Plan(ev.Retry(variant=node), "judging again", node, undoable=False)
+
+
+def plan_budget(state: SessionState, minutes: float | None, rounds: int | None) -> Plan:
+    before = ev.ChangeBudget(minutes=state.minutes, rounds=state.rounds)
+    known = state.minutes is not None or state.rounds is not None
+    return Plan(
+        ev.ChangeBudget(minutes=minutes, rounds=rounds),
+        "changing the budget",
+        None,
+        before if known else None,
+        undoable=known,
+    )
+
+
+def plan_stop(state: SessionState, *, after_round: bool) -> Plan:
+    flight = state.in_flight()
+    busy = sum(variant.stage != "queued" for variant in flight)
+    if after_round:
+        question = ("Stop the search when the running rounds are done?", "Everything is kept; resume goes on.")
+        return Plan(ev.Stop(after_round=True), "stopping after the round", None, question=question, undoable=False)
+    question = (
+        "Stop the search now?",
+        f"{busy} running evaluations are cancelled and {len(flight) - busy} queued ones dropped.",
+        "Everything recorded is kept; resume goes on from there.",
+    )
+    return Plan(ev.Stop(), "stopping the search", None, question=question, undoable=False)
+
+
+def _what_dies(state: SessionState, node: str) -> tuple[str, ...]:
+    branch = state.branch(node)
+    variants = [state.variants[name] for name in branch if name in state.variants]
+    ideas = sum(name in state.ideas for name in branch)
+    running = sum(variant.stage not in (None, "queued") for variant in variants)
+    queued = sum(variant.stage == "queued" for variant in variants)
+    lines = [f"Prune {node}?", f"The branch holds {_count(ideas, 'idea')} and {_count(len(variants), 'kernel')}."]
+    if running or queued:
+        lines.append(f"{_count(running, 'running evaluation')} cancelled, {queued} queued dropped.")
+    bests = [problem.id for problem in state.problems.values() if problem.best in branch]
+    for problem in bests:
+        best = state.variants[state.problems[problem].best or ""]
+        lines.append(f"It holds the best kernel of {problem}: {best.id}, {best.speedup or 0:.2f}x.")
+    pinned = sorted(name for name in branch if name in state.pinned)
+    if pinned:
+        lines.append(f"Pinned in it: {', '.join(pinned[:5])}.")
+    return (*lines, "It is never a parent or the best again until restored (d again, or z).")
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+@dataclass(slots=True)
+class History:
+    """What can be undone and redone. Fed by the engine's answers, so that only what happened can be taken back."""
+
+    _done: list[tuple[Command, Command]] = field(default_factory=list)
+    _undone: list[tuple[Command, Command]] = field(default_factory=list)
+
+    def happened(self, plan: Plan, handled: CommandHandled) -> None:
+        """A plan that is neither undo nor redo was carried out."""
+        if not plan.undoable or not handled.ok:
+            return
+        inverse = plan.inverse
+        if inverse is None and handled.node is not None:  # a seed: taken back by pruning what it made
+            inverse, again = ev.Prune(node=handled.node), ev.Restore(node=handled.node)
+            self._done.append((again, inverse))
+        elif inverse is not None:
+            self._done.append((plan.command, inverse))
+        self._undone.clear()
+
+    def undo(self) -> Plan:
+        """Raises Refused when there is nothing to undo."""
+        if not self._done:
+            raise Refused("Nothing to undo.")
+        forward, inverse = self._done.pop()
+        self._undone.append((forward, inverse))
+        return Plan(inverse, "undoing", _node(inverse), undoable=False)
+
+    def redo(self) -> Plan:
+        """Raises Refused when there is nothing to redo."""
+        if not self._undone:
+            raise Refused("Nothing to redo.")
+        forward, inverse = self._undone.pop()
+        self._done.append((forward, inverse))
+        return Plan(forward, "redoing", _node(forward), undoable=False)
+
+
+def _node(command: Command) -> str | None:
+    return getattr(command, "node", None)

@@ -1,0 +1,110 @@
+"""The terminal around the app: clipboard through SSH and tmux, notifications, and the end of an orphaned monitor."""
+
+from __future__ import annotations
+
+import base64
+import os
+import select
+import shlex
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+from tui.sanitize import one_line
+
+ORPHAN_POLL_S = 0.5
+HARD_EXIT_S = 2.0
+MAX_CLIPBOARD = 1 << 20
+
+
+def clipboard_sequence(text: str) -> str:
+    """OSC 52: the terminal that the person sits at puts ``text`` on its clipboard, over any number of SSH hops."""
+    encoded = base64.b64encode(text.encode("utf-8", "replace")[:MAX_CLIPBOARD]).decode("ascii")
+    return f"\x1b]52;c;{encoded}\x07"
+
+
+def tmux_clipboard(text: str) -> None:
+    """Inside tmux also through its own buffer: by default it does not pass an application's OSC 52 on."""
+    if not os.environ.get("TMUX"):
+        return
+    with suppress(OSError, subprocess.SubprocessError):
+        subprocess.run(
+            ["tmux", "load-buffer", "-w", "-"],
+            input=text.encode("utf-8", "replace"),
+            check=False,
+            timeout=2,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+
+
+def notification_sequence(text: str) -> str:
+    """OSC 9: a desktop notification where the terminal knows them. The text can hold no control character."""
+    return f"\x1b]9;{one_line(text, 200)}\x07"
+
+
+def run_hook(command: str, text: str) -> None:
+    """A person's own command, told in its last argument and in ``KERNEL_TUI_NEWS``; not waited for."""
+    with suppress(OSError, ValueError):
+        process = subprocess.Popen(
+            [*shlex.split(command), text],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+            env=os.environ | {"KERNEL_TUI_NEWS": text},
+        )
+        threading.Thread(target=process.wait, daemon=True).start()
+
+
+def post_webhook(url: str, text: str) -> None:
+    """POST ``{"text": ...}``, in a thread; a webhook that fails is not worth a word on the screen."""
+
+    def post() -> None:
+        import json
+        from urllib.request import Request, urlopen
+
+        body = json.dumps({"text": text}).encode()
+        with suppress(OSError, ValueError):
+            urlopen(Request(url, body, {"Content-Type": "application/json"}), timeout=10).close()
+
+    threading.Thread(target=post, daemon=True).start()
+
+
+class OrphanWatch:
+    """Ends a monitor whose terminal is gone: Textual would otherwise spin on end of file for ever.
+
+    ``leave`` is asked first, from this thread; two seconds later the process ends, whatever it is doing. Nothing is
+    lost: a monitor only reads.
+    """
+
+    def __init__(self, leave: Callable[[], None], descriptor: int | None = None) -> None:
+        self._leave = leave
+        self._descriptor = descriptor
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="orphan-watch", daemon=True)
+
+    def start(self) -> None:
+        if self._descriptor is None:
+            with suppress(OSError, ValueError, AttributeError):
+                self._descriptor = sys.__stdin__.fileno() if sys.__stdin__ is not None else None
+        if self._descriptor is not None and os.isatty(self._descriptor):
+            self._thread.start()
+
+    def stop(self) -> None:
+        self._stop.set()
+
+    def _run(self) -> None:
+        assert self._descriptor is not None
+        poll = select.poll()
+        poll.register(self._descriptor, 0)
+        while not self._stop.wait(ORPHAN_POLL_S):
+            if any(what & (select.POLLHUP | select.POLLERR | select.POLLNVAL) for _, what in poll.poll(0)):
+                self._leave()
+                time.sleep(HARD_EXIT_S)
+                if not self._stop.is_set():
+                    os._exit(129)
+                return

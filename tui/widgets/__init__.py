@@ -1,0 +1,1 @@
+"""Panes of the monitor, one file each."""

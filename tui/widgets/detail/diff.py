@@ -1,0 +1,30 @@
+"""Tab Diff: what changed against the parent, the best, or any marked kernel."""
+
+from __future__ import annotations
+
+from difflib import unified_diff
+from itertools import islice
+
+from textual.strip import Strip
+
+from tui.palette import Palette
+from tui.sanitize import clean_lines
+from tui.widgets.lines import line
+
+MAX_LINES = 5_000
+CONTEXT = 3
+
+
+def diff_lines(old: str, new: str, old_name: str, new_name: str, palette: Palette) -> list[Strip]:
+    """A unified diff from ``old`` to ``new``."""
+    before, after = clean_lines(old)[:MAX_LINES], clean_lines(new)[:MAX_LINES]
+    if before == after:
+        return [line((f"{new_name} is identical to {old_name}", palette.dim))]
+    styles = {"+": palette.added, "-": palette.removed, "@": palette.title}
+    body = list(islice(unified_diff(before, after, lineterm="", n=CONTEXT), 2, None))
+    added = sum(text.startswith("+") for text in body)
+    removed = sum(text.startswith("-") for text in body)
+    head = line(
+        (f"{old_name} -> {new_name}  ", palette.bold), (f"+{added} ", palette.added), (f"-{removed}", palette.removed)
+    )
+    return [head, *(line((text, styles.get(text[:1], palette.text))) for text in body)]

@@ -1,0 +1,130 @@
+"""Tab Evidence: the verdict and what it rests on: checks, times and their spread, floor share, build, output."""
+
+from __future__ import annotations
+
+from rich.style import Style
+from textual.strip import Strip
+
+from engine.state import VariantState
+from engine.verdict import BuildReport, Timing, Verdict
+from tui import format as fmt
+from tui.glyphs import GLYPHS, standing_of
+from tui.model import Model, over_compile
+from tui.palette import Palette
+from tui.sanitize import clean_lines
+from tui.widgets.detail.text import field, heading, wrapped
+from tui.widgets.lines import line
+
+
+def evidence_lines(model: Model, variant: VariantState, palette: Palette, width: int) -> list[Strip]:
+    verdict = variant.verdict
+    if verdict is None:
+        where = f"in stage {variant.stage}" if variant.stage is not None else "not queued"
+        return [line((f"{variant.id} has no verdict yet: {where}", palette.dim))]
+    standing = standing_of(model.state, variant)
+    lines = [
+        line(
+            (f"{variant.id} ", palette.bold),
+            (verdict.status.replace("_", " "), palette.named(GLYPHS[standing].style)),
+            (f"  {verdict.pattern}" if verdict.pattern else "", palette.warn),
+            ("  pruned" if standing == "pruned" else "", palette.dim),
+        )
+    ]
+    if verdict.reason:
+        lines += wrapped(verdict.reason, palette.text, width)
+    lines += _speed(model, variant, verdict, palette)
+    lines += _checks(verdict, palette, width)
+    if verdict.build is not None:
+        lines += _build(verdict.build, palette)
+    if verdict.output_tail:
+        lines += [
+            *heading("output", palette),
+            *(line((text, palette.text)) for text in clean_lines(verdict.output_tail)),
+        ]
+    if verdict.stage_s:
+        spent = "  ".join(f"{stage} {seconds:.2f}s" for stage, seconds in verdict.stage_s.items())
+        lines += [*heading("time spent on this verdict", palette), line((spent, palette.text))]
+    if verdict.device or verdict.sandbox:
+        lines.append(line((f"on {verdict.device}  sandbox: {verdict.sandbox or 'none'}", palette.dim)))
+    return lines
+
+
+def _speed(model: Model, variant: VariantState, verdict: Verdict, palette: Palette) -> list[Strip]:
+    if verdict.speedup is None and verdict.kernel is None:
+        return []
+    lines = heading("speed", palette)
+    if verdict.speedup is not None:
+        interval = ""
+        if verdict.speedup_low is not None and verdict.speedup_high is not None:
+            interval = f"  95 % within {verdict.speedup_low:.3f} to {verdict.speedup_high:.3f}"
+        pairs = f", {verdict.pairs} pairs" if verdict.pairs else ""
+        lines.append(field("over eager", f"{fmt.speedup(verdict.speedup)}{interval}{pairs}", palette, palette.best))
+    problem = model.state.problems.get(variant.problem)
+    if problem is not None and verdict.speedup is not None:
+        ahead = over_compile(problem, variant)
+        compiled = problem.baselines.get("compile")
+        missing = f"failed: {compiled.failure}" if compiled is not None and compiled.failure else "pending"
+        lines.append(field("over compile", fmt.speedup(ahead) if ahead is not None else missing, palette))
+    for name, timing in (("kernel", verdict.kernel), ("reference", verdict.reference)):
+        if timing is not None:
+            lines.append(field(name, _timing(timing), palette))
+    if verdict.floor_ms is not None:
+        share = (
+            f", the kernel reaches {verdict.floor_share * 100:.0f} % of it" if verdict.floor_share is not None else ""
+        )
+        lines.append(field("floor", f"{fmt.milliseconds(verdict.floor_ms)} ms{share}", palette))
+    if verdict.max_abs_error is not None or verdict.max_rel_error is not None:
+        errors = (("abs", verdict.max_abs_error), ("rel", verdict.max_rel_error))
+        shown = "  ".join(f"{name} {value:.2e}" for name, value in errors if value is not None)
+        lines.append(field("max error", shown, palette))
+    lines += [field("remark", flag, palette, palette.warn) for flag in verdict.flags]
+    return lines
+
+
+def _timing(timing: Timing) -> str:
+    return (
+        f"{fmt.milliseconds(timing.median_ms)} ms  p10 {fmt.milliseconds(timing.p10_ms)}  "
+        f"p90 {fmt.milliseconds(timing.p90_ms)}  {timing.count} calls"
+    )
+
+
+def _checks(verdict: Verdict, palette: Palette, width: int) -> list[Strip]:
+    if not verdict.checks:
+        return []
+    passed = sum(check.passed for check in verdict.checks)
+    lines = heading(f"checks, {passed} of {len(verdict.checks)} passed", palette)
+    for check in sorted(verdict.checks, key=lambda check: check.passed):
+        style = palette.good if check.passed else palette.bad
+        lines.append(
+            line(
+                ("pass " if check.passed else "FAIL ", style),
+                (fmt.pad(check.name, min(28, max(12, width // 3))), palette.text),
+                (f" {check.detail}", palette.dim if check.passed else palette.text),
+            )
+        )
+    return lines
+
+
+def _build(build: BuildReport, palette: Palette) -> list[Strip]:
+    lines = heading("build", palette)
+    words = "ok" if build.ok else "failed"
+    cached = ", from the cache" if build.cached else ""
+    lines.append(
+        field("result", f"{words} in {build.seconds:.2f} s{cached}", palette, None if build.ok else palette.bad)
+    )
+    figures = (("registers", build.registers), ("spills", build.spill_bytes), ("shared memory", build.shared_bytes))
+    known = "  ".join(
+        f"{name} {value}{'' if name == 'registers' else ' B'}" for name, value in figures if value is not None
+    )
+    if known:
+        lines.append(field("resources", known, palette, palette.warn if build.spill_bytes else None))
+    if build.command:
+        lines.append(field("command", build.command, palette))
+    lines += [line((text, _log_style(text, palette))) for text in clean_lines(build.log)]
+    return lines
+
+
+def _log_style(text: str, palette: Palette) -> Style:
+    if "error" in text:
+        return palette.bad
+    return palette.warn if "warning" in text else palette.dim

@@ -1,0 +1,200 @@
+"""The detail pane: tabs Kernel, Diff, Evidence, Why and Leaders of the selected node."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import ClassVar, Literal
+
+from textual.binding import Binding, BindingType
+from textual.strip import Strip
+
+from engine.session import SessionError
+from engine.state import VariantState
+from tui import format as fmt
+from tui.glyphs import glyph, standing_of
+from tui.model import Model
+from tui.rows import Row
+from tui.widgets.detail.diff import diff_lines
+from tui.widgets.detail.evidence import evidence_lines
+from tui.widgets.detail.kernel import kernel_lines
+from tui.widgets.detail.story import idea_lines, why_lines
+from tui.widgets.detail.text import wrapped
+from tui.widgets.leaders import leader_lines
+from tui.widgets.lines import LinesView, Part, line
+from tui.widgets.pane import Pane
+
+Tab = Literal["Kernel", "Diff", "Evidence", "Why", "Leaders"]
+TABS: tuple[Tab, ...] = ("Kernel", "Diff", "Evidence", "Why", "Leaders")
+Against = Literal["parent", "best", "marked"]
+AGAINST: tuple[Against, ...] = ("parent", "best", "marked")
+SETTLE_S = 0.08
+"""Seconds that the cursor must rest before the detail follows it, so that moving stays quick."""
+
+
+class DetailView(LinesView):
+    HELP = "The selected kernel: source, diff, evidence of its verdict, why it was carried or dropped, leaders."
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("left,h", "screen.tab(-1)", "previous tab", show=False),
+        Binding("right,l", "screen.tab(1)", "next tab", show=False),
+        Binding("less_than_sign", "scroll_left", "left", show=False),
+        Binding("greater_than_sign", "scroll_right", "right", show=False),
+    ]
+
+
+class DetailPane(Pane):
+    """Shows one node of ``model``. ``best``: a second pane that always shows the best kernel's source."""
+
+    def __init__(self, model: Model, *, id: str, number: int = 4, best: bool = False) -> None:
+        self.view = DetailView()
+        super().__init__(number, "Best" if best else "Detail", self.view, id=id)
+        self.model = model
+        self.is_best = best
+        self.tab: Tab = "Kernel"
+        self.against: Against = "parent"
+        self.marked: str | None = None
+        self._row: Row | None = None
+        self._shown: tuple[object, ...] = ()
+
+    @property
+    def subject(self) -> VariantState | None:
+        """The kernel that stands for the row: itself, or the best below it."""
+        return subject_of(self.model, self._row)
+
+    def select(self, row: Row | None, *, at_once: bool = False) -> None:
+        if row == self._row and not at_once:
+            return
+        self._row = row
+        if at_once or not self.is_running:
+            self.show()
+        else:
+            self.set_timer(SETTLE_S, lambda: self.show() if self._row == row else None, name="settle")
+
+    def turn(self, tab: Tab) -> None:
+        self.tab = tab
+        self.show()
+
+    def show(self, *, force: bool = False) -> None:
+        """Bring the lines up to date; does nothing when nothing that they show has changed."""
+        subject = self.subject
+        key = self._key(subject)
+        if key == self._shown and not force:
+            return
+        moved = key[:3] != self._shown[:3]
+        self._shown = key
+        self._retitle(subject)
+        self.view.set_lines(self._lines(subject))
+        if moved:
+            self.view.scroll_to(0, 0, animate=False, immediate=True)
+
+    def tab_at(self, x: int) -> Tab | None:
+        """The tab whose name stands at column ``x`` of the title."""
+        place = 3
+        for tab in TABS:
+            if place <= x < place + len(tab) + 2:
+                return tab
+            place += len(tab) + 2
+        return None
+
+    def _key(self, subject: VariantState | None) -> tuple[object, ...]:
+        """What the shown lines depend on."""
+        state, row = self.model.state, self._row
+        name = subject.id if subject is not None else (row.id if row is not None else None)
+        idea = state.ideas.get(row.id) if row is not None else None
+        problem = state.problems.get(subject.problem) if subject is not None else None
+        return (
+            self.tab,
+            name,
+            self.against,
+            self.marked,
+            (subject.judged, subject.stage, subject.carried, subject.dropped) if subject is not None else None,
+            (len(idea.variants), idea.waiting) if idea is not None else None,
+            (problem.best, len(problem.baselines)) if problem is not None else None,
+            subject is not None and (state.is_pruned(subject.id), state.is_pinned(subject.id)),
+            state.verdicts if self.tab == "Leaders" else None,
+            self.view.size.width if self.tab in ("Evidence", "Why") else None,
+            self.app.theme,
+        )
+
+    def _retitle(self, subject: VariantState | None) -> None:
+        palette = self.bar.palette
+        parts: list[Part] = []
+        if self.is_best:
+            parts.append(("best kernel", palette.title))
+        else:
+            for tab in TABS:
+                parts.append((f"{tab}  ", palette.title if tab == self.tab else palette.dim))
+        if subject is not None:
+            mark = glyph(standing_of(self.model.state, subject), ascii_only=self.view.ascii_only)
+            parts.append((f" {mark} {subject.id}", palette.bold))
+            if subject.speedup is not None:
+                parts.append((f" {fmt.speedup(subject.speedup)}", palette.best))
+        self.set_title(*parts)
+
+    def _lines(self, subject: VariantState | None) -> list[Strip]:
+        palette = self.view.palette
+        if subject is None:
+            return self._without_kernel()
+        tabs: dict[Tab, Callable[[], list[Strip]]] = {
+            "Kernel": lambda: kernel_lines(self._source(subject), subject.form, palette),
+            "Diff": lambda: self._diff(subject),
+            "Evidence": lambda: evidence_lines(self.model, subject, palette, self.view.size.width),
+            "Why": lambda: why_lines(self.model, subject, palette, self.view.size.width),
+            "Leaders": lambda: leader_lines(
+                self.model, self.model.state.problems[subject.problem], palette, 50, ascii_only=self.view.ascii_only
+            ),
+        }
+        try:
+            return tabs[self.tab]()
+        except SessionError as error:
+            return wrapped(str(error), palette.warn, self.view.size.width)
+
+    def _without_kernel(self) -> list[Strip]:
+        palette, row = self.view.palette, self._row
+        if row is None:
+            return [line(("The search has not begun.", palette.dim))]
+        idea = self.model.state.ideas.get(row.id)
+        if idea is not None:
+            return idea_lines(self.model, idea, palette, self.view.size.width)
+        return [line((f"{row.id}: no kernel yet", palette.dim))]
+
+    def _diff(self, subject: VariantState) -> list[Strip]:
+        palette = self.view.palette
+        state = self.model.state
+        problem = state.problems.get(subject.problem)
+        others = {
+            "parent": subject.parent,
+            "best": problem.best if problem is not None else None,
+            "marked": self.marked,
+        }
+        other = state.variants.get(others[self.against] or "")
+        if other is None:
+            why = {
+                "parent": "it is a first kernel, it has no parent",
+                "best": "there is no best kernel yet",
+                "marked": "no kernel is marked (m marks one)",
+            }
+            return [line((f"No diff of {subject.id} to the {self.against}: {why[self.against]}.", palette.dim))]
+        name = f"{self.against} {other.id}" if self.against != "marked" else f"marked {other.id}"
+        return diff_lines(self._source(other), self._source(subject), name, subject.id, palette)
+
+    def _source(self, variant: VariantState) -> str:
+        return self.model.source.text(variant.source)
+
+
+def subject_of(model: Model, row: Row | None) -> VariantState | None:
+    """The kernel that stands for a row: a variant itself, otherwise the fastest correct one below it, else any."""
+    state = model.state
+    if row is None:
+        return None
+    if row.kind == "variant":
+        return state.variants.get(row.id)
+    if row.kind == "problem":
+        return model.best(state.problems[row.id]) if row.id in state.problems else None
+    if row.kind == "idea":
+        names = state.ideas[row.id].variants if row.id in state.ideas else []
+    else:
+        problem, _, number = row.id.rpartition("/r")
+        rounds = state.problems[problem].rounds if problem in state.problems else []
+        names = next((one.variants for one in rounds if one.number == int(number)), [])
+    variants = [state.variants[name] for name in names]
+    return max(variants, key=lambda variant: variant.speedup or 0.0, default=None)

@@ -1,0 +1,76 @@
+"""Tab Why: why a kernel was carried or dropped, its idea, what wrote it, and its lineage back to the first."""
+
+from __future__ import annotations
+
+from textual.strip import Strip
+
+from engine.state import IdeaState, VariantState
+from tui import format as fmt
+from tui.model import Model, change_against_parent
+from tui.palette import Palette
+from tui.sanitize import one_line
+from tui.widgets.detail.text import field, heading, wrapped
+from tui.widgets.lines import line
+
+
+def why_lines(model: Model, variant: VariantState, palette: Palette, width: int) -> list[Strip]:
+    state = model.state
+    lines = [line((variant.id, palette.bold), (f"  {_fate(model, variant)[0]}", palette.title))]
+    lines += wrapped(_fate(model, variant)[1], palette.text, width)
+    if state.is_pinned(variant.id):
+        lines.append(line(("pinned: its branch stays a parent in every round", palette.accent)))
+    idea = state.ideas.get(variant.idea)
+    if idea is not None:
+        lines += idea_lines(model, idea, palette, width)
+    lines += heading("kernel", palette)
+    lines.append(field("written by", f"{variant.proposer}, in round {variant.round}", palette))
+    if variant.note:
+        lines.append(field("note", variant.note, palette))
+    lines += [field(str(key), one_line(str(value), 400), palette) for key, value in variant.data.items()]
+    lines += heading("lineage, newest first", palette)
+    for name in state.ancestors(variant.id):
+        above = state.variants[name]
+        why = state.ideas.get(above.idea)
+        lines.append(
+            line(
+                (f"{above.id:<7}", palette.bold),
+                (f"r{above.round:<3}", palette.dim),
+                (f"{fmt.speedup(above.speedup):>7} ", palette.text),
+                (f"{fmt.change(change_against_parent(state, above)):>7}  ", palette.good),
+                (one_line(why.text, 160) if why is not None else "", palette.dim),
+            )
+        )
+    return lines
+
+
+def idea_lines(model: Model, idea: IdeaState, palette: Palette, width: int) -> list[Strip]:
+    """The idea in full, and what became of it."""
+    lines = heading(f"idea {idea.id}, {idea.category}, by {idea.proposer}", palette)
+    lines += wrapped(idea.text, palette.text, width)
+    if idea.waiting is not None:
+        lines += wrapped(f"waits for an author: {idea.waiting}", palette.warn, width)
+    lines += [field(str(key), one_line(str(value), 400), palette) for key, value in idea.data.items()]
+    if idea.parent is not None:
+        lines.append(field("works on", idea.parent, palette))
+    if idea.variants:
+        variants = [model.state.variants[name] for name in idea.variants]
+        factors = [f"{v.id} {fmt.speedup(v.speedup) if v.correct else (v.stage or _status(v))}" for v in variants]
+        lines.append(field("kernels", "  ".join(factors), palette))
+    return lines
+
+
+def _fate(model: Model, variant: VariantState) -> tuple[str, str]:
+    if model.state.is_pruned(variant.id):
+        at = next(node for node in model.state.lineage(variant.id) if node in model.state.pruned)
+        return "pruned", f"A person pruned {at}. It is never a parent nor the best until restored."
+    if variant.carried is not None:
+        return "carried on", variant.carried
+    if variant.dropped is not None:
+        return "dropped", variant.dropped
+    if variant.stage is not None:
+        return f"in stage {variant.stage}", "Carried or dropped is decided at the end of its round."
+    return "no decision yet", "Carried or dropped is decided at the end of its round."
+
+
+def _status(variant: VariantState) -> str:
+    return variant.verdict.status if variant.verdict is not None else "-"

@@ -1,0 +1,134 @@
+"""The device pane: per device its load with a history, memory, power, temperature, clocks, and who holds the slot."""
+
+from __future__ import annotations
+
+from textual.strip import Strip
+
+from engine.devices import DeviceSample
+from engine.events import DeviceFact
+from engine.state import VariantState
+from tui import format as fmt
+from tui.model import Model
+from tui.palette import Palette
+from tui.sanitize import one_line
+from tui.widgets.lines import LinesView, Part, line
+
+ON_DEVICE = ("timing", "checking")
+
+
+class DevicePane(LinesView):
+    HELP = "Each GPU: load, memory, power, temperature, clocks, throttling, and the kernels at work."
+
+    def show(self, model: Model) -> None:
+        self.set_lines(device_lines(model, self.palette, self.size.width, ascii_only=self.ascii_only))
+
+
+def device_lines(model: Model, palette: Palette, width: int, *, ascii_only: bool) -> list[Strip]:
+    facts = model.state.devices
+    gpus = [fact for fact in facts.values() if fact.kind == "cuda"]
+    reading = model.latest()
+    samples = {sample.device: sample for sample in reading.samples} if reading is not None else {}
+    lines: list[Strip] = []
+    for number, gpu in enumerate(gpus):
+        lines += _gpu(model, gpu, number, samples.get(gpu.id), palette, width, ascii_only=ascii_only)
+    cpu = samples.get("cpu")
+    if not gpus:
+        cpus = [fact for fact in facts.values() if fact.kind == "cpu"]
+        if facts or cpu:
+            lines.append(line(("no NVIDIA device in this session: kernels run on the CPU", palette.dim)))
+        lines += _cpu(model, cpus[0] if cpus else None, cpu, palette, width, ascii_only=ascii_only)
+    return [*lines, *_at_work(model, palette)]
+
+
+def _gpu(
+    model: Model,
+    fact: DeviceFact,
+    number: int,
+    sample: DeviceSample | None,
+    palette: Palette,
+    width: int,
+    *,
+    ascii_only: bool,
+) -> list[Strip]:
+    name = one_line(fact.name.removeprefix("NVIDIA "), 40)
+    if sample is None:
+        return [line((f"GPU {number} {name}", palette.bold), ("  no reading", palette.dim))]
+    load = sample.utilization
+    head: list[Part] = [(f"GPU {number} {name} ", palette.bold)]
+    head.append((f"{load:.0f}% " if load is not None else "- ", palette.running))
+    used = line(*head).cell_length
+    history = fmt.sparkline(_history(model, fact.id), max(0, min(60, width - used)), top=100, ascii_only=ascii_only)
+    first = line(*head, (history, palette.accent))
+    parts = [
+        f"{fmt.size(sample.memory_used)}/{fmt.size(sample.memory_total)}",
+        f"{sample.power_w:.0f}/{sample.power_limit_w or 0:.0f} W" if sample.power_w is not None else "- W",
+        f"{sample.temperature_c:.0f} °C" if sample.temperature_c is not None else "- °C",
+        f"{sample.clock_mhz}/{sample.memory_clock_mhz} MHz" if sample.clock_mhz is not None else "- MHz",
+    ]
+    second: list[Part] = [("  " + "  ".join(parts), palette.text)]
+    if sample.throttle:
+        second.append((f"  throttled: {', '.join(sample.throttle)}", palette.alarm))
+    return [first, line(*second)]
+
+
+def _cpu(
+    model: Model,
+    fact: DeviceFact | None,
+    sample: DeviceSample | None,
+    palette: Palette,
+    width: int,
+    *,
+    ascii_only: bool,
+) -> list[Strip]:
+    name = one_line(fact.name, 34) if fact is not None else ""
+    cores = f" {fact.cores} cores" if fact is not None else ""
+    if sample is None:
+        return [line((f"CPU {name}{cores}", palette.bold), ("  no reading", palette.dim))]
+    load = f"{sample.utilization:.0f}%" if sample.utilization is not None else "-"
+    head = f"CPU{cores} {load} "
+    history = fmt.sparkline(_history(model, "cpu"), max(0, min(60, width - len(head))), top=100, ascii_only=ascii_only)
+    facts = [
+        f"{fmt.size(sample.memory_used)}/{fmt.size(sample.memory_total)}",
+        f"load {sample.load:.1f}" if sample.load is not None else "",
+        f"{sample.temperature_c:.0f} °C" if sample.temperature_c is not None else "",
+        name,
+    ]
+    return [
+        line((head, palette.bold), (history, palette.accent)),
+        line(("  " + "  ".join(part for part in facts if part), palette.text)),
+    ]
+
+
+def _at_work(model: Model, palette: Palette) -> list[Strip]:
+    flight = model.state.in_flight()
+    busy = [variant for variant in flight if variant.stage not in (None, "queued")]
+    busy.sort(key=lambda variant: (variant.stage not in ON_DEVICE, variant.stage_since))
+    lines = [_worker(model, variant, palette) for variant in busy[:12]]
+    queued = len(flight) - len(busy)
+    if len(busy) > 12:
+        lines.append(line((f"  and {len(busy) - 12} more at work", palette.dim)))
+    if queued:
+        lines.append(line((f"  {queued} queued", palette.dim)))
+    if not flight and model.link.kind == "live":
+        lines.append(line(("  no kernel at work", palette.dim)))
+    return lines
+
+
+def _worker(model: Model, variant: VariantState, palette: Palette) -> Strip:
+    on_device = variant.stage in ON_DEVICE
+    return line(
+        (f"  {variant.id:<6}", palette.bold),
+        (f"{variant.stage:<9}", palette.running if on_device else palette.text),
+        (f"{fmt.clock(model.now() - variant.stage_since):>6}  ", palette.text),
+        (f"{variant.problem}", palette.dim),
+        ("  holds the device" if on_device else "", palette.accent),
+    )
+
+
+def _history(model: Model, device: str) -> list[float]:
+    """Load in percent, a trace of it even when idle, and 0 where there is no reading."""
+    rates = []
+    for reading in model.recent()[-120:]:
+        sample = next((sample for sample in reading.samples if sample.device == device), None)
+        rates.append(max(0.01, sample.utilization or 0.0) if sample is not None else 0.0)
+    return rates

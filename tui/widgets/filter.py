@@ -1,0 +1,49 @@
+"""The filter's input line, above the key bar while it is being typed."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from textual.binding import Binding, BindingType
+from textual.widgets import Input
+
+from tui.filters import HELP
+
+
+class FilterBar(Input):
+    """Filters the tree as it is typed. Enter keeps the filter, esc drops it."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "drop", "drop the filter", show=False)]
+    DEFAULT_CSS = "FilterBar { height: 1; border: none; padding: 0 1; }"
+
+    def __init__(self, value: str, *, id: str) -> None:
+        super().__init__(value, placeholder=f"filter: {HELP}", compact=True, id=id)
+
+    def on_mount(self) -> None:
+        self.add_class("-open")
+        self.focus()
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        event.stop()
+        self._tell(event.value)
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        event.stop()
+        self._leave()
+
+    def on_blur(self) -> None:
+        if self.is_attached:
+            self.remove()
+
+    def action_drop(self) -> None:
+        self._tell("")
+        self._leave()
+
+    def _tell(self, text: str) -> None:
+        from tui.screens.monitor import MonitorScreen
+
+        if isinstance(self.screen, MonitorScreen):
+            self.screen.set_filter(text)
+
+    def _leave(self) -> None:
+        self.screen.query_one("#tree").focus()

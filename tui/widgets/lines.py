@@ -1,0 +1,100 @@
+"""Lines of styled text on Textual's Line API: a pane redraws the lines that changed and no others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar, cast
+
+from rich.segment import Segment
+from rich.style import Style
+from textual.binding import Binding, BindingType
+from textual.geometry import Region, Size
+from textual.scroll_view import ScrollView
+from textual.strip import Strip
+
+from tui.palette import Palette, palette_of
+from tui.sanitize import clean_line
+
+Part = str | tuple[str, Style]
+
+
+def line(*parts: Part) -> Strip:
+    """One line from texts and (text, style) pairs. Whatever the text, nothing in it reaches the terminal unshown."""
+    segments = []
+    for part in parts:
+        text, style = (part, None) if isinstance(part, str) else part
+        if text:
+            segments.append(Segment(clean_line(text), style))
+    return Strip(segments)
+
+
+EMPTY = Strip([])
+
+
+class LineWidget(ScrollView, inherit_bindings=False):
+    """Base of all panes: one strip per line, drawn over the pane's own background."""
+
+    DEFAULT_CSS = """
+    LineWidget { scrollbar-size: 1 1; overflow-x: hidden; overflow-y: auto; }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("up,k", "scroll_up", "up", show=False),
+        Binding("down,j", "scroll_down", "down", show=False),
+        Binding("left,h", "scroll_left", "left", show=False),
+        Binding("right,l", "scroll_right", "right", show=False),
+        Binding("pageup,ctrl+b", "page_up", "page up", show=False),
+        Binding("pagedown,ctrl+f,space", "page_down", "page down", show=False),
+        Binding("home,g", "scroll_home", "top", show=False),
+        Binding("end,G", "scroll_end", "end", show=False),
+    ]
+
+    @property
+    def palette(self) -> Palette:
+        return palette_of(self.app)
+
+    @property
+    def ascii_only(self) -> bool:
+        return cast(bool, getattr(self.app, "ascii_only", False))
+
+    def strip_at(self, y: int) -> Strip:
+        """The line at ``y``, counted from the top of the whole text."""
+        raise NotImplementedError
+
+    def render_line(self, y: int) -> Strip:
+        scroll_x, scroll_y = self.scroll_offset
+        width = self.scrollable_content_region.width
+        style = self.rich_style
+        strip = self.strip_at(scroll_y + y)
+        return strip.crop_extend(scroll_x, scroll_x + width, style).apply_style(style)
+
+
+class LinesView(LineWidget):
+    """A pane whose lines are all at hand."""
+
+    def __init__(self, *, id: str | None = None, classes: str | None = None, focusable: bool = True) -> None:
+        super().__init__(id=id, classes=classes)
+        self.can_focus = focusable
+        self._lines: list[Strip] = []
+
+    @property
+    def lines(self) -> Sequence[Strip]:
+        return self._lines
+
+    def set_lines(self, lines: list[Strip]) -> None:
+        """Show ``lines``; what is the same as before is not drawn again."""
+        before, self._lines = self._lines, lines
+        width = max((strip.cell_length for strip in lines), default=0)
+        size = Size(width, len(lines))
+        if size != self.virtual_size:
+            self.virtual_size = size
+        if not self.is_attached:
+            return
+        top, columns = self.scroll_offset.y, self.scrollable_content_region.width
+        for y in range(self.scrollable_content_region.height):
+            old = before[top + y] if top + y < len(before) else EMPTY
+            new = lines[top + y] if top + y < len(lines) else EMPTY
+            if old != new:
+                self.refresh(Region(0, y, columns, 1))
+
+    def strip_at(self, y: int) -> Strip:
+        return self._lines[y] if y < len(self._lines) else EMPTY

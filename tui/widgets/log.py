@@ -1,0 +1,35 @@
+"""What the engine says: one line in a small window, the latest lines in a larger one."""
+
+from __future__ import annotations
+
+import time
+from itertools import islice
+
+from textual.strip import Strip
+
+from tui.model import Model
+from tui.palette import Palette
+from tui.widgets.lines import LinesView, line
+
+
+class LogPane(LinesView):
+    HELP = "The engine's log. At the end it follows; scroll up to read."
+
+    def show(self, model: Model) -> None:
+        at_end = self.scroll_offset.y >= self.max_scroll_y
+        self.set_lines(log_lines(model, self.palette))
+        if at_end:
+            self.scroll_end(animate=False, immediate=True)
+
+
+def log_lines(model: Model, palette: Palette, count: int = 500) -> list[Strip]:
+    styles = {"info": palette.dim, "warning": palette.warn, "error": palette.bad}
+    log = model.state.log
+    first = max(0, len(log) - count)
+    return [
+        line(
+            (time.strftime("%H:%M:%S ", time.localtime(when)), palette.dim),
+            (entry.text.replace("\n", " "), styles.get(entry.level, palette.text)),
+        )
+        for when, entry in islice(log, first, None)
+    ]

@@ -1,0 +1,77 @@
+"""The scoreboard: one line per problem with its best kernel against PyTorch, and its best speedup round by round."""
+
+from __future__ import annotations
+
+from textual.strip import Strip
+
+from engine.state import ProblemState, SessionState
+from tui import format as fmt
+from tui.model import Model, over_compile
+from tui.palette import Palette
+from tui.widgets.lines import LinesView, line
+
+NAME_MIN = 8
+FIGURES = (("best", 8), ("ms", 8), ("eager", 8), ("compile", 8), ("floor", 6))
+
+
+class Scoreboard(LinesView):
+    HELP = "Per problem: best speedup over eager, its time, eager's, the factor over torch.compile, share of the floor."
+
+    def show(self, model: Model) -> None:
+        self.set_lines(scoreboard(model, self.palette, self.size.width, ascii_only=self.ascii_only))
+
+
+def scoreboard(model: Model, palette: Palette, width: int, *, ascii_only: bool) -> list[Strip]:
+    state = model.state
+    if not state.problems:
+        return [line(("no problem yet", palette.dim))]
+    figures = FIGURES if width >= 58 else FIGURES[:3]
+    longest = max(len(name) for name in (*state.problems, *state.refused))
+    name_width = max(NAME_MIN, min(longest + 1, width - sum(size for _, size in figures) - 6))
+    spark_width = max(0, width - name_width - sum(size for _, size in figures) - 1)
+    head = "".join(name.rjust(size) for name, size in figures)
+    rounds = " by round" if spark_width >= 9 else ""
+    lines = [line((f"{' ' * name_width}{head}{rounds}", palette.dim))]
+    for problem in state.problems.values():
+        best = model.best(problem)
+        eager = problem.baselines.get("eager")
+        factor = best.speedup if best is not None else None
+        ahead = over_compile(problem, best) if best is not None else None
+        share = best.verdict.floor_share if best is not None and best.verdict is not None else None
+        cells = [
+            (fmt.speedup(factor), palette.best if factor and factor > 1 else palette.bold),
+            (fmt.milliseconds(best.kernel_ms if best is not None else None), palette.text),
+            (fmt.milliseconds(eager.timing.median_ms if eager and eager.timing else None), palette.dim),
+            (fmt.speedup(ahead) if ahead is not None else _compile_word(problem), palette.dim),
+            (f"{share * 100:.0f}%" if share is not None else "-", palette.dim),
+        ]
+        spark = fmt.sparkline(best_so_far(state, problem), spark_width, ascii_only=ascii_only)
+        lines.append(
+            line(
+                (fmt.pad(problem.id, name_width), palette.bold if problem.finished is None else palette.dim),
+                *((text.rjust(size), style) for (text, style), (_, size) in zip(cells, figures, strict=False)),
+                (f" {spark}", palette.accent),
+            )
+        )
+    for refused in state.refused.values():
+        lines.append(
+            line((fmt.pad(refused.problem, name_width), palette.dim), (f" refused: {refused.reason}", palette.warn))
+        )
+    return lines
+
+
+def best_so_far(state: SessionState, problem: ProblemState) -> list[float]:
+    """The best factor over eager reached by the end of each round, 0 before the first correct kernel."""
+    reached = 0.0
+    series = []
+    for round_ in problem.rounds:
+        reached = max(reached, state.best_of_round(problem.id, round_.number) or 0.0)
+        series.append(reached)
+    return series
+
+
+def _compile_word(problem: ProblemState) -> str:
+    compiled = problem.baselines.get("compile")
+    if compiled is None:
+        return "pending"
+    return "failed" if compiled.timing is None else "-"

@@ -1,0 +1,233 @@
+"""The live tree: a virtual list of rows with a cursor that stays on its node while the search adds others."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from textual import events
+from textual.binding import Binding, BindingType
+from textual.geometry import Region, Size
+from textual.message import Message
+from textual.reactive import reactive
+from textual.strip import Strip
+
+from tui.model import Model
+from tui.rows import Row, TreeRows
+from tui.widgets.lines import EMPTY, LineWidget
+from tui.widgets.tree_lines import RowLines
+
+
+class SearchTree(LineWidget):
+    """Rows of ``TreeRows``, drawn when they are seen."""
+
+    HELP = "The search as a tree: problems, rounds, ideas, kernels (or by lineage with t)."
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("up,k", "cursor(-1)", "up", show=False),
+        Binding("down,j", "cursor(1)", "down", show=False),
+        Binding("left,h", "close", "fold, or go to the row above", show=False),
+        Binding("right,l", "open", "unfold, or go into", show=False),
+        Binding("pageup,ctrl+b", "page(-1)", "page up", show=False),
+        Binding("pagedown,ctrl+f", "page(1)", "page down", show=False),
+        Binding("home,g", "edge(0)", "first row", show=False),
+        Binding("end,G", "edge(-1)", "last row", show=False),
+        Binding("space", "toggle", "fold or unfold", show=False),
+        Binding("asterisk", "toggle_all", "fold or unfold all rounds", show=False),
+    ]
+
+    cursor: reactive[int] = reactive(0, repaint=False)
+
+    @dataclass
+    class Highlighted(Message):
+        """The cursor is on another node. ``by_hand``: a person moved it."""
+
+        row: Row | None
+        by_hand: bool
+
+        def can_replace(self, message: Message) -> bool:
+            return isinstance(message, SearchTree.Highlighted)
+
+    @dataclass
+    class Opened(Message):
+        """Enter or a second click on a row."""
+
+        row: Row
+
+    def __init__(self, model: Model, rows: TreeRows, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self.can_focus = True
+        self.model = model
+        self.tree_rows = rows
+        self.marked: str | None = None
+        self._node: str | None = None
+        self._cache: dict[int, Strip] = {}
+        self._artist: RowLines | None = None
+
+    @property
+    def row(self) -> Row | None:
+        rows = self.tree_rows.rows
+        return rows[self.cursor] if 0 <= self.cursor < len(rows) else None
+
+    def replace(self, model: Model, rows: TreeRows) -> None:
+        """Show another session's state, with the cursor on the same node if it is there."""
+        self.model, self.tree_rows = model, rows
+        self._artist = None
+        self.refresh_rows()
+
+    def restyle(self) -> None:
+        self._artist = None
+        self._cache.clear()
+        self.refresh()
+
+    def refresh_rows(self) -> None:
+        """Take in what changed: rows come and go, visible lines are drawn again where they differ."""
+        rows = self.tree_rows.rows
+        if len(rows) != self.virtual_size.height:
+            self.virtual_size = Size(0, len(rows))
+        if self._node is not None:
+            place = self.tree_rows.find(self._node, self.cursor)
+            if place is None:
+                self._move(min(self.cursor, len(rows) - 1), by_hand=False)
+            elif place != self.cursor:
+                shift = place - self.cursor
+                self.set_reactive(SearchTree.cursor, place)
+                if self.scroll_offset.y > 0:  # rows above came or went: keep the view on what it showed
+                    self.scroll_to(y=self.scroll_offset.y + shift, animate=False, immediate=True)
+        elif rows:
+            self._move(0, by_hand=False)
+        self._refresh_changed()
+
+    def select(self, node: str, *, by_hand: bool = True) -> bool:
+        """Move the cursor to ``node``, unfolding what hides it. False if it is not there or filtered out."""
+        place = self.tree_rows.reveal(node)
+        if place is None:
+            return False
+        self.virtual_size = Size(0, len(self.tree_rows.rows))
+        self._cache.clear()
+        self._move(place, by_hand=by_hand)
+        self.refresh()
+        return True
+
+    def strip_at(self, y: int) -> Strip:
+        strip = self._cache.get(y)
+        if strip is None:
+            strip = self._cache[y] = self._draw(y)
+        return strip
+
+    def action_cursor(self, step: int) -> None:
+        self._move(self.cursor + step)
+
+    def action_page(self, step: int) -> None:
+        self._move(self.cursor + step * max(1, self.size.height - 1))
+
+    def action_edge(self, place: int) -> None:
+        self._move(place if place == 0 else len(self.tree_rows.rows) - 1)
+
+    def action_close(self) -> None:
+        if (row := self.row) is None:
+            return
+        if row.folded is False and not self.tree_rows.view.filter:
+            self._fold(row, True)
+        elif (above := self.tree_rows.parent_row(self.cursor)) is not None:
+            self._move(above)
+
+    def action_open(self) -> None:
+        if (row := self.row) is None:
+            return
+        if row.folded:
+            self._fold(row, False)
+        else:
+            self._move(self.cursor + 1)
+
+    def action_toggle(self) -> None:
+        if (row := self.row) is not None and row.folded is not None:
+            self._fold(row, not row.folded)
+
+    def action_toggle_all(self) -> None:
+        rounds = [row for row in self.tree_rows.rows if row.kind == "round"]
+        self.tree_rows.fold_all(any(not row.folded for row in rounds) or not rounds)
+        self.refresh_rows()
+
+    def next_match(self, step: int) -> None:
+        """Move to the next row that the filter matches itself."""
+        rows = self.tree_rows.rows
+        for distance in range(1, len(rows) + 1):
+            place = (self.cursor + step * distance) % len(rows)
+            if rows[place].match and rows[place].kind in ("idea", "variant"):
+                self._move(place)
+                return
+
+    def on_click(self, event: events.Click) -> None:
+        place = self.scroll_offset.y + event.y
+        rows = self.tree_rows.rows
+        if not 0 <= place < len(rows):
+            return
+        on_fold = rows[place].folded is not None and event.x < 2 * rows[place].depth + 2
+        self._move(place)
+        if on_fold:
+            self.action_toggle()
+        elif event.chain == 2:
+            self.post_message(self.Opened(rows[place]))
+
+    def on_resize(self) -> None:
+        self._cache.clear()
+
+    def on_focus(self) -> None:
+        self._redraw(self.cursor)
+
+    def on_blur(self) -> None:
+        self._redraw(self.cursor)
+
+    def _fold(self, row: Row, folded: bool) -> None:
+        self.tree_rows.fold(row.id, folded)
+        self._cache.clear()
+        self.refresh_rows()
+        self.refresh()
+
+    def _move(self, place: int, by_hand: bool = True) -> None:
+        rows = self.tree_rows.rows
+        place = min(max(0, place), len(rows) - 1)
+        before, self.cursor = self.cursor, max(0, place)
+        node = rows[place].id if rows else None
+        for y in (before, self.cursor):
+            self._redraw(y)
+        self._show_cursor()
+        if node != self._node or by_hand:
+            self._node = node
+            self.post_message(self.Highlighted(self.row, by_hand))
+
+    def _show_cursor(self) -> None:
+        height, top = self.scrollable_content_region.height, self.scroll_offset.y
+        if height <= 0:
+            return
+        if self.cursor < top:
+            self.scroll_to(y=self.cursor, animate=False, immediate=True)
+        elif self.cursor >= top + height:
+            self.scroll_to(y=self.cursor - height + 1, animate=False, immediate=True)
+
+    def _redraw(self, y: int) -> None:
+        self._cache.pop(y, None)
+        self.refresh(Region(0, y - self.scroll_offset.y, self.size.width, 1))
+
+    def _refresh_changed(self) -> None:
+        top, height, width = self.scroll_offset.y, self.size.height, self.size.width
+        before, self._cache = self._cache, {}
+        for y in range(height):
+            strip = self._cache[top + y] = self._draw(top + y)
+            if before.get(top + y) != strip:
+                self.refresh(Region(0, y, width, 1))
+
+    def _draw(self, y: int) -> Strip:
+        rows = self.tree_rows.rows
+        if not 0 <= y < len(rows):
+            return EMPTY
+        if self._artist is None:
+            self._artist = RowLines(self.model, self.palette, ascii_only=self.ascii_only)
+        width = self.scrollable_content_region.width
+        strip = self._artist.draw(rows[y], width, marked=rows[y].id == self.marked)
+        if y == self.cursor:
+            palette = self.palette
+            style = palette.cursor if self.has_focus else palette.cursor_blurred
+            strip = Strip([*strip.extend_cell_length(width)]).apply_style(style)
+            # the cursor's background goes over the text's own style, its colours stay
+        return strip

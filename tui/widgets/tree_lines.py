@@ -1,0 +1,187 @@
+"""One row of the tree as a line: glyph, id, what it is, then speedup, change against the parent, time and age."""
+
+from __future__ import annotations
+
+from rich.style import Style
+from textual.strip import Strip
+
+from engine.state import IdeaState, RoundState, VariantState
+from tui import format as fmt
+from tui.glyphs import GLYPHS, glyph, standing_of
+from tui.model import Model, change_against_parent
+from tui.palette import Palette
+from tui.rows import Row
+from tui.sanitize import one_line
+from tui.widgets.lines import Part, line
+
+COLUMNS = (("speedup", 8), ("change", 7), ("ms", 8), ("age", 5))
+COLUMNS_WIDTH = sum(width for _, width in COLUMNS)
+HAND = "hand"
+"""Proposer of what a person seeds."""
+SLOW_S = {"building": 60.0, "checking": 60.0, "timing": 120.0, "waiting": 600.0}
+"""Seconds in a stage after which its elapsed time is shown as an alarm."""
+
+
+class RowLines:
+    """Draws rows of one model with one palette."""
+
+    def __init__(self, model: Model, palette: Palette, *, ascii_only: bool) -> None:
+        self.model = model
+        self.palette = palette
+        self.ascii_only = ascii_only
+
+    def header(self, title: str, width: int) -> list[Part]:
+        """The tree's title with the names of its columns."""
+        columns = "".join(name.rjust(size) for name, size in COLUMNS)
+        return [
+            (fmt.pad(title, max(0, width - COLUMNS_WIDTH)), self.palette.title),
+            (columns[-width:], self.palette.dim),
+        ]
+
+    def draw(self, row: Row, width: int, *, marked: bool = False) -> Strip:
+        if row.kind == "variant" and (variant := self.model.state.variants.get(row.id)) is not None:
+            return self._variant(row, variant, width, marked)
+        if row.kind == "idea" and (idea := self.model.state.ideas.get(row.id)) is not None:
+            return self._idea(row, idea, width)
+        if row.kind == "round":
+            return self._round(row, width)
+        return self._problem(row, width)
+
+    def _variant(self, row: Row, variant: VariantState, width: int, marked: bool) -> Strip:
+        state, palette = self.model.state, self.palette
+        standing = standing_of(state, variant)
+        style = palette.named(GLYPHS[standing].style)
+        faint = standing in ("pruned", "queued", "cancelled")
+        pin = [(f" {self._glyph('pinned')}", palette.accent)] if variant.id in state.pinned else []
+        fold: list[Part] = [(self._fold(row), palette.dim)] if row.folded is not None else []
+        left: list[Part] = [
+            *fold,
+            (self._glyph(standing), style),
+            (f" {variant.id}", palette.marked if marked else (palette.dim if faint else palette.bold)),
+            *pin,
+            "  ",
+            *self._about(variant, standing),
+        ]
+        change = change_against_parent(state, variant)
+        factor_style = palette.best if standing == "best" else (palette.dim if faint else palette.text)
+        right = [
+            (fmt.speedup(variant.speedup) if variant.speedup is not None else "", factor_style),
+            (fmt.change(change), palette.good if (change or 0) > 0 else palette.dim),
+            (fmt.milliseconds(variant.kernel_ms) if variant.kernel_ms is not None else "", palette.text),
+            (fmt.age(self.model.now() - (variant.judged_at or variant.written_at)), palette.dim),
+        ]
+        return self._join(row.depth, left, right, width)
+
+    def _about(self, variant: VariantState, standing: str) -> list[Part]:
+        palette, verdict = self.palette, variant.verdict
+        if (pending := self.model.pending_at(variant.id)) is not None:
+            return [(f"{pending} …", palette.warn)]
+        if variant.stage is not None and standing != "pruned":
+            if variant.stage == "queued":
+                return [("queued", palette.dim), (f"  {one_line(variant.note, 60)}", palette.dim)]
+            elapsed = self.model.now() - variant.stage_since
+            slow = self.model.link.kind == "live" and elapsed > SLOW_S.get(variant.stage, 60.0)
+            return [
+                (f"{variant.stage} {fmt.clock(elapsed)}", palette.alarm if slow else palette.running),
+                (f"  {one_line(variant.note, 60)}", palette.dim),
+            ]
+        if verdict is not None and not verdict.correct and standing != "pruned":
+            reason = verdict.pattern or verdict.reason
+            return [(verdict.status.replace("_", " "), palette.named(GLYPHS[standing].style))] + (
+                [(f"  {one_line(reason, 120)}", palette.dim)] if reason else []
+            )
+        return [(one_line(variant.note, 120), palette.dim)]
+
+    def _idea(self, row: Row, idea: IdeaState, width: int) -> Strip:
+        state, palette = self.model.state, self.palette
+        name = "pruned" if state.is_pruned(idea.id) else ("waiting" if idea.waiting is not None else "idea")
+        seeded = [("seeded ", palette.accent)] if idea.proposer == HAND else []
+        pending = self.model.pending_at(idea.id)
+        pin = [(f" {self._glyph('pinned')}", palette.accent)] if idea.id in state.pinned else []
+        left: list[Part] = [
+            (self._fold(row), palette.dim),
+            (self._glyph(name), palette.named(GLYPHS[name].style)),
+            (f" {idea.id}", palette.dim),
+            *pin,
+            "  ",
+            *([(f"{pending} …  ", palette.warn)] if pending else seeded),
+            (one_line(idea.text, 200), palette.dim if name == "pruned" else palette.text),
+        ]
+        factors = [state.variants[variant].speedup for variant in idea.variants]
+        best = max((factor for factor in factors if factor is not None), default=None)
+        tail = "waits" if idea.waiting is not None else ""
+        right = [(fmt.speedup(best) if best is not None else tail, palette.dim), ("", palette.dim)]
+        return self._join(row.depth, left, [*right, ("", palette.dim), ("", palette.dim)], width)
+
+    def _round(self, row: Row, width: int) -> Strip:
+        state, palette = self.model.state, self.palette
+        problem, _, number = row.id.rpartition("/r")
+        round_ = next((one for one in state.problems[problem].rounds if one.number == int(number)), None)
+        if round_ is None:
+            return line("")
+        best = state.best_of_round(problem, round_.number)
+        before = [state.best_of_round(problem, one.number) for one in state.problems[problem].rounds[: round_.number]]
+        reached = max((factor for factor in before if factor is not None), default=None)
+        gain = best / reached - 1 if best is not None and reached else None
+        left: list[Part] = [
+            (self._fold(row), palette.dim),
+            (f"round {round_.number}", palette.bold),
+            (f"  {self._tally(round_)}", palette.dim),
+        ]
+        since = (round_.finished_at or self.model.now()) - round_.started_at
+        right = [
+            (fmt.speedup(best) if best is not None else "", palette.text),
+            (fmt.change(gain), palette.good if (gain or 0) > 0 else palette.dim),
+            ("", palette.text),
+            (fmt.age(since), palette.dim),
+        ]
+        return self._join(row.depth, left, right, width)
+
+    def _tally(self, round_: RoundState) -> str:
+        variants = [self.model.state.variants[name] for name in round_.variants]
+        correct = sum(variant.correct for variant in variants)
+        running = sum(variant.stage is not None for variant in variants)
+        text = f"{len(round_.ideas)} ideas · {len(variants)} kernels · {correct} correct"
+        if round_.finished_at is None and running:
+            return f"{text} · {running} to go"
+        return f"{text} · {len(round_.survivors)} carried" if round_.finished_at is not None else text
+
+    def _problem(self, row: Row, width: int) -> Strip:
+        palette = self.palette
+        problem = self.model.state.problems.get(row.id)
+        if problem is None:
+            return line("")
+        best = self.model.best(problem)
+        status = "finished" if problem.finished is not None else "opening"
+        if problem.finished is None and problem.rounds:
+            status = f"round {problem.rounds[-1].number}"
+        pending = self.model.pending_at(row.id)
+        left: list[Part] = [
+            (self._fold(row), palette.dim),
+            (problem.id, palette.title),
+            (f"  {pending} …" if pending else "", palette.warn),
+            ("  pruned" if problem.id in self.model.state.pruned else "", palette.warn),
+            (f"  {status} · {len(problem.variants)} kernels", palette.dim),
+        ]
+        right = [
+            (fmt.speedup(best.speedup) if best is not None else "", palette.best),
+            ("", palette.dim),
+            (fmt.milliseconds(best.kernel_ms) if best is not None else "", palette.text),
+            (fmt.age(self.model.now() - best.judged_at) if best is not None and best.judged_at else "", palette.dim),
+        ]
+        return self._join(row.depth, left, right, width)
+
+    def _join(self, depth: int, left: list[Part], right: list[tuple[str, Style]], width: int) -> Strip:
+        room = max(0, width - COLUMNS_WIDTH)
+        indent = min(2 * depth, room // 3)
+        described = line(" " * indent, *left).crop_extend(0, room, Style())
+        figures = line(*((text.rjust(size), style) for (text, style), (_, size) in zip(right, COLUMNS, strict=True)))
+        return Strip.join([described, figures]).crop(0, width)
+
+    def _glyph(self, name: str) -> str:
+        return glyph(name, ascii_only=self.ascii_only)
+
+    def _fold(self, row: Row) -> str:
+        if row.folded is None:
+            return "  "
+        return self._glyph("folded" if row.folded else "open") + " "
