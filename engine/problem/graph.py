@@ -27,13 +27,12 @@ _SELECTING = frozenset(
     }
 )
 # One pass over the largest operand. Named here because older PyTorch has no tag for reductions.
-_PASSES = frozenset(
-    """
-    _log_softmax _softmax all amax amin any argmax argmin avg_pool1d avg_pool2d avg_pool3d cumprod cumsum
-    linalg_vector_norm logsumexp max max_pool2d_with_indices max_pool3d_with_indices mean min native_batch_norm
-    native_group_norm native_layer_norm norm prod std std_mean sum var var_mean
-    """.split()
-)
+_PASS_NAMES = """
+_log_softmax _softmax all amax amin any argmax argmin avg_pool1d avg_pool2d avg_pool3d cumprod cumsum
+linalg_vector_norm logsumexp max max_pool2d_with_indices max_pool3d_with_indices mean min native_batch_norm
+native_group_norm native_layer_norm norm prod std std_mean sum var var_mean
+"""
+_PASSES = frozenset(_PASS_NAMES.split())
 
 
 def dtype_name(dtype: torch.dtype) -> str:
