@@ -148,6 +148,11 @@ class _Judgement:
         except RunnerEnded as ended:
             self._fail(str(ended))
             verdict = replace(verdict, status=_STATUS_OF_END[ended.end], reason=str(ended))
+        except torch.OutOfMemoryError:
+            self._fail("the device ran out of memory")
+            verdict = replace(
+                verdict, status="memory", reason="the device ran out of memory while the kernel was loaded"
+            )
         except Rejected as rejected:
             self._fail(rejected.reason)
             verdict = replace(verdict, status=rejected.status, pattern=rejected.pattern, reason=rejected.reason)
@@ -168,10 +173,8 @@ class _Judgement:
         return Limits(self._settings.deadline_s, call_s, memory, self._settings.isolate)
 
     def _own_memory_bytes(self) -> int:
-        """What an honest kernel's process takes, and some: thread stacks; on a GPU, the host side of a context."""
-        if self._settings.kind == "cuda":
-            return 32 << 30
-        return (256 << 20) + self._settings.threads * (16 << 20) + 2 * self._problem.spec.floor_bytes
+        """What an honest kernel allocates, and some: thread stacks, its loaded modules."""
+        return (256 << 20) + self._settings.threads * (16 << 20) + 2 * min(self._problem.spec.floor_bytes, 1 << 30)
 
     # Correctness
 

@@ -39,7 +39,7 @@ class RunnerEnded(Exception):
 
 
 class Limits(Struct, frozen=True):
-    """What a runner may use. ``data_bytes`` bounds its private memory; 0: unbounded."""
+    """What a runner may use. ``data_bytes`` bounds its private memory beyond what it starts with; 0: unbounded."""
 
     start_s: float = 30.0
     call_s: float = 10.0
@@ -54,6 +54,7 @@ class Runner:
         self._limits, self._cancelled = limits, cancelled
         self._output, self._printed = bytearray(), 0
         self._pid: int | None = None
+        self._start_bytes: int | None = None
         self.sandbox = ""
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._status, status_end = os.pipe()
@@ -107,6 +108,7 @@ class Runner:
             os.close(memory)
         isolated = self._answer(self._limits.start_s, "start")
         self.sandbox = "; ".join(str(layer) for layer in isolated.get("isolated", ())) or "none"
+        self._start_bytes = self._data_bytes() or 0
         return int(self._answer(self._limits.start_s, "load").get("workspace_bytes", 0))
 
     def isolate_only(self) -> list[str]:
@@ -246,12 +248,18 @@ class Runner:
                     return
 
     def _check_memory(self) -> None:
-        if not self._limits.data_bytes or self._pid is None:
-            return
+        if self._limits.data_bytes and self._start_bytes is not None:
+            held = self._data_bytes()
+            if held is not None and held - self._start_bytes > self._limits.data_bytes:
+                raise RunnerEnded("memory", f"took more than its {self._bound()} of memory")
+
+    def _data_bytes(self) -> int | None:
+        """Private writable memory of the runner (``VmData``), or None where it cannot be read."""
         with contextlib.suppress(OSError, ValueError):
             for line in Path(f"/proc/{self._pid}/status").read_text().splitlines():
-                if line.startswith("VmData:") and int(line.split()[1]) * 1024 > self._limits.data_bytes:
-                    raise RunnerEnded("memory", f"took more than its {self._bound()} of memory")
+                if line.startswith("VmData:"):
+                    return int(line.split()[1]) * 1024
+        return None
 
     def _bound(self) -> str:
         return f"{self._limits.data_bytes / 2**30:.1f} GiB"

@@ -55,13 +55,19 @@ def enter_namespaces(status_descriptor: int) -> list[str]:
 
 
 def limit_resources(data_bytes: int, file_descriptors: int = 64) -> list[str]:
-    """No core dump, no file growth, bounded memory for data (``RLIMIT_AS`` would break CUDA)."""
+    """No core dump, no file growth, ``data_bytes`` more of memory for data (``RLIMIT_AS`` would break CUDA)."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
     resource.setrlimit(resource.RLIMIT_NOFILE, (file_descriptors, file_descriptors))
     if data_bytes:
-        resource.setrlimit(resource.RLIMIT_DATA, (data_bytes, data_bytes))
+        bound = _data_bytes_now() + data_bytes
+        resource.setrlimit(resource.RLIMIT_DATA, (bound, bound))
     return ["rlimits"]
+
+
+def _data_bytes_now() -> int:
+    with open("/proc/self/status") as status:  # noqa: PTH123
+        return next(int(line.split()[1]) * 1024 for line in status if line.startswith("VmData:"))
 
 
 def restrict_files(cuda: bool) -> list[str]:

@@ -15,7 +15,10 @@ CASES = {
     "crashes": ({"after": "*(volatile int*)8 = 1;"}, "crashed", "SIGSEGV"),
     "allocates without bound": (
         {
-            "after": "for (;;) { volatile char* p = (char*)malloc(1 << 24); if (p) for (int i = 0; i < 1 << 24; i += 4096) p[i] = 1; }"
+            "after": """for (;;) {
+                volatile char* p = (char*)malloc(1 << 24);
+                for (int i = 0; p && i < 1 << 24; i += 4096) p[i] = 1;
+            }"""
         },
         "memory",
         "GiB of memory",
@@ -74,6 +77,15 @@ def test_a_launch_that_fails_on_the_device_is_reported(bench: Bench) -> None:
     code, status, reason = ON_DEVICE["takes too much shared memory"]
     verdict = bench.judge(softmax("cu", **code))  # type: ignore[arg-type]
     assert (verdict.status, reason in verdict.reason) == (status, True), verdict.reason
+
+
+def test_device_memory_taken_without_bound_does_not_hurt_the_next(bench: Bench) -> None:
+    if bench.form != "cu":
+        pytest.skip("only a GPU has device memory")
+    greedy = "void* p; while (cudaMalloc(&p, 1 << 28) == cudaSuccess) cudaMemsetAsync(p, 1, 1 << 28, stream);"
+    verdict = bench.judge(softmax("cu", after=greedy))
+    assert verdict.status in ("memory", "crashed", "timeout"), verdict.reason
+    assert bench.judge(softmax("cu")).correct
 
 
 def test_the_network_and_the_file_system_are_out_of_reach(bench: Bench) -> None:
