@@ -148,7 +148,9 @@ class Search:
                     yield from self.idea(problem, number, parent, count, made, fly=last)
                 if last:
                     continue
-                ranked = sorted((v for v in made if v in self._speedup), key=lambda v: -self._speedup[v])[:3]
+                known = {*made, *(one.variant for one in parents[problem])}
+                ranked = sorted((v for v in known if v in self._speedup), key=lambda v: (-self._speedup[v], v))[:3]
+                self._best[problem] = ranked[0] if ranked else ""
                 if ranked:
                     yield ev.HeatFinished(problem=problem, round=number, standings=_standings(ranked, self._speedup))
                 parents[problem] = (
@@ -229,8 +231,8 @@ class Search:
             if status == "build_error":
                 build = BuildReport(False, 0.3, "nvcc -O3 -arch=sm_90a kernel.cu", log=f"{reason}\n1 error detected")
             return Verdict(status=status, reason=reason, build=build, device=self.shape.device.id)
-        base = self._speedup.get(parent or "", 0.6 + 0.1 * number)
-        factor = base * rng.uniform(0.7, 1.25 if rng.random() < 0.4 else 1.02)
+        base = self._speedup.get(parent or "", 0.8 + 0.1 * number)
+        factor = base * rng.uniform(0.75, 1.3 if rng.random() < 0.3 else 1.02)
         self._speedup[variant] = factor
         problem = next((p for p in self._best if self._best[p] == parent), None)
         if problem is not None and factor > base:
@@ -335,8 +337,10 @@ def reading(device: DeviceFact, second: int) -> list[DeviceSample]:
 
 def run_live(paths: SessionPaths, shape: Shape, rate: float, seconds: float) -> None:
     """Be the session's engine: lock, heartbeat, readings, ``rate`` events a second."""
-    search = Search(Shape(**{**shape.__dict__, "seed": shape.seed + 1}))
-    search._variants, search._ideas = 10_000_000, 10_000_000
+    search = Search(shape)
+    for _ in search.rounds():  # go on with the numbers where the written session ends
+        pass
+    search.blobs.clear()
     lock = EngineLock(paths)
     writer = EventWriter(paths)
     events = search.live()

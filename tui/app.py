@@ -48,7 +48,7 @@ class MonitorApp(App[int]):
 
     TITLE = "kernel-tui"
     CSS_PATH = "monitor.tcss"
-    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-normal"), (170, "-wide")]  # noqa: RUF012
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (110, "-normal"), (170, "-wide"), (250, "-huge")]  # noqa: RUF012
     VERTICAL_BREAKPOINTS = [(0, "-short"), (32, "-tall")]  # noqa: RUF012
     ENABLE_COMMAND_PALETTE = True
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -73,6 +73,7 @@ class MonitorApp(App[int]):
         self.ascii_only = chosen if chosen is not None else not _terminal_is_utf8()
         self.model = Model(source)
         self.history = History()
+        self.monitor_screen = MonitorScreen(self.model)
         self._start_engine = start_engine
         self._starting: Task[None] | None = None
         self._plans: dict[int, Plan] = {}
@@ -81,22 +82,19 @@ class MonitorApp(App[int]):
         self._notified = False
         self._flushed_at = 0.0
         self._told: str | None = None
-        self._watch = OrphanWatch(lambda: self.call_later(self.exit, 129))
+        self._watch = OrphanWatch(self._orphaned)
 
     def get_default_screen(self) -> Screen[Any]:
-        return MonitorScreen(self.model)
-
-    @property
-    def monitor_screen(self) -> MonitorScreen:
-        found = self.screen_stack[0]
-        assert isinstance(found, MonitorScreen)
-        return found
+        return self.monitor_screen
 
     def on_mount(self) -> None:
         if self.settings.theme in self.available_themes:
             self.theme = self.settings.theme
         self._watch_signals()
         self._watch.start()
+
+    def begin(self) -> None:
+        """Called by the monitor's screen once it is there: the first paint does not wait for the session."""
         self._feed.start()
         self.set_interval(TICK_S, self._tick)
 
@@ -121,6 +119,8 @@ class MonitorApp(App[int]):
 
     def flush(self) -> None:
         """Fold what has come and show it."""
+        if not self.is_running or not self.monitor_screen.is_attached:
+            return
         self._notified = False
         self._flushed_at = time.monotonic()
         updates, trouble = self._feed.take()
@@ -160,7 +160,7 @@ class MonitorApp(App[int]):
         """Why a command would reach nobody, or None."""
         if self.model.source.read_only:
             return "This monitor is read-only."
-        if self.model.link.kind in ("dead", "ended"):
+        if self.model.link.kind == "ended":
             return "No engine runs on this session. R starts it again."
         return None if self.model.opened else "The session is still being opened."
 
@@ -265,7 +265,7 @@ class MonitorApp(App[int]):
                 self.alert(f"{name}: new best {best.id}, {fmt.speedup(best.speedup)}")
 
     def _tell_link(self) -> None:
-        kind = self.model.link.kind
+        kind = self.model.engine
         if kind == self._told:
             return
         first, self._told = self._told is None, kind
@@ -276,7 +276,7 @@ class MonitorApp(App[int]):
             self.alert(f"{name}: the engine shows no sign of life")
         elif kind == "dead":
             self.alert(f"{name}: the engine died")
-        elif kind == "ended":
+        elif kind in ("finished", "stopped", "ended early"):
             self.alert(f"{name}: the search ended ({engine.stopped if engine is not None else 'unknown'})")
 
     # The app's own keys
@@ -306,7 +306,11 @@ class MonitorApp(App[int]):
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGHUP):
             with suppress(NotImplementedError, RuntimeError, ValueError):
-                loop.add_signal_handler(number, lambda code=int(number): self.exit(128 + code))
+                loop.add_signal_handler(number, self.exit, 128 + number)
+
+    def _orphaned(self) -> None:
+        """Called from the watch's thread: the terminal is gone."""
+        self.call_later(self.exit, 128 + signal.SIGHUP)
 
 
 def _terminal_is_utf8() -> bool:

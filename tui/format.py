@@ -68,15 +68,20 @@ def size(count: int | None) -> str:
     return f"{value:.1f}T"
 
 
-def sparkline(values: list[float], width: int, *, top: float | None = None, ascii_only: bool = False) -> str:
-    """The last ``width`` values as bars from zero to ``top`` (their maximum). A missing value is given as 0."""
+def sparkline(
+    values: list[float], width: int, *, bottom: float = 0.0, top: float | None = None, ascii_only: bool = False
+) -> str:
+    """The last ``width`` values as bars from ``bottom`` to ``top`` (their maximum). A missing value is given as 0."""
     marks = SPARKS_ASCII if ascii_only else SPARKS
     shown = values[-width:] if width > 0 else []
     top = max(shown, default=0.0) if top is None else top
-    if top <= 0:
+    if top <= bottom:
         return marks[0] * len(shown)
     steps = len(marks) - 1
-    return "".join(marks[max(1, min(steps, round(value / top * steps)))] if value > 0 else marks[0] for value in shown)
+    return "".join(
+        marks[max(1, min(steps, round((value - bottom) / (top - bottom) * steps)))] if value > 0 else marks[0]
+        for value in shown
+    )
 
 
 def bar(share: float, width: int, *, ascii_only: bool = False) -> str:

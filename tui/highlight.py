@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.segment import Segment
 from rich.style import Style
@@ -49,7 +49,7 @@ def strip_of(spans: tuple[tuple[str, str], ...], palette: Palette, gutter: tuple
 def _tokens(text: str, form: Form) -> Iterator[tuple[str, str]]:
     from pygments.token import Comment, Keyword, Name, Number, String
 
-    styles = (
+    styles: tuple[tuple[Any, str], ...] = (
         (Comment.Preproc, "preprocessor"),
         (Comment.PreprocFile, "string"),
         (Comment, "comment"),
@@ -71,4 +71,4 @@ def _lexer(form: Form) -> Lexer:
         return PythonLexer(stripnl=False, ensurenl=False)
     from pygments.lexers.c_like import CudaLexer
 
-    return CudaLexer(stripnl=False, ensurenl=False)
+    return CudaLexer(stripnl=False, ensurenl=False)  # type: ignore[no-untyped-call]

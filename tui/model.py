@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
+from typing import Literal
 
 from engine.events import Command, CommandHandled
 from engine.state import ProblemState, SessionState, VariantState
 from tui.source import HISTORY_S, Link, Reading, Source, Update
 
 READINGS = 900
+
+EngineKind = Literal[
+    "connecting", "live", "stalled", "replay", "dead", "ended early", "stopped", "finished", "never ran"
+]
+"""``dead``: it ended without a word. ``ended early``: its lock says why, its events do not (disk full)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +52,18 @@ class Model:
         self.readings.extend(update.readings)
         if update.link is not None:
             self.link = update.link
+
+    @property
+    def engine(self) -> EngineKind:
+        """How the engine is, by its lock and its own words together."""
+        if self.link.kind != "ended":
+            return self.link.kind
+        engine = self.state.engine
+        if engine is None:
+            return "never ran"
+        if engine.stopped is None:
+            return "ended early" if self.link.message else "dead"
+        return "finished" if engine.stopped == "finished" else "stopped"
 
     def answered(self, handled: CommandHandled) -> Pending | None:
         return self.pending.pop(handled.command, None)

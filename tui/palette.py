@@ -27,6 +27,7 @@ class Palette:
     best: Style
     running: Style
     accent: Style
+    chart: Style
     title: Style
     cursor: Style
     cursor_blurred: Style
@@ -60,6 +61,7 @@ def monochrome() -> Palette:
         best=bold,
         running=bold,
         accent=bold,
+        chart=plain,
         title=bold,
         cursor=reverse,
         cursor_blurred=Style(underline=True),
@@ -109,6 +111,7 @@ def from_theme(variables: Mapping[str, str], *, ansi: bool) -> Palette:
         best=good + Style(bold=True),
         running=primary + Style(bold=True),
         accent=accent,
+        chart=primary,
         title=primary + Style(bold=True),
         cursor=cursor,
         cursor_blurred=blurred,

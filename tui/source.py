@@ -20,12 +20,12 @@ LINK_EVERY_S = 0.5
 STALLED_AFTER_S = 5.0
 """Seconds without a heartbeat after which a living engine is called stalled."""
 
-LinkKind = Literal["connecting", "live", "stalled", "dead", "ended", "replay"]
+LinkKind = Literal["connecting", "live", "stalled", "ended", "replay"]
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """How the engine is. ``dead``: it ended without a word. ``ended``: it said why, or has never run."""
+    """How the engine is by its lock and heartbeat. ``ended``: none runs; the events say whether it left a word."""
 
     kind: LinkKind
     pid: int | None = None
@@ -100,7 +100,6 @@ class SessionSource:
 
     def open(self) -> SessionState:
         self._feed = SessionReader(self.paths)
-        self._feed.changed()
         state = SessionState()
         for recorded in self._feed.read():
             state.apply(recorded)
@@ -113,16 +112,17 @@ class SessionSource:
     def poll(self) -> Update:
         assert self._feed is not None
         update = Update()
-        if self._feed.changed() or not self._link_at:
-            update.events = list(self._feed.read(self._seq))
-            if update.events:
-                self._seq = update.events[-1].seq
-            update.readings = list(self._readings(self._feed))
         if time.monotonic() - self._link_at > LINK_EVERY_S:
+            # Before the events: an engine records how it ended before it gives its lock back.
             self._link_at = time.monotonic()
             link = link_of(engine_liveness(self.paths, self._feed))
             if link != self._link:
                 self._link = update.link = link
+        if self._feed.changed():
+            update.events = list(self._feed.read(self._seq))
+            if update.events:
+                self._seq = update.events[-1].seq
+            update.readings = list(self._readings(self._feed))
         return update
 
     def close(self) -> None:
@@ -160,6 +160,4 @@ def link_of(liveness: Liveness) -> Link:
     if liveness.running:
         stalled = age is not None and age > STALLED_AFTER_S
         return Link("stalled" if stalled else "live", liveness.pid, float(int(age)) if stalled and age else None)
-    if liveness.pid is not None and liveness.exit_code is None:
-        return Link("dead", liveness.pid, None, liveness.message)
     return Link("ended", liveness.pid, None, liveness.message)

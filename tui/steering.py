@@ -75,6 +75,7 @@ def plan_budget(state: SessionState, minutes: float | None, rounds: int | None) 
 def plan_stop(state: SessionState, *, after_round: bool) -> Plan:
     flight = state.in_flight()
     busy = sum(variant.stage != "queued" for variant in flight)
+    question: tuple[str, ...]
     if after_round:
         question = ("Stop the search when the running rounds are done?", "Everything is kept; resume goes on.")
         return Plan(ev.Stop(after_round=True), "stopping after the round", None, question=question, undoable=False)

@@ -85,6 +85,7 @@ class MonitorScreen(SteeringKeys, Screen[None]):
 
     def on_mount(self) -> None:
         self.show_all()
+        self.call_after_refresh(self.monitor.begin)
 
     def on_resize(self) -> None:
         self.call_after_refresh(self.show_all)

@@ -58,7 +58,7 @@ def _gpu(
     head.append((f"{load:.0f}% " if load is not None else "- ", palette.running))
     used = line(*head).cell_length
     history = fmt.sparkline(_history(model, fact.id), max(0, min(60, width - used)), top=100, ascii_only=ascii_only)
-    first = line(*head, (history, palette.accent))
+    first = line(*head, (history, palette.chart))
     parts = [
         f"{fmt.size(sample.memory_used)}/{fmt.size(sample.memory_total)}",
         f"{sample.power_w:.0f}/{sample.power_limit_w or 0:.0f} W" if sample.power_w is not None else "- W",
@@ -94,7 +94,7 @@ def _cpu(
         name,
     ]
     return [
-        line((head, palette.bold), (history, palette.accent)),
+        line((head, palette.bold), (history, palette.chart)),
         line(("  " + "  ".join(part for part in facts if part), palette.text)),
     ]
 
@@ -121,7 +121,7 @@ def _worker(model: Model, variant: VariantState, palette: Palette) -> Strip:
         (f"{variant.stage:<9}", palette.running if on_device else palette.text),
         (f"{fmt.clock(model.now() - variant.stage_since):>6}  ", palette.text),
         (f"{variant.problem}", palette.dim),
-        ("  holds the device" if on_device else "", palette.accent),
+        ("  on the device" if on_device else "", palette.accent),
     )
 
 

@@ -19,7 +19,7 @@ class LogPane(LinesView):
         at_end = self.scroll_offset.y >= self.max_scroll_y
         self.set_lines(log_lines(model, self.palette))
         if at_end:
-            self.scroll_end(animate=False, immediate=True)
+            self.call_after_refresh(self.scroll_end, animate=False, immediate=True)
 
 
 def log_lines(model: Model, palette: Palette, count: int = 500) -> list[Strip]:

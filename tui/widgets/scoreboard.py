@@ -25,7 +25,7 @@ def scoreboard(model: Model, palette: Palette, width: int, *, ascii_only: bool) 
     state = model.state
     if not state.problems:
         return [line(("no problem yet", palette.dim))]
-    figures = FIGURES if width >= 58 else FIGURES[:3]
+    figures = FIGURES if width >= 54 else FIGURES[:3]
     longest = max(len(name) for name in (*state.problems, *state.refused))
     name_width = max(NAME_MIN, min(longest + 1, width - sum(size for _, size in figures) - 6))
     spark_width = max(0, width - name_width - sum(size for _, size in figures) - 1)
@@ -45,12 +45,14 @@ def scoreboard(model: Model, palette: Palette, width: int, *, ascii_only: bool) 
             (fmt.speedup(ahead) if ahead is not None else _compile_word(problem), palette.dim),
             (f"{share * 100:.0f}%" if share is not None else "-", palette.dim),
         ]
-        spark = fmt.sparkline(best_so_far(state, problem), spark_width, ascii_only=ascii_only)
+        reached = best_so_far(state, problem)
+        bottom = 0.7 * min((value for value in reached if value > 0), default=0.0)
+        spark = fmt.sparkline(reached, spark_width, bottom=bottom, ascii_only=ascii_only)
         lines.append(
             line(
                 (fmt.pad(problem.id, name_width), palette.bold if problem.finished is None else palette.dim),
                 *((text.rjust(size), style) for (text, style), (_, size) in zip(cells, figures, strict=False)),
-                (f" {spark}", palette.accent),
+                (f" {spark}", palette.chart),
             )
         )
     for refused in state.refused.values():

@@ -23,6 +23,8 @@ class StatusLine(LinesView):
         lines = [status_line(model, self.palette, width, ascii_only=self.ascii_only, held=paused_view, follow=follow)]
         if (alarm := alarm_of(model)) is not None:
             lines.append(line((fmt.pad(f" {alarm}", width), self.palette.alarm)))
+        if self.screen.has_class("-narrow") and len(model.state.problems) > 1:
+            lines.append(bests_line(model, self.palette, width))
         self.set_lines(lines)
         self.styles.height = len(lines)
 
@@ -65,22 +67,36 @@ def status_line(
     return _joined(parts, width)
 
 
+def bests_line(model: Model, palette: Palette, width: int) -> Strip:
+    """Where there is no room for the scoreboard: every problem's best speedup in one line."""
+    problems = list(model.state.problems.values())
+    room = max(6, (width - 1) // len(problems) - 9)
+    parts: list[Part] = [" "]
+    for problem in problems:
+        best = model.best(problem)
+        factor = best.speedup if best is not None else None
+        style = palette.best if factor is not None and factor > 1 else palette.text
+        parts += [(fmt.fit(problem.id, room), palette.dim), (f" {fmt.speedup(factor)}  ", style)]
+    return line(*parts).crop(0, width)
+
+
 def alarm_of(model: Model) -> str | None:
     """What a person must know and do now, or None."""
-    link, name = model.link, model.source.name
+    link, name, engine = model.link, model.source.name, model.state.engine
+    resume = f"R resumes it (kernel-tui resume {name})"
     if model.trouble is not None:
         return one_line(model.trouble)
-    if link.kind == "dead":
-        return f"ENGINE DEAD (pid {link.pid}): it ended without a word. R starts it again; or: kernel-tui resume {name}"
-    if link.kind == "stalled":
-        return f"ENGINE STALLED: no sign of life for {link.heartbeat_age_s:.0f} s (pid {link.pid})"
-    engine = model.state.engine
-    if link.kind == "ended" and engine is not None and engine.stopped not in (None, "finished"):
-        words = one_line(engine.message or link.message, 120)
-        return f"ENGINE STOPPED ({engine.stopped}): {words}{'. ' if words else ''}R or: kernel-tui resume {name}"
-    if link.kind == "ended" and engine is not None and engine.stopped is None and link.message:
-        return f"ENGINE ENDED: {one_line(link.message, 160)} R or: kernel-tui resume {name}"
-    return None
+    if not model.opened:
+        return None
+    if model.engine == "stalled":
+        return f"ENGINE STALLED: no sign of life for {link.heartbeat_age_s or 0:.0f} s (pid {link.pid})"
+    if model.engine == "dead" and engine is not None:
+        return f"ENGINE DEAD (pid {engine.pid}): ended without a word. {resume}"
+    if model.engine == "ended early":
+        return f"ENGINE ENDED: {one_line(link.message, 160)} {resume}"
+    if model.engine == "stopped" and engine is not None:
+        return f"ENGINE STOPPED ({engine.stopped}): {one_line(engine.message, 120)}. {resume}"
+    return f"NO ENGINE has run on this session. {resume}" if model.engine == "never ran" else None
 
 
 def _over(done: int, problems: int) -> str:
@@ -94,15 +110,12 @@ def _live(model: Model) -> bool:
 
 
 def _link(model: Model, palette: Palette) -> list[Part]:
-    kind = model.link.kind
-    if kind == "ended":
-        finished = model.state.finished
-        return [("finished" if finished else "stopped", palette.good if finished else palette.warn)]
-    if kind in ("dead", "stalled"):
-        return [(f"engine {kind}", palette.alarm)]
+    kind = model.engine
     if kind == "live" and model.state.paused:
         return [("search paused (P)", palette.warn)]
-    return [(kind, palette.good if kind == "live" else palette.dim)]
+    if kind in ("live", "finished"):
+        return [(kind, palette.good)]
+    return [(kind, palette.dim if kind in ("connecting", "replay") else palette.bad)]
 
 
 def _device(model: Model, palette: Palette) -> list[Part]:

@@ -31,7 +31,7 @@ class SearchTree(LineWidget):
         Binding("pagedown,ctrl+f", "page(1)", "page down", show=False),
         Binding("home,g", "edge(0)", "first row", show=False),
         Binding("end,G", "edge(-1)", "last row", show=False),
-        Binding("space", "toggle", "fold or unfold", show=False),
+        Binding("space", "toggle_fold", "fold or unfold", show=False),
         Binding("asterisk", "toggle_all", "fold or unfold all rounds", show=False),
     ]
 
@@ -139,7 +139,7 @@ class SearchTree(LineWidget):
         else:
             self._move(self.cursor + 1)
 
-    def action_toggle(self) -> None:
+    def action_toggle_fold(self) -> None:
         if (row := self.row) is not None and row.folded is not None:
             self._fold(row, not row.folded)
 
@@ -165,7 +165,7 @@ class SearchTree(LineWidget):
         on_fold = rows[place].folded is not None and event.x < 2 * rows[place].depth + 2
         self._move(place)
         if on_fold:
-            self.action_toggle()
+            self.action_toggle_fold()
         elif event.chain == 2:
             self.post_message(self.Opened(rows[place]))
 

@@ -86,10 +86,9 @@ class RowLines:
                 (f"  {one_line(variant.note, 60)}", palette.dim),
             ]
         if verdict is not None and not verdict.correct and standing != "pruned":
-            reason = verdict.pattern or verdict.reason
-            return [(verdict.status.replace("_", " "), palette.named(GLYPHS[standing].style))] + (
-                [(f"  {one_line(reason, 120)}", palette.dim)] if reason else []
-            )
+            reason = one_line(verdict.pattern or verdict.reason, 120)
+            shown = verdict.status.replace("_", " ")
+            return [(shown, palette.named(GLYPHS[standing].style)), (f"  {reason}", palette.dim)]
         return [(one_line(variant.note, 120), palette.dim)]
 
     def _idea(self, row: Row, idea: IdeaState, width: int) -> Strip:
@@ -105,13 +104,16 @@ class RowLines:
             *pin,
             "  ",
             *([(f"{pending} …  ", palette.warn)] if pending else seeded),
+            (self._best_of(idea), palette.dim),
             (one_line(idea.text, 200), palette.dim if name == "pruned" else palette.text),
         ]
-        factors = [state.variants[variant].speedup for variant in idea.variants]
+        return line(" " * min(2 * row.depth, width // 3), *left).crop(0, width)
+
+    def _best_of(self, idea: IdeaState) -> str:
+        """What the idea has reached; its text runs on over the columns, which would be empty."""
+        factors = [self.model.state.variants[variant].speedup for variant in idea.variants]
         best = max((factor for factor in factors if factor is not None), default=None)
-        tail = "waits" if idea.waiting is not None else ""
-        right = [(fmt.speedup(best) if best is not None else tail, palette.dim), ("", palette.dim)]
-        return self._join(row.depth, left, [*right, ("", palette.dim), ("", palette.dim)], width)
+        return f"{fmt.speedup(best)}  " if best is not None else ("waits for an author  " if idea.waiting else "")
 
     def _round(self, row: Row, width: int) -> Strip:
         state, palette = self.model.state, self.palette
@@ -128,7 +130,7 @@ class RowLines:
             (f"round {round_.number}", palette.bold),
             (f"  {self._tally(round_)}", palette.dim),
         ]
-        since = (round_.finished_at or self.model.now()) - round_.started_at
+        since = self.model.now() - (round_.finished_at or round_.started_at)
         right = [
             (fmt.speedup(best) if best is not None else "", palette.text),
             (fmt.change(gain), palette.good if (gain or 0) > 0 else palette.dim),
@@ -141,10 +143,10 @@ class RowLines:
         variants = [self.model.state.variants[name] for name in round_.variants]
         correct = sum(variant.correct for variant in variants)
         running = sum(variant.stage is not None for variant in variants)
-        text = f"{len(round_.ideas)} ideas · {len(variants)} kernels · {correct} correct"
-        if round_.finished_at is None and running:
-            return f"{text} · {running} to go"
-        return f"{text} · {len(round_.survivors)} carried" if round_.finished_at is not None else text
+        text = f"{correct}/{len(variants)} correct"
+        if round_.finished_at is not None:
+            return f"{text} · {len(round_.survivors)} carried"
+        return f"{text} · {running} to go" if running else text
 
     def _problem(self, row: Row, width: int) -> Strip:
         palette = self.palette
@@ -172,10 +174,13 @@ class RowLines:
         return self._join(row.depth, left, right, width)
 
     def _join(self, depth: int, left: list[Part], right: list[tuple[str, Style]], width: int) -> Strip:
-        room = max(0, width - COLUMNS_WIDTH)
+        columns: tuple[tuple[str, int], ...] = COLUMNS
+        while len(columns) > 1 and not right[0][0]:  # the description may use the columns that are empty
+            right, columns = right[1:], columns[1:]
+        room = max(0, width - sum(size for _, size in columns))
         indent = min(2 * depth, room // 3)
         described = line(" " * indent, *left).crop_extend(0, room, Style())
-        figures = line(*((text.rjust(size), style) for (text, style), (_, size) in zip(right, COLUMNS, strict=True)))
+        figures = line(*((text.rjust(size), style) for (text, style), (_, size) in zip(right, columns, strict=True)))
         return Strip.join([described, figures]).crop(0, width)
 
     def _glyph(self, name: str) -> str:

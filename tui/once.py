@@ -1,0 +1,34 @@
+"""One screen of a session as plain text, for scripts, logs and tests."""
+
+from __future__ import annotations
+
+import asyncio
+
+from engine.session import SessionPaths
+from tui.app import MonitorApp
+from tui.settings import Settings
+from tui.source import SessionSource
+
+OPEN_S = 30.0
+
+
+def screen_text(app: MonitorApp) -> str:
+    """What ``app`` shows now, one line of text per line of the screen, without styles."""
+    strips = app.screen._compositor.render_strips()
+    return "\n".join(strip.text.rstrip() for strip in strips)
+
+
+def render_once(paths: SessionPaths, width: int = 120, height: int = 40) -> str:
+    """The monitor's screen as it is now, ``width`` columns by ``height`` lines. Raises SessionError."""
+    return asyncio.run(_render(paths, width, height))
+
+
+async def _render(paths: SessionPaths, width: int, height: int) -> str:
+    app = MonitorApp(SessionSource(paths, read_only=True), settings=Settings(notify="off"))
+    async with app.run_test(size=(width, height)) as pilot:
+        for _ in range(int(OPEN_S / 0.05)):
+            await pilot.pause(0.05)
+            if app.model.trouble is not None or (app.model.opened and app.model.link.kind != "connecting"):
+                break
+        await pilot.pause(0.1)
+        return screen_text(app)

@@ -1,0 +1,199 @@
+"""Replay: a recorded session shown as it happened, faster or slower, with pause and seek."""
+
+from __future__ import annotations
+
+import threading
+import time
+from bisect import bisect_right
+from collections.abc import Sequence
+from typing import ClassVar
+
+import msgspec
+from textual.binding import Binding
+
+from engine.devices import decode_samples
+from engine.events import Command, Recorded
+from engine.session import SessionError, SessionPaths, SessionReader
+from engine.state import SessionState, fold
+from tui import format as fmt
+from tui.app import MonitorApp
+from tui.settings import Settings
+from tui.source import Link, Reading, Update
+
+MAX_GAP_S = 5.0
+"""Nothing to see for longer than this (a night between two runs of the engine) is cut to this."""
+SPEEDS = (0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 500.0, 2000.0)
+
+
+class Clock:
+    """Time of a recording: runs ``speed`` times as fast as the wall clock, can be held and set. For two threads."""
+
+    def __init__(self, start: float, end: float, speed: float) -> None:
+        self._lock = threading.Lock()
+        self._start, self._end = start, end
+        self._at, self._since, self._speed, self._paused = start, time.monotonic(), speed, False
+
+    @property
+    def speed(self) -> float:
+        return self._speed
+
+    @property
+    def paused(self) -> bool:
+        return self._paused
+
+    @property
+    def span_s(self) -> float:
+        return self._end - self._start
+
+    def now(self) -> float:
+        with self._lock:
+            return self._now()
+
+    def set_speed(self, speed: float) -> None:
+        with self._lock:
+            self._at, self._since, self._speed = self._now(), time.monotonic(), speed
+
+    def pause(self, paused: bool) -> None:
+        with self._lock:
+            self._at, self._since, self._paused = self._now(), time.monotonic(), paused
+
+    def seek(self, to: float) -> None:
+        with self._lock:
+            self._at, self._since = min(max(self._start, to), self._end), time.monotonic()
+
+    def _now(self) -> float:
+        if self._paused:
+            return self._at
+        return min(self._end, self._at + (time.monotonic() - self._since) * self._speed)
+
+
+class ReplaySource:
+    """Feeds the events of a recorded session at their times. Long gaps are cut, so its time is not the recording's."""
+
+    read_only = True
+
+    def __init__(self, paths: SessionPaths, speed: float) -> None:
+        self.name = paths.name
+        self._reader = SessionReader(paths)
+        self._recorded = list(self._reader.read())
+        samples = [(sample.time, sample.json) for sample in self._reader.samples()]
+        self._reader.close()
+        self._blobs: SessionReader | None = None
+        self._paths = paths
+        shifts = shorten_gaps([one.time for one in self._recorded])
+        self._times = [one.time - shift for one, shift in zip(self._recorded, shifts, strict=True)]
+        self._readings = _readings(samples, [one.time for one in self._recorded], shifts)
+        start = self._times[0] if self._times else 0.0
+        self.clock = Clock(start, self._times[-1] if self._times else start, speed)
+        self._place = 0
+        self._reading = 0
+        self._told = False
+
+    def open(self) -> SessionState:
+        return SessionState()
+
+    def poll(self) -> Update:
+        update = Update()
+        if not self._told:
+            update.link, self._told = Link("replay"), True
+        now = self.clock.now()
+        place = bisect_right(self._times, now)
+        if place < self._place:  # sought backwards: state is a fold, so fold again
+            update.state = fold(self._at(0, place))
+            self._reading = 0
+        elif place > self._place:
+            update.events = self._at(self._place, place)
+        self._place = place
+        upto = bisect_right(self._readings, now, key=lambda reading: reading.time)
+        update.readings, self._reading = self._readings[self._reading : upto], upto
+        return update
+
+    def close(self) -> None:
+        return
+
+    def now(self) -> float:
+        return self.clock.now()
+
+    def text(self, digest: str) -> str:
+        if self._blobs is None:
+            self._blobs = SessionReader(self._paths)
+        return self._blobs.text(digest)
+
+    def send(self, command: Command) -> int:
+        raise SessionError("A replay cannot be steered.", self._paths.directory)
+
+    def _at(self, start: int, end: int) -> list[Recorded]:
+        return [
+            Recorded(one.seq, when, one.event)
+            for one, when in zip(self._recorded[start:end], self._times[start:end], strict=True)
+        ]
+
+
+class ReplayApp(MonitorApp):
+    """The monitor over a recording. ``space`` holds it, ``,`` and ``.`` seek, ``<`` and ``>`` change the speed."""
+
+    BINDINGS: ClassVar = [
+        Binding("space", "replay_pause", "pause the replay", priority=True),
+        Binding("comma", "replay_seek(-0.02)", "back", priority=True),
+        Binding("full_stop", "replay_seek(0.02)", "forward", priority=True),
+        Binding("less_than_sign", "replay_speed(-1)", "slower", priority=True),
+        Binding("greater_than_sign", "replay_speed(1)", "faster", priority=True),
+        Binding("0", "replay_seek(-1)", "from the beginning", priority=True),
+    ]
+
+    def __init__(
+        self, source: ReplaySource, *, settings: Settings | None = None, ascii_only: bool | None = None
+    ) -> None:
+        super().__init__(source, settings=settings, ascii_only=ascii_only)
+        self.clock = source.clock
+
+    def action_replay_pause(self) -> None:
+        self.clock.pause(not self.clock.paused)
+        self.say("Replay held; space goes on." if self.clock.paused else "Replay goes on.")
+
+    def action_replay_seek(self, share: float) -> None:
+        """Move by a share of the whole recording."""
+        step = share * self.clock.span_s
+        self.clock.seek(self.clock.now() + (step if abs(step) > 1 or share <= -1 else (1 if step > 0 else -1)))
+        self.say(f"At {fmt.clock(self.clock.now() - self._begun())} of {fmt.clock(self.clock.span_s)}")
+
+    def action_replay_speed(self, step: int) -> None:
+        place = min(range(len(SPEEDS)), key=lambda at: abs(SPEEDS[at] - self.clock.speed))
+        self.clock.set_speed(SPEEDS[min(max(0, place + step), len(SPEEDS) - 1)])
+        self.say(f"Speed {self.clock.speed:g}x")
+
+    def alert(self, text: str) -> None:
+        """A replay rings no bell."""
+
+    def _begun(self) -> float:
+        return self.clock.now() if not self.model.state.created_at else self.model.state.created_at
+
+
+def shorten_gaps(times: Sequence[float]) -> list[float]:
+    """For each time, by how much it moves forward when no gap may be longer than ``MAX_GAP_S``."""
+    shift, shifts = 0.0, []
+    for place, when in enumerate(times):
+        if place:
+            shift += max(0.0, when - times[place - 1] - MAX_GAP_S)
+        shifts.append(shift)
+    return shifts
+
+
+def run_replay(paths: SessionPaths, *, speed: float = 20.0) -> int:
+    """Show a recorded session from its beginning. Raises SessionError if it cannot be read."""
+    app = ReplayApp(ReplaySource(paths, speed))
+    app.run()
+    return app.return_value or app.return_code or 0
+
+
+def _readings(samples: list[tuple[float, str]], times: list[float], shifts: list[float]) -> list[Reading]:
+    found = []
+    for when, json in samples:
+        place = bisect_right(times, when) - 1
+        if place < 0:
+            continue
+        try:
+            found.append(Reading(when - shifts[place], tuple(decode_samples(json))))
+        except msgspec.MsgspecError:
+            continue
+    return sorted(found, key=lambda reading: reading.time)
