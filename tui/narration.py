@@ -17,7 +17,8 @@ def line_of(event: AnyEvent, state: SessionState, best: dict[str, str | None]) -
     match event:
         case ev.EngineStarted():
             devices = ", ".join(device.name for device in event.devices)
-            return f"engine {event.pid} {'resumed' if event.resumed else 'started'} on {devices}; {event.sandbox}"
+            where = f" on {devices}; isolation: {event.sandbox}" if devices else ""
+            return f"engine {event.pid} {'resumed' if event.resumed else 'started'}{where}"
         case ev.ProblemRefused():
             return f"{event.problem}: not searched: {one_line(event.reason)}"
         case ev.BaselineMeasured():

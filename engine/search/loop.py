@@ -173,14 +173,14 @@ class Search:
     async def _record_cancelled(self, variants: list[str], tasks: list[asyncio.Task[None]]) -> None:
         if tasks:
             await asyncio.wait(tasks)
-        verdict = Verdict(status="cancelled", reason="pruned before it was judged")
+        cancelled = Verdict(status="cancelled", reason="pruned before it was judged")
+        left = [self._state.variants[name] for name in variants if self._state.variants[name].stage is not None]
         await self.context.journal.record(
-            *(
-                VerdictGiven(variant=name, verdict=verdict)
-                for name in variants
-                if self._state.variants[name].stage is not None and self._state.is_pruned(name)
-            )
+            # One that was being judged again keeps the verdict it had.
+            *(VerdictGiven(variant=one.id, verdict=one.verdict or cancelled) for one in left)
         )
+        if restored := [one.id for one in left if not self._state.is_pruned(one.id)]:
+            self._requeue(restored)
 
     def _requeue(self, variants: Iterable[str]) -> None:
         self._spawn(self._record_requeued(list(variants)))

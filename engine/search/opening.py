@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 
 from engine.events import (
@@ -16,6 +17,7 @@ from engine.events import (
 from engine.exit_codes import ExitCode
 from engine.problem.catalog import CatalogError, ProblemFile, inspect_files, resolve
 from engine.problem.header import derive_header
+from engine.problem.source import ProblemFailure
 from engine.problem.spec import FORM_OF_DEVICE, Form, ProblemSpec
 from engine.proposers.protocol import Task
 from engine.search.context import Context
@@ -38,14 +40,17 @@ class Opening:
 
     async def opened(self) -> AsyncIterator[str]:
         """Ids of problems as they become ready. What cannot be searched is recorded as refused, with the reason."""
+        inspection: asyncio.Future[list[ProblemSpec | ProblemFailure]] | None = None
         try:
             files = await self._files()
+            new = [file for file in files if file.id not in self._state.problems and file.id not in self._state.refused]
+            # Both start a process that imports torch; one after the other a person would wait twice.
+            inspection = asyncio.ensure_future(inspect_files(new)) if new else None
             await self._measure_device()
             for name in list(self._state.problems):
                 if name not in self._state.refused and await self._open(name):
                     yield name
-            new = [file for file in files if file.id not in self._state.problems and file.id not in self._state.refused]
-            for file, answer in zip(new, await inspect_files(new) if new else [], strict=True):
+            for file, answer in zip(new, await inspection if inspection is not None else [], strict=True):
                 if isinstance(answer, ProblemSpec):
                     if await self._add(answer) and await self._open(answer.id):
                         yield answer.id
@@ -53,6 +58,8 @@ class Opening:
                     await self._refuse(file, str(answer))
         finally:
             self.done = True
+            if inspection is not None:
+                inspection.cancel()
 
     async def _files(self) -> list[ProblemFile]:
         """What the config names; a session that has its problems already can do without their files."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -11,8 +12,10 @@ from engine import events as ev
 from engine.events import AnyEvent, CommandHandled, IdeaProposed, IdeaWaiting, VariantWritten
 from engine.search.context import Context
 from engine.search.telling import BY_HAND, SEEDED, task_of
-from engine.session import SentCommand
+from engine.session import SentCommand, SessionError
 from engine.state import ProblemState
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,11 @@ class Steering:
                 outcome = _HANDLERS[type(sent.command)](self, sent.command)
             except Refused as refusal:
                 outcome = Outcome(str(refusal), ok=False)
+            except SessionError:
+                raise
+            except Exception as error:  # a fault of ours (or of a proposer's catalogue) must not end the search
+                _log.exception("command %d failed", sent.id)
+                outcome = Outcome(f"failed inside the engine: {type(error).__name__}: {error}; see its log", ok=False)
         answer = CommandHandled(command=sent.id, ok=outcome.ok, message=outcome.message, node=outcome.node)
         await self._context.journal.record(*outcome.events, answer)
         if outcome.then is not None:

@@ -1,0 +1,228 @@
+"""What is wrong in the world outside: one clear line each, the documented exit code, nothing lost."""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from engine.exit_codes import ExitCode
+from engine.session import EngineLock, SessionPaths, create_session
+from tests.conftest import KernelTui, command_environment
+
+SOFTMAX = """\
+import torch
+
+class Model(torch.nn.Module):
+    def forward(self, x):
+        return torch.softmax(x, dim=1)
+
+def get_inputs():
+    return [torch.randn(64, 512)]
+
+def get_init_inputs():
+    return []
+"""
+
+CONFIG = """\
+problems = ["softmax.py"]
+[search]
+rounds = 1
+ideas = 1
+variants = 1
+[evaluation]
+device = "cpu"
+torch_compile = false
+"""
+
+NO_TORCH = """\
+# What it is like on a machine without PyTorch: it is not found on the path.
+from importlib.machinery import PathFinder
+
+find = PathFinder.find_spec
+
+def find_spec(name, path=None, target=None):
+    return None if name.partition(".")[0] == "torch" else find(name, path, target)
+
+PathFinder.find_spec = staticmethod(find_spec)
+"""
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    (tmp_path / "softmax.py").write_text(SOFTMAX)
+    path = tmp_path / "config.toml"
+    path.write_text(CONFIG)
+    return path
+
+
+@pytest.fixture
+def session(config: Path, tmp_path: Path) -> SessionPaths:
+    """A session in which nothing has happened yet."""
+    return create_session(tmp_path / "sessions", "demo", config.read_text(), str(config), 0)
+
+
+def one_line(result: subprocess.CompletedProcess[str], code: ExitCode) -> str:
+    """The error of a command: a single line on stderr, no traceback, with ``code`` as exit status."""
+    assert result.returncode == code, result.stdout + result.stderr
+    assert "Traceback" not in result.stderr
+    errors = [line for line in result.stderr.splitlines() if line.startswith(("error:", "Error:"))]
+    assert len(errors) == 1, result.stderr
+    return errors[0]
+
+
+def test_a_missing_config_says_how_to_make_one(kernel_tui: KernelTui) -> None:
+    error = one_line(kernel_tui("absent.toml"), ExitCode.USAGE)
+    assert "absent.toml" in error
+    assert "kernel-tui init" in error
+
+
+def test_broken_toml_is_named_with_its_line(kernel_tui: KernelTui, config: Path) -> None:
+    config.write_text('problems = ["softmax.py"]\n[search\nrounds = 1\n')
+    error = one_line(kernel_tui(config), ExitCode.USAGE)
+    assert "config.toml:2" in error
+
+
+def test_an_unknown_key_gets_a_suggestion(kernel_tui: KernelTui, config: Path) -> None:
+    config.write_text(CONFIG.replace("rounds", "ruonds"))
+    error = one_line(kernel_tui(config), ExitCode.USAGE)
+    assert "config.toml:3" in error
+    assert '"rounds"' in error
+
+
+def test_a_missing_problem_makes_no_session(kernel_tui: KernelTui, config: Path, tmp_path: Path) -> None:
+    (tmp_path / "softmax.py").unlink()
+    error = one_line(kernel_tui(config), ExitCode.USAGE)
+    assert "softmax.py" in error
+    assert not (tmp_path / "sessions").exists()
+
+
+def test_a_problem_that_raises_is_refused_with_its_own_words(kernel_tui: KernelTui, config: Path) -> None:
+    (config.parent / "softmax.py").write_text(SOFTMAX.replace("torch.softmax(x, dim=1)", "1 / 0"))
+    error = one_line(kernel_tui(config), ExitCode.NOTHING_CORRECT)
+    assert "softmax.py:5" in error
+    assert "division by zero" in error
+
+
+def test_a_kernel_without_launch_is_a_build_error(kernel_tui: KernelTui, config: Path) -> None:
+    kernel = config.parent / "kernel.cpp"
+    kernel.write_text("int main_loop() { return 0; }\n")
+    result = kernel_tui("eval", kernel, "--problem", "softmax.py", "--device", "cpu")
+    assert result.returncode == ExitCode.NOTHING_CORRECT
+    assert "build error" in result.stdout
+    assert "launch" in result.stdout
+
+
+def test_a_full_disk_leaves_no_half_session(kernel_tui: KernelTui, config: Path, tmp_path: Path) -> None:
+    def little_room() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192))
+
+    error = one_line(kernel_tui(config, setup=little_room), ExitCode.STORAGE)
+    assert str(tmp_path / "sessions") in error
+    assert not list((tmp_path / "sessions").glob("*/session.db"))
+
+
+def test_a_read_only_place_is_named(kernel_tui: KernelTui, config: Path, tmp_path: Path) -> None:
+    locked = tmp_path / "locked"
+    locked.mkdir()
+    locked.chmod(0o500)
+    place = Path("/sys/kernel-tui") if os.geteuid() == 0 else locked / "sessions"  # root may write anywhere else
+    config.write_text(f'sessions = "{place}"\n' + CONFIG)
+    error = one_line(kernel_tui(config), ExitCode.STORAGE)
+    assert str(place) in error
+
+
+@pytest.mark.parametrize("command", [["resume"], ["show"], ["pause"]])
+def test_a_session_of_a_newer_version_is_refused_untouched(
+    kernel_tui: KernelTui, session: SessionPaths, command: list[str]
+) -> None:
+    with sqlite3.connect(session.database) as database:
+        database.execute("PRAGMA user_version = 99")
+    before = session.database.read_bytes()
+    error = one_line(kernel_tui(*command, "demo"), ExitCode.SESSION_NEWER)
+    assert "newer kernel-tui" in error
+    assert session.database.read_bytes() == before
+
+
+def test_a_second_engine_on_a_session_is_refused(session: SessionPaths) -> None:
+    lock = EngineLock(session)
+    try:
+        second = subprocess.run(
+            [sys.executable, "-m", "engine.service", str(session.directory)],
+            capture_output=True,
+            text=True,
+            env=command_environment(),
+            timeout=60,
+        )
+    finally:
+        lock.release()
+    assert second.returncode == ExitCode.SESSION_LOCKED
+    assert "already searching" in second.stderr
+    assert "Traceback" not in second.stderr
+
+
+@pytest.mark.parametrize("compiler", ["an empty PATH", "CXX that points nowhere"])
+def test_without_a_compiler_a_search_says_what_to_install(
+    kernel_tui: KernelTui, config: Path, tmp_path: Path, compiler: str
+) -> None:
+    empty = tmp_path / "bin"
+    empty.mkdir()
+    env = {"PATH": str(empty)} if compiler == "an empty PATH" else {"CXX": "/nowhere/g++"}
+    error = one_line(kernel_tui(config, env=env), ExitCode.NO_TOOLS)
+    assert "compiler" in error
+    assert "install" in error
+
+
+def test_without_a_compiler_a_kernel_is_not_judged(kernel_tui: KernelTui, config: Path) -> None:
+    kernel = config.parent / "kernel.cpp"
+    kernel.write_text("int nothing;\n")
+    result = kernel_tui("eval", kernel, "--problem", "softmax.py", "--device", "cpu", env={"CXX": "/nowhere/g++"})
+    assert "install" in one_line(result, ExitCode.NO_TOOLS)
+
+
+@pytest.mark.parametrize("command", ["run", "eval"])
+def test_without_torch_it_says_how_to_install_it(
+    kernel_tui: KernelTui, config: Path, tmp_path: Path, command: str
+) -> None:
+    shadow = tmp_path / "shadow"
+    shadow.mkdir()
+    (shadow / "sitecustomize.py").write_text(NO_TORCH)
+    path = os.pathsep.join((str(shadow), command_environment()["PYTHONPATH"]))
+    kernel = config.parent / "kernel.cpp"
+    kernel.write_text("int nothing;\n")
+    words = [config] if command == "run" else ["eval", kernel, "--problem", "softmax.py", "--device", "cpu"]
+    error = one_line(kernel_tui(*words, env={"PYTHONPATH": path}), ExitCode.NO_TOOLS)
+    assert "PyTorch is not installed" in error
+    assert "pip install torch" in error
+
+
+def test_a_session_that_failed_for_want_of_tools_is_kept_and_can_be_resumed(
+    kernel_tui: KernelTui, config: Path, tmp_path: Path
+) -> None:
+    kernel_tui(config, env={"CXX": "/nowhere/g++"})
+    listed = kernel_tui("sessions")
+    assert listed.returncode == ExitCode.OK
+    assert "stopped" in listed.stdout
+    assert "install" in listed.stdout
+
+
+def test_an_unknown_session_and_an_unknown_command(kernel_tui: KernelTui) -> None:
+    assert "kernel-tui sessions" in one_line(kernel_tui("show", "nobody"), ExitCode.NO_SESSION)
+    assert "'resume'" in one_line(kernel_tui("resmue", "nobody"), ExitCode.USAGE)
+
+
+def test_a_command_to_a_session_without_engine_says_how_to_resume(kernel_tui: KernelTui, session: SessionPaths) -> None:
+    error = one_line(kernel_tui("prune", "demo", "v1"), ExitCode.FAILURE)
+    assert "no engine runs" in error
+    assert "kernel-tui resume demo" in error
+
+
+def test_a_damaged_session_is_named(kernel_tui: KernelTui, session: SessionPaths) -> None:
+    shutil.copyfile(__file__, session.database)
+    assert str(session.database) in one_line(kernel_tui("show", "demo"), ExitCode.NO_SESSION)
