@@ -63,7 +63,8 @@ class Verdict(Struct, frozen=True, kw_only=True, omit_defaults=True):
     ``speedup`` is the median over alternating pairs of reference time / kernel time;
     ``speedup_low`` and ``speedup_high`` bound its 95 % interval. ``floor_share`` is floor time / kernel time.
     ``flags`` are remarks that do not change the status ("below the floor: judged twice").
-    ``stage_s`` gives seconds per stage: queue, build, start, check, timing.
+    ``stage_s`` gives seconds per stage: queue, build, start, check, timing; and in ``runs`` those of them in which
+    kernel or reference ran.
     """
 
     status: Status

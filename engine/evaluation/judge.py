@@ -96,6 +96,7 @@ class Judge:
             self._opened.popitem(last=False)[1].judged.close()
         judged = JudgedProblem(request.problem, self._device, self._settings.trials)
         eager = time_eager(judged)
+        judged.prepare()
         if self._peaks[0] is None or self._peaks[1] is None:
             self._peaks = roofline.measure(self._device)
         bandwidth, gflops = self._peaks

@@ -98,6 +98,11 @@ class JudgedProblem:
             self._kept.popitem(last=False)
         return made
 
+    def prepare(self) -> None:
+        """Draw the trials now, so that the first kernel does not wait for them."""
+        for index in range(len(self._kinds)):
+            self.trial(index)
+
     def drawn(self, index: int) -> Trial:
         """One of the trials whose inputs are as the problem draws them, for timing."""
         plain = [i for i, kind in enumerate(self._kinds) if kind == "drawn"]
