@@ -149,7 +149,8 @@ class CudaPointwise(Template):
             fields="".join(f"    Pack {s.field};\n" for s in found),
             loads="".join(f"    p.{s.field} = {_load(s, width, chain.numel)};\n" for s in found),
             body=_body(chain, found, fast),
-            tail=_tail(chain, fast),
+            tail=_tail(chain, fast) if chain.numel % width else "",
+            rest=_REST if chain.numel % width else "",
         )
         body = [
             f"playbook::pointwise<<<playbook::grid, playbook::threads, 0, stream>>>({{{', '.join(tensors)}}});",
@@ -197,9 +198,13 @@ def _tail(chain: PointwiseProgram, fast: bool) -> str:
 
     lines, refer = statements(chain.values, chain.order, name, fast)
     lines += [f"t.{s.tensor}[i] = {refer(s.value)};" for s in chain.stores]
-    return "".join(f"    {line}\n" for line in lines)
+    body = "".join(f"    {line}\n" for line in lines)
+    return f"// Past the last whole pack.\n__device__ __forceinline__ void compute_one(const Tensors& t, Index i) {{\n{body}}}\n"
 
 
+_REST = """\
+    if (blockIdx.x == 0 && threadIdx.x < numel - packs * width) compute_one(t, packs * width + threadIdx.x);
+"""
 _KERNEL = """\
 #include <cuda_runtime.h>
 
@@ -219,9 +224,7 @@ $loads    return p;
 }
 __device__ __forceinline__ void compute_pack(const Tensors& t, Index i, const Inputs& p) {
 $body}
-__device__ __forceinline__ void compute_one(const Tensors& t, Index i) {
-$tail}
-
+$tail
 __global__ void __launch_bounds__(threads) pointwise(Tensors t) {
     constexpr Index step = Index(threads) * unroll;
     for (Index first = blockIdx.x * step + threadIdx.x; first < packs; first += gridDim.x * step) {
@@ -233,8 +236,7 @@ __global__ void __launch_bounds__(threads) pointwise(Tensors t) {
         for (int k = 0; k < unroll; ++k)
             if (first + k * threads < packs) compute_pack(t, (first + k * threads) * width, p[k]);
     }
-    if (blockIdx.x == 0 && threadIdx.x < numel - packs * width) compute_one(t, packs * width + threadIdx.x);
-}
+$rest}
 
 }  // namespace playbook
 

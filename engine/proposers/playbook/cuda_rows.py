@@ -15,7 +15,13 @@ from engine.events import DeviceFact
 from engine.problem.spec import ProblemSpec
 from engine.proposers.playbook.cuda_rows_block import loop_text, registers_text
 from engine.proposers.playbook.cuda_rows_code import RowCode, stages_of
-from engine.proposers.playbook.cuda_rows_ring import RingPlan, plan_ring, ring_constants, ring_text, ring_workspace_bytes
+from engine.proposers.playbook.cuda_rows_ring import (
+    RingPlan,
+    plan_ring,
+    ring_constants,
+    ring_text,
+    ring_workspace_bytes,
+)
 from engine.proposers.playbook.cuda_rows_split import split_text
 from engine.proposers.playbook.cuda_text import fill, launch
 from engine.proposers.playbook.ir import Program, RowProgram
@@ -94,10 +100,10 @@ def resolve(program: RowProgram, choices: Choices) -> Plan:
     if wanted == "split" and len(code.stages) == 1:
         return Plan("split", code, threads, 1)
     if wanted == "ring" and hopper:
-        for group in (cluster, 2, 4, 8, 0):
+        for group in (cluster, *(g for g in (2, 4, 8) if cluster and g > cluster), 0):
             ring = _ring(code, group, choices)
             if ring is not None:
-                return Plan("ring", code, threads, group, ring)
+                return Plan("ring", code, min(threads, 992), group, ring)
     if wanted in ("registers", "ring"):
         for sharing in (cluster, 0, 1, *((2, 4, 8) if hopper else ())):
             if (sharing <= 1 or hopper) and sharing >= cluster and held_floats(code, threads, sharing) <= HELD_FLOATS:
@@ -112,11 +118,12 @@ def held_floats(code: RowCode, threads: int, cluster: int) -> int:
 
 
 def _ring(code: RowCode, cluster: int, choices: Choices) -> RingPlan | None:
-    group = cluster if cluster else int(choices["sms"])
+    group = cluster if cluster else int(choices["sms"]) * max(1, int(choices["blocks"]))
     if group < 1 or (not cluster and code.program.rows > 4096):
         return None
     keep = int(choices["keep"]) if code.out_extras and code.out_extras_by_column else 0
-    return plan_ring(code, group=group, slot_bytes=int(choices["slot_kb"]) * 1024, keep=keep)
+    blocks = max(1, int(choices["blocks"]))
+    return plan_ring(code, group=group, slot_bytes=int(choices["slot_kb"]) * 1024, keep=keep, blocks=blocks)
 
 
 def emit(program: RowProgram, recipe: Recipe, spec: ProblemSpec) -> str:
@@ -137,7 +144,14 @@ def emit(program: RowProgram, recipe: Recipe, spec: ProblemSpec) -> str:
         )
         workspace = "sizeof(playbook::Workspace)"
     elif plan.ring is not None:
-        text, body = ring_text(code, threads=threads, cluster=plan.cluster, sms=int(choices["sms"]), plan=plan.ring)
+        text, body = ring_text(
+            code,
+            threads=threads,
+            cluster=plan.cluster,
+            blocks=max(1, int(choices["blocks"])),
+            sms=int(choices["sms"]),
+            plan=plan.ring,
+        )
         if not plan.cluster:
             text = ring_constants(code) + text
             workspace = str(ring_workspace_bytes(code, plan.ring, plan.cluster))

@@ -152,10 +152,14 @@ def registers_text(code: RowCode, *, threads: int, cluster: int, warp_rows: bool
         else "const long long r = blockIdx.x / cluster;\n"
         "    const int first = threadIdx.x + int(blockIdx.x % cluster) * threads;"
     )
-    grid = "(playbook::rows * 32 + playbook::threads - 1) / playbook::threads" if warp_rows else "playbook::rows * playbook::cluster"
+    grid = (
+        "(playbook::rows * 32 + playbook::threads - 1) / playbook::threads"
+        if warp_rows
+        else "playbook::rows * playbook::cluster"
+    )
     text = fill(
         """\
-constexpr int threads = $threads, cluster = $cluster, sharers = $sharers, keep = $keep;
+constexpr int threads = $threads${cluster}, sharers = $sharers, keep = $keep;
 $merge
 __global__ void ${dims}__launch_bounds__(threads, $blocks) one_row(Tensors t) {
     $where
@@ -180,7 +184,7 @@ $stages#pragma unroll
 $leave}
 """,
         threads=threads,
-        cluster=cluster,
+        cluster="" if warp_rows else f", cluster = {cluster}",
         sharers=sharers,
         keep=keep,
         blocks=blocks,

@@ -25,7 +25,7 @@ from engine.proposers.playbook.cuda_text import (
     stream_of,
     streams,
 )
-from engine.proposers.playbook.ir import RowProgram, Value, needed
+from engine.proposers.playbook.ir import FusedPair, RowProgram, Value, needed
 
 PartKind = Literal["sum", "max", "min", "online_softmax", "moments"]
 _FIELDS: dict[PartKind, tuple[str, ...]] = {
@@ -33,10 +33,10 @@ _FIELDS: dict[PartKind, tuple[str, ...]] = {
     "max": ("m",),
     "min": ("m",),
     "online_softmax": ("m", "s"),
-    "moments": ("n", "mean", "m2"),
+    "moments": ("n", "mean", "low", "m2"),
 }
 _INFINITY = "__int_as_float(0x7f800000)"
-_EMPTY = {"s": "0.0f", "m": f"-{_INFINITY}", "n": "0.0f", "mean": "0.0f", "m2": "0.0f"}
+_EMPTY = {"s": "0.0f", "m": f"-{_INFINITY}", "n": "0.0f", "mean": "0.0f", "low": "0.0f", "m2": "0.0f"}
 
 
 class Part(Struct, frozen=True):
@@ -46,28 +46,40 @@ class Part(Struct, frozen=True):
     source: int
     first: int
     second: int = -1
+    mean: int = -1
+    correction: int = -1
+
+    def __contains__(self, reduction: int) -> bool:
+        return reduction in (self.first, self.second, self.correction)
 
 
 def stages_of(program: RowProgram, fused: bool) -> tuple[tuple[Part, ...], ...]:
     """Passes over the row. ``fused``: dependent pairs that one pass can compute are computed together."""
-    partner: dict[int, int] = {}
-    kinds: dict[int, PartKind] = {}
+    chosen: dict[int, FusedPair] = {}
+    riders: dict[int, int] = {}
     for pair in program.fused_pairs if fused else ():
-        if pair.first not in partner and pair.second not in kinds and pair.first not in kinds:
-            partner[pair.first] = pair.second
-            kinds[pair.second] = pair.kind
-    level: list[int] = []
+        if pair.first not in chosen and pair.first not in riders and pair.second not in riders:
+            chosen[pair.first] = pair
+            riders.update({k: pair.first for k in (pair.second, pair.correction) if k >= 0})
+    level: dict[int, int] = {}
+
+    def level_of(reduction: int) -> int:
+        if reduction not in level:
+            leader = riders.get(reduction)
+            used = program.reductions_of(program.reductions[reduction].source)
+            level[reduction] = (
+                level_of(leader) if leader is not None else 1 + max((level_of(k) for k in used), default=-1)
+            )
+        return level[reduction]
+
+    found: list[list[Part]] = [[] for _ in range(1 + max(map(level_of, range(len(program.reductions))), default=-1))]
     for k, reduction in enumerate(program.reductions):
-        used = program.reductions_of(reduction.source)
-        first = next((a for a, b in partner.items() if b == k), None)
-        level.append(level[first] if first is not None else 1 + max((level[d] for d in used), default=-1))
-    found: list[list[Part]] = [[] for _ in range(max(level, default=-1) + 1)]
-    for k, reduction in enumerate(program.reductions):
-        if k in partner:
-            second = partner[k]
-            found[level[k]].append(Part(kinds[second], reduction.source, k, second))
-        elif k not in kinds:
-            found[level[k]].append(Part(reduction.op, reduction.source, k))
+        if k in chosen:
+            pair = chosen[k]
+            part = Part(pair.kind, pair.source, k, pair.second, pair.mean, pair.correction)
+            found[level_of(k)].append(part)
+        elif k not in riders:
+            found[level_of(k)].append(Part(reduction.op, reduction.source, k))
     return tuple(tuple(parts) for parts in found)
 
 
@@ -222,7 +234,7 @@ $lines    return found;
         return max((self._stage_of(k) for k in used), default=-1)
 
     def _stage_of(self, reduction: int) -> int:
-        return next(k for k, parts in enumerate(self.stages) if any(reduction in (p.first, p.second) for p in parts))
+        return next(k for k, parts in enumerate(self.stages) if any(reduction in p for p in parts))
 
     def _row_name(self, position: int) -> str | None:
         value = self.program.values[position]
@@ -261,7 +273,7 @@ $lines    return found;
         for p, part in enumerate(parts):
             lines.append(f"values.a{p}[at + u] = valid ? {refer(part.source)} : {_identity(part.kind)};")
         finish = [line for p, part in enumerate(parts) for line in _results(p, part)]
-        means = self._means(parts)
+        means = {part.mean: f"state.mean{p}" for p, part in enumerate(parts) if part.kind == "moments"}
         for k in self._row_values:
             if self.program.values[k].op != "load" and self._ready(k) == stage:
                 finish.append(f"row.v{k} = {means[k]};" if k in means else self._assign(k))
@@ -283,24 +295,6 @@ $finish}
             loads=self._loads(f"Extra{stage}", f"load_extra{stage}", extras, "load"),
             lines="".join(f"        {line}\n" for line in lines),
             finish="".join(f"    {line}\n" for line in finish),
-        )
-
-    def _means(self, parts: tuple[Part, ...]) -> dict[int, str]:
-        """Row values that are sum / cols of a ``moments`` part, whose mean is known without that rounding."""
-        found = {}
-        for p, part in enumerate(parts):
-            for k in self._row_values if part.kind == "moments" else ():
-                value = self.program.values[k]
-                if value.op in ("mul", "div") and self._is_mean(value, part.first):
-                    found[k] = f"state.mean{p}"
-        return found
-
-    def _is_mean(self, value: Value, reduction: int) -> bool:
-        values, cols = self.program.values, self.program.cols
-        first, second = (values[k] for k in value.args)
-        wanted = cols if value.op == "div" else 1.0 / cols
-        return (
-            first.op == "reduced" and first.reduction == reduction and second.op == "const" and second.number == wanted
         )
 
     def _state(self, stage: int) -> str:
@@ -380,7 +374,13 @@ def _identity(kind: PartKind) -> str:
 
 def _results(p: int, part: Part) -> list[str]:
     if part.kind == "moments":
-        return [f"row.r{part.first} = state.mean{p} * cols;", f"row.r{part.second} = state.m2{p};"]
+        # The program's deviations are from the rounded mean; what that rounding lost is the correction, exactly.
+        lines = [f"row.r{part.first} = state.mean{p} * cols;"]
+        square = f"state.m2{p}"
+        if part.correction >= 0:
+            lines.append(f"row.r{part.correction} = state.low{p} * cols;")
+            square += f" + state.n{p} * state.low{p} * state.low{p}"
+        return [*lines, f"row.r{part.second} = {square};"]
     if part.kind == "online_softmax":
         return [f"row.r{part.first} = state.m{p};", f"row.r{part.second} = state.s{p};"]
     return [f"row.r{part.first} = state.{_FIELDS[part.kind][0]}{p};"]
@@ -411,7 +411,7 @@ s$p = sum$p;
     "moments": "if (valid > 0) {\n"
     + _SUM
     + """\
-const float count$p = float(valid), center$p = sum$p / count$p;
+const float count$p = float(valid), center$p = __fdividef(sum$p, count$p);
 float rest$p = 0.0f, square$p = 0.0f;
 #pragma unroll
 for (int i = 0; i < n; ++i) {
@@ -419,8 +419,8 @@ for (int i = 0; i < n; ++i) {
     rest$p += d;
     square$p += d * d;
 }
-const float shift$p = rest$p / count$p;
-merge_moments(n$p, mean$p, m2$p, count$p, center$p + shift$p, square$p - rest$p * shift$p);
+const float shift$p = __fdividef(rest$p, count$p);
+merge_moments(n$p, mean$p, low$p, m2$p, count$p, center$p, shift$p, square$p - rest$p * shift$p);
 }
 """,
 }
@@ -434,16 +434,19 @@ const float reference$p = top$p == -__int_as_float(0x7f800000) ? 0.0f : top$p;
 s$p = s$p * $exp(m$p - reference$p) + other.s$p * $exp(other.m$p - reference$p);
 m$p = top$p;
 """,
-    "moments": "merge_moments(n$p, mean$p, m2$p, other.n$p, other.mean$p, other.m2$p);\n",
+    "moments": "merge_moments(n$p, mean$p, low$p, m2$p, other.n$p, other.mean$p, other.low$p, other.m2$p);\n",
 }
 MOMENTS = """\
-// Chan, Golub, LeVeque (1979): count, mean and sum of squared deviations of two disjoint sets.
-__device__ __forceinline__ void merge_moments(float& n, float& mean, float& m2, float other_n, float other_mean,
-                                              float other_m2) {
+// Count, mean and sum of squared deviations of two disjoint sets (Chan, Golub, LeVeque 1979). The mean is mean + low:
+// what an addition rounds away goes to low (Knuth's two-sum), so that rows far from zero lose nothing.
+__device__ __forceinline__ void merge_moments(float& n, float& mean, float& low, float& m2, float other_n,
+                                              float other_mean, float other_low, float other_m2) {
     const float total = n + other_n;
     if (total == 0.0f) return;
-    const float delta = other_mean - mean, share = other_n / total;
-    mean += delta * share;
+    const float delta = (other_mean - mean) + (other_low - low), share = __fdividef(other_n, total);
+    const float step = delta * share, next = mean + step, added = next - mean;
+    low += (mean - (next - added)) + (step - added);
+    mean = next;
     m2 += other_m2 + delta * delta * n * share;
     n = total;
 }

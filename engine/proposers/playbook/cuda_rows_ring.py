@@ -16,8 +16,10 @@ from engine.proposers.playbook.cuda_rows_block import CLUSTER
 from engine.proposers.playbook.cuda_rows_code import RowCode
 from engine.proposers.playbook.cuda_text import fill
 
-SHARED_BYTES = 227 * 1024 - 4096
-"""Shared memory of a block on sm_90 (227 KiB) without what barriers and states take."""
+SHARED_BYTES = 228 * 1024
+"""Shared memory of a multiprocessor on sm_90; a block gets 227 KiB at most, and each block costs 1 KiB."""
+RESERVED_BYTES = 4096
+"""What barriers, states and the system take of a block's share."""
 
 
 class RingPlan(Struct, frozen=True):
@@ -32,8 +34,8 @@ class RingPlan(Struct, frozen=True):
     keep: int
 
 
-def plan_ring(code: RowCode, *, group: int, slot_bytes: int, keep: int) -> RingPlan | None:
-    """The layout, or None where a group's part of a row does not fit a block's shared memory."""
+def plan_ring(code: RowCode, *, group: int, slot_bytes: int, keep: int, blocks: int) -> RingPlan | None:
+    """The layout for ``blocks`` blocks per multiprocessor, or None where a group's part of a row does not fit a block's shared memory."""
     if not code.held or code.width != 4 or len(code.stages) < 1:
         return None
     packs = code.program.cols // 4
@@ -41,22 +43,24 @@ def plan_ring(code: RowCode, *, group: int, slot_bytes: int, keep: int) -> RingP
     pieces = max(1, -(-span * 16 // slot_bytes))
     piece = -(-(-(-span // pieces)) // 8) * 8  # a multiple of 128 bytes
     pieces = -(-span // piece)
-    slots = SHARED_BYTES // (piece * 16 * len(code.held))
+    slots = (SHARED_BYTES // blocks - RESERVED_BYTES) // (piece * 16 * len(code.held))
     if slots < pieces:
         return None
     return RingPlan(group, span, piece, pieces, min(slots, 3 * pieces, 64), min(keep, pieces))
 
 
-def ring_text(code: RowCode, *, threads: int, cluster: int, sms: int, plan: RingPlan) -> tuple[str, list[str]]:
-    """Device code, and the body of ``launch``. ``sms``: multiprocessors of the device, one block on each."""
-    grid = sms if cluster == 0 else max(1, sms // cluster) * cluster
+def ring_text(
+    code: RowCode, *, threads: int, cluster: int, blocks: int, sms: int, plan: RingPlan
+) -> tuple[str, list[str]]:
+    """Device code, and the body of ``launch``. ``sms``: multiprocessors of the device, ``blocks`` blocks on each."""
+    wanted = min(code.program.rows, max(1, sms * blocks // plan.group)) * plan.group
     batch = -(-plan.piece // threads)
     text = fill(
         """\
 constexpr int threads = $threads;  // consumers; one more warp produces
-constexpr int grid = $grid, group = $group, groups = grid / group;
+constexpr int grid = $grid, group = $group;
 constexpr int span = $span, piece = $piece, pieces = $pieces, slots = $slots, batch = $batch;  // in packs
-constexpr int slot_bytes = piece * 16 * $held, keep = $keep;
+constexpr int slot_bytes = piece * 16 * $held$keep;
 $primitives
 $exchange
 struct Shared {
@@ -80,10 +84,20 @@ __device__ __forceinline__ Held read_slot(const char* slot, int at) {
 $read    return h;
 }
 
-__global__ void ${dims}__launch_bounds__(threads + 32, 1) stream_rows(Tensors t$workspace_argument) {
+// The weights of a piece, requested before they are needed.
+__device__ __forceinline__ void load_ahead(ExtraOut (&ahead)[batch], const Tensors& t, long long base, int begin,
+                                           int mine, int k) {
+#pragma unroll
+    for (int b = 0; writes_elements && b < batch; ++b) {
+        const int at = threadIdx.x + b * threads;
+        if (at < min(piece, mine - k * piece)) ahead[b] = load_extra_out(t, base, (begin + k * piece + at) * width);
+    }
+}
+
+__global__ void ${dims}__launch_bounds__(threads + 32, $blocks) stream_rows(Tensors t$workspace_argument) {
     extern __shared__ __align__(128) char ring[];
     Shared& shared = *reinterpret_cast<Shared*>(ring + slots * slot_bytes);
-    const int rank = blockIdx.x % group;
+    const int rank = blockIdx.x % group, groups = gridDim.x / group;
     const int begin = min(packs, rank * span), mine = min(packs, begin + span) - begin;
     if (threadIdx.x == 0) {
         for (int k = 0; k < slots; ++k) {
@@ -108,6 +122,7 @@ $copies                    }
                 }
             }
         }
+        __syncwarp();
     } else {
         const int lane = threadIdx.x % 32;
         unsigned turn = 0;  // exchanges so far
@@ -116,26 +131,14 @@ $weights        for (long long r = blockIdx.x / group; r < rows; r += groups) {
             Row row = begin_row(t, r);
             const Cursor start = cursor;
 $stages            cursor = start;
-#pragma unroll
-            for (int k = 0; k < pieces; ++k, cursor.advance()) {
-                const int count = min(piece, mine - k * piece);
-                const char* slot = ring + cursor.slot * slot_bytes;
-#pragma unroll
-                for (int b = 0; writes_elements && b < batch; ++b) {
-                    const int at = threadIdx.x + b * threads;
-                    const int col = (begin + k * piece + at) * width;
-                    if (at < count) write(t, base, col, read_slot(slot, at), $extra, row);
-                }
-                __syncwarp();
-                if (lane == 0) arrive(&shared.empty[cursor.slot]);
-            }
-            if (rank == 0 && threadIdx.x == 0) write_row(t, r, row);
+$write            if (rank == 0 && threadIdx.x == 0) write_row(t, r, row);
         }
     }
 $leave}
 """,
         threads=threads,
-        grid=grid,
+        grid=wanted,
+        blocks=blocks,
         group=plan.group,
         span=plan.span,
         piece=plan.piece,
@@ -143,7 +146,7 @@ $leave}
         slots=plan.slots,
         batch=batch,
         held=len(code.held),
-        keep=plan.keep,
+        keep=f", keep = {plan.keep}" if plan.keep else "",
         primitives=_PRIMITIVES,
         exchange=_EXCHANGE + (CLUSTER + _CLUSTER_EXCHANGE if cluster else _GRID_EXCHANGE),
         shared=_shared_fields(code, cluster),
@@ -158,13 +161,11 @@ $leave}
             for k, s in enumerate(code.held)
         ),
         weights=_WEIGHTS if plan.keep else "",
-        stages="".join(_stage(k, cluster) for k in range(len(code.stages))),
-        extra="k < keep ? kept[k * batch + b] : load_extra_out(t, base, col)"
-        if plan.keep
-        else "load_extra_out(t, base, col)",
+        stages="".join(_stage(k, cluster, k + 1 == len(code.stages), plan.keep) for k in range(len(code.stages))),
+        write=_write(plan.keep),
         leave="    cluster_arrive();\n    cluster_wait();\n" if cluster else "",
     )
-    return text, _launch(cluster)
+    return text + (_RESIDENT if cluster else ""), _launch(cluster)
 
 
 def ring_workspace_bytes(code: RowCode, plan: RingPlan, cluster: int) -> int:
@@ -188,7 +189,7 @@ def _read_line(k: int, field: str) -> str:
     )
 
 
-def _stage(stage: int, cluster: int) -> str:
+def _stage(stage: int, cluster: int, last: bool, keep: int) -> str:
     exchange = (
         "exchange(state, shared, turn)"
         if cluster
@@ -196,9 +197,10 @@ def _stage(stage: int, cluster: int) -> str:
     )
     return fill(
         """\
-            {
+$declare            {
                 State$s state = State$s::empty();
                 cursor = start;
+#pragma unroll 1
                 for (int k = 0; k < pieces; ++k, cursor.advance()) {
                     const int count = min(piece, mine - k * piece);
                     const char* slot = ring + cursor.slot * slot_bytes;
@@ -220,7 +222,7 @@ def _stage(stage: int, cluster: int) -> str:
                     }
                     state.push(values, valid);
                 }
-                state = $exchange;
+$prefetch                state = $exchange;
                 ++turn;
                 finish$s(state, row);
             }
@@ -228,7 +230,21 @@ def _stage(stage: int, cluster: int) -> str:
         s=stage,
         wait="wait_barrier(&shared.full[cursor.slot], cursor.round);" if stage == 0 else "",
         exchange=exchange,
+        declare="            ExtraOut ahead[batch];\n" if last else "",
+        prefetch=f"                load_ahead(ahead, t, base, begin, mine, {keep});  // while the exchange is waited for\n"
+        if last
+        else "",
     )
+
+
+def _write(keep: int) -> str:
+    """Writes the row out of the ring: pieces with kept weights first, the others with weights loaded one ahead.
+
+    The second loop is not unrolled: its addresses, hoisted out of the loop over rows, would fill the registers.
+    """
+    kept = fill(_WRITE, first=0, last="keep", unroll="", take="kept[k * batch + b]", ahead="") if keep else ""
+    ahead = "                if (k + 1 < pieces) load_ahead(ahead, t, base, begin, mine, k + 1);\n"
+    return kept + fill(_WRITE, first=keep, last="pieces", unroll=" 1", take="ahead[b]", ahead=ahead)
 
 
 def _launch(cluster: int) -> list[str]:
@@ -240,8 +256,16 @@ def _launch(cluster: int) -> list[str]:
     if cluster:
         return [
             *raise_limit,
-            "stream_rows<<<grid, playbook::threads + 32, shared_bytes, stream>>>({$tensors});",
-            "return int(cudaGetLastError());",
+            "cudaLaunchConfig_t config = {};",
+            "config.gridDim = dim3(grid);",
+            "config.blockDim = dim3(playbook::threads + 32);",
+            "config.dynamicSmemBytes = shared_bytes;",
+            "config.stream = stream;",
+            "// Rows are dealt out evenly, so no cluster may wait for another to end.",
+            "static const int resident = resident_clusters(config);",
+            "if (resident < 1) return int(cudaErrorInvalidConfiguration);",
+            "if (int(config.gridDim.x) > resident * group) config.gridDim.x = resident * group;",
+            "return int(cudaLaunchKernelEx(&config, stream_rows, Tensors{$tensors}));",
         ]
     return [
         *raise_limit,
@@ -265,6 +289,17 @@ def ring_constants(code: RowCode) -> str:
     )
 
 
+_RESIDENT = """
+inline int resident_clusters(cudaLaunchConfig_t config) {
+    cudaLaunchAttribute shape = {};
+    shape.id = cudaLaunchAttributeClusterDimension;
+    shape.val.clusterDim = {group, 1, 1};
+    config.attrs = &shape;
+    config.numAttrs = 1;
+    int count = 0;
+    return cudaOccupancyMaxActiveClusters(&count, stream_rows, &config) == cudaSuccess ? count : 0;
+}
+"""
 _WEIGHTS = """\
         ExtraOut kept[keep * batch];  // the columns are the same in every row
 #pragma unroll
@@ -272,6 +307,24 @@ _WEIGHTS = """\
             const int at = threadIdx.x + (k % batch) * threads, offset = (k / batch) * piece;
             if (at < min(piece, mine - offset)) kept[k] = load_extra_out(t, 0, (begin + offset + at) * width);
         }
+"""
+_WRITE = """\
+#pragma unroll$unroll
+            for (int k = $first; k < $last; ++k, cursor.advance()) {
+                const int count = min(piece, mine - k * piece);
+                const char* slot = ring + cursor.slot * slot_bytes;
+                ExtraOut x[batch];
+#pragma unroll
+                for (int b = 0; b < batch; ++b) x[b] = $take;
+$ahead#pragma unroll
+                for (int b = 0; writes_elements && b < batch; ++b) {
+                    const int at = threadIdx.x + b * threads;
+                    const int col = (begin + k * piece + at) * width;
+                    if (at < count) write(t, base, col, read_slot(slot, at), x[b], row);
+                }
+                __syncwarp();
+                if (lane == 0) arrive(&shared.empty[cursor.slot]);
+            }
 """
 _PRIMITIVES = """\
 __device__ __forceinline__ unsigned address(const void* shared) { return unsigned(__cvta_generic_to_shared(shared)); }

@@ -76,7 +76,7 @@ __global__ void __launch_bounds__(threads) apply(Tensors t, const Row* found, lo
     const int start = blockIdx.x * (unroll * threads) + threadIdx.x;
     const long long from = first + (long long)(blockIdx.y) * rows_per_block;
     const long long to = min(min(rows, first + group_rows), from + rows_per_block);
-$weights    for (long long r = from; r < to; ++r) {
+$weights    for (long long r = to - 1; r >= from; --r) {  // the last rows were read last: L2 may still have them
         const Row row = found[r];
         const long long base = r * cols;
         Held h[unroll];

@@ -1,0 +1,400 @@
+"""Correctness and speed of the playbook's CUDA templates on one GPU, structure by structure.
+
+    python benchmarks/templates.py emit DIR     # anywhere: writes kernels and DIR/manifest.json
+    python benchmarks/templates.py measure DIR  # on the GPU machine; needs torch and nvcc, not this package
+
+``measure`` builds all kernels in parallel, runs every one against float64 PyTorch on the same GPU (outputs poisoned
+with NaN before each run), and times those of the headline problems: CUDA events, 256 MiB written before each call so
+that L2 is cold, median of 15. Error is ||out - reference|| / ||reference||; "eager" rows give PyTorch's own.
+A problem's kernels run in a process of their own, which is replaced when one crashes or hangs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import itertools
+import json
+import math
+import os
+import queue
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+BANDWIDTH_GBS = 4300.0
+"""Copy bandwidth measured on an NVIDIA H200 (bytes read plus written)."""
+HANG_S = 30.0
+
+MODULE = """\
+import torch
+import torch.nn.functional as F
+from torch import nn
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        {weights}
+    def forward(self, {arguments}):
+        return {result}
+def get_inputs():
+    return [{inputs}]
+def get_init_inputs():
+    return []
+"""
+R = "torch.randn({})".format
+SMALL: dict[str, tuple[str, str, list[str]]] = {
+    # name: weights, result of x (and y), inputs
+    "softmax_7x1": ("", "torch.softmax(x, 1)", [R("7, 1")]),
+    "softmax_5x33": ("", "torch.softmax(x, 1)", [R("5, 33")]),
+    "softmax_2x4098": ("", "torch.softmax(x, 1)", [R("2, 4098")]),
+    "softmax_300x8192": ("", "torch.softmax(x, 1)", [R("300, 8192")]),
+    "softmax_1x1000003": ("", "torch.softmax(x, 1)", ["100 * " + R("1, 1000003")]),
+    "softmax_masked": ("", "torch.softmax(x, 1)", [R("64, 5004") + ".masked_fill(torch.rand(64, 5004) < 0.9, -torch.inf)"]),
+    "log_softmax_37x20000": ("", "torch.log_softmax(x, 1)", [R("37, 20000")]),
+    "layernorm_5x37": ("self.ln = nn.LayerNorm(37)", "self.ln(x)", ["1000 + " + R("5, 37")]),
+    "layernorm_9x77x20x14": ("self.ln = nn.LayerNorm((77, 20, 14))", "self.ln(x)", ["30 + " + R("9, 77, 20, 14")]),
+    "layernorm_3x400004": ("self.ln = nn.LayerNorm(400004)", "F.gelu(self.ln(x + y))", [R("3, 400004"), R("3, 400004")]),
+    "rmsnorm_70x4096": (
+        "self.w = nn.Parameter(torch.randn(4096))",
+        "self.w * (x * torch.rsqrt((x * x).mean(-1, keepdim=True) + 1e-6))",
+        [R("70, 4096")],
+    ),
+    "logsumexp_50x10000": ("", "torch.logsumexp(x, 1)", [R("50, 10000")]),
+    "normalize_20x5555": ("", "F.normalize(x, dim=1)", [R("20, 5555")]),
+    "gelu_1003": ("", "F.gelu(x, approximate='tanh')", [R("1003")]),
+    "bias_4x6x5x5": ("self.b = nn.Parameter(torch.randn(6, 1, 1))", "torch.tanh(x + self.b)", [R("4, 6, 5, 5")]),
+    "bias_4x6x10x10": ("self.b = nn.Parameter(torch.randn(6, 1, 1))", "torch.sigmoid(x + self.b)", [R("4, 6, 10, 10")]),
+    "swiglu_100x333": ("", "F.silu(x) * y", [R("100, 333"), R("333")]),
+}  # fmt: skip
+LARGE_POINTWISE = {
+    "gelu_large": ("", "0.5 * x * (1 + torch.tanh(0.79788456 * (x + 0.044715 * x * x * x)))", [R("8192, 16384")]),
+}
+HEADLINE = ("softmax", "layernorm", "layernorm_shifted")
+
+
+# --- emit ---------------------------------------------------------------------------------------------------------
+
+
+def emit(folder: Path, only: str) -> None:
+    """Write every kernel and the manifest."""
+    sys.path.insert(0, str(ROOT))
+    from engine.events import DeviceFact
+    from engine.problem.header import derive_header
+    from engine.problem.inspect import inspect_file
+    from engine.proposers.playbook.analyse import analyse
+    from engine.proposers.playbook.cuda_pointwise import CudaPointwise
+    from engine.proposers.playbook.cuda_rows_template import CudaRows
+    from engine.proposers.playbook.ir import RowProgram
+    from engine.proposers.playbook.template import Recipe
+
+    folder.mkdir(parents=True, exist_ok=True)
+    device = DeviceFact("gpu", "cuda", "NVIDIA H200", "sm_90a", 0, 132)
+    problems = []
+    files = {name: ROOT / "problems/headline" / f"{name}.py" for name in HEADLINE}
+    for name, (weights, result, inputs) in (SMALL | LARGE_POINTWISE).items():
+        arguments = ", ".join("xy"[: len(inputs)])
+        files[name] = folder / f"{name}.py"
+        files[name].write_text(
+            MODULE.format(weights=weights or "pass", arguments=arguments, result=result, inputs=", ".join(inputs))
+        )
+    for name, path in files.items():
+        if only and only not in name:
+            continue
+        spec = inspect_file(path, name)
+        program = analyse(spec)
+        template = CudaRows() if isinstance(program, RowProgram) else CudaPointwise()
+        timed = name in HEADLINE or name in LARGE_POINTWISE
+        (folder / f"{name}.h").write_text(derive_header(spec, "cu"))
+        base = template.first(program, spec, device)[0].recipe
+        kernels, seen = [], set()
+        for number, (label, changes) in enumerate(_grid(template.family, name, timed)):
+            source = template.emit(program, Recipe(template.name, {**base.choices, **changes}), spec)
+            if source not in seen:
+                seen.add(source)
+                kernels.append({"label": label, "file": f"{name}_{number}.cu"})
+                (folder / f"{name}_{number}.cu").write_text(source)
+        problems.append(
+            {
+                "name": name,
+                "source": spec.source,
+                "header": f"{name}.h",
+                "weights": [t.source_name for t in spec.weights],
+                "outputs": [list(t.shape) for t in spec.outputs],
+                "floor_ms": sum(t.nbytes for t in spec.tensors) / BANDWIDTH_GBS / 1e6,
+                "timed": timed,
+                "kernels": kernels,
+            }
+        )
+    (folder / "manifest.json").write_text(json.dumps(problems, indent=1))
+    print(f"{sum(len(p['kernels']) for p in problems)} kernels of {len(problems)} problems in {folder}")
+
+
+FAST = {"width": 4, "math": "fast", "read": "stream", "store": "stream"}
+ROWS = {**FAST, "merge": "shuffle", "fused": True}
+
+
+def _variations(base: dict[str, Any], **knobs: tuple[Any, ...]) -> list[tuple[str, dict[str, Any]]]:
+    names = list(knobs)
+    out = []
+    for values in itertools.product(*knobs.values()):
+        changes = {**base, **dict(zip(names, values, strict=True))}
+        label = " ".join(
+            [str(base.get("structure", "loop")), *(f"{n}={v}" for n, v in zip(names, values, strict=True))]
+        )
+        out.append((label, changes))
+    return out
+
+
+def _grid(family: str, name: str, timed: bool) -> list[tuple[str, dict[str, Any]]]:
+    if family == "pointwise":
+        found = [("plain", {})]
+        found += _variations(FAST, unroll=(1, 2, 4), threads=(256, 512), persistent=(False, True))
+        return found
+    found = [("plain", {}), ("shuffle", {"merge": "shuffle"}), ("fused tree", {"fused": True, "width": 4})]
+    if not timed:
+        precise = {**ROWS, "math": "precise"}
+        found += _variations(ROWS, unroll=(4,), threads=(512,))
+        found += _variations(precise | {"structure": "registers"}, cluster=(0, 1, 2, 8), threads=(128,))
+        found += _variations(
+            ROWS | {"structure": "split", "unroll": 2}, rows_per_block=(1, 3), group_rows=(0, 2), span_kb=(16,)
+        )
+        found += _variations(
+            ROWS | {"structure": "ring"}, cluster=(1, 2, 4, 0), keep=(0, 1), threads=(256,), slot_kb=(2, 16)
+        )
+        found += _variations(ROWS | {"structure": "ring", "blocks": 2}, cluster=(4, 0), threads=(128,), slot_kb=(4,))
+    elif name == "softmax":
+        ring = ROWS | {"structure": "ring"}
+        found += _variations({**ROWS, "threads": 1024}, unroll=(2, 8), read=("plain",))
+        found += _variations(ROWS | {"structure": "registers"}, cluster=(4,), threads=(512, 1024), blocks=(2,))
+        found += _variations(ROWS | {"structure": "registers"}, cluster=(8,), threads=(512,), blocks=(2, 3))
+        found += _variations(ring, cluster=(2,), blocks=(1,), threads=(512, 768), slot_kb=(8, 16, 32))
+        found += _variations(ring, cluster=(4,), blocks=(1,), threads=(256, 512), slot_kb=(16,))
+        found += _variations(ring, cluster=(4,), blocks=(2,), threads=(128, 256, 512), slot_kb=(4, 8, 16))
+        found += _variations(ring, cluster=(8,), blocks=(4,), threads=(128, 256), slot_kb=(4, 8))
+    else:
+        split = ROWS | {"structure": "split"}
+        found += _variations({**split, "read": "plain"}, unroll=(4,), rows_per_block=(1, 16), group_rows=(0, 1, 2, 4))
+        found += _variations(
+            split | {"rows_per_block": 16, "read": "plain"}, unroll=(1, 2, 4), threads=(256, 512), span_kb=(64, 256)
+        )
+        found += _variations(split | {"rows_per_block": 16, "unroll": 2}, read=("stream",), store=("plain", "stream"))
+        ring = ROWS | {"structure": "ring", "cluster": 0}
+        found += _variations(ring, threads=(512, 768, 992), keep=(0, 2, 4), slot_kb=(16,))
+        found += _variations(ring | {"threads": 512}, slot_kb=(4, 8, 32), keep=(0, 2))
+        found += _variations(ring | {"blocks": 2}, threads=(256, 384), slot_kb=(8, 16), keep=(0, 2))
+    return found
+
+
+# --- measure ------------------------------------------------------------------------------------------------------
+
+
+def measure(folder: Path, only: str, compile_too: bool) -> int:
+    """Build, check, time; print one table. Returns the number of kernels that are wrong."""
+    problems = [p for p in json.loads((folder / "manifest.json").read_text()) if only in p["name"]]
+    build = folder / "build"
+    build.mkdir(exist_ok=True)
+    started = time.monotonic()
+    jobs = [(p, k) for p in problems for k in p["kernels"]]
+    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+        logs = list(pool.map(lambda job: _build(folder, build, *job), jobs))
+    failed = 0
+    for (problem, kernel), log in zip(jobs, logs, strict=True):
+        kernel["build_log"] = log
+        if log is None:
+            failed += 1
+    print(f"built {len(jobs)} kernels in {time.monotonic() - started:.1f} s, {failed} failed", flush=True)
+    bad = failed
+    untimed = [p for p in problems if not p["timed"]]
+    with ThreadPoolExecutor(6) as pool:  # correctness may share the device, timing may not
+        for problem, rows in zip(untimed, pool.map(lambda p: _run_problem(folder, p), untimed), strict=True):
+            bad += _print_table(problem, rows)
+    for problem in problems:
+        if problem["timed"]:
+            bad += _print_table(problem, _run_problem(folder, {**problem, "compile": compile_too}))
+    print(f"{bad} bad of {len(jobs)}")
+    return bad
+
+
+def _build(folder: Path, build: Path, problem: dict[str, Any], kernel: dict[str, str]) -> str | None:
+    """Registers and spills as ptxas reports them, or None when the build failed (its log is printed)."""
+    target = build / (kernel["file"] + ".so")
+    command = ["nvcc", "-O3", "-std=c++17", "-shared", "-Xcompiler", "-fPIC", "-Xptxas", "-v"]
+    command += ["-gencode", "arch=compute_90a,code=sm_90a", "-include", str(folder / problem["header"])]
+    done = subprocess.run([*command, str(folder / kernel["file"]), "-o", str(target)], capture_output=True, text=True)
+    if done.returncode:
+        print(f"BUILD {kernel['file']} {kernel['label']}: {done.stderr[-500:]}")
+        return None
+    words = done.stderr.split()
+    registers = [words[k + 1] for k, word in enumerate(words) if word == "Used"]
+    spills = [words[k - 2] for k, word in enumerate(words) if word == "spill" and words[k + 1].startswith("stores")]
+    spilled = [s for s in spills if s != "0"]
+    return f"{'/'.join(registers)}r" + (f" spill {'/'.join(spilled)}" if spilled else "")
+
+
+def _run_problem(folder: Path, problem: dict[str, Any]) -> list[dict[str, Any]]:
+    """Results by kernel, from one process after another until all kernels had their turn."""
+    results: list[dict[str, Any]] = []
+    waiting = [k["file"] for k in problem["kernels"] if k["build_log"] is not None]
+    baseline = True
+    while waiting:
+        spec = {**problem, "kernels": [k for k in problem["kernels"] if k["file"] in waiting], "baseline": baseline}
+        child = subprocess.Popen(
+            [sys.executable, __file__, "child", str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        assert child.stdin is not None and child.stdout is not None
+        child.stdin.write(json.dumps(spec))
+        child.stdin.close()
+        lines: queue.Queue[str] = queue.Queue()
+        threading.Thread(target=_pump, args=(child.stdout, lines), daemon=True).start()
+        while True:
+            try:
+                line = lines.get(timeout=HANG_S if results or not baseline else 4 * HANG_S)
+            except queue.Empty:
+                child.kill()
+                line = ""
+            if not line:
+                break
+            result = json.loads(line)
+            results.append(result)
+            baseline = False
+            if result["file"] in waiting:
+                waiting.remove(result["file"])
+        child.wait()
+        if waiting and (child.returncode != 0):
+            results.append({"file": waiting.pop(0), "fault": f"crashed or hung (exit {child.returncode})"})
+            baseline = False
+    return results
+
+
+def _pump(stream: Any, lines: queue.Queue[str]) -> None:
+    for line in stream:
+        if line.startswith("{"):
+            lines.put(line)
+    lines.put("")
+
+
+def child(folder: Path) -> None:
+    """Checks and times the kernels of one problem, given as JSON on standard input; a JSON line each."""
+    import torch
+
+    problem = json.load(sys.stdin)
+    space: dict[str, Any] = {}
+    exec(compile(problem["source"], problem["name"], "exec"), space)
+    torch.manual_seed(7)
+    model = space["Model"](*space["get_init_inputs"]()).cuda()
+    with torch.device("cuda"):
+        inputs = [x.cuda() for x in space["get_inputs"]()]
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.5 * torch.randn_like(parameter))
+        weights = [model.state_dict()[n] for n in problem["weights"]]
+        wanted = _as_list(model.double()(*(x.double() for x in inputs)))
+        model.float()
+        flush = torch.empty(256 * 2**20, dtype=torch.uint8, device="cuda")
+        outputs = [torch.empty(shape, device="cuda") for shape in problem["outputs"]]
+
+        def timed(call: Any) -> float | None:
+            if not problem["timed"]:
+                return None
+            times = []
+            for k in range(18):
+                flush.fill_(k)
+                start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+                start.record()
+                call()
+                end.record()
+                end.synchronize()
+                times.append(start.elapsed_time(end))
+            return statistics.median(times[3:])
+
+        if problem["baseline"]:
+            eager = _as_list(model(*inputs))
+            print(
+                json.dumps({"file": "eager", "error": _error(eager, wanted), "ms": timed(lambda: model(*inputs))}),
+                flush=True,
+            )
+            del eager
+            if problem.get("compile"):
+                compiled = torch.compile(model)
+                compiled(*inputs)
+                print(json.dumps({"file": "compile", "error": 0.0, "ms": timed(lambda: compiled(*inputs))}), flush=True)
+        for kernel in problem["kernels"]:
+            library = ctypes.CDLL(str(folder / "build" / (kernel["file"] + ".so")))
+            scratch = 0
+            if hasattr(library, "workspace_bytes"):
+                library.workspace_bytes.restype = ctypes.c_size_t
+                scratch = library.workspace_bytes()
+            workspace = torch.full((max(1, scratch),), 0xA5, dtype=torch.uint8, device="cuda")
+            pointers = [ctypes.c_void_p(x.data_ptr()) for x in (*inputs, *weights, *outputs, workspace)]
+            pointers.append(ctypes.c_void_p(torch.cuda.current_stream().cuda_stream))
+            errors, codes = [], []
+            for _ in range(3):
+                for out in outputs:
+                    out.fill_(math.nan)
+                codes.append(library.launch(*pointers))
+                torch.cuda.synchronize()
+                errors.append(_error(outputs, wanted))
+            result = {"file": kernel["file"], "error": max(errors, key=lambda e: math.inf if math.isnan(e) else e)}
+            if any(codes):
+                result["fault"] = f"launch returned {codes}"
+            else:
+                result["ms"] = timed(lambda library=library, pointers=pointers: library.launch(*pointers))
+                result["late_error"] = _error(outputs, wanted)
+                if len(set(errors)) > 1:
+                    result["fault"] = f"error moves between runs: {errors}"
+            print(json.dumps(result), flush=True)
+
+
+def _as_list(found: Any) -> list[Any]:
+    return list(found) if isinstance(found, tuple | list) else [found]
+
+
+def _error(found: list[Any], wanted: list[Any]) -> float:
+    """The worst output's relative error in the Euclidean norm."""
+    return max(float((f.double() - w).norm() / w.norm()) for f, w in zip(found, wanted, strict=True))
+
+
+def _print_table(problem: dict[str, Any], rows: list[dict[str, Any]]) -> int:
+    """One line per kernel for timed problems, fastest first; otherwise one line for all."""
+    by_file = {k["file"]: k for k in problem["kernels"]}
+    eager = next((r["error"] for r in rows if r["file"] == "eager"), math.nan)
+    limit = max(2e-6, 4 * eager)
+    bad = [r for r in rows if r["file"] in by_file and not (r.get("error", math.nan) <= limit and "fault" not in r)]
+    floor = problem["floor_ms"]
+    print(f"\n{problem['name']}: floor {floor:.3f} ms, eager's error {eager:.1e}, {len(rows)} runs, {len(bad)} bad")
+    shown = sorted(rows, key=lambda r: r.get("ms") or 1e9) if problem["timed"] else bad
+    for r in shown:
+        kernel = by_file.get(r["file"], {"label": r["file"], "build_log": ""})
+        ms = r.get("ms")
+        speed = f"{ms:8.4f} ms {100 * floor / ms:5.1f} %" if ms else " " * 19
+        print(
+            f"  {speed} {r.get('error', math.nan):8.1e} {kernel['label']} [{kernel['build_log']}] {r.get('fault', '')}",
+            flush=True,
+        )
+    return len(bad)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("stage", choices=("emit", "measure", "child"))
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--only", default="", help="problems whose name contains this")
+    parser.add_argument("--compile", action="store_true", help="time torch.compile too")
+    arguments = parser.parse_args()
+    if arguments.stage == "emit":
+        emit(arguments.folder, arguments.only)
+    elif arguments.stage == "child":
+        child(arguments.folder)
+    else:
+        return 1 if measure(arguments.folder, arguments.only, arguments.compile) else 0
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
