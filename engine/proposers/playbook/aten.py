@@ -379,7 +379,8 @@ def lower(target: str, shape: Shape | None, args: list[Any], kwargs: dict[str, A
         return t.expand(value, shape or ())
     rule = RULES.get(target)
     if rule is None:
-        raise Refused(f"it has no family for {target.removeprefix('aten.').split('.')[0]}")
+        name = target.removeprefix("aten.").split(".")[0]
+        raise Refused(f"none of its families covers the operator {name}")
     try:
         return rule(*args, **kwargs)
     except TypeError as error:

@@ -22,7 +22,7 @@ def pointwise_kernel(program: PointwiseProgram, options: PointwiseOptions, spec:
     names = [tensor.name for tensor in spec.tensors if tensor.name in tensors | stored]
     function = _chain(program, options, names, stored, order)
     body = "\n".join(function)
-    head = banner(f"Pointwise kernel for {spec.name}: {program.numel} elements.", ops, stream="stream(" in body)
+    head = banner(f"Pointwise kernel for {spec.name}: {program.numel} elements.", ops)
     lines = [*head, "namespace {", "", *_constants(program, options, body), ""]
     if options.lanes > 1:
         lines += [cpp_math.PREAMBLE, _helpers(options, ops, body)]
@@ -83,7 +83,11 @@ def _chain(
     return [
         "// Elements [begin, end) of the chain.",
         f"inline void chain({parameters}, long long begin, long long end) {{",
-        *indent(_wide_loop(statements, ahead, options.unroll) if wide else _plain_loop(statements, ahead)),
+        *indent(
+            _wide_loop(statements, ahead, options.unroll, program.numel % options.lanes != 0)
+            if wide
+            else _plain_loop(statements, ahead)
+        ),
         "}",
     ]
 
@@ -99,7 +103,7 @@ def _plain_loop(statements: list[str], ahead: list[str]) -> list[str]:
     return ["for (long long i = begin; i < end; ++i) {", *indent([*ahead, *statements]), "}"]
 
 
-def _wide_loop(statements: list[str], ahead: list[str], unroll: int) -> list[str]:
+def _wide_loop(statements: list[str], ahead: list[str], unroll: int, tail: bool) -> list[str]:
     lines = ["const auto step = [&](auto width, long long i) {", *indent(statements), "};", "long long i = begin;"]
     if unroll > 1:
         each = [line.replace(" + i +", " + i + k * kLanes +") for line in ahead]
@@ -112,7 +116,7 @@ def _wide_loop(statements: list[str], ahead: list[str], unroll: int) -> list[str
         ]
         ahead = []
     lines += ["for (; i + kLanes <= end; i += kLanes) {", *indent([*ahead, "step(Wide{}, i);"]), "}"]
-    return [*lines, "for (; i < end; ++i) step(One{}, i);"]
+    return [*lines, "for (; i < end; ++i) step(One{}, i);"] if tail else lines
 
 
 def _launch(options: PointwiseOptions, names: list[str]) -> list[str]:

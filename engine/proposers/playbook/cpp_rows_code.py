@@ -52,6 +52,11 @@ class RowCode:
         }
 
     @property
+    def tail(self) -> bool:
+        """Whether rows end in less than a vector."""
+        return self.program.cols % self.options.lanes != 0
+
+    @property
     def lane_aligned(self) -> bool:
         return any(loaded.lane_aligned for loaded in self.element_loads.values())
 
@@ -144,11 +149,11 @@ class RowCode:
         lines = [f"const auto step = [&](auto width, long long c{references}) {{", *indent(body), "};"]
         count = self.options.accumulators if accumulators else unroll
         for name, op in accumulators:
-            lines += [f"vec {name}_lanes[kAccumulators];",
-                      f"for (vec& lanes : {name}_lanes) lanes = splat({IDENTITY[op]});",
-                      f"float {name}_one = {IDENTITY[op]};"]  # fmt: skip
+            lines.append(f"vec {name}_lanes[kAccumulators];")
+            lines.append(f"for (vec& lanes : {name}_lanes) lanes = splat({IDENTITY[op]});")
+            if self.tail:
+                lines.append(f"float {name}_one = {IDENTITY[op]};")
         lines.append(f"long long c = {start};")
-        ones = "".join(f", {name}_one" for name, _ in accumulators)
         if align is not None:
             unaligned = f"reinterpret_cast<size_t>({align} + c) % sizeof(vec) != 0"
             lines.append(f"while (c < {stop} && {unaligned}) step(One{{}}, c++);")
@@ -156,23 +161,28 @@ class RowCode:
         if count > 1:
             constant = "kAccumulators" if accumulators else "kUnroll"
             at = "".join(f", {name}_lanes[k]" for name, _ in accumulators)
-            here = [line.replace(" + c +", " + c + k * kLanes +") for line in ahead]
-            inner = [*here, f"step(Wide{{}}, c + k * kLanes{at});"]
-            lines += [f"for (; c + {constant} * kLanes <= {stop}; c += {constant} * kLanes) {{",
-                      "#pragma GCC unroll 16",
-                      *indent([f"for (int k = 0; k < {constant}; ++k) {{", *indent(inner), "}"] if ahead else
-                              [f"for (int k = 0; k < {constant}; ++k) {inner[0]}"]), "}"]  # fmt: skip
+            inner = [line.replace(" + c +", " + c + k * kLanes +") for line in ahead]
+            inner.append(f"step(Wide{{}}, c + k * kLanes{at});")
+            lines += [
+                f"for (; c + {constant} * kLanes <= {stop}; c += {constant} * kLanes) {{",
+                "#pragma GCC unroll 16",
+                *indent([f"for (int k = 0; k < {constant}; ++k) {{", *indent(inner), "}"]),
+                "}",
+            ]
             ahead = []
         first = "".join(f", {name}_lanes[0]" for name, _ in accumulators)
-        wide = f"step(Wide{{}}, c{first});"
-        head = f"for (; c + kLanes <= {stop}; c += kLanes)"
-        lines += [f"{head} {{", *indent([*ahead, wide]), "}"] if ahead else [f"{head} {wide}"]
-        lines.append(f"for (; c < {stop}; ++c) step(One{{}}, c{ones});")
+        lines += [f"for (; c + kLanes <= {stop}; c += kLanes) {{", *indent([*ahead, f"step(Wide{{}}, c{first});"]), "}"]
+        if self.tail:
+            ones = "".join(f", {name}_one" for name, _ in accumulators)
+            lines.append(f"for (; c < {stop}; ++c) step(One{{}}, c{ones});")
         for name, op in accumulators:
             if op == "sum":
-                lines.append(f"const double {name} = add_lanes({name}_lanes) + {name}_one;")
-            else:
+                rest = f" + {name}_one" if self.tail else ""
+                lines.append(f"const double {name} = add_lanes({name}_lanes){rest};")
+            elif self.tail:
                 lines.append(f"const float {name} = {op}_of({op}_lanes({name}_lanes), {name}_one);")
+            else:
+                lines.append(f"const float {name} = {op}_lanes({name}_lanes);")
         return lines
 
     def accumulate(self, roots: list[int], group: Sequence[tuple[str, str, int]], leaves: dict[int, str], namer: Namer,

@@ -27,11 +27,7 @@ def row_kernel(program: RowProgram, options: RowOptions, spec: ProblemSpec) -> s
     ops = {value.op for value in code.values} | {r.op for r in code.program.reductions if r.op != "sum"}
     if code.pair is not None and code.pair.kind == "online_softmax":
         ops.add("max")
-    head = banner(
-        f"Row kernel for {code.spec.name}: {code.program.rows} rows of {code.program.cols}.",
-        ops,
-        stream=code.options.stores == "stream",
-    )
+    head = banner(f"Row kernel for {code.spec.name}: {code.program.rows} rows of {code.program.cols}.", ops)
     lines = [*head, "namespace {", "", *constants(code, functions), ""]
     if code.wide:
         lines += [cpp_math.PREAMBLE, helpers(code, ops, functions)]

@@ -18,25 +18,30 @@ _STREAM = """\
 // Stores past the caches, to memory. p is aligned to a whole vector, or it is a single element.
 [[gnu::always_inline]] inline void stream(float* p, float value) {{ *p = value; }}
 [[gnu::always_inline]] inline void stream(float* p, vec value) {{
-#if defined({macro})
-  {intrinsic}(p, ({type})value);
+#if defined(__clang__)
+  __builtin_nontemporal_store(value, reinterpret_cast<vec*>(p));
+#elif defined({macro})
+  {builtin}(p, value);
 #else
   *reinterpret_cast<vec_unaligned*>(p) = value;
 #endif
 }}
 inline void stream_fence() {{
-#if defined({macro})
-  _mm_sfence();
+#if defined(__SSE__)
+  __builtin_ia32_sfence();
 #endif
 }}
 """
 
 
 def stream(lanes: int) -> str:
-    """Non-temporal stores of 8 or 16 lanes, ordinary ones where the instruction set has none."""
+    """Non-temporal stores of 8 or 16 lanes, ordinary ones where the instruction set has none.
+
+    By builtins: ``immintrin.h`` alone would take longer to compile than the kernel.
+    """
     if lanes == 16:
-        return _STREAM.format(macro="__AVX512F__", intrinsic="_mm512_stream_ps", type="__m512")
-    return _STREAM.format(macro="__AVX__", intrinsic="_mm256_stream_ps", type="__m256")
+        return _STREAM.format(macro="__AVX512F__", builtin="__builtin_ia32_movntps512")
+    return _STREAM.format(macro="__AVX__", builtin="__builtin_ia32_movntps256")
 
 
 def indent(lines: Iterable[str]) -> list[str]:
@@ -44,11 +49,9 @@ def indent(lines: Iterable[str]) -> list[str]:
     return [line if not line or line.startswith("#") else f"  {line}" for text in lines for line in text.split("\n")]
 
 
-def banner(title: str, ops: Iterable[str], *, stream: bool = False) -> list[str]:
+def banner(title: str, ops: Iterable[str]) -> list[str]:
     """The head of a file: what it is, includes, and pragmas that its operations need."""
     lines = [f"// {title}", "#include <cmath>", "#include <cstddef>", ""]
-    if stream:
-        lines[3:3] = ["#if defined(__SSE2__)", "#include <immintrin.h>", "#endif"]
     if NEED_NO_ERRNO & set(ops):
         lines += ['#pragma GCC optimize("no-math-errno", "no-trapping-math")  // lets sqrt and floor be vectorised', ""]
     return lines
