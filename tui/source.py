@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
@@ -84,13 +84,21 @@ class Source(Protocol):
 
 
 class SessionSource:
-    """A session on this machine."""
+    """A session on this machine. ``clock`` gives Unix seconds; tests freeze it."""
 
-    def __init__(self, paths: SessionPaths, *, read_only: bool = False, author: str = "monitor") -> None:
+    def __init__(
+        self,
+        paths: SessionPaths,
+        *,
+        read_only: bool = False,
+        author: str = "monitor",
+        clock: Callable[[], float] = time.time,
+    ) -> None:
         self.paths = paths
         self.name = paths.name
         self.read_only = read_only
         self._author = author
+        self._clock = clock
         self._feed: SessionReader | None = None
         self._blobs: SessionReader | None = None
         self._seq = 0
@@ -104,7 +112,7 @@ class SessionSource:
         for recorded in self._feed.read():
             state.apply(recorded)
         self._seq = state.seq
-        self._read_at = time.time() - HISTORY_S
+        self._read_at = self._clock() - HISTORY_S
         if state.time and state.time < self._read_at:
             self._read_at = state.time - HISTORY_S
         return state
@@ -130,7 +138,7 @@ class SessionSource:
             self._feed.close()
 
     def now(self) -> float:
-        return time.time()
+        return self._clock()
 
     def text(self, digest: str) -> str:
         if self._blobs is None:

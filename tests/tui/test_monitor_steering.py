@@ -1,0 +1,239 @@
+"""Steering keys: what is asked, which command reaches the session file, what the row shows until it is answered."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine import events as ev
+from engine.session import SessionPaths, SessionReader
+
+
+async def test_prune_says_what_it_kills_shows_pending_and_can_be_undone(open_monitor: Any, engine: Any) -> None:
+    async with open_monitor(engine.paths) as monitor:
+        await monitor.press("B")
+        best = monitor.row()
+        await monitor.press("d")
+        await monitor.until_shown(f"Prune {best}?")
+        assert "It holds the best kernel of softmax" in monitor.text()
+        await monitor.press("y")
+        await monitor.until_shown("pruning …")
+        assert engine.commands() == [ev.Prune(node=best)]
+
+        engine.answer(ev.NodePruned(node=best), message=f"pruned {best}", node=best)
+        await monitor.until(lambda: not monitor.app.model.pending, "the answer")
+        await monitor.until_shown("⊘")
+        assert monitor.app.model.state.is_pruned(best)
+
+        await monitor.press("z")
+        await monitor.until(lambda: len(engine.commands()) == 2, "the undo")
+        assert engine.commands()[-1] == ev.Restore(node=best)
+        engine.answer(ev.NodeRestored(node=best))
+        await monitor.until(lambda: not monitor.app.model.state.is_pruned(best), "restored")
+
+        await monitor.press("Z")
+        await monitor.until(lambda: len(engine.commands()) == 3, "the redo")
+        assert engine.commands()[-1] == ev.Prune(node=best)
+
+
+async def test_saying_no_sends_nothing(open_monitor: Any, engine: Any) -> None:
+    async with open_monitor(engine.paths) as monitor:
+        await monitor.press("B", "d")
+        await monitor.until_shown("Prune ")
+        await monitor.press("n")
+        await monitor.pilot.pause(0.2)
+        assert engine.commands() == []
+
+
+async def test_a_refusal_of_the_engine_is_shown(open_monitor: Any, engine: Any) -> None:
+    async with open_monitor(engine.paths) as monitor:
+        await monitor.press("B", "b")
+        await monitor.until_shown("pinning …")
+        engine.answer(ok=False, message="[bold]no such node[/bold]")
+        await monitor.until_shown("[bold]no such node[/bold]")
+        assert not monitor.app.model.pending
+
+
+@pytest.mark.parametrize(
+    ("keys", "command"),
+    [
+        (("P",), ev.Pause()),
+        (("S", "y"), ev.Stop(after_round=True)),
+        (("Q", "y"), ev.Stop()),
+        (("B", "b"), ev.Pin(node="{best}")),
+        (("B", "r"), ev.Retry(variant="{best}")),
+    ],
+)
+async def test_each_key_sends_its_command(
+    open_monitor: Any, engine: Any, keys: tuple[str, ...], command: ev.Command
+) -> None:
+    async with open_monitor(engine.paths) as monitor:
+        for key in keys:
+            await monitor.press(key)
+        await monitor.until(lambda: bool(engine.commands()), "the command")
+        best = monitor.app.model.state.problems["softmax"].best
+        expected = type(command)(
+            **{
+                name: best if (value := getattr(command, name)) == "{best}" else value
+                for name in command.__struct_fields__
+            }
+        )
+        assert engine.commands() == [expected]
+
+
+async def test_the_budget_is_changed(open_monitor: Any, engine: Any) -> None:
+    async with open_monitor(engine.paths) as monitor:
+        await monitor.press("M")
+        await monitor.type("abc")
+        await monitor.press("enter")
+        await monitor.until_shown("Minutes are a number")
+        await monitor.press("backspace", "backspace", "backspace")
+        await monitor.type("30")
+        await monitor.press("enter")
+        await monitor.until(lambda: bool(engine.commands()), "the command")
+        assert engine.commands() == [ev.ChangeBudget(minutes=30.0)]
+
+
+async def test_an_edited_copy_becomes_a_child_and_its_diff_is_shown(
+    open_monitor: Any, engine: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    editor = tmp_path / "editor"
+    editor.write_text('#!/bin/sh\nsed -i "s/kThreads = .*;/kThreads = 96;/" "$1"\n')
+    editor.chmod(0o755)
+    monkeypatch.setenv("EDITOR", str(editor))
+    async with open_monitor(engine.paths) as monitor:
+        await monitor.press("B")
+        best = monitor.row()
+        await monitor.press("e")
+        await monitor.until(lambda: bool(engine.commands()), "the command")
+        (command,) = engine.commands()
+        assert isinstance(command, ev.SeedKernel)
+        assert (command.problem, command.form, command.parent) == ("softmax", "cu", best)
+        assert "kThreads = 96;" in command.source
+
+        digest = engine.writer.put_blob(command.source)
+        engine.answer(
+            ev.IdeaProposed(
+                idea="i900",
+                problem="softmax",
+                round=2,
+                parent=best,
+                category="other",
+                text=command.text,
+                proposer="hand",
+            ),
+            ev.VariantWritten(
+                variant="v900",
+                idea="i900",
+                problem="softmax",
+                round=2,
+                parent=best,
+                form="cu",
+                source=digest,
+                proposer="hand",
+            ),
+            node="v900",
+        )
+        await monitor.until(lambda: monitor.row() == "v900", "the child is selected")
+        await monitor.until_shown(f"parent {best} -> v900")
+        assert "+constexpr int kThreads = 96;" in monitor.text()
+
+        await monitor.press("z")
+        await monitor.until(lambda: len(engine.commands()) == 2, "the undo")
+        assert engine.commands()[-1] == ev.Prune(node="v900")
+
+
+async def test_an_unchanged_copy_is_not_submitted(
+    open_monitor: Any, engine: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EDITOR", "true")
+    async with open_monitor(engine.paths) as monitor:
+        await monitor.press("B", "e")
+        await monitor.until_shown("nothing is submitted")
+        assert engine.commands() == []
+
+
+async def test_a_kernel_is_seeded_from_a_file(open_monitor: Any, engine: Any, tmp_path: Path) -> None:
+    kernel = tmp_path / "k.cu"
+    kernel.write_text("// mine\n")
+    async with open_monitor(engine.paths) as monitor:
+        await monitor.press("a")
+        await monitor.type(str(tmp_path / "missing.cu"))
+        await monitor.press("enter")
+        await monitor.until_shown("Cannot be read")
+        for _ in str(tmp_path / "missing.cu"):
+            await monitor.pilot.press("backspace")
+        await monitor.type(str(kernel))
+        await monitor.press("enter")
+        await monitor.until(lambda: bool(engine.commands()), "the command")
+        assert engine.commands() == [
+            ev.SeedKernel(problem="softmax", form="cu", source="// mine\n", text="seeded from k.cu")
+        ]
+
+
+async def test_a_kernel_is_pasted(open_monitor: Any, engine: Any) -> None:
+    async with open_monitor(engine.paths) as monitor:
+        await monitor.press("a", "tab")
+        await monitor.type("//x")
+        await monitor.press("ctrl+s")
+        await monitor.until(lambda: bool(engine.commands()), "the command")
+        assert engine.commands() == [
+            ev.SeedKernel(problem="softmax", form="cu", source="//x", text="seeded by pasting")
+        ]
+
+
+async def test_an_idea_in_words_is_seeded_under_the_selected_kernel(open_monitor: Any, engine: Any) -> None:
+    async with open_monitor(engine.paths) as monitor:
+        await monitor.press("B")
+        best = monitor.row()
+        await monitor.press("i")
+        await monitor.type("use tma")
+        await monitor.press("enter")
+        await monitor.until(lambda: bool(engine.commands()), "the command")
+        assert engine.commands() == [ev.SeedIdea(problem="softmax", text="use tma", parent=best)]
+        engine.answer(
+            ev.IdeaProposed(
+                idea="i900", problem="softmax", round=2, parent=best, category="other", text="use tma", proposer="hand"
+            ),
+            ev.IdeaWaiting(idea="i900", reason="no proposer of this session reads prose"),
+            node="i900",
+        )
+        await monitor.until(lambda: monitor.row() == "i900", "the idea is selected")
+        await monitor.until_shown("waits for an author: no proposer")
+
+
+async def test_a_read_only_monitor_steers_nothing(open_monitor: Any, engine: Any) -> None:
+    async with open_monitor(engine.paths, read_only=True) as monitor:
+        for key in ("d", "b", "P", "e", "a", "i", "M", "Q", "r"):
+            await monitor.press(key)
+            await monitor.until_shown("This monitor is read-only")
+            assert len(monitor.app.screen_stack) == 1
+        assert "read-only" in monitor.text().splitlines()[0]
+    with SessionReader(engine.paths) as reader:
+        assert reader.commands() == []
+
+
+async def test_without_an_engine_keys_say_so_and_the_screen_says_how_to_resume(
+    open_monitor: Any, session: SessionPaths
+) -> None:
+    async with open_monitor(session) as monitor:
+        second = monitor.text().splitlines()[1]
+        assert "ENGINE DEAD" in second and "kernel-tui resume small" in second
+        await monitor.press("P")
+        await monitor.until_shown("No engine runs on this session")
+
+
+async def test_a_stalled_engine_is_loud(open_monitor: Any, engine: Any) -> None:
+    engine.writer.heartbeat("at work")
+    engine.writer.flush(5)
+    import sqlite3
+
+    with sqlite3.connect(engine.paths.database) as db:  # an engine that has not beaten for a while
+        db.execute("UPDATE heartbeat SET time = time - 60")
+    db.close()
+    async with open_monitor(engine.paths) as monitor:
+        await monitor.until_shown("ENGINE STALLED: no sign of life for 6")
+        assert str(os.getpid()) in monitor.text().splitlines()[1]
