@@ -67,6 +67,10 @@ SMALL: dict[str, tuple[str, str, list[str]]] = {
     ),
     "logsumexp_50x10000": ("", "torch.logsumexp(x, 1)", [R("50, 10000")]),
     "normalize_20x5555": ("", "F.normalize(x, dim=1)", [R("20, 5555")]),
+    "softmax_scaled": ("", "torch.softmax(x * y, 1)", [R("40, 3000"), R("40, 1")]),
+    "softmax_biased": ("", "torch.softmax(x + y, -1)", [R("3, 5, 7, 64"), R("7, 64")]),
+    "layernorm_gated": ("self.ln = nn.LayerNorm(1000)", "self.ln(x) * y", [R("4, 30, 1000"), R("30, 1000")]),
+    "centred_and_sum": ("", "(x - x.amax(1, keepdim=True), x.sum(1), x.amin(1))", [R("31, 2052")]),
     "gelu_1003": ("", "F.gelu(x, approximate='tanh')", [R("1003")]),
     "bias_4x6x5x5": ("self.b = nn.Parameter(torch.randn(6, 1, 1))", "torch.tanh(x + self.b)", [R("4, 6, 5, 5")]),
     "bias_4x6x10x10": ("self.b = nn.Parameter(torch.randn(6, 1, 1))", "torch.sigmoid(x + self.b)", [R("4, 6, 10, 10")]),
@@ -169,25 +173,19 @@ def _grid(family: str, name: str, timed: bool) -> list[tuple[str, dict[str, Any]
         )
         found += _variations(ROWS | {"structure": "ring", "blocks": 2}, cluster=(4, 0), threads=(128,), slot_kb=(4,))
     elif name == "softmax":
-        ring = ROWS | {"structure": "ring"}
+        ring = ROWS | {"structure": "ring", "cluster": 2}
         found += _variations({**ROWS, "threads": 1024}, unroll=(2, 8), read=("plain",))
-        found += _variations(ROWS | {"structure": "registers"}, cluster=(4,), threads=(512, 1024), blocks=(2,))
-        found += _variations(ROWS | {"structure": "registers"}, cluster=(8,), threads=(512,), blocks=(2, 3))
-        found += _variations(ring, cluster=(2,), blocks=(1,), threads=(512, 768), slot_kb=(8, 16, 32))
-        found += _variations(ring, cluster=(4,), blocks=(1,), threads=(256, 512), slot_kb=(16,))
-        found += _variations(ring, cluster=(4,), blocks=(2,), threads=(128, 256, 512), slot_kb=(4, 8, 16))
-        found += _variations(ring, cluster=(8,), blocks=(4,), threads=(128, 256), slot_kb=(4, 8))
+        found += _variations(ROWS | {"structure": "registers"}, cluster=(8,), threads=(512,), blocks=(2, 3, 4))
+        found += _variations(ring, threads=(512, 640, 768, 992), slot_kb=(16, 32), store=("stream", "plain"))
+        found += _variations(ring | {"cluster": 8, "blocks": 4}, threads=(128,), slot_kb=(4,))
     else:
-        split = ROWS | {"structure": "split"}
-        found += _variations({**split, "read": "plain"}, unroll=(4,), rows_per_block=(1, 16), group_rows=(0, 1, 2, 4))
-        found += _variations(
-            split | {"rows_per_block": 16, "read": "plain"}, unroll=(1, 2, 4), threads=(256, 512), span_kb=(64, 256)
-        )
-        found += _variations(split | {"rows_per_block": 16, "unroll": 2}, read=("stream",), store=("plain", "stream"))
+        split = {**ROWS, "structure": "split", "read": "plain"}
+        found += _variations(split | {"unroll": 4}, rows_per_block=(1, 16), group_rows=(0, 4))
+        found += _variations(split | {"rows_per_block": 16}, unroll=(1, 2), threads=(256, 512), span_kb=(256, 512))
         ring = ROWS | {"structure": "ring", "cluster": 0}
-        found += _variations(ring, threads=(512, 768, 992), keep=(0, 2, 4), slot_kb=(16,))
-        found += _variations(ring | {"threads": 512}, slot_kb=(4, 8, 32), keep=(0, 2))
-        found += _variations(ring | {"blocks": 2}, threads=(256, 384), slot_kb=(8, 16), keep=(0, 2))
+        found += _variations(ring, threads=(256, 512, 768, 992), slot_kb=(8, 16), keep=(0, 2, 4))
+        found += _variations(ring | {"threads": 512}, slot_kb=(32,), keep=(0, 1), store=("stream", "plain"))
+        found += _variations(ring | {"blocks": 2}, threads=(256,), slot_kb=(8,), keep=(0, 2))
     return found
 
 

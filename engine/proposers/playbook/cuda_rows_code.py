@@ -443,7 +443,9 @@ __device__ __forceinline__ void merge_moments(float& n, float& mean, float& low,
                                               float other_mean, float other_low, float other_m2) {
     const float total = n + other_n;
     if (total == 0.0f) return;
-    const float delta = (other_mean - mean) + (other_low - low), share = __fdividef(other_n, total);
+    // Exactly 1 into an empty set: there delta is the mean itself, and its rounding would not be small.
+    const float share = n == 0.0f ? 1.0f : __fdividef(other_n, total);
+    const float delta = (other_mean - mean) + (other_low - low);
     const float step = delta * share, next = mean + step, added = next - mean;
     low += (mean - (next - added)) + (step - added);
     mean = next;

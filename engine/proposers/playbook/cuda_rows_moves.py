@@ -49,12 +49,18 @@ def _move(
 def _vectors(program: RowProgram, now: Choices, device: DeviceFact) -> Move | None:
     if _full(program, now):
         return None
+    width = full_width(program.cols)
+    changes: Choices = {"width": width, "merge": "shuffle"}
+    if now["structure"] == "loop":
+        threads = 1024 if program.cols >= 32768 else 256
+        unroll = next((u for u in (8, 4, 2) if u * threads * width <= program.cols), 1)
+        changes |= {"threads": threads, "unroll": unroll}
     return _move(
         "vector_loads",
         "memory",
         "Read and write 16 bytes per instruction (float4), with several loads in flight per thread: scalar accesses "
         "leave the memory system short of requests.",
-        {"width": full_width(program.cols), "unroll": 4, "merge": "shuffle", "threads": 512},
+        changes,
         ("threads", "unroll"),
         gain=1.6,
     )
@@ -110,7 +116,7 @@ def _registers(program: RowProgram, now: Choices, device: DeviceFact) -> Move | 
     for sharing in (0, 1, 2, 4, 8):
         changes: Choices = {"structure": "registers", "cluster": sharing, "fused": True, "merge": "shuffle"}
         for threads in (128, 256, 512):
-            wanted: Choices = {**changes, "threads": threads, "blocks": max(1, 1024 // threads)}
+            wanted: Choices = {**changes, "threads": threads, "blocks": max(1, 1536 // threads)}
             plan = resolve(program, {**now, **wanted})
             if plan.structure == "registers" and plan.cluster == sharing and _fits(program, wanted, plan.code.width):
                 holder = {0: "a warp", 1: "a block"}.get(sharing, f"a cluster of {sharing} blocks")
@@ -124,21 +130,23 @@ def _registers(program: RowProgram, now: Choices, device: DeviceFact) -> Move | 
 
 
 def _fits(program: RowProgram, wanted: Choices, width: int) -> bool:
-    """At most 32 floats of the row in a thread."""
+    """At most 32 floats of the row in a thread; 16 where clusters share it, since two of those spill at 32."""
     sharers = int(wanted["threads"]) * int(wanted["cluster"]) if wanted["cluster"] else 32
-    return -(-program.cols // (width * sharers)) * width <= 32
+    return -(-program.cols // (width * sharers)) * width <= (32 if int(wanted["cluster"]) < 2 else 16)
 
 
 def _ring(program: RowProgram, now: Choices, device: DeviceFact) -> Move | None:
-    if now["structure"] not in ("split", "registers") or not _full(program, now):
+    if now["structure"] == "ring" or not _full(program, now):
         return None
     few = long_rows(program, device)
+    if few and now["structure"] != "split":
+        return None
     for group in (0,) if few else (1, 2, 4, 8):
-        wanted: Choices = {"structure": "ring", "cluster": group, "threads": 512, "slot_kb": 16, "keep": 0}
+        wanted: Choices = {"structure": "ring", "cluster": group, "threads": 512, "slot_kb": 16, "keep": 0, "blocks": 1}
         plan = resolve(program, {**now, **wanted})
-        # With two rows in the ring, the next one arrives while this one is written.
+        # With half a row to spare in the ring, the next row arrives while this one is written.
         if plan.ring is not None and plan.cluster == group and 2 * plan.ring.slots >= 3 * plan.ring.pieces:
-            holder = "the whole grid" if few else f"a cluster of {group}" if group > 1 else "each block"
+            holder = "the whole grid" if few else f"a cluster of {group} blocks" if group > 1 else "each block"
             return _move(
                 "copy_ahead_into_a_ring",
                 "latency",
@@ -146,8 +154,8 @@ def _ring(program: RowProgram, now: Choices, device: DeviceFact) -> Move | None:
                 f"asynchronous copies, {holder} folds a row as it lands, and the next row's copies are in flight "
                 f"while the exchange of this one is waited for. Every row is read from memory once.",
                 wanted,
-                ("threads", "slot_kb", "keep") if few else ("threads", "slot_kb", "cluster"),
-                gain=1.4,
+                ("threads", "slot_kb", "keep") if few else ("threads", "slot_kb"),
+                gain=1.8 if group > 1 else 1.3,
             )
     return None
 

@@ -148,7 +148,7 @@ $leave}
         held=len(code.held),
         keep=f", keep = {plan.keep}" if plan.keep else "",
         primitives=_PRIMITIVES,
-        exchange=_EXCHANGE + (CLUSTER + _CLUSTER_EXCHANGE if cluster else _GRID_EXCHANGE),
+        exchange=CLUSTER + _CLUSTER_EXCHANGE if cluster else _GRID_EXCHANGE,
         shared=_shared_fields(code, cluster),
         read="".join(_read_line(k, s.field) for k, s in enumerate(code.held)),
         dims=f"__cluster_dims__({cluster}, 1, 1) " if cluster > 1 else "",
@@ -179,7 +179,7 @@ def ring_workspace_bytes(code: RowCode, plan: RingPlan, cluster: int) -> int:
 def _shared_fields(code: RowCode, cluster: int) -> str:
     size = f"{code.state_bytes // 4}"
     inbox = f"    unsigned long long arrived[2];\n    float inbox[2][group][{size}];\n" if cluster else ""
-    return f"{inbox}    float warps[2][threads / 32][{size}];\n"
+    return f"{inbox}    float warps[2][threads / 32][{size}];\n    float total[2][{size}];\n"
 
 
 def _read_line(k: int, field: str) -> str:
@@ -361,8 +361,7 @@ __device__ __forceinline__ void copy_piece(char* to, const float* from, unsigned
 // A barrier among the consumer warps alone.
 __device__ __forceinline__ void sync_consumers() { asm volatile("bar.sync 1, %0;" ::"n"(threads) : "memory"); }
 """
-_EXCHANGE = """\
-struct Shared;
+_CLUSTER_EXCHANGE = """\
 // Every consumer warp gets the block's state; the turn's parity picks one of two buffers.
 template <class S, class Memory>
 __device__ __forceinline__ S merge_consumers(S state, Memory& shared, unsigned turn) {
@@ -372,8 +371,6 @@ __device__ __forceinline__ S merge_consumers(S state, Memory& shared, unsigned t
     sync_consumers();
     return merge_warp(lane < threads / 32 ? *reinterpret_cast<const S*>(shared.warps[turn & 1][lane]) : S::empty());
 }
-"""
-_CLUSTER_EXCHANGE = """\
 // Warp 0 writes the block's state into every peer's inbox and arrives at the peer's barrier. An inbox is written again
 // two turns later, after every peer has arrived in the turn between, which it does when it has read the inbox.
 template <class S, class Memory>
@@ -397,29 +394,46 @@ __device__ __forceinline__ S exchange(S state, Memory& shared, unsigned turn) {
 }
 """
 _GRID_EXCHANGE = """\
-// Every block posts its state and counts itself in; all merge the posted states in the same order.
+// One warp of every block posts the block's state, counts itself in, and merges all posted states in the same order.
+// One warp, because every load here goes to the same few L2 slices: with all warps reading, a row took 27 us, 8 of
+// them for memory (NVIDIA H200, layernorm of 16 x 4194304, benchmarks/templates.py).
 template <class S, class Memory>
 __device__ __forceinline__ S exchange(S state, Memory& shared, unsigned turn, unsigned* arrived, float* posted) {
-    state = merge_consumers(state, shared, turn);
-    S* states = reinterpret_cast<S*>(posted);
-    if (threadIdx.x == 0) {
-        states[blockIdx.x] = state;
-        asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(arrived) : "memory");
-        unsigned count;
-        do {
-            asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(count) : "l"(arrived) : "memory");
-        } while (count < group);
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    S* block_states = reinterpret_cast<S*>(shared.warps[turn & 1]);
+    S* total = reinterpret_cast<S*>(shared.total[turn & 1]);
+    state = merge_warp(state);
+    if (lane == 0) block_states[warp] = state;
+    sync_consumers();
+    if (warp == 0) {
+        S* states = reinterpret_cast<S*>(posted);
+        state = merge_warp(lane < threads / 32 ? block_states[lane] : S::empty());
+        if (lane == 0) {
+            states[blockIdx.x] = state;
+            asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(arrived) : "memory");
+            unsigned count;
+            do {
+                asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(count) : "l"(arrived) : "memory");
+            } while (count < group);
+        }
+        __syncwarp();
+        constexpr int each = (group + 31) / 32, words = sizeof(S) / 4;
+        S others[each];
+#pragma unroll
+        for (int k = 0; k < each; ++k) {
+            others[k] = S::empty();
+            float* to = reinterpret_cast<float*>(&others[k]);
+#pragma unroll
+            for (int w = 0; w < words; ++w)
+                if (lane + 32 * k < group) to[w] = __ldcg(reinterpret_cast<const float*>(states + lane + 32 * k) + w);
+        }
+        state = others[0];
+#pragma unroll
+        for (int k = 1; k < each; ++k) state.merge(others[k]);
+        state = merge_warp(state);
+        if (lane == 0) *total = state;
     }
     sync_consumers();
-    state = S::empty();
-    for (int k = threadIdx.x % 32; k < group; k += 32) {
-        S other;
-        constexpr int words = sizeof(S) / 4;
-        float* to = reinterpret_cast<float*>(&other);
-#pragma unroll
-        for (int w = 0; w < words; ++w) to[w] = __ldcg(reinterpret_cast<const float*>(states + k) + w);
-        state.merge(other);
-    }
-    return merge_warp(state);
+    return *total;
 }
 """
