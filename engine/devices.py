@@ -2,7 +2,8 @@
 
 ``discover`` says which devices there are; ``read_samples`` gives one reading of each. Neither raises for a driver that
 is missing or a figure that a device does not report: a device that is not there is not listed, a figure that is not
-there is None. NVML starts no CUDA context, so a process that calls these may still fork.
+there is None. NVML starts no CUDA context, so a process that calls these may still fork. NVML and psutil are imported
+where a device is read: a monitor that only types readings starts without them.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import msgspec
-import psutil
 from msgspec import Struct
 
 from engine.events import DeviceFact
@@ -79,6 +79,8 @@ class DeviceReader:
         self._nvml: Any = None
         self._handles: dict[str, Any] = {}
         self.cuda_absence: str | None = self._open_nvml()
+        import psutil
+
         psutil.cpu_percent(percpu=True)
 
     def discover(self) -> tuple[DeviceFact, ...]:
@@ -188,6 +190,8 @@ def cuda_arch(major: int, minor: int) -> str:
 
 def cpu_fact() -> DeviceFact:
     """The CPU. ``cores`` are those that this process may run on."""
+    import psutil
+
     return DeviceFact(
         id="cpu",
         kind="cpu",
@@ -205,6 +209,9 @@ def usable_cores() -> int:
 
 
 def cpu_sample() -> DeviceSample:
+    """A reading of the CPU; its utilisation is the mean since the previous one."""
+    import psutil
+
     memory = psutil.virtual_memory()
     cores = tuple(psutil.cpu_percent(percpu=True))
     load: float | None = None
@@ -251,6 +258,8 @@ def _cpu_name() -> str:
 
 
 def _cpu_temperature() -> float | None:
+    import psutil
+
     sensors = getattr(psutil, "sensors_temperatures", None)
     if sensors is None:
         return None

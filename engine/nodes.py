@@ -65,12 +65,15 @@ class IdeaState:
 
 @dataclass(slots=True)
 class RoundState:
+    """``best``: the best factor over eager among the round's own correct variants."""
+
     problem: str
     number: int
     parents: tuple[Carried, ...]
     started_at: float
     ideas: list[str] = field(default_factory=list)
     variants: list[str] = field(default_factory=list)
+    best: float | None = None
     finished_at: float | None = None
     survivors: tuple[Carried, ...] = ()
     dropped: tuple[Carried, ...] = ()

@@ -121,8 +121,7 @@ class SessionState:
     def best_of_round(self, problem: str, number: int) -> float | None:
         """Best factor over eager among the round's own correct variants."""
         round_ = _round(self, problem, number)
-        factors = [self.variants[name].speedup for name in (round_.variants if round_ is not None else ())]
-        return max((factor for factor in factors if factor is not None), default=None)
+        return round_.best if round_ is not None else None
 
     @property
     def finished(self) -> bool:
@@ -336,8 +335,15 @@ def _rank(state: SessionState, variant: VariantState, verdict: Verdict) -> None:
         place = bisect_left(problem.ranking, (-variant.speedup, variant.id))
         if place < len(problem.ranking) and problem.ranking[place][1] == variant.id:
             del problem.ranking[place]
-    if verdict.correct and verdict.speedup is not None:
-        insort(problem.ranking, (-verdict.speedup, variant.id))
+    factor = verdict.speedup if verdict.correct else None
+    if factor is not None:
+        insort(problem.ranking, (-factor, variant.id))
+    if (round_ := _round(state, variant.problem, variant.round)) is not None:
+        if factor is not None and factor >= (round_.best or 0.0):
+            round_.best = factor
+        elif variant.speedup is not None and variant.speedup == round_.best:
+            others = (state.variants[name].speedup for name in round_.variants if name != variant.id)
+            round_.best = max((other for other in (*others, factor) if other is not None), default=None)
 
 
 def _rechoose(state: SessionState, node: str) -> None:

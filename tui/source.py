@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
@@ -109,8 +111,9 @@ class SessionSource:
     def open(self) -> SessionState:
         self._feed = SessionReader(self.paths)
         state = SessionState()
-        for recorded in self._feed.read():
-            state.apply(recorded)
+        with _collector_paused():
+            for recorded in self._feed.read():
+                state.apply(recorded)
         self._seq = state.seq
         self._read_at = self._clock() - HISTORY_S
         if state.time and state.time < self._read_at:
@@ -160,6 +163,22 @@ class SessionSource:
                 yield Reading(sample.time, tuple(decode_samples(sample.json)))
             except msgspec.MsgspecError:
                 continue  # readings of another version: a gap in the strip, nothing that matters
+
+
+@contextmanager
+def _collector_paused() -> Iterator[None]:
+    """Without the cyclic collector, which would walk a hundred thousand new and lasting objects again and again.
+
+    They are set aside afterwards, so that later collections do not stall the screen either.
+    """
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        if enabled:
+            gc.enable()
 
 
 def link_of(liveness: Liveness) -> Link:

@@ -152,6 +152,9 @@ def test_indexes_agree_with_a_plain_search_over_a_random_session() -> None:
         assert [variant.id for variant in state.leaders(problem)] == [name for _, name in expected]
         assert [variant.id for variant in state.leaders(problem, 3)] == [name for _, name in expected[:3]]
         assert state.problems[problem].best == expected[0][1]
+        for number in range(6):
+            factors = [v.speedup for v in state.variants_of(problem) if v.round == number and v.speedup is not None]
+            assert state.best_of_round(problem, number) == max(factors, default=None)
     assert {variant.id for variant in state.in_flight()} == variants.keys() - latest.keys()
     for node in rng.sample(sorted(variants), k=20):
         plain = {other for pool in (state.ideas, state.variants) for other in pool if node in set(state.lineage(other))}

@@ -11,6 +11,7 @@ from textual.screen import Screen
 
 from engine import events as ev
 from engine.events import Recorded
+from engine.state import SessionState
 from tui.actions import bindings
 from tui.model import Model
 from tui.rows import SORT_KEYS, TreeRows
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from tui.app import MonitorApp
 
 SCORES = (ev.VerdictGiven, ev.BaselineMeasured, ev.RoundStarted, ev.RoundFinished, ev.HeatFinished, ev.ProblemAdded)
+QUIET = (ev.LogLine, ev.IdeaProposed, ev.BaselineMeasured, ev.DeviceMeasured)
+"""Events that change no row that is there already."""
 PRUNING = (ev.NodePruned, ev.NodeRestored)
 
 
@@ -45,7 +48,7 @@ class MonitorScreen(SteeringKeys, Screen[None]):
         self.tree_rows = TreeRows(model.state)
         self.following = False
         self.held = False
-        self._stale = True
+        self._bests: tuple[str | None, ...] = ()
 
     @property
     def monitor(self) -> MonitorApp:
@@ -104,14 +107,18 @@ class MonitorScreen(SteeringKeys, Screen[None]):
         """Show what ``events``, already folded, and new ``readings`` changed."""
         for recorded in events:
             self.tree_rows.note(recorded.event)
+        changed = changed_nodes(self.model.state, events)
+        self._bests, before = _bests(self.model.state), self._bests
         if self.held:
             self.status.show(self.model, self.held, self.following)
             return
         kinds = {type(recorded.event) for recorded in events}
-        if self.following and kinds & {ev.VerdictGiven, ev.HeatFinished}:
+        if self.following and self._bests != before:
             self._follow()
         self.status.show(self.model, self.held, self.following)
-        self.tree_view.refresh_rows()
+        if changed is not None and self._bests != before:
+            changed |= {name for name in (*self._bests, *before) if name is not None}
+        self.tree_view.refresh_rows(changed)
         self._retitle_tree()
         if kinds & {*SCORES, *PRUNING}:
             self.scoreboard.show(self.model)
@@ -345,3 +352,21 @@ class MonitorScreen(SteeringKeys, Screen[None]):
             node.remove_class("-zoomed")
         self.query_one("#body").remove_class("-hidden")
         self.call_after_refresh(self.show_all)
+
+
+def changed_nodes(state: SessionState, events: list[Recorded]) -> set[str] | None:
+    """The rows of the tree that ``events`` may have changed; None for any row."""
+    changed: set[str] = set()
+    for recorded in events:
+        event = recorded.event
+        if isinstance(event, QUIET):
+            continue
+        if not isinstance(event, ev.VariantStage | ev.VerdictGiven | ev.VariantWritten):
+            return None
+        if (variant := state.variants.get(event.variant)) is not None:
+            changed |= {variant.id, variant.idea, f"{variant.problem}/r{variant.round}", variant.problem}
+    return changed if events else None
+
+
+def _bests(state: SessionState) -> tuple[str | None, ...]:
+    return tuple(problem.best for problem in state.problems.values())

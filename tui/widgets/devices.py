@@ -11,16 +11,21 @@ from tui import format as fmt
 from tui.model import Model
 from tui.palette import Palette
 from tui.sanitize import one_line
-from tui.widgets.lines import LinesView, Part, line
+from tui.widgets.lines import EMPTY, LinesView, Part, line
 
+MOST_LINES = 10
 ON_DEVICE = ("timing", "checking")
 
 
 class DevicePane(LinesView):
+    _height = 0
     HELP = "Each GPU: load, memory, power, temperature, clocks, throttling, and the kernels at work."
 
     def show(self, model: Model) -> None:
-        self.set_lines(device_lines(model, self.palette, self.size.width, ascii_only=self.ascii_only))
+        lines = device_lines(model, self.palette, self.size.width, ascii_only=self.ascii_only)
+        # It keeps the height it once had: panes below must not jump whenever a kernel starts or ends.
+        self._height = max(self._height, min(len(lines), MOST_LINES))
+        self.set_lines(lines + [EMPTY] * (self._height - len(lines)))
 
 
 def device_lines(model: Model, palette: Palette, width: int, *, ascii_only: bool) -> list[Strip]:

@@ -48,6 +48,9 @@ class LineWidget(ScrollView, inherit_bindings=False):
         Binding("end,G", "scroll_end", "end", show=False),
     ]
 
+    _barred = 0
+    """The height that the scrollbar was last drawn for."""
+
     @property
     def palette(self) -> Palette:
         return palette_of(self.app)
@@ -55,6 +58,23 @@ class LineWidget(ScrollView, inherit_bindings=False):
     @property
     def ascii_only(self) -> bool:
         return cast(bool, getattr(self.app, "ascii_only", False))
+
+    def set_content_size(self, width: int, height: int) -> None:
+        """How much there is to scroll. A new layout only where the widget's own height or its scrollbar depends on it:
+        a layout of the whole screen for every line that is added would cost more than all else."""
+        size = Size(width, height)
+        if size == self.virtual_size:
+            return
+        if self.styles.is_auto_height or not self.is_attached:
+            self.virtual_size = size
+            return
+        before = self.virtual_size.height
+        self.set_reactive(LineWidget.virtual_size, size)
+        room = self.container_size.height
+        crossed = (before > room) != (height > room)
+        if crossed or abs(height - self._barred) * 100 > self._barred:
+            self._barred = height
+            self._scroll_update(size)
 
     def strip_at(self, y: int) -> Strip:
         """The line at ``y``, counted from the top of the whole text."""
@@ -84,9 +104,7 @@ class LinesView(LineWidget):
         """Show ``lines``; what is the same as before is not drawn again."""
         before, self._lines = self._lines, lines
         width = max((strip.cell_length for strip in lines), default=0)
-        size = Size(width, len(lines))
-        if size != self.virtual_size:
-            self.virtual_size = size
+        self.set_content_size(width, len(lines))
         if not self.is_attached:
             return
         top, columns = self.scroll_offset.y, self.scrollable_content_region.width

@@ -15,6 +15,8 @@ from tui.widgets.lines import LinesView, Part, line
 class StatusLine(LinesView):
     """One line at the top, and a second, loud one when something is wrong."""
 
+    _height = 1
+
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id, focusable=False)
 
@@ -26,7 +28,9 @@ class StatusLine(LinesView):
         if self.screen.has_class("-narrow") and len(model.state.problems) > 1:
             lines.append(bests_line(model, self.palette, width))
         self.set_lines(lines)
-        self.styles.height = len(lines)
+        if self._height != len(lines):
+            self._height = len(lines)
+            self.styles.height = len(lines)
 
 
 def status_line(

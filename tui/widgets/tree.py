@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import ClassVar
 
 from textual import events
 from textual.binding import Binding, BindingType
-from textual.geometry import Region, Size
+from textual.geometry import Region
 from textual.message import Message
 from textual.reactive import reactive
 from textual.strip import Strip
@@ -16,6 +17,9 @@ from tui.model import Model
 from tui.rows import Row, TreeRows
 from tui.widgets.lines import EMPTY, LineWidget
 from tui.widgets.tree_lines import RowLines
+
+MAX_DRAWN = 200
+"""Rows of one screen, roughly: ten times that many drawn rows are kept."""
 
 
 class SearchTree(LineWidget):
@@ -60,7 +64,8 @@ class SearchTree(LineWidget):
         self.tree_rows = rows
         self.marked: str | None = None
         self._node: str | None = None
-        self._cache: dict[int, Strip] = {}
+        self._shown: dict[int, Strip] = {}
+        self._drawn: dict[str, tuple[Row, Strip]] = {}
         self._artist: RowLines | None = None
 
     @property
@@ -71,19 +76,28 @@ class SearchTree(LineWidget):
     def replace(self, model: Model, rows: TreeRows) -> None:
         """Show another session's state, with the cursor on the same node if it is there."""
         self.model, self.tree_rows = model, rows
-        self._artist = None
+        self.restyle()
         self.refresh_rows()
 
     def restyle(self) -> None:
+        """Draw everything anew: other colours, another width, another order."""
         self._artist = None
-        self._cache.clear()
+        self._drawn.clear()
+        self._shown.clear()
         self.refresh()
 
-    def refresh_rows(self) -> None:
-        """Take in what changed: rows come and go, visible lines are drawn again where they differ."""
+    def refresh_rows(self, changed: Collection[str] | None = None) -> None:
+        """Take in what changed: rows come and go, visible lines are drawn again where they differ.
+
+        ``changed``: the nodes whose rows may say something else, None for all of them.
+        """
+        if changed is None:
+            self._drawn.clear()
+        else:
+            for node in changed:
+                self._drawn.pop(node, None)
         rows = self.tree_rows.rows
-        if len(rows) != self.virtual_size.height:
-            self.virtual_size = Size(0, len(rows))
+        self.set_content_size(0, len(rows))
         if self._node is not None:
             place = self.tree_rows.find(self._node, self.cursor)
             if place is None:
@@ -102,16 +116,16 @@ class SearchTree(LineWidget):
         place = self.tree_rows.reveal(node)
         if place is None:
             return False
-        self.virtual_size = Size(0, len(self.tree_rows.rows))
-        self._cache.clear()
+        self.set_content_size(0, len(self.tree_rows.rows))
+        self._shown.clear()
         self._move(place, by_hand=by_hand)
         self.refresh()
         return True
 
     def strip_at(self, y: int) -> Strip:
-        strip = self._cache.get(y)
+        strip = self._shown.get(y)
         if strip is None:
-            strip = self._cache[y] = self._draw(y)
+            strip = self._shown[y] = self._draw(y)
         return strip
 
     def action_cursor(self, step: int) -> None:
@@ -170,7 +184,7 @@ class SearchTree(LineWidget):
             self.post_message(self.Opened(rows[place]))
 
     def on_resize(self) -> None:
-        self._cache.clear()
+        self.restyle()
 
     def on_focus(self) -> None:
         self._redraw(self.cursor)
@@ -180,9 +194,7 @@ class SearchTree(LineWidget):
 
     def _fold(self, row: Row, folded: bool) -> None:
         self.tree_rows.fold(row.id, folded)
-        self._cache.clear()
         self.refresh_rows()
-        self.refresh()
 
     def _move(self, place: int, by_hand: bool = True) -> None:
         rows = self.tree_rows.rows
@@ -206,28 +218,35 @@ class SearchTree(LineWidget):
             self.scroll_to(y=self.cursor - height + 1, animate=False, immediate=True)
 
     def _redraw(self, y: int) -> None:
-        self._cache.pop(y, None)
+        self._shown.pop(y, None)
         self.refresh(Region(0, y - self.scroll_offset.y, self.size.width, 1))
 
     def _refresh_changed(self) -> None:
         top, height, width = self.scroll_offset.y, self.size.height, self.size.width
-        before, self._cache = self._cache, {}
-        for y in range(height):
-            strip = self._cache[top + y] = self._draw(top + y)
-            if before.get(top + y) != strip:
-                self.refresh(Region(0, y, width, 1))
+        before, self._shown = self._shown, {}
+        if len(self._drawn) > 10 * MAX_DRAWN:
+            self._drawn.clear()
+        for y in range(top, top + height):
+            strip = self._shown[y] = self._draw(y)
+            old = before.get(y)
+            if old is not strip and old != strip:
+                self.refresh(Region(0, y - top, width, 1))
 
     def _draw(self, y: int) -> Strip:
         rows = self.tree_rows.rows
         if not 0 <= y < len(rows):
             return EMPTY
-        if self._artist is None:
-            self._artist = RowLines(self.model, self.palette, ascii_only=self.ascii_only)
+        row = rows[y]
         width = self.scrollable_content_region.width
-        strip = self._artist.draw(rows[y], width, marked=rows[y].id == self.marked)
-        if y == self.cursor:
-            palette = self.palette
-            style = palette.cursor if self.has_focus else palette.cursor_blurred
-            strip = Strip([*strip.extend_cell_length(width)]).apply_style(style)
-            # the cursor's background goes over the text's own style, its colours stay
+        known = self._drawn.get(row.id)
+        if known is not None and known[0] == row:
+            strip = known[1]
+        else:
+            if self._artist is None:
+                self._artist = RowLines(self.model, self.palette, ascii_only=self.ascii_only)
+            strip = self._artist.draw(row, width, marked=row.id == self.marked)
+            self._drawn[row.id] = (row, strip)
+        if y == self.cursor:  # the cursor's background goes under the row's own colours
+            style = self.palette.cursor if self.has_focus else self.palette.cursor_blurred
+            return Strip([*strip.extend_cell_length(width)]).apply_style(style)
         return strip
