@@ -29,21 +29,27 @@ class Journal:
 
     def post(self, event: AnyEvent) -> asyncio.Future[None]:
         """Queue an event; the future completes once it is folded. Raises SessionError from the future."""
+        return self._post((event,))[0]
+
+    async def record(self, *events: AnyEvent) -> None:
+        """Record events in one commit and wait until they are folded. Raises SessionError."""
+        await self.record_all(events)
+
+    async def record_all(self, events: Iterable[AnyEvent]) -> None:
+        for waiting in self._post(events):
+            await waiting
+
+    def _post(self, events: Iterable[AnyEvent]) -> list[asyncio.Future[None]]:
+        return [self._folding(written) for written in self.writer.append_all(events)]
+
+    def _folding(self, written: Future[Recorded]) -> asyncio.Future[None]:
         folded: asyncio.Future[None] = self._loop.create_future()
 
         def committed(done: Future[Recorded]) -> None:
             self._loop.call_soon_threadsafe(self._fold, done, folded)
 
-        self.writer.append(event).add_done_callback(committed)
+        written.add_done_callback(committed)
         return folded
-
-    async def record(self, *events: AnyEvent) -> None:
-        """Record events, committed together where they can be, and wait until they are folded. Raises SessionError."""
-        await self.record_all(events)
-
-    async def record_all(self, events: Iterable[AnyEvent]) -> None:
-        for waiting in [self.post(event) for event in events]:
-            await waiting
 
     def _fold(self, done: Future[Recorded], folded: asyncio.Future[None]) -> None:
         if (error := done.exception()) is not None:

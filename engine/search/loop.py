@@ -130,6 +130,8 @@ class Search:
             while (reason := await self._step()) is None:
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._changed.wait(), 0.5)
+            await self._end_tasks()
+            await self._give_back()
             return reason
         finally:
             await self._end_tasks()
@@ -225,7 +227,7 @@ class Search:
                 if self._state.is_pruned(variant.id):
                     lost.append(variant.id)
                 elif variant.id not in self._queue:
-                    self._queue.put(variant.id, self._priority(variant.id))
+                    self._queue.put(variant.id, self._priority(variant.id), variant.round)
         if lost:
             self._cancel(lost)
 
@@ -256,7 +258,7 @@ class Search:
         if isinstance(event, (VariantStage, LogLine, CommandHandled, BaselineMeasured, ProblemFinished)):
             return
         if isinstance(event, VariantWritten) and event.problem in self._problems:
-            self._queue.put(event.variant, self._priority(event.variant))
+            self._queue.put(event.variant, self._priority(event.variant), event.round)
         if self._state.paused:
             self._queue.hold()
         elif self.context.ending is None:
@@ -360,6 +362,11 @@ class Search:
             self._changed.set()
 
     # Tasks
+
+    async def _give_back(self) -> None:
+        """What was being judged when the search ended is queued again, for an engine that resumes it."""
+        begun = [variant.id for variant in self._state.in_flight() if variant.stage != "queued"]
+        await self.context.journal.record(*(VariantStage(variant=name, stage="queued") for name in begun))
 
     def _spawn(self, job: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run a job beside the search; its error ends the search."""

@@ -29,7 +29,7 @@ class EvaluationQueue:
         self._judge = judge
         self._width = width
         self._on_change = on_change
-        self._heap: list[tuple[Priority, int, str]] = []
+        self._heap: list[tuple[Priority, int, int, str]] = []
         self._order = itertools.count()
         self._queued: set[str] = set()
         self._running: dict[str, asyncio.Task[None]] = {}
@@ -53,12 +53,15 @@ class EvaluationQueue:
     def __contains__(self, variant: str) -> bool:
         return variant in self._queued or variant in self._running
 
-    def put(self, variant: str, priority: Priority) -> None:
-        """Queue a variant, or make one that is queued already more urgent. One that runs stays as it is."""
+    def put(self, variant: str, priority: Priority, round_number: int = 0) -> None:
+        """Queue a variant, or make one that is queued already more urgent. One that runs stays as it is.
+
+        Within a priority earlier rounds come first, so that several problems advance in step.
+        """
         if variant in self._running:
             return
         self._queued.add(variant)
-        heapq.heappush(self._heap, (priority, next(self._order), variant))
+        heapq.heappush(self._heap, (priority, round_number, next(self._order), variant))
         self._start_some()
 
     def hold(self) -> None:
@@ -95,7 +98,7 @@ class EvaluationQueue:
 
     def _start_some(self) -> None:
         while self._open and self._heap:
-            priority, _, variant = self._heap[0]
+            priority, _, _, variant = self._heap[0]
             if variant not in self._queued:  # taken out while it waited
                 heapq.heappop(self._heap)
                 continue

@@ -141,7 +141,8 @@ class Steering:
             raise Refused(f"{minutes:g} minutes: must be more than 0")
         if rounds is not None and rounds < 1:
             raise Refused(f"{rounds} rounds: must be 1 or more")
-        said = [f"{minutes:g} minutes"] * (minutes is not None) + [f"{rounds} rounds"] * (rounds is not None)
+        said = [f"{minutes:g} minutes"] if minutes is not None else []
+        said += [f"{rounds} rounds"] if rounds is not None else []
         return Outcome(
             f"the budget is {' and '.join(said)}", events=(ev.BudgetChanged(minutes=minutes, rounds=rounds),)
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def _watching(command: F) -> F:
-    """Options of every command that shows a search."""
+    """Options of every command that shows a search: the monitor on a terminal, lines and a table elsewhere."""
     command = click.option("--headless", is_flag=True, help="No monitor: progress and a table at the end.")(command)
     return click.option("--json", "as_json", is_flag=True, help="Headless, every event as a line of JSON.")(command)
 
@@ -83,7 +84,7 @@ def resume(
 @sessions_option
 @_watching
 def attach(session: str, root: Path, headless: bool, as_json: bool) -> int:
-    """Watch a running search; Ctrl-C leaves it running."""
+    """Watch a running search; leaving (q, Ctrl-C) does not stop it."""
     from engine.session import engine_liveness
 
     paths = find(root, session)
@@ -96,11 +97,13 @@ def attach(session: str, root: Path, headless: bool, as_json: bool) -> int:
 
 
 def watch(paths: SessionPaths, *, headless: bool, as_json: bool, stops_on_interrupt: bool, skip_seq: int = 0) -> int:
-    """Show a running search, in the way that was asked for; returns the exit code."""
+    """Show a running search: in the monitor on a terminal, else headless. Returns the exit code."""
+    if not headless and not as_json and sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM") != "dumb":
+        from tui.app import run_monitor
+
+        return run_monitor(paths)
     from tui.headless import follow
 
-    if not headless and not as_json:
-        click.echo("the monitor is not part of this version yet: running headless", err=True)
     return int(follow(paths, as_json=as_json, stops_on_interrupt=stops_on_interrupt, skip_seq=skip_seq))
 
 
