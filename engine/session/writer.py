@@ -16,7 +16,7 @@ import threading
 import time
 import zlib
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
@@ -37,13 +37,14 @@ _LOG_LIMIT_BYTES = 64 << 20
 
 @dataclass(slots=True)
 class _Row:
-    """An event waiting for its commit."""
+    """An event waiting for its commit. ``together``: the next row must not go into a later commit."""
 
     time: float
     event: AnyEvent
     kind: str
     json: str
     future: Future[Recorded]
+    together: bool = False
 
 
 @dataclass(slots=True)
@@ -105,16 +106,24 @@ class EventWriter:
 
         Events are committed, and their futures completed, in the order of the calls.
         """
-        future: Future[Recorded] = Future()
-        future.set_running_or_notify_cancel()  # what was handed over is written, even if nobody waits any more
-        row = _Row(time.time(), event, kind_of(event), encode(event).decode(), future)
+        return self.append_all((event,))[0]
+
+    def append_all(self, events: Iterable[AnyEvent]) -> list[Future[Recorded]]:
+        """Queue events that only make sense together: one commit holds them all, so no death comes between them."""
+        rows = [_Row(time.time(), event, kind_of(event), encode(event).decode(), Future(), True) for event in events]
+        if not rows:
+            return []
+        rows[-1].together = False
+        for row in rows:
+            row.future.set_running_or_notify_cancel()  # what was handed over is written, even if nobody waits any more
         with self._condition:
             if (refusal := self._refusal()) is not None:
-                future.set_exception(refusal)
-                return future
-            self._pending.rows.append(row)
-            self._condition.notify()
-        return future
+                for row in rows:
+                    row.future.set_exception(refusal)
+            else:
+                self._pending.rows.extend(rows)
+                self._condition.notify()
+        return [row.future for row in rows]
 
     async def record(self, event: AnyEvent) -> Recorded:
         """Append and wait for the commit. Cancelling the wait does not take the event back. Raises SessionError."""
@@ -204,8 +213,10 @@ class EventWriter:
                 return None
             batch, self._pending = self._pending, _Pending()
             if len(batch.rows) > _BATCH:
-                rows = list(batch.rows)
-                batch.rows, self._pending.rows = deque(rows[:_BATCH]), deque(rows[_BATCH:])
+                rows, cut = list(batch.rows), _BATCH
+                while cut < len(rows) and isinstance(last := rows[cut - 1], _Row) and last.together:
+                    cut += 1
+                batch.rows, self._pending.rows = deque(rows[:cut]), deque(rows[cut:])
                 self._pending.flushes, batch.flushes = batch.flushes, []
             return batch
 

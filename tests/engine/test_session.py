@@ -117,6 +117,18 @@ def test_reading_goes_on_over_many_chunks_and_can_leave_kinds_out(paths: Session
         assert reader.last_seq() == 9001
 
 
+def test_events_recorded_together_are_there_all_or_none(paths: SessionPaths, writer: EventWriter) -> None:
+    seen = set()
+    with SessionReader(paths) as reader:
+        first = reader.last_seq()
+        writer.append(LogLine(level="info", text="alone"))
+        together = writer.append_all(LogLine(level="info", text=str(n)) for n in range(9000))
+        while not together[-1].done():
+            seen.add(reader.last_seq() - first)
+        seen.add(reader.last_seq() - first)
+    assert seen <= {0, 1, 9001}
+
+
 def test_a_cancelled_wait_does_not_take_the_event_back(paths: SessionPaths, writer: EventWriter) -> None:
     async def give_up() -> None:
         waiting = asyncio.create_task(writer.record(line("paid for")))
