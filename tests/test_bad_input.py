@@ -14,7 +14,7 @@ import pytest
 
 from engine.exit_codes import ExitCode
 from engine.session import EngineLock, SessionPaths, create_session
-from tests.conftest import KernelTui, command_environment
+from tests.commandline import KernelTui, environment
 
 SOFTMAX = """\
 import torch
@@ -157,7 +157,7 @@ def test_a_second_engine_on_a_session_is_refused(session: SessionPaths) -> None:
             [sys.executable, "-m", "engine.service", str(session.directory)],
             capture_output=True,
             text=True,
-            env=command_environment(),
+            env=environment(),
             timeout=60,
         )
     finally:
@@ -193,7 +193,7 @@ def test_without_torch_it_says_how_to_install_it(
     shadow = tmp_path / "shadow"
     shadow.mkdir()
     (shadow / "sitecustomize.py").write_text(NO_TORCH)
-    path = os.pathsep.join((str(shadow), command_environment()["PYTHONPATH"]))
+    path = os.pathsep.join((str(shadow), environment()["PYTHONPATH"]))
     kernel = config.parent / "kernel.cpp"
     kernel.write_text("int nothing;\n")
     words = [config] if command == "run" else ["eval", kernel, "--problem", "softmax.py", "--device", "cpu"]
