@@ -24,7 +24,7 @@ from engine.evaluation.trials import JudgedProblem
 from engine.problem.spec import ProblemSpec
 from engine.verdict import Baseline, Timing
 
-_LEAST, _MOST, _BUDGET_S, _WARM_UP = 5, 50, 1.0, 2
+_LEAST, _MOST, _BUDGET_S, _WARM_UP = 7, 50, 0.5, 2
 
 
 def _repeat(device: JudgeDevice, call: Callable[[int], object]) -> Timing:

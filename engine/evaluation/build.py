@@ -92,10 +92,13 @@ def command_line(form: Form, compiler: str, arch: str, source: Path, library: Pa
     return [compiler, *flags, str(source), "-o", str(library)]
 
 
-async def build(source: str, form: Form, header: str, arch: str, directory: Path) -> tuple[Path | None, BuildReport]:
+async def build(
+    source: str, form: Form, header: str, arch: str, directory: Path, defines: str = "launch"
+) -> tuple[Path | None, BuildReport]:
     """Compile ``source`` with ``header`` in front; the library (None if it failed) and what the compiler said.
 
-    ``directory`` is the cache; each kernel has a directory of its own below it. Cancelling kills the compiler.
+    ``directory`` is the cache; each kernel has a directory of its own below it. ``defines``: the function with C
+    linkage without which the build counts as failed. Cancelling kills the compiler.
     Raises ``NoCompiler``, and ``OSError`` when the cache cannot be written.
     """
     compiler = compiler_of(form)
@@ -111,7 +114,7 @@ async def build(source: str, form: Form, header: str, arch: str, directory: Path
     directory.mkdir(parents=True, exist_ok=True)
     work = Path(tempfile.mkdtemp(prefix="build-", dir=directory))
     try:
-        report = await _compile(source, form, header, arch, compiler, work)
+        report = await _compile(source, form, header, arch, compiler, work, defines)
         if not report.ok:
             return None, report
         (work / "report.json").write_bytes(msgspec.json.encode(report))
@@ -122,7 +125,9 @@ async def build(source: str, form: Form, header: str, arch: str, directory: Path
         shutil.rmtree(work, ignore_errors=True)
 
 
-async def _compile(source: str, form: Form, header: str, arch: str, compiler: str, work: Path) -> BuildReport:
+async def _compile(
+    source: str, form: Form, header: str, arch: str, compiler: str, work: Path, defines: str
+) -> BuildReport:
     file, library = work / f"kernel.{form}", work / "kernel.so"
     file.write_text(source, errors="surrogateescape")
     includes = [work / "problem.h"]
@@ -136,9 +141,9 @@ async def _compile(source: str, form: Form, header: str, arch: str, compiler: st
     seconds = time.monotonic() - start
     shown = " ".join(Path(part).name if part.startswith(str(work)) else part for part in command)
     log = log.replace(str(work) + "/", "")
-    if code == 0 and not await _defines_launch(library):
-        signature = next((line for line in header.splitlines() if " launch(" in line), "launch")
-        log = f'no function "launch" with C linkage is defined; expected: {signature.strip()}\n{log}'
+    if code == 0 and not await _defines(library, defines):
+        signature = next((line for line in header.splitlines() if f" {defines}(" in line), defines)
+        log = f'no function "{defines}" with C linkage is defined; expected: {signature.strip()}\n{log}'
         code = 1
     return BuildReport(code == 0, seconds, shown, False, _trim(log), *_resources(log))
 
@@ -169,12 +174,12 @@ async def _run(command: list[str], work: Path) -> tuple[int, str]:
     return process.returncode or 0, output.decode(errors="replace")
 
 
-async def _defines_launch(library: Path) -> bool:
+async def _defines(library: Path, function: str) -> bool:
     process = await asyncio.create_subprocess_exec(
         "nm", "-D", "--defined-only", str(library), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL
     )
     output, _ = await process.communicate()
-    return any(line.split()[-1:] == [b"launch"] for line in output.splitlines())
+    return any(line.split()[-1:] == [function.encode()] for line in output.splitlines())
 
 
 def _resources(log: str) -> tuple[int | None, int | None, int | None]:

@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 import torch
 
-from engine.evaluation import heat, judging, messages, roofline
+from engine.evaluation import heat, judging, messages, native, roofline
 from engine.evaluation.baseline import time_eager
 from engine.evaluation.device import JudgeDevice
 from engine.evaluation.locks import alone
@@ -41,6 +41,8 @@ class Judge:
         self._buffer = b""
         self._cancelled = False
         self._device = JudgeDevice(settings.kind, settings.threads)
+        if settings.kind == "cpu":
+            native.prepare()
         self._peaks = (settings.bandwidth_gbs, settings.peak_gflops)
         self._specs: dict[str, messages.OpenProblem] = {}
         self._opened: OrderedDict[str, _Opened] = OrderedDict()

@@ -13,9 +13,9 @@ import torch
 from engine.evaluation.device import JudgeDevice
 from engine.problem.spec import ProblemSpec
 
-_LARGE_COPY_BYTES = {"cpu": 256 << 20, "cuda": 2 << 30}
-_MATRIX = {"cpu": 1536, "cuda": 8192}
-_REPEATS = 7
+_LARGE_COPY_BYTES = {"cpu": 64 << 20, "cuda": 2 << 30}
+_MATRIX = {"cpu": 1024, "cuda": 8192}
+_REPEATS = 5
 
 
 def copy_bandwidth_gbs(device: JudgeDevice, nbytes: int) -> float:
