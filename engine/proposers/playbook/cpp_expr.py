@@ -117,6 +117,8 @@ def _expression(value: Value, args: list[tuple[str, int]], wide: bool) -> tuple[
         return text, _UNARY if text.startswith("-") else _ATOM
     if op in _INFIX and op in BINARY_OPS | COMPARE_OPS | LOGIC_OPS:
         sign, level = _INFIX[op]
+        if op in LOGIC_OPS:
+            return f"{_grouped(args[0], _UNARY)} {sign} {_grouped(args[1], _UNARY)}", level
         left = _grouped(args[0], level)
         right = _grouped(args[1], level + 1)
         return f"{left} {sign} {right}", level

@@ -37,7 +37,7 @@ class CppPointwise(Template):
         if now.lanes == 1 and chain.numel >= 8:
             found.append(cpp_moves.vectorise(" and ".join(sorted(ops & POLYNOMIAL)), {}))
         if not now.parallel and device.cores > 1 and chain.numel > _BLOCKS[0]:
-            found.append(_share_elements(device.cores))
+            found.append(_share_elements(device.cores, now.lanes > 1))
         if now.parallel and now.schedule == "static":
             found.append(cpp_moves.dynamic_schedule("blocks of elements", {}, ("schedule", "block")))
         if now.divide == "divide" and pointwise_reciprocals(chain) != chain:
@@ -93,7 +93,7 @@ def _vector_moves(now: PointwiseOptions, ops: set[str]) -> list[Move]:
     return found
 
 
-def _share_elements(cores: int) -> Move:
+def _share_elements(cores: int, vectors: bool) -> Move:
     return Move(
         "share_elements",
         "parallelism",
@@ -101,6 +101,6 @@ def _share_elements(cores: int) -> Move:
         "blocks and share those out over OpenMP threads. Expected: nearly one time faster per core until memory is the "
         "limit.",
         {"parallel": True},
-        ("schedule", "block"),
+        ("schedule", "block") if vectors else (),
         gain=1.0 + 0.8 * (cores - 1),
     )

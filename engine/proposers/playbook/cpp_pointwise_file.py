@@ -7,7 +7,7 @@ from engine.proposers.playbook import cpp_math
 from engine.proposers.playbook.cpp_access import GATHER, Loaded, flat_element
 from engine.proposers.playbook.cpp_expr import Namer, render
 from engine.proposers.playbook.cpp_options import PointwiseOptions
-from engine.proposers.playbook.cpp_text import SPREAD, STORE, banner, indent, omp_for, stream
+from engine.proposers.playbook.cpp_text import SPREAD, STORE, banner, function, indent, omp_for, stream
 from engine.proposers.playbook.ir import PointwiseProgram, needed
 from engine.proposers.playbook.signature import launch_signature
 
@@ -79,17 +79,11 @@ def _chain(
     ahead = (
         [f"__builtin_prefetch({name} + i + kPrefetch);" for name in dict.fromkeys(whole)] if options.prefetch else []
     )
-    parameters = ", ".join(f"{'' if name in stored else 'const '}float* {name}" for name in names)
-    return [
-        "// Elements [begin, end) of the chain.",
-        f"inline void chain({parameters}, long long begin, long long end) {{",
-        *indent(
-            _wide_loop(statements, ahead, options.unroll, program.numel % options.lanes != 0)
-            if wide
-            else _plain_loop(statements, ahead)
-        ),
-        "}",
-    ]
+    parameters = [("float*" if name in stored else "const float*", name) for name in names]
+    parameters += [("long long", "begin"), ("long long", "end")]
+    tail = program.numel % options.lanes != 0
+    loop = _wide_loop(statements, ahead, options.unroll, tail) if wide else _plain_loop(statements, ahead)
+    return function("Elements [begin, end) of the chain.", "void", "chain", parameters, loop)
 
 
 def _varies(program: PointwiseProgram, value: int) -> bool:

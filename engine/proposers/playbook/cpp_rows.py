@@ -187,7 +187,7 @@ def _parallel_moves(program: RowProgram, now: RowOptions, device: DeviceFact) ->
                 f"One core works and {cores - 1} {'waits' if cores == 2 else 'wait'}. Rows are independent: share them "
                 "out over OpenMP threads. Expected: nearly one time faster per core until memory is the limit.",
                 {"parallel": "rows"},
-                ("schedule", "chunk"),
+                ("schedule", "chunk") if now.lanes > 1 else (),
                 gain=1.0 + 0.8 * (min(cores, program.rows) - 1),
             )
         )

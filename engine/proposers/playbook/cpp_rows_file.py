@@ -62,7 +62,7 @@ def constants(code: RowCode, functions: list[str]) -> list[str]:
     if "kUnroll" in body:
         lines.append(f"constexpr int kUnroll = {options.unroll};")
     if "kBlock" in body:
-        lines.append(f"constexpr long long kBlock = {options.block};  // columns whose sums stay in fp32")
+        lines.append(f"constexpr long long kBlock = {options.block};  // columns per block")
     if "kPrefetch" in body:
         lines.append(f"constexpr long long kPrefetch = {options.prefetch};  // elements ahead of the loads")
     if code.columns:

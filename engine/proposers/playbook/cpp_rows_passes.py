@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from engine.proposers.playbook.cpp_expr import Namer, render
 from engine.proposers.playbook.cpp_rows_code import IDENTITY, LOCALS, RowCode
-from engine.proposers.playbook.cpp_text import indent
+from engine.proposers.playbook.cpp_text import function, indent
 
-RANGE = "[[maybe_unused]] long long r, long long begin, long long end"
-ROW = "[[maybe_unused]] const Row& row"
+Parameters = list[tuple[str, str]]
+RANGE: Parameters = [("long long", "r"), ("long long", "begin"), ("long long", "end")]
+ROW: Parameters = [("const Row&", "row")]
 
 
 def pass_function(code: RowCode, number: int, group: tuple[int, ...]) -> list[str]:
@@ -26,7 +27,7 @@ def pass_function(code: RowCode, number: int, group: tuple[int, ...]) -> list[st
     accumulators = [(name, op) for name, op, _ in names]
     prefetch = code.prefetch(roots, number == 1)
     part = code.has_part(group)
-    if code.wide and any(op == "sum" for _, op in accumulators):
+    if code.wide and code.program.cols > code.options.block and any(op == "sum" for _, op in accumulators):
         lines = [f"{'double' if op == 'sum' else 'float'} {name}_all = {IDENTITY[op].replace('0.0f', '0.0')};"
                  for name, op in accumulators]  # fmt: skip
         inner = code.loop(body, accumulators=accumulators, prefetch=prefetch, unroll=1, start="b", stop="stop")
@@ -43,16 +44,10 @@ def pass_function(code: RowCode, number: int, group: tuple[int, ...]) -> list[st
         lines += [f"row.{code.fields[k]} = static_cast<float>({text});" if op == "sum" else
                   f"row.{code.fields[k]} = {text};"
                   for k, (_, op), text in zip(group, accumulators, results, strict=True)]  # fmt: skip
-    declared = declare(code.parameters(roots, kept=keep))
     what = ", ".join(f"{code.fields[k]} ({reductions[k].op})" for k in group)
-    result = f"Part{number}" if part else "void"
-    row = ROW if part else "Row& row"
-    return [
-        f"// Pass {number} over columns [begin, end) of row r: {what}.",
-        f"inline {result} pass{number}({declared}, {RANGE}, {row}) {{",
-        *indent(before + lines),
-        "}",
-    ]
+    parameters = [*code.parameters(roots, kept=keep), *RANGE, *(ROW if part else [("Row&", "row")])]
+    comment = f"Pass {number} over columns [begin, end) of row r: {what}."
+    return function(comment, f"Part{number}" if part else "void", f"pass{number}", parameters, [*before, *lines])
 
 
 def fused_pass(code: RowCode, number: int, group: tuple[int, ...]) -> list[str]:
@@ -93,14 +88,14 @@ def fused_pass(code: RowCode, number: int, group: tuple[int, ...]) -> list[str]:
                 "part.mean = mean + rest / part.count;",
                 "part.squares = squares - rest * rest / part.count;"]  # fmt: skip
     inner += ["{", *indent(two), "}", "merge(all, part);"]
-    declared = declare(code.parameters(roots))
     what = "running maximum and sum" if softmax else "moments"
-    return [
-        f"// Pass {number} over columns [begin, end) of row r: {what}, block by block in the cache.",
-        f"inline Part{number} pass{number}({declared}, {RANGE}, {ROW}) {{",
-        *indent([*before, f"Part{number} all;", *code.blocks(inner), "return all;"]),
-        "}",
-    ]
+    return function(
+        f"Pass {number} over columns [begin, end) of row r: {what}, block by block in the cache.",
+        f"Part{number}",
+        f"pass{number}",
+        [*code.parameters(roots), *RANGE, *ROW],
+        [*before, f"Part{number} all;", *code.blocks(inner), "return all;"],
+    )
 
 
 def part_struct(code: RowCode, number: int, group: tuple[int, ...]) -> list[str]:
@@ -182,20 +177,11 @@ def finish_function(code: RowCode) -> list[str]:
         lines = ["// Backwards: the end of the row is what the caches still hold.",
                  "for (long long b = begin + (end - begin - 1) / kBlock * kBlock; b >= begin; b -= kBlock) {",
                  *indent(["const long long stop = b + kBlock < end ? b + kBlock : end;", *lines]), "}"]  # fmt: skip
-    declared = declare(finish_parameters(code))
-    return [
-        "// Writes columns [begin, end) of row r.",
-        f"inline void finish({declared}, {RANGE}, {ROW}) {{",
-        *indent(before + lines),
-        "}",
-    ]
+    parameters = [*finish_parameters(code), *RANGE, *ROW]
+    return function("Writes columns [begin, end) of row r.", "void", "finish", parameters, [*before, *lines])
 
 
-def declare(parameters: list[tuple[str, str]]) -> str:
-    return ", ".join(f"{type_} {name}" for type_, name in parameters)
-
-
-def finish_parameters(code: RowCode) -> list[tuple[str, str]]:
+def finish_parameters(code: RowCode) -> Parameters:
     """Tensors that ``finish`` needs; a kept value comes last."""
     stores = code.program.element_stores
     given = () if code.kept is None else (code.kept,)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+import textwrap
+from collections.abc import Iterable, Sequence
 
 from engine.proposers.playbook.cpp_math import NEED_NO_ERRNO
 
+_WIDTH = 100
 STORE = """\
 [[gnu::always_inline]] inline void store(float* p, float value) { *p = value; }
 [[gnu::always_inline]] inline void store(float* p, vec value) { *reinterpret_cast<vec_unaligned*>(p) = value; }
@@ -55,6 +58,19 @@ def banner(title: str, ops: Iterable[str]) -> list[str]:
     if NEED_NO_ERRNO & set(ops):
         lines += ['#pragma GCC optimize("no-math-errno", "no-trapping-math")  // lets sqrt and floor be vectorised', ""]
     return lines
+
+
+def function(comment: str, result: str, name: str, parameters: Sequence[tuple[str, str]], body: list[str]) -> list[str]:
+    """A function with ``comment`` above it; parameters that ``body`` does not mention stay unnamed (no warning)."""
+    words = set(re.findall(r"\w+", "\n".join(body)))
+    texts = [f"{type_} {name}" if name in words else f"{type_} /*{name}*/" for type_, name in parameters]
+    lines = [f"inline {result} {name}({', '.join(texts)}) {{"]
+    if len(lines[0]) > _WIDTH:
+        joined = textwrap.wrap(", ".join(text.replace(" ", "\0") for text in texts), _WIDTH - 6)
+        lines = [f"inline {result} {name}(", *(f"    {line}" for line in joined)]
+        lines = [line.replace("\0", " ") for line in lines]
+        lines[-1] += ") {"
+    return [f"// {comment}", *lines, *indent(body), "}"]
 
 
 def omp_for(schedule: str, chunk: int) -> str:

@@ -15,6 +15,8 @@ COMBINED = "+"
 _MEMORY_BOUND = 0.5
 """Share of the floor from which memory is taken for the limit."""
 _COMPUTE_BOUND = 0.2
+_TRUST = 2.0
+"""What a measurement elsewhere weighs against the catalogue's guess."""
 _JITTER = 0.02
 """Seeds differ in the order of moves that are about equally good."""
 
@@ -96,7 +98,7 @@ def _profit(move: Move, history: Sequence[TriedIdea], floor_share: float | None)
     ]
     failed = len([idea for idea in history if idea.data.get("move") == move.name and idea.speedup is None])
     guess = 1.0 + (move.gain - 1.0) * _relevance(move, floor_share)
-    return (guess + sum(seen)) / (1.0 + len(seen) + 0.5 * failed)
+    return (guess + _TRUST * sum(seen)) / (1.0 + _TRUST * len(seen) + 0.5 * failed)
 
 
 def _relevance(move: Move, floor_share: float | None) -> float:

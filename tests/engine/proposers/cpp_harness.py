@@ -16,19 +16,10 @@ from engine.problem.header import derive_header
 from engine.problem.inspect import inspect_file
 from engine.problem.spec import ProblemSpec
 
-FLAGS = [
-    "-std=c++17",
-    "-O2",
-    "-march=native",
-    "-ffp-contract=fast",
-    "-fopenmp",
-    "-shared",
-    "-fPIC",
-    "-Wall",
-    "-Wextra",
-    "-Werror",
-]
+STANDARD = ["-std=c++17", "-march=native", "-ffp-contract=fast", "-fopenmp", "-shared", "-fPIC"]
+WARNINGS = ["-Wall", "-Wextra", "-Werror"]
 ALIGNMENT = 256
+TOLERANCE = 2e-5
 GUARD = 64  # floats around every buffer
 
 
@@ -76,14 +67,14 @@ def make_problem(folder: Path, forward: str, shapes: dict[str, tuple[int, ...]],
     return Problem(spec, inputs, [weight.detach() for weight in ordered], model)
 
 
-def build(folder: Path, spec: ProblemSpec, source: str, *, flags: list[str] | None = None) -> Path:
+def build(folder: Path, spec: ProblemSpec, source: str, *, optimise: str = "-O3") -> Path:
     """The shared library of ``source``; a warning is an error."""
     # dlopen knows a library by its path: each build gets a new one.
     folder = Path(tempfile.mkdtemp(dir=folder))
     header, kernel, library = folder / "problem.h", folder / "kernel.cpp", folder / "kernel.so"
     header.write_text(derive_header(spec, "cpp"))
     kernel.write_text(source)
-    command = ["g++", *(flags or FLAGS), "-include", str(header), str(kernel), "-o", str(library)]
+    command = ["g++", optimise, *STANDARD, *WARNINGS, "-include", str(header), str(kernel), "-o", str(library)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, f"{done.stderr}\n{source}"
     return library
@@ -117,11 +108,11 @@ def expected(problem: Problem) -> list[np.ndarray]:
     return [one.numpy() for one in (result if isinstance(result, (tuple, list)) else [result])]
 
 
-def check(problem: Problem, folder: Path, source: str, *, rtol: float = 2e-5, atol: float = 2e-5) -> None:
+def check(problem: Problem, folder: Path, source: str, *, optimise: str = "-O3") -> None:
     """Asserts that ``source`` builds without a warning and computes the reference."""
-    found = run(problem, build(folder, problem.spec, source))
+    found = run(problem, build(folder, problem.spec, source, optimise=optimise))
     for output, wanted in zip(found, expected(problem), strict=True):
-        np.testing.assert_allclose(output, wanted, rtol=rtol, atol=atol, err_msg=source)
+        np.testing.assert_allclose(output, wanted, rtol=TOLERANCE, atol=TOLERANCE, err_msg=source)
 
 
 def _aligned(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

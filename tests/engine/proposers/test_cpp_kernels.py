@@ -1,0 +1,164 @@
+"""Emitted C++ kernels, built by the real compiler without a warning, compute the reference on any shape."""
+
+from __future__ import annotations
+
+import random
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from engine.events import DeviceFact
+from engine.proposers.playbook.families import FAMILIES
+from engine.proposers.playbook.ir import Program
+from engine.proposers.playbook.moves import all_moves, apply
+from engine.proposers.playbook.template import Recipe, Template
+from tests.engine.proposers.cpp_harness import Problem, build, check, expected, make_problem, run
+
+CPU = DeviceFact(id="cpu", kind="cpu", name="cpu", arch="native", memory_bytes=1 << 33, cores=2)
+LAYER_NORM = "self.n = nn.LayerNorm(x_shape)"
+
+ROWS = {
+    "softmax": "return torch.softmax(x, -1)",
+    "log_softmax": "return F.log_softmax(x, dim=-1)",
+    "layernorm": "return F.layer_norm(x, x.shape[-1:])",
+    "rmsnorm": "return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6)",
+    "sum": "return x.sum(dim=-1)",
+    "amax": "return x / (x.abs().amax(dim=-1, keepdim=True) + 1)",
+    "standardised": "return (x - x.mean(-1, keepdim=True)) / (x.std(-1, keepdim=True) + 0.1)",
+    "normalised": "return F.normalize(x, dim=-1)",
+    "logsumexp": "return torch.logsumexp(x, dim=-1)",
+    "gated": "return torch.sigmoid(x) * torch.softmax(x * 2, dim=-1) + x.amin(-1, keepdim=True)",
+}
+CHAINS = {
+    "gelu_written_out": "return 0.5 * x * (1 + torch.tanh(0.797884 * (x + 0.044715 * torch.pow(x, 3.0))))",
+    "gelu": "return F.gelu(x) + F.gelu(x, approximate='tanh')",
+    "swiglu": "return F.silu(x) * (x + 1)",
+    "relus": "return F.relu(x) + F.leaky_relu(x, 0.1) + F.hardtanh(x) + F.hardswish(x) + F.relu6(x * 4)",
+    "exponentials": "return F.elu(x) + F.selu(x) + F.softplus(x) + F.mish(x) + F.logsigmoid(x)",
+    "roots": "return torch.sqrt(x.abs()) + torch.rsqrt(x * x + 1) + 1 / (x.abs() + 1) + torch.log(x.abs() + 0.1)",
+    "masks": "return torch.where((x > 0) & (x < 1), x, x * x) + (x > 0.5) * x + x.masked_fill(x < 0, 2.0)",
+    "rounded": "return torch.floor(x * 3) + torch.round(x * 2) + torch.trunc(x) + torch.sign(x) + x.clamp(-1, 1)",
+    "divided": "return x / 3 + torch.sin(x) / 7 + torch.erf(x)",
+    "scalars": "return torch.maximum(x, -x) + x.abs().pow(1.5) + 2 ** x + torch.expm1(x) + torch.atan2(x, x + 4)",
+}
+
+
+def known(problem: Problem) -> tuple[Template, Program]:
+    for family in FAMILIES:
+        program = family.recognise(problem.spec)
+        if program is not None:
+            return next(one for one in family.templates if one.language == "cpp"), program
+    raise AssertionError("no family")
+
+
+def wander(template: Template, program: Program, problem: Problem, seed: int) -> Recipe:
+    """A recipe that a search could reach: some moves from a first kernel, then some settings of all knobs."""
+    rng = random.Random(seed)
+    recipe = rng.choice(template.first(program, problem.spec, CPU)).recipe
+    for _ in range(rng.randrange(8)):
+        moves = template.moves(program, recipe, CPU)
+        if moves:
+            recipe = apply(recipe, rng.choice(moves))
+    knobs = template.knobs(program, recipe, CPU)
+    return recipe.with_({knob: rng.choice(values) for knob, values in knobs.items() if knob in recipe.opened})
+
+
+shapes = st.one_of(
+    st.tuples(st.integers(1, 400)),
+    st.tuples(st.integers(1, 40), st.integers(1, 300)),
+    st.tuples(st.integers(1, 6), st.integers(1, 6), st.integers(1, 70)),
+    st.tuples(st.integers(1, 3), st.integers(1, 3), st.integers(1, 4), st.integers(2, 40)),
+)
+
+
+@pytest.mark.parametrize("forward", [*ROWS.values(), *CHAINS.values()], ids=[*ROWS, *CHAINS])
+def test_whatever_a_search_reaches_is_right(forward: str) -> None:
+    @settings(max_examples=3, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+    @given(shape=shapes, seed=st.integers(0, 2**16))
+    def search(shape: tuple[int, ...], seed: int) -> None:
+        if forward == ROWS["standardised"] and shape[-1] < 2:
+            shape = (*shape[:-1], 2)
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            problem = make_problem(folder, forward, {"x": shape})
+            template, program = known(problem)
+            recipe = wander(template, program, problem, seed)
+            check(problem, folder, template.emit(program, recipe, problem.spec), optimise="-O1")
+
+    search()
+
+
+AFFINE = ("return self.n(x)", {"x": (3, 7, 4999)}, "self.n = nn.LayerNorm((7, 4999))")
+LONG = ("return torch.softmax(x, -1)", {"x": (3, 40000)}, "")
+TALL = ("return torch.softmax(x, -1)", {"x": (65, 336)}, "")
+CHAIN = ("return F.silu(x / 3) * y", {"x": (5, 3333), "y": (3333,)}, "")
+
+
+@pytest.mark.parametrize("case", [AFFINE, LONG, TALL, CHAIN], ids=["affine", "long", "tall", "chain"])
+def test_every_move_and_every_setting_of_every_knob(
+    tmp_path: Path, case: tuple[str, dict[str, tuple[int, ...]], str]
+) -> None:
+    problem = make_problem(tmp_path, *case)
+    template, program = known(problem)
+    firsts = [first.recipe for first in template.first(program, problem.spec, CPU)]
+    sources = {template.emit(program, recipe, problem.spec) for recipe in firsts}
+    recipe, wanted = firsts[-1], {move.name for move in all_moves(template, program, firsts, CPU)}
+    while move := next((one for one in template.moves(program, recipe, CPU) if one.name in wanted), None):
+        wanted.remove(move.name)
+        recipe = apply(recipe, move)
+        sources.add(template.emit(program, recipe, problem.spec))
+        if move.name in ("narrower_vectors", "share_columns"):
+            knobs = template.knobs(program, recipe, CPU)
+            for place in range(max(len(values) for values in knobs.values())):
+                setting = recipe.with_({knob: values[place % len(values)] for knob, values in knobs.items()})
+                sources.add(template.emit(program, setting, problem.spec))
+    assert wanted <= {"row_at_a_time", "row_buffer", "dynamic_schedule", "share_rows", "backward_output"}
+    for source in sources:
+        check(problem, tmp_path, source, optimise="-O1")
+
+
+def test_channels_and_rows_of_other_shapes_are_broadcast(tmp_path: Path) -> None:
+    cases: list[tuple[str, dict[str, tuple[int, ...]], str]] = [
+        ("return F.relu(x + b)", {"x": (2, 6, 5, 16), "b": (6, 1, 1)}, ""),
+        ("return F.relu(x + b) * s", {"x": (2, 6, 5, 3), "b": (6, 1, 1), "s": (1,)}, ""),
+        ("return self.n(x)", {"x": (2, 6, 5, 16)}, "self.n = nn.GroupNorm(3, 6)"),
+        ("return self.n(x)", {"x": (2, 6, 5, 3)}, "self.n = nn.GroupNorm(3, 6)"),
+        ("return torch.softmax(x * t + b, -1)", {"x": (4, 3, 33), "t": (4, 1, 1), "b": (3, 33)}, ""),
+        ("return x - x.mean(-1, keepdim=True), x.mean(-1)", {"x": (4, 3, 33)}, ""),
+    ]
+    for place, (forward, shape, init) in enumerate(cases):
+        problem = make_problem(tmp_path, forward, shape, init)
+        template, program = known(problem)
+        for seed in (2 * place, 2 * place + 1):
+            recipe = wander(template, program, problem, seed)
+            check(problem, tmp_path, template.emit(program, recipe, problem.spec))
+
+
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("lanes", [1, 16])
+def test_layernorm_far_from_zero_keeps_its_digits(tmp_path: Path, lanes: int, fused: bool) -> None:
+    problem = make_problem(tmp_path, "return F.layer_norm(x, x.shape[-1:])", {"x": (3, 20000)})
+    for x in problem.inputs:
+        x.mul_(0.1).add_(1000.0)
+    template, program = known(problem)
+    recipe = template.first(program, problem.spec, CPU)[-1].recipe
+    math = "libm" if lanes == 1 else "polynomial"
+    recipe = recipe.with_({"lanes": lanes, "math": math, "fused": fused, "block": 512})
+    check(problem, tmp_path, template.emit(program, recipe, problem.spec))
+
+
+@pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan, 1e30, -1e30])
+def test_extreme_inputs_give_what_pytorch_gives(tmp_path: Path, value: float) -> None:
+    for forward in (ROWS["softmax"], CHAINS["swiglu"], CHAINS["relus"]):
+        problem = make_problem(tmp_path, forward, {"x": (4, 70)})
+        problem.inputs[0][1, 3] = value
+        problem.inputs[0][2, 69] = value
+        template, program = known(problem)
+        recipe = template.first(program, problem.spec, CPU)[-1].recipe.with_({"lanes": 16, "math": "polynomial"})
+        (found,) = run(problem, build(tmp_path, problem.spec, template.emit(program, recipe, problem.spec)))
+        (wanted,) = expected(problem)
+        np.testing.assert_allclose(found, wanted.astype(np.float32), rtol=2e-5, atol=2e-5)

@@ -1,0 +1,196 @@
+"""The CUDA templates: what they emit, that nvcc takes it for sm_80 and sm_90a, and on a GPU what it computes."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import shutil
+import subprocess
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+import torch
+
+from engine.events import DeviceFact
+from engine.problem.header import derive_header
+from engine.problem.spec import ProblemSpec
+from engine.proposers.playbook.analyse import analyse
+from engine.proposers.playbook.cuda_pointwise import CudaPointwise
+from engine.proposers.playbook.cuda_rows import resolve
+from engine.proposers.playbook.cuda_rows_template import CudaRows
+from engine.proposers.playbook.ir import RowProgram
+from engine.proposers.playbook.template import Choices, Recipe, Template
+from tests.engine.proposers.cpp_harness import Problem, make_problem
+
+H200 = DeviceFact("gpu", "cuda", "NVIDIA H200", "sm_90a", 141 << 30, 132)
+A100 = DeviceFact("gpu", "cuda", "NVIDIA A100", "sm_80", 80 << 30, 108)
+Shapes = dict[str, tuple[int, ...]]
+PROBLEMS: dict[str, tuple[str, Shapes, str]] = {
+    "softmax": ("return torch.softmax(x, 1)", {"x": (37, 5004)}, ""),
+    "softmax_odd": ("return torch.softmax(x, 1)", {"x": (5, 33)}, ""),
+    "softmax_long": ("return torch.softmax(x, 1)", {"x": (4096, 65536)}, ""),
+    "log_softmax": ("return torch.log_softmax(x, 1)", {"x": (9, 2050)}, ""),
+    "layernorm": ("return self.ln(1000 + x)", {"x": (3, 20, 1002)}, "self.ln = nn.LayerNorm((20, 1002))"),
+    "layernorm_huge": ("return self.ln(x)", {"x": (16, 64, 256, 256)}, "self.ln = nn.LayerNorm((64, 256, 256))"),
+    "add_layernorm": ("return F.gelu(self.ln(x + y))", {"x": (4, 40004), "y": (4, 40004)}, "self.ln = nn.LayerNorm(40004)"),
+    "logsumexp": ("return torch.logsumexp(x, 1)", {"x": (50, 1000)}, ""),
+    "several": ("return x - x.amax(1, keepdim=True), x.sum(1), x.amin(1)", {"x": (31, 2052)}, ""),
+    "gelu": ("return F.gelu(x, approximate='tanh')", {"x": (1003,)}, ""),
+    "bias": ("return torch.sigmoid(x + self.b)", {"x": (4, 6, 10, 10)}, "self.b = nn.Parameter(torch.randn(6, 1, 1))"),
+}  # fmt: skip
+WIDE: Choices = {"width": 4, "fused": True, "merge": "shuffle", "math": "fast", "read": "stream", "store": "stream"}
+STRUCTURES: dict[str, Choices] = {
+    "plain": {},
+    "loop": {**WIDE, "unroll": 4},
+    "warp": {**WIDE, "structure": "registers", "cluster": 0},
+    "registers": {**WIDE, "structure": "registers", "threads": 512},
+    "split": {**WIDE, "structure": "split", "unroll": 2, "rows_per_block": 3, "span_kb": 16},
+    "cluster": {**WIDE, "structure": "registers", "cluster": 4, "threads": 128},
+    "ring": {**WIDE, "structure": "ring", "cluster": 2, "slot_kb": 2},
+    "grid_ring": {**WIDE, "structure": "ring", "cluster": 0, "slot_kb": 4, "keep": 1},
+}
+COMPILED = [
+    ("softmax_odd", "plain", A100),
+    ("add_layernorm", "loop", A100),
+    ("several", "warp", A100),
+    ("layernorm", "registers", A100),
+    ("layernorm", "split", A100),
+    ("gelu", "plain", A100),
+    ("softmax", "cluster", H200),
+    ("softmax_long", "ring", H200),
+    ("layernorm_huge", "grid_ring", H200),
+    ("bias", "loop", H200),
+]
+
+
+@cache
+def problem(name: str) -> Problem:
+    forward, shapes, init = PROBLEMS[name]
+    small = name not in ("softmax_long", "layernorm_huge")
+    with TemporaryDirectory() as folder:
+        if small:
+            return make_problem(Path(folder), forward, shapes, init)
+        return Problem(_spec_only(Path(folder), forward, shapes, init), [], [], torch.nn.Module())
+
+
+def _spec_only(folder: Path, forward: str, shapes: Shapes, init: str) -> ProblemSpec:
+    """A problem too large to run here: inspected, never built."""
+    from engine.problem.inspect import inspect_file
+
+    shape = next(iter(shapes.values()))
+    (folder / "big.py").write_text(
+        "import torch\nfrom torch import nn\nclass Model(nn.Module):\n    def __init__(self):\n"
+        f"        super().__init__()\n        {init or 'pass'}\n    def forward(self, x):\n        {forward}\n"
+        f"def get_inputs():\n    return [torch.randn({shape!r})]\ndef get_init_inputs():\n    return []\n"
+    )
+    return inspect_file(folder / "big.py", "big")
+
+
+def source_of(name: str, structure: str, device: DeviceFact) -> str:
+    spec = problem(name).spec
+    program = analyse(spec)
+    template: Template = CudaRows() if isinstance(program, RowProgram) else CudaPointwise()
+    plain = template.first(program, spec, device)[0].recipe
+    known = {key: value for key, value in STRUCTURES[structure].items() if key in plain.choices}
+    return template.emit(program, Recipe(template.name, {**plain.choices, **known}), spec)
+
+
+def compile_cuda(folder: Path, name: str, source: str, arch: str) -> Path:
+    """A shared library; warnings of the compiler are errors."""
+    (folder / "problem.h").write_text(derive_header(problem(name).spec, "cu"))
+    (folder / "kernel.cu").write_text(source)
+    target = f"arch=compute_{arch.removeprefix('sm_')},code={arch}"
+    command = ["nvcc", "-O3", "-std=c++17", "-shared", "-Xcompiler", "-fPIC", "-Werror", "all-warnings"]
+    command += ["-gencode", target, "-include", str(folder / "problem.h"), str(folder / "kernel.cu")]
+    done = subprocess.run([*command, "-o", str(folder / "kernel.so")], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder / "kernel.so"
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not installed")
+@pytest.mark.parametrize(("name", "structure", "device"), COMPILED, ids=lambda value: getattr(value, "arch", value))
+def test_nvcc_takes_every_structure(tmp_path: Path, name: str, structure: str, device: DeviceFact) -> None:
+    library = compile_cuda(tmp_path, name, source_of(name, structure, device), device.arch)
+    assert library.stat().st_size > 0
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_equal_choices_give_equal_sources(name: str) -> None:
+    for structure in STRUCTURES:
+        source = source_of(name, structure, H200)
+        assert source == source_of(name, structure, H200)
+        assert source.count('extern "C" int launch(') == 1
+
+
+def test_structures_for_hopper_become_plainer_ones_on_older_devices() -> None:
+    for structure in ("cluster", "ring", "grid_ring"):
+        source = source_of("softmax", structure, A100)
+        assert "cluster_dims" not in source and "cp.async.bulk" not in source
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted"), [("softmax_long", "ring"), ("layernorm_huge", "split"), ("softmax", "registers")]
+)
+def test_the_largest_expected_gains_lead_to_a_good_structure_in_three_steps(name: str, wanted: str) -> None:
+    spec = problem(name).spec
+    program = analyse(spec)
+    assert isinstance(program, RowProgram)
+    template = CudaRows()
+    recipe = template.first(program, spec, H200)[0].recipe
+    reached = []
+    for _ in range(3):
+        move = template.moves(program, recipe, H200)[0]
+        recipe = recipe.with_(move.changes, move.opens)
+        reached.append(resolve(program, recipe.choices).structure)
+    assert reached[0] != wanted or wanted == "split"
+    assert wanted in reached
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_every_move_changes_the_source_or_opens_a_knob_that_exists(name: str) -> None:
+    spec = problem(name).spec
+    program = analyse(spec)
+    template: Template = CudaRows() if isinstance(program, RowProgram) else CudaPointwise()
+    recipe = template.first(program, spec, H200)[0].recipe
+    for _ in range(4):
+        for move in template.moves(program, recipe, H200):
+            changed = recipe.with_(move.changes, move.opens)
+            assert template.emit(program, changed, spec) != template.emit(program, recipe, spec), move.name
+            legal = template.knobs(program, changed, H200)
+            for knob in move.opens:
+                for value in legal.get(knob, ()):
+                    assert template.emit(program, changed.with_({knob: value}), spec)
+        best = template.moves(program, recipe, H200)[0]
+        recipe = recipe.with_(best.changes, best.opens)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("structure", STRUCTURES)
+@pytest.mark.parametrize("name", [n for n in PROBLEMS if n not in ("softmax_long", "layernorm_huge")])
+def test_results_on_the_gpu(tmp_path: Path, name: str, structure: str) -> None:
+    found = problem(name)
+    major, minor = torch.cuda.get_device_capability()
+    arch = f"sm_{major}{minor}" + ("a" if major >= 9 else "")
+    sms = torch.cuda.get_device_properties(0).multi_processor_count
+    device = DeviceFact("gpu", "cuda", torch.cuda.get_device_name(), arch, 0, sms)
+    library = ctypes.CDLL(str(compile_cuda(tmp_path, name, source_of(name, structure, device), arch)))
+    wanted: Any = found.model.double()(*(x.double() for x in found.inputs))
+    found.model.float()
+    wanted = list(wanted) if isinstance(wanted, tuple) else [wanted]
+    given = [x.detach().float().cuda() for x in (*found.inputs, *found.weights)]
+    outputs = [torch.full(w.shape, math.nan, device="cuda") for w in wanted]
+    size = 0
+    if hasattr(library, "workspace_bytes"):
+        library.workspace_bytes.restype = ctypes.c_size_t
+        size = library.workspace_bytes()
+    workspace = torch.full((max(size, 1),), 0xA5, dtype=torch.uint8, device="cuda")
+    stream = torch.cuda.Stream()
+    torch.cuda.synchronize()
+    pointers = [ctypes.c_void_p(t.data_ptr()) for t in (*given, *outputs, workspace)]
+    assert library.launch(*pointers, ctypes.c_void_p(stream.cuda_stream)) == 0
+    torch.cuda.synchronize()
+    for out, want in zip(outputs, wanted, strict=True):
+        assert float((out.cpu().double() - want).norm() / want.norm()) < 2e-4 if name == "layernorm" else 2e-6
