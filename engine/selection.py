@@ -86,8 +86,16 @@ STRATEGIES: dict[str, Strategy] = {"beam": beam}
 
 
 def ranking(candidates: Sequence[Candidate]) -> list[Candidate]:
-    """Fastest first: those of the latest heat by their ratio in it, then the others by factor over eager."""
-    return sorted(candidates, key=lambda one: (one.heat_ratio is None, one.heat_ratio or 0.0, -one.speedup))
+    """Fastest first: those of the latest heat by their ratio in it, the others by their factor against its winner's."""
+    heated = [one for one in candidates if one.heat_ratio is not None]
+    winner = min(heated, key=lambda one: one.heat_ratio or 0.0, default=None)
+
+    def relative_time(one: Candidate) -> float:
+        if one.heat_ratio is not None and winner is not None:
+            return one.heat_ratio / (winner.heat_ratio or 1.0)
+        return (winner.speedup if winner is not None else 1.0) / one.speedup
+
+    return sorted(candidates, key=relative_time)
 
 
 def _diverse(ranked: Sequence[Candidate], width: int) -> list[Candidate]:

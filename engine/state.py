@@ -363,9 +363,14 @@ def _choose_best(state: SessionState, problem_id: str, challenger: VariantState 
         if best is None or challenger.speedup > (best.speedup or 0.0):
             problem.best = challenger.id
         return
-    ranked = [s.variant for s in problem.standings if not state.is_pruned(s.variant)]
-    leaders = state.leaders(problem_id, 1)
-    problem.best = ranked[0] if ranked else (leaders[0].id if leaders else None)
+    timed = [standing.variant for standing in problem.standings]
+    valid = (state.variants[name] for name in timed if not state.is_pruned(name))
+    winner = next((variant for variant in valid if variant.correct), None)
+    others = (leader for leader in state.leaders(problem_id) if leader.id not in timed)
+    fastest = next(others, None)
+    if winner is None or (fastest is not None and (fastest.speedup or 0.0) > (winner.speedup or 0.0)):
+        winner = fastest
+    problem.best = winner.id if winner is not None else None
 
 
 _HANDLERS: dict[type, Callable[[SessionState, Any, float], None]] = {

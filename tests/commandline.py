@@ -45,7 +45,11 @@ class KernelTui:
 
     def json(self, *arguments: str | Path) -> Any:
         """The one JSON line that ``COMMAND --json`` prints."""
-        return json.loads(self(*arguments, "--json").stdout)
+        return self.decode(self(*arguments, "--json").stdout)
+
+    @staticmethod
+    def decode(line: str) -> Any:
+        return json.loads(line)
 
     def start(self, *arguments: str | Path) -> subprocess.Popen[str]:
         """Start a command and leave it running; its output is merged."""

@@ -92,9 +92,15 @@ CASES = [
     ),
     (
         "a heat side by side outweighs factors measured at different times",
-        [kernel("v1", 3.0, heat_ratio=1.2), kernel("v2", 3.1, heat_ratio=1.0), kernel("v3", 3.05)],
+        [kernel("v1", 3.0, heat_ratio=1.2), kernel("v2", 3.1, heat_ratio=1.0), kernel("v3", 3.2)],
         1,
         ["v2"],
+    ),
+    (
+        "but a kernel judged since then, and faster than the heat's winner was, comes before it",
+        [kernel("v1", 3.0, heat_ratio=1.2), kernel("v2", 3.1, heat_ratio=1.0), kernel("v3", 2.5)],
+        1,
+        ["v3"],
     ),
 ]
 

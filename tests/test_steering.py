@@ -1,0 +1,269 @@
+"""A person steers a real search, with the real command, while kernels are being judged."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from engine.events import AnyEvent, RoundFinished, RoundStarted
+from engine.exit_codes import ExitCode
+from engine.session import SessionPaths, SessionReader, engine_liveness
+from engine.state import SessionState, fold
+from tests.commandline import KernelTui
+
+PROBLEM = """\
+import torch
+
+class Model(torch.nn.Module):
+    def forward(self, x):
+        return {formula}
+
+def get_inputs():
+    return [torch.randn({rows}, 1000)]
+
+def get_init_inputs():
+    return []
+"""
+
+CONFIG = """\
+name = "demo"
+problems = ["softmax.py", "sum.py"]
+[search]
+rounds = 500
+ideas = 2
+variants = 2
+[budget]
+minutes = 5
+[evaluation]
+device = "cpu"
+trials = 3
+max_pairs = 8
+torch_compile = false
+"""
+
+KERNEL = """\
+#include <math.h>
+// By hand, number {number}.
+extern "C" int launch(const float* x, float* out, void* workspace) {{
+    for (long long r = 0; r < x_dim0; ++r) {{
+        const float* a = x + r * x_dim1;
+        float* b = out + r * x_dim1;
+        float top = a[0], sum = 0.0f;
+        for (long long c = 1; c < x_dim1; ++c) top = fmaxf(top, a[c]);
+        for (long long c = 0; c < x_dim1; ++c) sum += b[c] = expf(a[c] - top);
+        for (long long c = 0; c < x_dim1; ++c) b[c] /= sum;
+    }}
+    return 0;
+}}
+"""
+
+
+class LiveSearch:
+    """A search under way, as a person at a shell has it."""
+
+    def __init__(self, kernel_tui: KernelTui) -> None:
+        self.kernel_tui = kernel_tui
+        self.paths = SessionPaths.at(kernel_tui.directory / "sessions" / "demo")
+        self._kernels = 0
+
+    def tell(self, command: str, *arguments: str, refused: bool = False) -> dict[str, object]:
+        """Send a command; its answer as JSON."""
+        result = self.kernel_tui(command, "demo", *arguments, "--json")
+        assert result.returncode == (ExitCode.FAILURE if refused else ExitCode.OK), result.stdout + result.stderr
+        answer: dict[str, object] = self.kernel_tui.decode(result.stdout)
+        return answer
+
+    def events(self) -> list[AnyEvent]:
+        with SessionReader(self.paths) as reader:
+            return [recorded.event for recorded in reader.read()]
+
+    def state(self) -> SessionState:
+        with SessionReader(self.paths) as reader:
+            return fold(reader.read())
+
+    def until(self, holds: Callable[[SessionState], bool], within_s: float = 60) -> SessionState:
+        """The first state in which ``holds``."""
+        deadline = time.monotonic() + within_s
+        while not holds(state := self.state()):
+            assert time.monotonic() < deadline, "what was waited for did not happen"
+            assert engine_liveness(self.paths).running, "the engine ended"
+            time.sleep(0.05)
+        return state
+
+    def new_kernel(self) -> str:
+        """A correct softmax that nobody seeded before, as a file."""
+        self._kernels += 1
+        path = self.kernel_tui.directory / f"own_{self._kernels}.cpp"
+        path.write_text(KERNEL.format(number=self._kernels))
+        return str(path)
+
+
+@pytest.fixture(scope="module")
+def search(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveSearch]:
+    directory: Path = tmp_path_factory.mktemp("steering")
+    (directory / "softmax.py").write_text(PROBLEM.format(formula="torch.softmax(x, dim=1)", rows=300))
+    (directory / "sum.py").write_text(PROBLEM.format(formula="torch.tanh(x * 2.0 + 1.0) * x", rows=200))
+    (directory / "config.toml").write_text(CONFIG)
+    kernel_tui = KernelTui(directory)
+    started = kernel_tui("run", "config.toml", "--detach")
+    assert started.returncode == ExitCode.OK, started.stderr
+    live = LiveSearch(kernel_tui)
+    live.until(lambda state: state.verdicts >= 4)
+    yield live
+    kernel_tui.kill_engines()
+
+
+def correct_ones(state: SessionState, problem: str = "softmax") -> list[str]:
+    return [variant.id for variant in state.leaders(problem)]
+
+
+def test_while_paused_nothing_new_is_judged_and_what_runs_finishes(search: LiveSearch) -> None:
+    assert search.tell("pause")["ok"]
+    state = search.until(lambda state: all(one.stage == "queued" for one in state.in_flight()))
+    time.sleep(1.0)
+    assert search.state().verdicts == state.verdicts
+    assert "already" in str(search.tell("pause")["message"])
+    search.tell("continue")
+    search.until(lambda later: later.verdicts > state.verdicts)
+
+
+def test_a_pruned_branch_is_cancelled_and_never_a_parent_until_restored(search: LiveSearch) -> None:
+    state = search.until(lambda state: any(state.ideas[one.idea].parent for one in state.in_flight()))
+    idea = next(one.idea for one in state.in_flight() if state.ideas[one.idea].parent)
+    assert search.tell("prune", idea)["node"] == idea
+    branch = search.state().branch(idea)
+    state = search.until(lambda state: not any(one.id in branch for one in state.in_flight()))
+    assert all(state.variants[name].verdict is not None for name in state.ideas[idea].variants)
+    rounds = len([event for event in search.events() if isinstance(event, RoundStarted)])
+    search.until(lambda state: sum(len(one.rounds) for one in state.problems.values()) >= rounds + 2)
+    pruned = search.state().branch(idea)
+    later = [event for event in search.events() if isinstance(event, RoundStarted)][rounds:]
+    assert not pruned & {parent.variant for event in later for parent in event.parents}
+    search.tell("restore", idea)
+    restored = search.until(
+        lambda state: (
+            not any(
+                one.verdict is None or one.verdict.status == "cancelled"
+                for one in (state.variants[name] for name in state.ideas[idea].variants)
+            )
+        )
+    )
+    assert not restored.is_pruned(idea)
+
+
+def test_a_pruned_best_is_not_the_best_and_its_file_follows(search: LiveSearch) -> None:
+    search.until(lambda state: len(correct_ones(state)) >= 2)
+    search.tell("pause")
+    search.until(lambda state: all(one.stage == "queued" for one in state.in_flight()))
+    best = search.state().problems["softmax"].best
+    assert best is not None
+    search.tell("prune", best)
+    after = search.state().problems["softmax"].best
+    assert after != best
+    search.tell("restore", best)
+    assert search.state().problems["softmax"].best == best
+    search.tell("continue")
+    source = search.kernel_tui.json("show", "demo", best)["source"]
+    deadline = time.monotonic() + 10
+    while search.state().problems["softmax"].best == best and time.monotonic() < deadline:
+        if search.paths.best("softmax", ".cpp").read_text() == source:
+            break
+        time.sleep(0.1)
+
+
+def test_a_pinned_kernel_is_carried_however_slow(search: LiveSearch) -> None:
+    slowest = correct_ones(search.state())[-1]
+    search.tell("pin", slowest)
+    branch_fastest = next(one for one in correct_ones(search.state()) if slowest in search.state().lineage(one))
+    before = len(search.state().problems["softmax"].rounds)
+    search.until(
+        lambda state: (
+            any(r.finished_at is not None for r in state.problems["softmax"].rounds[before:])
+            or state.problems["softmax"].finished is not None
+        )
+    )
+    finished = [event for event in search.events() if isinstance(event, RoundFinished) and event.problem == "softmax"]
+    carried = {one.variant: one.why for one in finished[-1].survivors}
+    pinned = [variant for variant, why in carried.items() if "pinned by hand" in why]
+    assert pinned
+    assert any(slowest in search.state().lineage(one) for one in [*pinned, branch_fastest])
+    search.tell("unpin", slowest)
+
+
+def test_a_kernel_seeded_by_hand_is_judged_and_belongs_to_an_idea_of_its_own(search: LiveSearch) -> None:
+    parent = correct_ones(search.state())[0]
+    node = search.tell(
+        "seed-kernel", search.new_kernel(), "--problem", "softmax", "--parent", parent, "--text", "the plain formula"
+    )["node"]
+    state = search.until(lambda state: state.variants[str(node)].verdict is not None)
+    variant = state.variants[str(node)]
+    assert variant.correct
+    assert (variant.proposer, variant.parent) == ("hand", parent)
+    assert state.ideas[variant.idea].text == "the plain formula"
+
+
+def test_the_same_kernel_twice_is_refused_with_the_name_it_has(search: LiveSearch) -> None:
+    kernel = search.new_kernel()
+    node = search.tell("seed-kernel", kernel, "--problem", "softmax")["node"]
+    answer = search.tell("seed-kernel", kernel, "--problem", "softmax", refused=True)
+    assert f"{node} already" in str(answer["message"])
+
+
+def test_an_idea_in_prose_waits_for_an_author_when_nobody_reads_prose(search: LiveSearch) -> None:
+    node = str(search.tell("seed-idea", "use a lookup table", "--problem", "softmax")["node"])
+    assert search.state().ideas[node].waiting
+    assert search.state().ideas[node].variants == []
+
+
+def test_a_move_of_the_catalogue_becomes_kernels(search: LiveSearch) -> None:
+    answer = search.tell("seed-idea", "--move", "no such move", "--problem", "softmax", refused=True)
+    moves = str(answer["message"]).partition("there are ")[2].split(", ")
+    nodes = [str(search.tell("seed-idea", "--move", move, "--problem", "softmax")["node"]) for move in moves]
+    search.until(lambda state: any(state.ideas[node].variants for node in nodes))
+
+
+def test_a_kernel_is_judged_again_when_asked(search: LiveSearch) -> None:
+    name = correct_ones(search.state())[0]
+    judged = search.state().variants[name].judged
+    search.tell("retry", name)
+    search.until(lambda state: state.variants[name].judged > judged and state.variants[name].stage is None)
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments", "words"),
+    [
+        ("prune", ["v9999"], "no problem, idea or kernel v9999"),
+        ("restore", ["softmax"], "not pruned"),
+        ("unpin", ["softmax"], "not pinned"),
+        ("retry", ["i1"], "no kernel i1"),
+        ("seed-idea", ["--problem", "absent", "faster"], "no problem absent; this session has softmax, sum"),
+        ("budget", ["--rounds", "0"], ""),
+    ],
+)
+def test_what_makes_no_sense_is_refused_in_a_sentence(
+    search: LiveSearch, command: str, arguments: list[str], words: str
+) -> None:
+    result = search.kernel_tui(command, "demo", *arguments)
+    assert result.returncode == (ExitCode.FAILURE if words else ExitCode.USAGE)
+    assert words in result.stderr
+
+
+def test_every_command_has_one_answer_in_the_session(search: LiveSearch) -> None:
+    with SessionReader(search.paths) as reader:
+        sent = [one.id for one in reader.commands()]
+    assert sorted(search.state().handled) == sent
+
+
+def test_stopping_after_the_round_leaves_no_round_open(search: LiveSearch) -> None:
+    search.tell("stop", "--after-round")
+    deadline = time.monotonic() + 60
+    while engine_liveness(search.paths).running:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    state = search.state()
+    assert state.engine is not None
+    assert state.engine.stopped == "stopped"
+    assert all(one.finished_at is not None for problem in state.problems.values() for one in problem.rounds)
