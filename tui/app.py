@@ -213,7 +213,9 @@ class MonitorApp(App[int]):
         if self.model.link.kind in ("live", "stalled"):
             self.say(f"The engine runs (pid {self.model.link.pid}).")
         elif self._start_engine is None or self.model.source.read_only:
-            self.say(f"From here it cannot be started: kernel-tui resume {self.model.source.name}", severity="warning")
+            self.say(
+                f"From here it cannot be started: kernel-tui resume {self.model.source.argument}", severity="warning"
+            )
         elif self._starting is None or self._starting.done():
             self.say("Starting the engine …")
             self._starting = asyncio.create_task(self._start(self._start_engine))
@@ -335,10 +337,10 @@ def run_monitor(paths: SessionPaths, *, read_only: bool = False) -> int:
 
 def parting_words(model: Model) -> str:
     """What a person who leaves should know: whether the search goes on, what it may still spend, how to stop it."""
-    name = model.source.name
+    name, argument = model.source.name, model.source.argument
     if model.link.kind not in ("live", "stalled"):
         end = "is finished" if model.state.finished else "is not running"
-        again = "" if model.state.finished else f" Go on with it: kernel-tui resume {name}"
+        again = "" if model.state.finished else f" Go on with it: kernel-tui resume {argument}"
         return f"The search {name} {end}.{again}"
     limit = model.state.minutes
     spend = "it has no time limit"
@@ -350,6 +352,6 @@ def parting_words(model: Model) -> str:
     pid = f" (pid {model.link.pid})" if model.link.pid else ""
     return (
         f"The search {name} goes on{pid}; {spend}.\n"
-        f"  watch it again: kernel-tui attach {name}\n"
-        f"  stop it:        kernel-tui stop {name}"
+        f"  watch it again: kernel-tui attach {argument}\n"
+        f"  stop it:        kernel-tui stop {argument}"
     )

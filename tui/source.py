@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal, Protocol
 
 import msgspec
@@ -60,6 +61,8 @@ class Source(Protocol):
     """Feeds one monitor. The feed's thread calls ``open``, ``poll`` and ``close``, the app's thread the rest."""
 
     name: str
+    argument: str
+    """What names the session on a command line typed here."""
     read_only: bool
 
     def open(self) -> SessionState:
@@ -98,6 +101,7 @@ class SessionSource:
     ) -> None:
         self.paths = paths
         self.name = paths.name
+        self.argument = argument_of(paths)
         self.read_only = read_only
         self._author = author
         self._clock = clock
@@ -163,6 +167,11 @@ class SessionSource:
                 yield Reading(sample.time, tuple(decode_samples(sample.json)))
             except msgspec.MsgspecError:
                 continue  # readings of another version: a gap in the strip, nothing that matters
+
+
+def argument_of(paths: SessionPaths) -> str:
+    """The session's name where ``kernel-tui attach NAME`` would find it from here, else its directory."""
+    return paths.name if paths.directory == Path("sessions").absolute() / paths.name else str(paths.directory)
 
 
 @contextmanager

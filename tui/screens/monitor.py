@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from tui.app import MonitorApp
 
 SCORES = (ev.VerdictGiven, ev.BaselineMeasured, ev.RoundStarted, ev.RoundFinished, ev.HeatFinished, ev.ProblemAdded)
+ROOM = 3
+"""Lines that a pane needs to be worth the focus."""
 QUIET = (ev.LogLine, ev.IdeaProposed, ev.BaselineMeasured, ev.DeviceMeasured)
 """Events that change no row that is there already."""
 PRUNING = (ev.NodePruned, ev.NodeRestored)
@@ -220,7 +222,10 @@ class MonitorScreen(SteeringKeys, Screen[None]):
             self.mount(FilterBar(self.tree_rows.view.filter, id="filter"), before="#keys")
 
     def set_filter(self, text: str) -> None:
+        row = self.tree_view.row
         self.tree_rows.set_filter(text)
+        if not text and row is not None:  # stay where the filter led to
+            self.tree_view.select(row.id, by_hand=False)
         self.tree_view.refresh_rows()
         self.tree_view.restyle()
         self._retitle_tree()
@@ -334,8 +339,10 @@ class MonitorScreen(SteeringKeys, Screen[None]):
         return next((pane for pane in self.panes if pane.body is self.focused), None)
 
     def _has_room(self, pane: Pane) -> bool:
-        return bool(pane.display) and all(
-            getattr(above, "display", True) for above in pane.ancestors if above is not self
+        return (
+            bool(pane.display)
+            and pane.size.height >= ROOM
+            and all(getattr(above, "display", True) for above in pane.ancestors if above is not self)
         )
 
     def _zoom(self, pane: Pane) -> None:

@@ -86,8 +86,8 @@ def bests_line(model: Model, palette: Palette, width: int) -> Strip:
 
 def alarm_of(model: Model) -> str | None:
     """What a person must know and do now, or None."""
-    link, name, engine = model.link, model.source.name, model.state.engine
-    resume = f"R resumes it (kernel-tui resume {name})"
+    link, engine = model.link, model.state.engine
+    resume = f"R resumes it (kernel-tui resume {model.source.argument})"
     if model.trouble is not None:
         return one_line(model.trouble)
     if not model.opened:

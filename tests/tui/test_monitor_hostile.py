@@ -1,0 +1,131 @@
+"""Text of models and compilers can neither crash nor restyle nor drive the terminal."""
+
+from __future__ import annotations
+
+import random
+import re
+import sqlite3
+import zlib
+from typing import Any
+
+import pytest
+
+from benchmarks.synthetic_session import Shape, write_session
+from engine import events as ev
+from engine.events import decode, encode
+from engine.session import SessionPaths
+from engine.verdict import BuildReport, Check, Verdict
+from tui.sanitize import clean_line, clean_lines, one_line
+
+SAFE = re.compile(r"[^\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ud800-\udfff\ufeff]*\Z")
+PIECES = (
+    "\x1b[31m", "\x1b]0;owned\x07", "\x1b]52;c;b3duZWQ=\x07", "\x1bPq\x1b\\", "\x9b31m", "\x9d0;x\x9c", "\r", "\x08",
+    "\x00", "\x7f", "[red]", "[/]", "[@click=app.exit]x[/]", "[link=file:///]", "$x", "{x}", "\\[", "\u202eabc",
+    "\u200d", "\ufeff", "\ud800", "e\u0301", "漢字", "🧨", "👩‍👩‍👧", "\t", "\n", "\r\n", "a" * 300, " ", "%s",
+    "\N{COMBINING ENCLOSING KEYCAP}",
+    "<script>", "&amp;", "error: x", "\U000e0041", "\x1b[?1049l", "\x1b[6n", "\x1b[c",
+)  # fmt: skip
+
+
+def hostile(rng: random.Random) -> str:
+    return "".join(rng.choice(PIECES) for _ in range(rng.randrange(1, 12)))
+
+
+def test_10_000_fuzzed_texts_come_out_safe() -> None:
+    rng = random.Random(3)
+    for _ in range(10_000):
+        text = hostile(rng)
+        assert SAFE.match(clean_line(text)) and SAFE.match(one_line(text))
+        assert all(SAFE.match(line) for line in clean_lines(text))
+        assert all(SAFE.match(line) for line in clean_lines(text.encode("utf-8", "surrogatepass")))
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("plain", "plain"),
+        ("\x1b[31mred", "␛[31mred"),
+        ("a\tb", "a   b"),
+        ("\x9b2J", "�2J"),
+        ("\u202egnp.exe", "�gnp.exe"),
+        ("x" * 5000, "x" * 2000 + " … 3,000 characters more"),
+    ],
+)
+def test_what_stands_in(text: str, shown: str) -> None:
+    assert clean_line(text) == shown
+
+
+def test_invalid_utf_8_and_endless_lines_are_shown_in_part() -> None:
+    assert clean_lines(b"ok \xff\xfe\nnext") == ["ok ��", "next"]
+    (line, note) = clean_lines("y" * 10_000_000)
+    assert len(line) < 2100 and "characters more" in note
+    assert clean_lines("z\n" * 60_000)[-1] == "… 10,000 lines more"
+
+
+def poison(paths: SessionPaths, seed: int) -> None:
+    """Replace every text that models and compilers wrote by hostile ones."""
+    rng = random.Random(seed)
+
+    def bad() -> str:
+        return hostile(rng).replace("\ud800", "")  # JSON has no lone surrogates; blobs hold raw bytes below
+
+    with sqlite3.connect(paths.database) as db:
+        for seq, json in db.execute("SELECT seq, json FROM event").fetchall():
+            event = decode(json)
+            if isinstance(event, ev.IdeaProposed):
+                event = ev.IdeaProposed(
+                    idea=event.idea, problem=event.problem, round=event.round, parent=event.parent, category=bad(),
+                    text=bad(), proposer=bad(), data={bad(): bad()},
+                )  # fmt: skip
+            elif isinstance(event, ev.VariantWritten):
+                event = ev.VariantWritten(
+                    variant=event.variant, idea=event.idea, problem=event.problem, round=event.round,
+                    parent=event.parent, form=event.form, source=event.source, proposer=bad(), note=bad(), data={bad(): [bad()]},
+                )  # fmt: skip
+            elif isinstance(event, ev.VerdictGiven):
+                build = BuildReport(False, 1.0, command=bad(), log="\n".join(bad() for _ in range(20)))
+                event = ev.VerdictGiven(
+                    variant=event.variant,
+                    verdict=Verdict(
+                        status=event.verdict.status, reason=bad(), pattern=bad(), device=bad(),
+                        speedup=event.verdict.speedup, kernel=event.verdict.kernel, checks=(Check(bad(), False, bad()),), build=build, sandbox=bad(),
+                        flags=(bad(),), output_tail=bad() * 10, stage_s={bad(): 1.0},
+                    ),
+                )  # fmt: skip
+            elif isinstance(event, ev.LogLine):
+                event = ev.LogLine(level="error", text=bad())
+            elif isinstance(event, ev.RoundFinished):
+                event = ev.RoundFinished(
+                    problem=event.problem,
+                    round=event.round,
+                    survivors=tuple(ev.Carried(one.variant, bad()) for one in event.survivors),
+                    dropped=tuple(ev.Carried(one.variant, bad()) for one in event.dropped),
+                )
+            db.execute("UPDATE event SET json = ? WHERE seq = ?", (encode(event).decode(), seq))
+        for (digest,) in db.execute("SELECT digest FROM blob").fetchall():
+            raw = "".join(hostile(rng) for _ in range(40)).encode("utf-8", "surrogatepass") + rng.randbytes(50)
+            db.execute("UPDATE blob SET compressed = ? WHERE digest = ?", (zlib.compress(raw), digest))
+    db.close()
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+async def test_every_pane_survives_hostile_texts(open_monitor: Any, tmp_path: Any, seed: int) -> None:
+    paths = write_session(tmp_path, "hostile", Shape(variants=40, problems=2, rounds=3))
+    poison(paths, seed)
+    async with open_monitor(paths, (200, 60)) as monitor:
+        await monitor.press("asterisk", "asterisk")
+        for _ in range(5):
+            for _ in range(6):
+                await monitor.press("j")
+            assert all(SAFE.match(line) for line in monitor.text().splitlines())
+            await monitor.pilot.pause(0.1)
+            await monitor.press("right_square_bracket")
+        await monitor.press("t", "D", "question_mark", "escape", "d", "slash", *"red", "enter", "escape")
+        for number in "1234567":
+            if number != "7":
+                await monitor.press(number)
+                assert all(SAFE.match(line) for line in monitor.text().splitlines())
+        for strip in monitor.app.screen._compositor.render_strips():
+            for segment in strip:
+                assert SAFE.match(segment.text)
+                assert segment.style is None or segment.style.link is None

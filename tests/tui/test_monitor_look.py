@@ -1,0 +1,282 @@
+"""Keys that look: moving, folding, filtering, sorting, tabs, diffs, panes, zoom, copy, help, palette, leaving."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.session import SessionPaths
+from tui.app import parting_words
+
+
+async def test_cursor_keys(open_monitor: Any, session: SessionPaths) -> None:
+    async with open_monitor(session) as monitor:
+        assert monitor.row() == "softmax"
+        for key, expected in [
+            ("j", "softmax/r0"),
+            ("down", "softmax/r1"),
+            ("k", "softmax/r0"),
+            ("up", "softmax"),
+            ("l", "softmax/r0"),
+            ("h", "softmax"),
+            ("pagedown", None),
+            ("home", "softmax"),
+            ("G", "v60"),
+            ("g", "softmax"),
+            ("end", "v60"),
+            ("pageup", None),
+        ]:
+            await monitor.press(key)
+            assert expected is None or monitor.row() == expected, key
+
+
+async def test_fold_and_unfold(open_monitor: Any, session: SessionPaths) -> None:
+    async with open_monitor(session) as monitor:
+        rows = monitor.app.monitor_screen.tree_rows
+        many = len(rows.rows)
+        await monitor.press("space")
+        assert rows.rows[0].folded and len(rows.rows) < many
+        await monitor.press("l")
+        assert len(rows.rows) == many
+        await monitor.press("h")
+        assert rows.rows[0].folded
+        await monitor.press("space", "j", "l", "j")
+        assert monitor.row() == "i1", "a finished round was unfolded"
+        await monitor.press("asterisk")
+        assert all(row.folded for row in rows.rows if row.kind == "round")
+        await monitor.press("asterisk")
+        assert not any(row.folded for row in rows.rows if row.kind == "round")
+
+
+async def test_filter_narrows_while_typing_and_esc_drops_it(open_monitor: Any, session: SessionPaths) -> None:
+    async with open_monitor(session) as monitor:
+        await monitor.press("slash")
+        await monitor.type("softmax cheating")
+        await monitor.until_shown("/softmax cheating (")
+        shown = [row for row in monitor.app.monitor_screen.tree_rows.rows if row.kind == "variant"]
+        state = monitor.app.model.state
+        assert shown and all(state.variants[row.id].verdict.status == "cheating" for row in shown)
+        await monitor.press("enter")
+        await monitor.press("n")
+        first = monitor.row()
+        assert first in {row.id for row in shown}
+        await monitor.press("n")
+        assert monitor.row() in {row.id for row in shown} and (len(shown) == 1 or monitor.row() != first)
+        await monitor.press("N")
+        assert monitor.row() == first
+        await monitor.press("escape")
+        assert not monitor.app.monitor_screen.tree_rows.view.filter
+        assert monitor.row() == first, "the cursor stays on its node"
+
+
+async def test_sort_and_reverse(open_monitor: Any, session: SessionPaths) -> None:
+    async with open_monitor(session) as monitor:
+        await monitor.press("o")
+        await monitor.until_shown("Tree by speedup")
+        rows = monitor.app.monitor_screen.tree_rows
+        idea = next(place for place, row in enumerate(rows.rows) if row.kind == "idea")
+        state = monitor.app.model.state
+        count = len(state.ideas[rows.rows[idea].id].variants)
+        factors = [state.variants[row.id].speedup or 0.0 for row in rows.rows[idea + 1 : idea + 1 + count]]
+        assert factors == sorted(factors, reverse=True)
+        await monitor.press("O")
+        await monitor.until_shown("Tree by speedup reversed")
+
+
+async def test_lineage_hangs_kernels_under_their_parents(open_monitor: Any, session: SessionPaths) -> None:
+    async with open_monitor(session) as monitor:
+        await monitor.press("t")
+        await monitor.until_shown("1 Lineage")
+        rows = monitor.app.monitor_screen.tree_rows.rows
+        variants = monitor.app.model.state.variants
+        above: list[str] = []
+        for row in rows:
+            del above[row.depth :]
+            above += [""] * (row.depth - len(above)) + [row.id]
+            if row.kind == "variant" and row.depth > 1:
+                assert variants[row.id].parent == above[row.depth - 1]
+        assert sum(row.kind == "variant" for row in rows) == 60
+
+
+async def test_follow_goes_to_the_newest_best(open_monitor: Any, engine: Any) -> None:
+    from engine import events as ev
+    from engine.verdict import Timing, Verdict
+
+    async with open_monitor(engine.paths) as monitor:
+        await monitor.press("F")
+        assert "following best" in monitor.text()
+        best = Verdict(status="correct", speedup=9.0, kernel=Timing(0.4, 0.4, 0.4, 9))
+        engine.record(ev.VerdictGiven(variant="v57", verdict=best))
+        await monitor.until(lambda: monitor.row() == "v57", "the new best is selected")
+        await monitor.until_shown("★ v57")
+        await monitor.press("k")
+        assert "following best" not in monitor.text(), "a hand on the keys ends it"
+
+
+async def test_hold_keeps_the_display_still(open_monitor: Any, engine: Any) -> None:
+    from engine import events as ev
+
+    async with open_monitor(engine.paths) as monitor:
+        await monitor.press("p")
+        await monitor.until_shown("DISPLAY HELD")
+        engine.record(ev.LogLine(level="info", text="something new"))
+        await monitor.until(
+            lambda: len(monitor.app.model.state.log) and "new" in monitor.app.model.state.log[-1][1].text
+        )
+        assert "something new" not in monitor.text()
+        await monitor.press("p")
+        await monitor.until_shown("something new")
+
+
+async def test_tabs_and_diffs(open_monitor: Any, session: SessionPaths) -> None:
+    async with open_monitor(session) as monitor:
+        await monitor.press("B")
+        best = monitor.row()
+        parent = monitor.app.model.state.variants[best].parent
+        await monitor.until_shown("#include <cuda_runtime.h>")
+        await monitor.press("right_square_bracket")
+        await monitor.until_shown(f"parent {parent} -> {best}")
+        await monitor.press("D")
+        await monitor.until_shown("is identical to best")
+        await monitor.press("right_square_bracket")
+        await monitor.until_shown("checks, 5 of 5 passed")
+        await monitor.press("right_square_bracket")
+        await monitor.until_shown("lineage, newest first")
+        await monitor.press("right_square_bracket")
+        await monitor.until_shown("  2   v")
+        await monitor.press("left_square_bracket", "left_square_bracket", "left_square_bracket")
+        await monitor.press("g", "l", "l", "m", "G", "D")
+        await monitor.until_shown("marked ")
+
+
+async def test_panes_by_number_and_zoom(open_monitor: Any, session: SessionPaths) -> None:
+    async with open_monitor(session) as monitor:
+        screen = monitor.app.monitor_screen
+        for key, pane in [("2", "scoreboard"), ("3", "devices"), ("5", "log"), ("4", "detail-pane"), ("1", "tree")]:
+            await monitor.press(key)
+            assert pane in {node.id for node in screen.focused.ancestors_with_self}
+        await monitor.press("4", "plus")
+        await monitor.pilot.pause(0.2)
+        assert not screen.tree_pane.display and screen.detail.size.width == 120
+        await monitor.press("plus")
+        await monitor.pilot.pause(0.2)
+        assert screen.tree_pane.display
+        await monitor.press("6")
+        await monitor.until_shown("6 Leaders")
+        await monitor.press("escape")
+        await monitor.pilot.pause(0.2)
+        assert screen.focused is screen.tree_view
+
+
+async def test_at_80x24_enter_opens_the_detail_and_esc_comes_back(open_monitor: Any, session: SessionPaths) -> None:
+    async with open_monitor(session, (80, 24)) as monitor:
+        await monitor.press("B", "enter")
+        await monitor.until_shown("#include <cuda_runtime.h>")
+        assert "speedup change" not in monitor.text()
+        await monitor.press("escape")
+        await monitor.until_shown("speedup change")
+        for number in "2356":
+            await monitor.press(number)
+            await monitor.pilot.pause(0.1)
+            assert f" {number} " in monitor.text()
+            await monitor.press("escape")
+
+
+async def test_copy_sends_osc_52(open_monitor: Any, session: SessionPaths, monkeypatch: pytest.MonkeyPatch) -> None:
+    import base64
+
+    async with open_monitor(session) as monitor:
+        sent: list[str] = []
+        monkeypatch.setattr(monitor.app, "write_sequence", sent.append)
+        await monitor.press("B", "y")
+        await monitor.until_shown("Copied the source of")
+        assert sent[0].startswith("\x1b]52;c;") and sent[0].endswith("\x07")
+        assert b"cuda_runtime" in base64.b64decode(sent[0][7:-1])
+        await monitor.press("Y")
+        assert base64.b64decode(sent[1][7:-1]).decode() == monitor.row()
+
+
+async def test_help_is_about_the_focused_pane(open_monitor: Any, session: SessionPaths) -> None:
+    async with open_monitor(session) as monitor:
+        await monitor.press("question_mark")
+        await monitor.until_shown("The search as a tree")
+        await monitor.press("escape", "3", "question_mark")
+        await monitor.until_shown("Each GPU: load, memory")
+        await monitor.press("escape")
+        assert len(monitor.app.screen_stack) == 1
+
+
+async def test_the_palette_runs_actions_by_name(open_monitor: Any, session: SessionPaths) -> None:
+    async with open_monitor(session) as monitor:
+        await monitor.press("ctrl+p")
+        await monitor.type("lineage")
+        await monitor.pilot.pause(0.5)
+        await monitor.press("down", "enter")
+        await monitor.until_shown("1 Lineage")
+
+
+async def test_themes_are_remembered(open_monitor: Any, session: SessionPaths) -> None:
+    from tui.settings import load_settings
+
+    async with open_monitor(session) as monitor:
+        for expected in ("textual-light", "ansi-dark", "ansi-light"):
+            await monitor.press("T")
+            assert monitor.app.theme == expected
+            await monitor.pilot.pause(0.1)
+        assert load_settings().theme == "ansi-light"
+
+
+async def test_svg_screenshot(
+    open_monitor: Any, session: SessionPaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    async with open_monitor(session) as monitor:
+        await monitor.press("f8")
+        await monitor.until_shown("Saved ")
+    assert [file.suffix for file in tmp_path.glob("*.svg")] == [".svg"]
+
+
+async def test_q_leaves_and_says_that_the_search_goes_on(open_monitor: Any, engine: Any) -> None:
+    from engine import events as ev
+
+    engine.record(ev.BudgetChanged(minutes=60.0))
+    async with open_monitor(engine.paths) as monitor:
+        words = parting_words(monitor.app.model)
+        await monitor.press("q")
+        await monitor.pilot.pause(0.2)
+        assert monitor.app.return_value == 0
+    assert "goes on" in words and "it may still spend" in words and f"kernel-tui stop {engine.paths.directory}" in words
+    assert engine.commands() == []
+
+
+async def test_a_click_selects_and_a_click_on_a_tab_turns_to_it(open_monitor: Any, session: SessionPaths) -> None:
+    async with open_monitor(session) as monitor:
+        await monitor.pilot.click("#tree", offset=(10, 2))
+        assert monitor.row() == "softmax/r1"
+        bar = monitor.app.monitor_screen.detail.bar
+        x = bar.lines[0].text.index("Evidence")
+        await monitor.pilot.click(bar, offset=(x + 1, 0))
+        await monitor.pilot.pause(0.1)
+        assert monitor.app.monitor_screen.detail.tab == "Evidence"
+
+
+async def test_ascii_glyphs_only(open_monitor: Any, session: SessionPaths) -> None:
+    async with open_monitor(session, ascii_only=True) as monitor:
+        tree = [line[:58] for line in monitor.text().splitlines()[3:-6]]
+        assert all(text.replace("…", "").replace("·", "").isascii() for text in tree)
+
+
+async def test_text_grid_is_stable(open_monitor: Any, engine: Any) -> None:
+    """What a person sees at three sizes, as text. ``UPDATE_GRIDS=1`` writes it anew."""
+    import os
+
+    for width, height in ((80, 24), (120, 40), (200, 60)):
+        async with open_monitor(engine.paths, (width, height)) as monitor:
+            file = Path(__file__).parent / "grids" / f"{width}x{height}.txt"
+            text = monitor.text() + "\n"
+            if os.environ.get("UPDATE_GRIDS"):
+                file.parent.mkdir(exist_ok=True)
+                file.write_text(text, encoding="utf-8")
+            assert text == file.read_text(encoding="utf-8")

@@ -1,0 +1,87 @@
+"""Replay, one screen as text, the session picker."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from benchmarks.synthetic_session import Shape, write_session
+from engine.session import SessionPaths
+from tui.once import render_once, screen_text
+from tui.replay import Clock, ReplayApp, ReplaySource, shorten_gaps
+from tui.screens.picker import PickerApp
+from tui.settings import Settings
+
+QUIET = Settings(notify="off")
+
+
+def test_long_gaps_are_cut() -> None:
+    assert shorten_gaps([0.0, 1.0, 100.0, 102.0]) == [0.0, 0.0, 94.0, 94.0]
+
+
+def test_the_clock_holds_seeks_and_stops_at_the_end() -> None:
+    clock = Clock(100.0, 200.0, 1000.0)
+    clock.pause(True)
+    at = clock.now()
+    assert clock.now() == at
+    clock.seek(150.0)
+    assert clock.now() == 150.0
+    clock.seek(500.0)
+    assert clock.now() == 200.0
+    clock.seek(-1.0)
+    assert clock.now() == 100.0
+
+
+async def test_a_replay_shows_the_session_grow_and_can_go_back(session: SessionPaths) -> None:
+    source = ReplaySource(session, speed=1.0)
+    app = ReplayApp(source, settings=QUIET, ascii_only=False)
+    async with app.run_test(size=(120, 40), notifications=True) as pilot:
+
+        async def wait(count: int) -> None:
+            for _ in range(100):
+                await pilot.pause(0.05)
+                if len(app.model.state.variants) == count:
+                    return
+            raise AssertionError(f"{len(app.model.state.variants)} kernels, not {count}")
+
+        await pilot.press("space")
+        assert source.clock.paused
+        source.clock.seek(source.clock.now() + 10_000)
+        await wait(60)
+        await pilot.press("0")
+        await wait(0)
+        for _ in range(10):
+            await pilot.press("full_stop")
+        await pilot.pause(0.5)
+        some = len(app.model.state.variants)
+        assert 0 < some < 60
+        await pilot.press("comma", "comma", "comma")
+        await pilot.pause(0.5)
+        assert len(app.model.state.variants) < some
+        await pilot.press("greater_than_sign")
+        assert source.clock.speed == 2.0
+        await pilot.press("space")
+        assert not source.clock.paused
+        await pilot.press("P")
+        await pilot.pause(0.2)
+        assert "read-only" in screen_text(app)
+
+
+def test_one_screen_as_text(tmp_path: Path) -> None:
+    paths = write_session(tmp_path, "done", Shape(variants=40, problems=2, rounds=3), ended=True)
+    text = render_once(paths, 80, 24)
+    assert len(text.splitlines()) == 24
+    assert "finished" in text and "softmax" in text and "\x1b" not in text
+
+
+async def test_the_picker_lists_sessions_and_returns_the_chosen_one(tmp_path: Path) -> None:
+    write_session(tmp_path, "old", Shape(variants=20, problems=1, rounds=2), end=1_700_000_000.0, ended=True)
+    write_session(tmp_path, "new", Shape(variants=20, problems=1, rounds=2), ended=True)
+    (tmp_path / "bad").mkdir()
+    (tmp_path / "bad" / "session.db").write_text("not a database [red]")
+    app = PickerApp(tmp_path, settings=QUIET)
+    async with app.run_test(size=(100, 20)) as pilot:
+        await pilot.pause(0.5)
+        text = "\n".join(strip.text for strip in app.screen._compositor.render_strips())
+        assert text.index("new") < text.index("old") < text.index("unreadable")
+        await pilot.press("j", "enter")
+    assert app.return_value == tmp_path / "old"
