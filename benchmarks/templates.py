@@ -55,11 +55,13 @@ SMALL: dict[str, tuple[str, str, list[str]]] = {
     "softmax_2x4098": ("", "torch.softmax(x, 1)", [R("2, 4098")]),
     "softmax_300x8192": ("", "torch.softmax(x, 1)", [R("300, 8192")]),
     "softmax_1x1000003": ("", "torch.softmax(x, 1)", ["100 * " + R("1, 1000003")]),
-    "softmax_masked": ("", "torch.softmax(x, 1)", [R("64, 5004") + ".masked_fill(torch.rand(64, 5004) < 0.9, -torch.inf)"]),
+    "softmax_masked": (
+        "", "torch.softmax(x, 1)", [R("64, 5004") + ".masked_fill(torch.rand(64, 5004) < 0.9, -torch.inf)"],
+    ),
     "log_softmax_37x20000": ("", "torch.log_softmax(x, 1)", [R("37, 20000")]),
     "layernorm_5x37": ("self.ln = nn.LayerNorm(37)", "self.ln(x)", ["1000 + " + R("5, 37")]),
     "layernorm_9x77x20x14": ("self.ln = nn.LayerNorm((77, 20, 14))", "self.ln(x)", ["30 + " + R("9, 77, 20, 14")]),
-    "layernorm_3x400004": ("self.ln = nn.LayerNorm(400004)", "F.gelu(self.ln(x + y))", [R("3, 400004"), R("3, 400004")]),
+    "layernorm_3x400004": ("self.ln = nn.LayerNorm(400004)", "F.gelu(self.ln(x + y))", 2 * [R("3, 400004")]),
     "rmsnorm_70x4096": (
         "self.w = nn.Parameter(torch.randn(4096))",
         "self.w * (x * torch.rsqrt((x * x).mean(-1, keepdim=True) + 1e-6))",
@@ -99,7 +101,7 @@ def emit(folder: Path, only: str) -> None:
 
     folder.mkdir(parents=True, exist_ok=True)
     device = DeviceFact("gpu", "cuda", "NVIDIA H200", "sm_90a", 0, 132)
-    problems = []
+    problems: list[dict[str, Any]] = []
     files = {name: ROOT / "problems/headline" / f"{name}.py" for name in HEADLINE}
     for name, (weights, result, inputs) in (SMALL | LARGE_POINTWISE).items():
         arguments = ", ".join("xy"[: len(inputs)])
@@ -157,7 +159,7 @@ def _variations(base: dict[str, Any], **knobs: tuple[Any, ...]) -> list[tuple[st
 
 def _grid(family: str, name: str, timed: bool) -> list[tuple[str, dict[str, Any]]]:
     if family == "pointwise":
-        found = [("plain", {})]
+        found: list[tuple[str, dict[str, Any]]] = [("plain", {})]
         found += _variations(FAST, unroll=(1, 2, 4), threads=(256, 512), persistent=(False, True))
         return found
     found = [("plain", {}), ("shuffle", {"merge": "shuffle"}), ("fused tree", {"fused": True, "width": 4})]
@@ -202,7 +204,7 @@ def measure(folder: Path, only: str, compile_too: bool) -> int:
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
         logs = list(pool.map(lambda job: _build(folder, build, *job), jobs))
     failed = 0
-    for (problem, kernel), log in zip(jobs, logs, strict=True):
+    for (_, kernel), log in zip(jobs, logs, strict=True):
         kernel["build_log"] = log
         if log is None:
             failed += 1
@@ -300,7 +302,7 @@ def child(folder: Path) -> None:
         def timed(call: Any) -> float | None:
             if not problem["timed"]:
                 return None
-            times = []
+            times: list[float] = []
             for k in range(18):
                 flush.fill_(k)
                 start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
@@ -308,8 +310,8 @@ def child(folder: Path) -> None:
                 call()
                 end.record()
                 end.synchronize()
-                times.append(start.elapsed_time(end))
-            return statistics.median(times[3:])
+                times.append(float(start.elapsed_time(end)))
+            return float(statistics.median(times[3:]))
 
         if problem["baseline"]:
             eager = _as_list(model(*inputs))

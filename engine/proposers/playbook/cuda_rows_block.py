@@ -117,12 +117,15 @@ def _loop_stage(stage: int, tree: bool) -> str:
 
 
 CLUSTER = """\
-__device__ __forceinline__ void cluster_arrive() { asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
+__device__ __forceinline__ void cluster_arrive() {
+    asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+}
 __device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
 // Address of the same shared variable in block rank of the cluster.
 __device__ __forceinline__ unsigned peer_address(const void* shared, unsigned rank) {
     unsigned found;
-    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(found) : "r"(unsigned(__cvta_generic_to_shared(shared))), "r"(rank));
+    const unsigned own = unsigned(__cvta_generic_to_shared(shared));
+    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(found) : "r"(own), "r"(rank));
     return found;
 }
 """
@@ -204,7 +207,10 @@ def _register_stage(stage: int, warp_rows: bool, cluster: int) -> str:
     if warp_rows:
         merge = "state = merge_warp(state);"
     elif cluster == 1:
-        merge = f"__shared__ State{stage} shared[threads / 32];\n        state = merge_block<State{stage}, threads / 32>(state, shared);"
+        merge = (
+            f"__shared__ State{stage} shared[threads / 32];\n"
+            f"        state = merge_block<State{stage}, threads / 32>(state, shared);"
+        )
     else:
         merge = fill(
             """\

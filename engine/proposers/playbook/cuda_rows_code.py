@@ -441,10 +441,14 @@ MOMENTS = """\
 // what an addition rounds away goes to low (Knuth's two-sum), so that rows far from zero lose nothing.
 __device__ __forceinline__ void merge_moments(float& n, float& mean, float& low, float& m2, float other_n,
                                               float other_mean, float other_low, float other_m2) {
-    const float total = n + other_n;
-    if (total == 0.0f) return;
-    // Exactly 1 into an empty set: there delta is the mean itself, and its rounding would not be small.
-    const float share = n == 0.0f ? 1.0f : __fdividef(other_n, total);
+    if (n == 0.0f) {  // nothing to merge with: the formula below would round low away
+        n = other_n;
+        mean = other_mean;
+        low = other_low;
+        m2 = other_m2;
+        return;
+    }
+    const float total = n + other_n, share = __fdividef(other_n, total);
     const float delta = (other_mean - mean) + (other_low - low);
     const float step = delta * share, next = mean + step, added = next - mean;
     low += (mean - (next - added)) + (step - added);

@@ -103,11 +103,18 @@ def _split(program: RowProgram, now: Choices, device: DeviceFact) -> Move | None
         "parallelism",
         "There are fewer rows than multiprocessors: spread each row over many blocks, whose partial states a second "
         "launch merges, and write the rows in a third.",
-        {"structure": "split", "fused": True, "merge": "shuffle"},
+        {"structure": "split", "fused": True, "merge": "shuffle", "span_kb": _span_kb(program, device)},
         ("span_kb", "threads"),
         gain=8.0,
         helps="any",
     )
+
+
+def _span_kb(program: RowProgram, device: DeviceFact) -> int:
+    """The longest span that still gives every multiprocessor four blocks."""
+    row_kb = program.cols // 256
+    enough = (kb for kb in (256, 128, 64, 32) if program.rows * row_kb >= 4 * device.cores * kb)
+    return next(enough, 16)
 
 
 def _registers(program: RowProgram, now: Choices, device: DeviceFact) -> Move | None:
@@ -155,7 +162,7 @@ def _ring(program: RowProgram, now: Choices, device: DeviceFact) -> Move | None:
                 f"while the exchange of this one is waited for. Every row is read from memory once.",
                 wanted,
                 ("threads", "slot_kb", "keep") if few else ("threads", "slot_kb"),
-                gain=1.8 if group > 1 else 1.3,
+                gain=1.8 if group > 1 else 1.2 if group == 1 else 1.02,  # see cuda_rows.PLAIN for what was measured
             )
     return None
 
@@ -173,7 +180,7 @@ def _share_weights(program: RowProgram, now: Choices, device: DeviceFact) -> Mov
         "the weights are read once and stay in registers.",
         {"rows_per_block": min(16, program.rows)},
         ("rows_per_block", "unroll"),
-        gain=1.25,
+        gain=1.45,
     )
 
 
@@ -203,7 +210,7 @@ def _groups(program: RowProgram, now: Choices, device: DeviceFact) -> Move | Non
         "Fold and write a few rows before touching the next ones, so that the second read of a row finds it in L2.",
         {"group_rows": max(1, program.rows // 8)},
         ("group_rows", "rows_per_block"),
-        gain=1.1,
+        gain=1.0,
     )
 
 

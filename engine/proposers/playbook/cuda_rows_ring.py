@@ -10,6 +10,8 @@ resident).
 
 from __future__ import annotations
 
+import math
+
 from msgspec import Struct
 
 from engine.proposers.playbook.cuda_rows_block import CLUSTER
@@ -35,13 +37,16 @@ class RingPlan(Struct, frozen=True):
 
 
 def plan_ring(code: RowCode, *, group: int, slot_bytes: int, keep: int, blocks: int) -> RingPlan | None:
-    """The layout for ``blocks`` blocks per multiprocessor, or None where a group's part of a row does not fit a block's shared memory."""
+    """The layout for ``blocks`` blocks per multiprocessor.
+
+    None where a block's part of a row does not fit its shared memory, or rows are no whole packs of 16 bytes.
+    """
     if not code.held or code.width != 4 or len(code.stages) < 1:
         return None
     packs = code.program.cols // 4
     span = -(-packs // group)
     pieces = max(1, -(-span * 16 // slot_bytes))
-    piece = -(-(-(-span // pieces)) // 8) * 8  # a multiple of 128 bytes
+    piece = 8 * math.ceil(math.ceil(span / pieces) / 8)  # a multiple of 128 bytes
     pieces = -(-span // piece)
     slots = (SHARED_BYTES // blocks - RESERVED_BYTES) // (piece * 16 * len(code.held))
     if slots < pieces:
@@ -193,7 +198,8 @@ def _stage(stage: int, cluster: int, last: bool, keep: int) -> str:
     exchange = (
         "exchange(state, shared, turn)"
         if cluster
-        else f"exchange(state, shared, turn, arrived + {stage} * rows + r, posted + ({stage} * rows + r) * group * posted_floats)"
+        else f"exchange(state, shared, turn, arrived + {stage} * rows + r,\n"
+        f"                                 posted + ({stage} * rows + r) * group * posted_floats)"
     )
     return fill(
         """\
@@ -231,7 +237,7 @@ $prefetch                state = $exchange;
         wait="wait_barrier(&shared.full[cursor.slot], cursor.round);" if stage == 0 else "",
         exchange=exchange,
         declare="            ExtraOut ahead[batch];\n" if last else "",
-        prefetch=f"                load_ahead(ahead, t, base, begin, mine, {keep});  // while the exchange is waited for\n"
+        prefetch=f"                load_ahead(ahead, t, base, begin, mine, {keep});  // before the wait\n"
         if last
         else "",
     )
@@ -250,7 +256,8 @@ def _write(keep: int) -> str:
 def _launch(cluster: int) -> list[str]:
     raise_limit = [
         "using namespace playbook;",
-        "cudaError_t error = cudaFuncSetAttribute(stream_rows, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);",
+        "cudaError_t error =",
+        "    cudaFuncSetAttribute(stream_rows, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);",
         "if (error != cudaSuccess) return int(error);",
     ]
     if cluster:
@@ -335,7 +342,8 @@ __device__ __forceinline__ void arrive(unsigned long long* barrier) {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(address(barrier)) : "memory");
 }
 __device__ __forceinline__ void arrive_expect(unsigned long long* barrier, unsigned bytes) {
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(address(barrier)), "r"(bytes) : "memory");
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(address(barrier)), "r"(bytes)
+                 : "memory");
 }
 __device__ __forceinline__ void wait_barrier(unsigned long long* barrier, unsigned parity) {
     asm volatile(
@@ -353,8 +361,8 @@ __device__ __forceinline__ void copy_piece(char* to, const float* from, unsigned
     unsigned long long policy;
     asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
     asm volatile(
-        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::"r"(
-            address(to)),
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+        "[%0], [%1], %2, [%3], %4;" ::"r"(address(to)),
         "l"(from), "r"(bytes), "r"(address(barrier)), "l"(policy)
         : "memory");
 }

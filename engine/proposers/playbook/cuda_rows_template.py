@@ -76,3 +76,6 @@ class CudaRows(Template):
 
     def emit(self, program: Program, recipe: Recipe, spec: ProblemSpec) -> str:
         return cuda_rows.emit(as_rows(program), recipe, spec)
+
+    def safer(self, program: Program, recipe: Recipe) -> Recipe | None:
+        return recipe.with_({"math": "precise"}) if recipe.choices["math"] != "precise" else None

@@ -35,7 +35,7 @@ PROBLEMS: dict[str, tuple[str, Shapes, str]] = {
     "log_softmax": ("return torch.log_softmax(x, 1)", {"x": (9, 2050)}, ""),
     "layernorm": ("return self.ln(1000 + x)", {"x": (3, 20, 1002)}, "self.ln = nn.LayerNorm((20, 1002))"),
     "layernorm_huge": ("return self.ln(x)", {"x": (16, 64, 256, 256)}, "self.ln = nn.LayerNorm((64, 256, 256))"),
-    "add_layernorm": ("return F.gelu(self.ln(x + y))", {"x": (4, 40004), "y": (4, 40004)}, "self.ln = nn.LayerNorm(40004)"),
+    "add_ln": ("return F.gelu(self.ln(x + y))", dict.fromkeys("xy", (4, 40004)), "self.ln = nn.LayerNorm(40004)"),
     "logsumexp": ("return torch.logsumexp(x, 1)", {"x": (50, 1000)}, ""),
     "several": ("return x - x.amax(1, keepdim=True), x.sum(1), x.amin(1)", {"x": (31, 2052)}, ""),
     "gelu": ("return F.gelu(x, approximate='tanh')", {"x": (1003,)}, ""),
@@ -54,7 +54,7 @@ STRUCTURES: dict[str, Choices] = {
 }
 COMPILED = [
     ("softmax_odd", "plain", A100),
-    ("add_layernorm", "loop", A100),
+    ("add_ln", "loop", A100),
     ("several", "warp", A100),
     ("layernorm", "registers", A100),
     ("layernorm", "split", A100),
