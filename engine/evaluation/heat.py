@@ -20,7 +20,7 @@ from engine.verdict import Standing
 
 LEAST_ROUNDS = 12
 MOST_ROUNDS = 60
-_BUDGET_S = 3.0
+_BUDGET_S = 2.0
 NO_DIFFERENCE = 0.01
 """Kernels whose interval reaches within 1 % of the fastest are tied with it."""
 
@@ -48,9 +48,17 @@ def run_heat(
                 took = runners[name].call(slot_index, 1, settings.kind == "cuda")[0][0]
                 if number >= 0:  # the first round only warms up
                     times[name].append(took)
-            if number + 1 >= LEAST_ROUNDS and time.perf_counter() - started > _BUDGET_S:
+            if number + 1 >= LEAST_ROUNDS and (is_settled(times) or time.perf_counter() - started > _BUDGET_S):
                 break
     return standings(times)
+
+
+def is_settled(times_ms: Mapping[str, list[float]]) -> bool:
+    """Whether every kernel is clearly slower than the fastest, or known within 1 %. Pure."""
+    return all(
+        row.ratio_low > 1.0 + NO_DIFFERENCE or row.ratio_high - row.ratio_low <= 2 * NO_DIFFERENCE
+        for row in standings(times_ms)
+    )
 
 
 def standings(times_ms: Mapping[str, list[float]]) -> tuple[Standing, ...]:

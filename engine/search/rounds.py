@@ -43,6 +43,9 @@ from engine.workers.protocol import EvaluationError
 
 FIXABLE = frozenset({"build_error", "wrong", "out_of_bounds", "crashed", "timeout", "memory"})
 
+HEAT_REACH = 0.8
+"""Share of the best factor that a kernel must have reached to run in a heat."""
+
 
 class ProblemSearch:
     """Runs the rounds of one problem until its rounds are used up, no proposer has anything new, or it is told to end.
@@ -288,7 +291,10 @@ class ProblemSearch:
         return owed and ("heat", str(round_.number)) not in self._done
 
     def _heat_leaders(self) -> list[VariantState]:
-        return self._state.leaders(self.id)[: self.context.config.search.heat]
+        """The fastest, without those that stand too far behind for a heat to change the order."""
+        leaders = self._state.leaders(self.id)[: self.context.config.search.heat]
+        best = leaders[0].speedup or 0.0 if leaders else 0.0
+        return [leader for leader in leaders if (leader.speedup or 0.0) >= HEAT_REACH * best]
 
     async def _heat(self, round_: RoundState) -> None:
         kernels: dict[str, tuple[Form, str]] = {

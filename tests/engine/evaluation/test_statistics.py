@@ -1,0 +1,59 @@
+"""Medians, intervals and ranks: pure."""
+
+from __future__ import annotations
+
+import random
+from statistics import median
+
+import pytest
+
+from engine.evaluation import heat, timing
+
+
+def test_ranks_are_those_of_the_binomial_tables() -> None:
+    # Conover, Practical Nonparametric Statistics, table A3: at least 95 % for the median
+    assert timing.interval_ranks(5) is None
+    assert timing.interval_ranks(6) == (0, 5)
+    assert timing.interval_ranks(10) == (1, 8)
+    assert timing.interval_ranks(20) == (5, 14)
+
+
+def test_the_interval_covers_the_true_median_as_often_as_it_says() -> None:
+    draw = random.Random(1)
+    covered = 0
+    for _ in range(2000):
+        _, low, high = timing.median_interval([draw.lognormvariate(0, 0.1) for _ in range(15)])
+        covered += low <= 1.0 <= high
+    assert 0.95 <= covered / 2000 <= 0.985  # order statistics are conservative
+
+
+def test_settled_means_narrow_on_both_sides() -> None:
+    assert timing.is_settled([1.0, 1.001] * 10, 0.01, least=8)
+    assert not timing.is_settled([1.0, 1.1] * 10, 0.01, least=8)
+    assert not timing.is_settled([1.0] * 7, 0.01, least=8)
+
+
+def test_a_summary_names_the_spread() -> None:
+    found = timing.summarize([float(i) for i in range(1, 12)])
+    assert (found.median_ms, found.p10_ms, found.p90_ms, found.count) == (6.0, 2.0, 10.0, 11)
+    with pytest.raises(ValueError, match="no times"):
+        timing.summarize([])
+
+
+def test_standings_are_by_ratio_within_rounds_not_by_luck() -> None:
+    noise = [1.0, 1.5, 0.9, 1.2, 1.1, 0.8, 1.4, 1.0, 1.3, 0.95, 1.05, 1.0]
+    rows = heat.standings(
+        {"fast": [2.0 * n for n in noise], "slow": [2.2 * n for n in noise], "same": [2.0 * n for n in noise]}
+    )
+    by_name = {row.variant: row for row in rows}
+    assert [row.variant for row in rows][-1] == "slow"
+    assert by_name["slow"].ratio == pytest.approx(1.1)
+    assert not by_name["slow"].tied
+    assert by_name["fast"].tied and by_name["same"].tied
+    assert by_name["fast"].median_ms == pytest.approx(2.0 * median(noise))
+
+
+def test_a_heat_goes_on_while_the_order_is_open() -> None:
+    noise = [1.0, 1.5, 0.9, 1.2, 1.1, 0.8, 1.4, 1.0, 1.3, 0.95, 1.05, 1.0]
+    assert heat.is_settled({"a": noise, "b": [1.2 * n for n in noise]})
+    assert not heat.is_settled({"a": noise, "b": list(reversed(noise))})
