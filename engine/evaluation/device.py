@@ -47,11 +47,11 @@ class JudgeDevice:
             torch.cuda.synchronize()
 
     def spare_bytes(self) -> int:
-        """Memory that cached inputs may take: a third of what is free."""
+        """Memory that the inputs kept for one problem may take."""
         if self.cuda:
             return int(torch.cuda.mem_get_info()[0]) // 3
         pages, size = os.sysconf("SC_AVPHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
-        return min(pages * size // 3, 4 << 30)
+        return min(pages * size // 8, 1 << 30)
 
 
 def keep_freed_memory() -> None:
