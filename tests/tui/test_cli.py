@@ -1,0 +1,319 @@
+"""The command line as a person or a script uses it: real processes, real searches."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from engine import __version__
+from engine.exit_codes import ExitCode
+from engine.session import SessionError, SessionPaths, SessionReader, engine_liveness
+from engine.state import SessionState, fold
+from tests.commandline import KernelTui, environment
+
+PROBLEM = """\
+import torch
+
+class Model(torch.nn.Module):
+    def forward(self, x):
+        return torch.softmax(x, dim=1)
+
+def get_inputs():
+    return [torch.randn(200, 1000)]
+
+def get_init_inputs():
+    return []
+"""
+
+CONFIG = """\
+name = "demo"
+problems = ["softmax.py"]
+[search]
+rounds = {rounds}
+ideas = 1
+variants = 1
+[evaluation]
+device = "cpu"
+trials = 3
+max_pairs = 8
+torch_compile = false
+"""
+
+SCALAR = """\
+#include <math.h>
+extern "C" int launch(const float* x, float* out, void* workspace) {
+    for (long long r = 0; r < x_dim0; ++r) {
+        const float* a = x + r * x_dim1;
+        float* b = out + r * x_dim1;
+        float top = a[0], sum = 0.0f;
+        for (long long c = 1; c < x_dim1; ++c) top = fmaxf(top, a[c]);
+        for (long long c = 0; c < x_dim1; ++c) sum += b[c] = expf(a[c] - top);
+        for (long long c = 0; c < x_dim1; ++c) b[c] /= sum;
+    }
+    return 0;
+}
+"""
+
+
+def write_project(directory: Path, rounds: int) -> None:
+    (directory / "softmax.py").write_text(PROBLEM)
+    (directory / "config.toml").write_text(CONFIG.format(rounds=rounds))
+
+
+@pytest.fixture
+def endless(tmp_path: Path) -> Path:
+    """A project whose search would go on for a long time."""
+    write_project(tmp_path, rounds=900)
+    return tmp_path
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[KernelTui, subprocess.CompletedProcess[str]]]:
+    """A project whose search has run to its end, and what that run printed."""
+    directory = tmp_path_factory.mktemp("finished")
+    write_project(directory, rounds=1)
+    kernel_tui = KernelTui(directory)
+    yield kernel_tui, kernel_tui("config.toml")
+    kernel_tui.kill_engines()
+
+
+def session(directory: Path, name: str = "demo") -> SessionPaths:
+    return SessionPaths.at(directory / "sessions" / name)
+
+
+def state_of(paths: SessionPaths) -> SessionState:
+    with SessionReader(paths) as reader:
+        return fold(reader.read())
+
+
+def wait_until(holds: Callable[[], bool], within_s: float = 60) -> None:
+    deadline = time.monotonic() + within_s
+    while not holds():
+        assert time.monotonic() < deadline, "what was waited for did not happen"
+        time.sleep(0.1)
+
+
+def judged(directory: Path) -> bool:
+    """Whether the session of ``directory`` has a verdict."""
+    paths = session(directory)
+    with contextlib.suppress(SessionError):  # there, but not yet whole
+        return paths.database.exists() and state_of(paths).verdicts > 0
+    return False
+
+
+# Without a search
+
+
+def test_version_and_help(kernel_tui: KernelTui) -> None:
+    assert __version__ in kernel_tui("--version").stdout
+    help_text = kernel_tui("--help").stdout
+    for word in ("run", "resume", "prune", "eval", "Exit codes"):
+        assert word in help_text
+    for code in ExitCode:
+        assert re.search(rf"^ +{code.value} ", help_text, re.MULTILINE), f"{code!r} is not documented"
+
+
+def test_help_imports_neither_torch_nor_anything_slow() -> None:
+    program = """\
+import sys
+from tui.cli import cli
+cli.main(["--help"], standalone_mode=False)
+loaded = {name.partition(".")[0] for name in sys.modules}
+heavy = loaded & {"torch", "textual", "rich", "pydantic", "numpy", "openai", "google"}
+sys.exit(f"imported: {heavy}" if heavy else 0)
+"""
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment())
+    assert result.returncode == 0, result.stderr
+
+
+def test_a_first_word_that_is_no_command_is_a_config(kernel_tui: KernelTui) -> None:
+    assert kernel_tui("absent.toml").stderr == kernel_tui("run", "absent.toml").stderr
+    assert "no such command" in kernel_tui("absent").stderr
+
+
+def test_init_writes_a_config_and_never_replaces_one(kernel_tui: KernelTui, tmp_path: Path) -> None:
+    assert kernel_tui("init", "--preset", "headline", "mine.toml").returncode == 0
+    assert "headline" in (tmp_path / "mine.toml").read_text()
+    again = kernel_tui("init", "mine.toml")
+    assert again.returncode == ExitCode.USAGE
+    assert "--force" in again.stderr
+
+
+def test_problems_lists_files_and_builtins_with_their_shapes(kernel_tui: KernelTui, endless: Path) -> None:
+    own, builtin = kernel_tui.json("problems", "softmax.py", "builtin:quickstart/layernorm")
+    assert own["inputs"] == ["x (200, 1000) float32"]
+    assert "cpp" in own["forms"]
+    assert builtin["id"] == "layernorm"
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_scripts_name_the_program(kernel_tui: KernelTui, shell: str) -> None:
+    assert "kernel-tui" in kernel_tui("completion", shell).stdout
+
+
+def test_completion_knows_the_sessions(kernel_tui: KernelTui, finished: tuple[KernelTui, object]) -> None:
+    words = {"_KERNEL_TUI_COMPLETE": "bash_complete", "COMP_WORDS": "kernel-tui show d", "COMP_CWORD": "2"}
+    assert "demo" in finished[0](env=words).stdout
+
+
+# One kernel
+
+
+def test_eval_says_what_is_right_and_what_is_wrong(kernel_tui: KernelTui, endless: Path) -> None:
+    (endless / "good.cpp").write_text(SCALAR)
+    (endless / "bad.cpp").write_text(SCALAR.replace("/= sum", "/= 1.5f * sum"))
+    good = kernel_tui("eval", "good.cpp", "--problem", "softmax.py", "--device", "cpu")
+    assert good.returncode == ExitCode.OK, good.stderr
+    for word in ("good.cpp: correct", "kernel", "eager", "95 %", "right on fresh inputs"):
+        assert word in good.stdout
+    bad = kernel_tui("eval", "bad.cpp", "--problem", "softmax.py", "--device", "cpu", "--json")
+    assert bad.returncode == ExitCode.NOTHING_CORRECT
+    assert json.loads(bad.stdout)["status"] == "wrong"
+
+
+def test_compare_times_two_kernels_side_by_side(kernel_tui: KernelTui, endless: Path) -> None:
+    (endless / "one.cpp").write_text(SCALAR)
+    slower = SCALAR.replace("    return 0;", "    for (int k = 0; k < 3; ++k)\n" + _again() + "    return 0;")
+    (endless / "three.cpp").write_text(slower)
+    result = kernel_tui("compare", "three.cpp", "one.cpp", "--problem", "softmax.py", "--device", "cpu", "--json")
+    assert result.returncode == ExitCode.OK, result.stdout + result.stderr
+    standings = json.loads(result.stdout)["standings"]
+    assert [one["variant"] for one in standings] == ["one.cpp", "three.cpp"]
+    assert standings[1]["ratio"] > 1.5
+
+
+def _again() -> str:
+    """The loop of ``SCALAR`` once more."""
+    return SCALAR[SCALAR.index("    for (long long r") : SCALAR.index("    return 0;")]
+
+
+def test_build_compiles_without_running(kernel_tui: KernelTui, endless: Path) -> None:
+    (endless / "good.cpp").write_text(SCALAR)
+    assert kernel_tui("build", "good.cpp", "--problem", "softmax.py", "--output", "k.so").returncode == 0
+    assert (endless / "k.so").read_bytes()[:4] == b"\x7fELF"
+    (endless / "bad.cpp").write_text(SCALAR.replace("return 0;", "return nonsense;"))
+    bad = kernel_tui("build", "bad.cpp", "--problem", "softmax.py")
+    assert bad.returncode == ExitCode.FAILURE
+    assert "nonsense" in bad.stdout
+
+
+# A search from its start to its end
+
+
+def test_a_headless_run_tells_its_story_and_ends_with_a_table(
+    finished: tuple[KernelTui, subprocess.CompletedProcess[str]],
+) -> None:
+    kernel_tui, run = finished
+    assert run.returncode == ExitCode.OK, run.stdout + run.stderr
+    state = state_of(session(kernel_tui.directory))
+    best = state.problems["softmax"].best
+    for word in ("eager", "round 0", "round 1 from", "best so far", "carried", "x eager", f"best softmax: {best}"):
+        assert word in run.stdout, run.stdout
+    assert "\x1b" not in run.stdout
+
+
+def test_the_best_kernel_is_a_file_that_eval_accepts(finished: tuple[KernelTui, object]) -> None:
+    kernel_tui, _ = finished
+    file = session(kernel_tui.directory).best("softmax", ".cpp")
+    assert kernel_tui("eval", file, "--problem", "softmax.py", "--device", "cpu").returncode == ExitCode.OK
+
+
+def test_show_and_sessions_read_what_was_saved(finished: tuple[KernelTui, object]) -> None:
+    kernel_tui, _ = finished
+    (listed,) = kernel_tui.json("sessions")
+    assert (listed["name"], listed["state"]) == ("demo", "finished")
+    results = kernel_tui.json("show", "demo")
+    (row,) = results["problems"]
+    assert row["best_ms"] > 0
+    assert row["factor_low"] <= row["factor"] <= row["factor_high"]
+    variant = kernel_tui.json("show", "demo", row["best"])
+    assert variant["verdict"]["status"] == "correct"
+    assert "launch" in variant["source"]
+    assert variant["lineage"][0] == row["best"]
+    text = kernel_tui("show", "demo", "softmax").stdout
+    assert "carried" in text
+    assert kernel_tui("show", "demo", "i1").returncode == 0
+
+
+def test_a_finished_search_is_resumed_only_for_more_rounds(finished: tuple[KernelTui, object]) -> None:
+    kernel_tui, _ = finished
+    before = state_of(session(kernel_tui.directory))
+    refused = kernel_tui("resume", "demo")
+    assert refused.returncode == ExitCode.USAGE
+    assert "--rounds" in refused.stderr
+    assert kernel_tui("resume", "demo", "--rounds", "2").returncode == ExitCode.OK
+    after = state_of(session(kernel_tui.directory))
+    rounds_before, rounds_after = before.problems["softmax"].rounds, after.problems["softmax"].rounds
+    assert [one.survivors for one in rounds_after[: len(rounds_before)]] == [one.survivors for one in rounds_before]
+    assert len(rounds_after) > len(rounds_before)
+    assert after.verdicts > before.verdicts
+
+
+def test_json_is_a_line_for_every_event_and_the_results(kernel_tui: KernelTui, tmp_path: Path) -> None:
+    write_project(tmp_path, rounds=1)
+    run = kernel_tui("config.toml", "--json")
+    *events, results = [json.loads(line) for line in run.stdout.splitlines()]
+    assert [one["seq"] for one in events] == list(range(1, len(events) + 1))
+    assert events[-1]["event"]["kind"] == "engine_stopped"
+    assert results["results"]["problems"][0]["problem"] == "softmax"
+
+
+# Interrupted, lost and found again
+
+
+def test_ctrl_c_stops_the_engine_and_resume_goes_on(kernel_tui: KernelTui, endless: Path) -> None:
+    process = kernel_tui.start("config.toml")
+    wait_until(lambda: judged(endless))
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == ExitCode.INTERRUPTED, output
+    assert "stopping" in output
+    state = state_of(session(endless))
+    assert state.engine is not None
+    assert state.engine.stopped == "stopped"
+    assert kernel_tui("resume", "demo", "--detach").returncode == 0
+    wait_until(lambda: state_of(session(endless)).verdicts > state.verdicts)
+    assert kernel_tui("stop", "demo").returncode == 0
+
+
+def test_killing_the_command_leaves_the_search_and_attach_finds_it(kernel_tui: KernelTui, endless: Path) -> None:
+    process = kernel_tui.start("config.toml")
+    wait_until(lambda: judged(endless))
+    process.kill()
+    process.communicate()
+    assert engine_liveness(session(endless)).running
+    for command in (["attach", "demo"], ["resume", "demo"], ["config.toml"]):
+        watcher = kernel_tui.start(*command)
+        assert watcher.stdout is not None
+        wait_until(lambda watcher=watcher: "softmax:" in watcher.stdout.readline())  # type: ignore[misc]
+        watcher.send_signal(signal.SIGINT)
+        output, _ = watcher.communicate(timeout=30)
+        assert "detached" in output
+    assert engine_liveness(session(endless)).running
+    assert [one.name for one in (endless / "sessions").iterdir()] == ["demo"]
+
+
+def test_an_unfinished_session_is_offered_and_a_script_chooses(kernel_tui: KernelTui, endless: Path) -> None:
+    kernel_tui("config.toml", "--detach")
+    wait_until(lambda: judged(endless))
+    kernel_tui("stop", "demo")
+    wait_until(lambda: not engine_liveness(session(endless)).running)
+    verdicts = state_of(session(endless)).verdicts
+    new = kernel_tui("config.toml", "--detach")
+    assert "unfinished" in new.stderr
+    assert "--resume" in new.stderr
+    assert session(endless, "demo-2").database.exists()
+    kernel_tui.kill_engines()
+    wait_until(lambda: not engine_liveness(session(endless, "demo-2")).running)
+    assert kernel_tui("config.toml", "--resume", "--detach").returncode == 0
+    wait_until(lambda: engine_liveness(session(endless, "demo-2")).running)
+    assert state_of(session(endless)).verdicts == verdicts
