@@ -342,7 +342,7 @@ def parting_words(model: Model) -> str:
         end = "is finished" if model.state.finished else "is not running"
         again = "" if model.state.finished else f" Go on with it: kernel-tui resume {argument}"
         return f"The search {name} {end}.{again}"
-    limit = model.state.minutes
+    limit = model.minutes
     spend = "it has no time limit"
     if limit is not None:
         left = max(0.0, limit * 60 - model.search_seconds())

@@ -82,6 +82,15 @@ class Model:
     def best(self, problem: ProblemState) -> VariantState | None:
         return self.state.variants.get(problem.best) if problem.best is not None else None
 
+    @property
+    def minutes(self) -> float | None:
+        """The limit on the minutes of search, as changed last."""
+        return self.state.minutes if self.state.minutes is not None else self.source.limits.minutes
+
+    @property
+    def rounds(self) -> int | None:
+        return self.state.rounds if self.state.rounds is not None else self.source.limits.rounds
+
     def search_seconds(self) -> float:
         """Seconds of search so far, over all runs of the engine."""
         engine = self.state.engine

@@ -18,7 +18,7 @@ from engine.state import SessionState, fold
 from tui import format as fmt
 from tui.app import MonitorApp
 from tui.settings import Settings
-from tui.source import Link, Reading, Update, argument_of
+from tui.source import Link, Reading, Update, argument_of, limits_of
 
 MAX_GAP_S = 5.0
 """Nothing to see for longer than this (a night between two runs of the engine) is cut to this."""
@@ -75,6 +75,7 @@ class ReplaySource:
     def __init__(self, paths: SessionPaths, speed: float) -> None:
         self.name = paths.name
         self.argument = argument_of(paths)
+        self.limits = limits_of(paths)
         self._reader = SessionReader(paths)
         self._recorded = list(self._reader.read())
         samples = [(sample.time, sample.json) for sample in self._reader.samples()]

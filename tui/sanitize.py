@@ -57,8 +57,9 @@ def clean_lines(text: str | bytes) -> list[str]:
 
 
 def one_line(text: str, limit: int = MAX_LINE) -> str:
-    """A text as one safe line: line breaks and runs of blanks become one blank."""
-    return clean_line(" ".join(text[: limit * 4].split()), limit)
+    """A text as one safe line: line breaks and runs of blanks become one blank; what is too long ends in ``…``."""
+    joined = " ".join(text[: limit * 4].split())
+    return clean_line(joined if len(joined) <= limit else f"{joined[: limit - 1]}…", limit)
 
 
 def _stand_in(found: re.Match[str]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import time
+import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -57,6 +58,14 @@ class Update:
         return bool(self.events or self.readings or self.link is not None or self.state is not None)
 
 
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The budget that the session was created with. None: no limit, or not known."""
+
+    minutes: float | None = None
+    rounds: int | None = None
+
+
 class Source(Protocol):
     """Feeds one monitor. The feed's thread calls ``open``, ``poll`` and ``close``, the app's thread the rest."""
 
@@ -64,6 +73,7 @@ class Source(Protocol):
     argument: str
     """What names the session on a command line typed here."""
     read_only: bool
+    limits: Limits
 
     def open(self) -> SessionState:
         """The state so far. Raises SessionError."""
@@ -103,6 +113,7 @@ class SessionSource:
         self.name = paths.name
         self.argument = argument_of(paths)
         self.read_only = read_only
+        self.limits = limits_of(paths)
         self._author = author
         self._clock = clock
         self._feed: SessionReader | None = None
@@ -172,6 +183,18 @@ class SessionSource:
 def argument_of(paths: SessionPaths) -> str:
     """The session's name where ``kernel-tui attach NAME`` would find it from here, else its directory."""
     return paths.name if paths.directory == Path("sessions").absolute() / paths.name else str(paths.directory)
+
+
+def limits_of(paths: SessionPaths) -> Limits:
+    """The limits in the session's frozen configuration; none where that cannot be read."""
+    try:
+        config = tomllib.loads(paths.config.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return Limits()
+    minutes, rounds = config.get("budget", {}).get("minutes"), config.get("search", {}).get("rounds")
+    return Limits(
+        float(minutes) if isinstance(minutes, int | float) else None, rounds if isinstance(rounds, int) else None
+    )
 
 
 @contextmanager

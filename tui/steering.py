@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from engine import events as ev
 from engine.events import Command, CommandHandled
 from engine.state import SessionState
+from tui.model import Model
 
 
 class Refused(Exception):
@@ -60,9 +61,9 @@ def plan_retry(state: SessionState, node: str) -> Plan:
     return Plan(ev.Retry(variant=node), "judging again", node, undoable=False)
 
 
-def plan_budget(state: SessionState, minutes: float | None, rounds: int | None) -> Plan:
-    before = ev.ChangeBudget(minutes=state.minutes, rounds=state.rounds)
-    known = state.minutes is not None or state.rounds is not None
+def plan_budget(model: Model, minutes: float | None, rounds: int | None) -> Plan:
+    before = ev.ChangeBudget(minutes=model.minutes, rounds=model.rounds)
+    known = model.minutes is not None or model.rounds is not None
     return Plan(
         ev.ChangeBudget(minutes=minutes, rounds=rounds),
         "changing the budget",

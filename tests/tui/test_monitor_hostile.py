@@ -80,7 +80,8 @@ def poison(paths: SessionPaths, seed: int) -> None:
             elif isinstance(event, ev.VariantWritten):
                 event = ev.VariantWritten(
                     variant=event.variant, idea=event.idea, problem=event.problem, round=event.round,
-                    parent=event.parent, form=event.form, source=event.source, proposer=bad(), note=bad(), data={bad(): [bad()]},
+                    parent=event.parent, form=event.form, source=event.source, proposer=bad(),
+                    note=bad(), data={bad(): [bad()]},
                 )  # fmt: skip
             elif isinstance(event, ev.VerdictGiven):
                 build = BuildReport(False, 1.0, command=bad(), log="\n".join(bad() for _ in range(20)))
@@ -88,7 +89,8 @@ def poison(paths: SessionPaths, seed: int) -> None:
                     variant=event.variant,
                     verdict=Verdict(
                         status=event.verdict.status, reason=bad(), pattern=bad(), device=bad(),
-                        speedup=event.verdict.speedup, kernel=event.verdict.kernel, checks=(Check(bad(), False, bad()),), build=build, sandbox=bad(),
+                        speedup=event.verdict.speedup, kernel=event.verdict.kernel,
+                        checks=(Check(bad(), False, bad()),), build=build, sandbox=bad(),
                         flags=(bad(),), output_tail=bad() * 10, stage_s={bad(): 1.0},
                     ),
                 )  # fmt: skip

@@ -10,7 +10,7 @@ from textual.containers import Vertical
 from textual.screen import ModalScreen
 from textual.widgets import Input, Static
 
-from engine.state import SessionState
+from tui.model import Model
 
 
 class BudgetScreen(ModalScreen[tuple[float | None, int | None] | None]):
@@ -22,12 +22,12 @@ class BudgetScreen(ModalScreen[tuple[float | None, int | None] | None]):
     BudgetScreen #problem { color: $text-error; height: auto; }
     """
 
-    def __init__(self, state: SessionState) -> None:
+    def __init__(self, model: Model) -> None:
         super().__init__()
-        self._state = state
+        self._model = model
 
     def compose(self) -> ComposeResult:
-        minutes, rounds = self._state.minutes, self._state.rounds
+        minutes, rounds = self._model.minutes, self._model.rounds
         with Vertical():
             yield Static("Minutes of search in all, over every run of this session", markup=False)
             yield Input(f"{minutes:g}" if minutes is not None else "", placeholder="as configured", id="minutes")

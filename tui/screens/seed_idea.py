@@ -13,7 +13,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
-from engine.proposers.protocol import CatalogueEntry
+from engine.proposers.protocol import CATEGORY_NAMES, CatalogueEntry
 from engine.state import ProblemState
 from tui.catalogue import catalogue_of
 from tui.model import Model
@@ -40,7 +40,7 @@ class SeedIdeaScreen(ModalScreen[IdeaWish | None]):
         width: 90%; max-width: 110; height: auto; max-height: 90%; padding: 1 2; background: $surface;
         border: round $primary;
     }
-    SeedIdeaScreen OptionList { height: auto; max-height: 14; margin: 1 0; background: $surface; border: none; }
+    SeedIdeaScreen OptionList { height: auto; max-height: 12; margin: 1 0; background: $surface; border: none; }
     SeedIdeaScreen Static { height: auto; }
     SeedIdeaScreen #hint { color: $text-muted; margin-top: 1; }
     """
@@ -58,6 +58,7 @@ class SeedIdeaScreen(ModalScreen[IdeaWish | None]):
             yield Input(placeholder="in your own words: what should be tried?", id="prose")
             if self._moves:
                 yield OptionList(*(Option(_entry(move)) for move in self._moves), markup=False, id="moves")
+                yield Static("", markup=False, id="about")
             yield Static(
                 "enter: seed    tab: words or the playbook's moves    esc: cancel\n"
                 "Words wait for an author where no proposer of this session reads prose.",
@@ -72,10 +73,13 @@ class SeedIdeaScreen(ModalScreen[IdeaWish | None]):
         if text := event.value.strip():
             self.dismiss(IdeaWish(text))
 
+    def on_option_list_option_highlighted(self, event: OptionList.OptionHighlighted) -> None:
+        self.query_one("#about", Static).update(one_line(self._moves[event.option_index].text, 600))
+
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
         move = self._moves[event.option_index]
         self.dismiss(IdeaWish(self.query_one("#prose", Input).value.strip(), move.category, move.name))
 
 
 def _entry(move: CatalogueEntry) -> Text:
-    return Text.assemble((f"{move.name}  ", "bold"), one_line(move.text, 300), no_wrap=True, overflow="ellipsis")
+    return Text(f"{move.name}  ({CATEGORY_NAMES.get(move.category, move.category)})", no_wrap=True)

@@ -53,10 +53,10 @@ class SteeringKeys:
 
         def chosen(wish: tuple[float | None, int | None] | None) -> None:
             if wish is not None:
-                self._ask(lambda: steering.plan_budget(self._state, *wish))
+                self._ask(lambda: steering.plan_budget(self._here.model, *wish))
 
         if self._may_steer():
-            self._monitor.push_screen(BudgetScreen(self._state), chosen)
+            self._monitor.push_screen(BudgetScreen(self._here.model), chosen)
 
     def action_seed_idea(self) -> None:
         from tui.screens.seed_idea import SeedIdeaScreen

@@ -48,7 +48,8 @@ def status_line(
     ]
     if state.problems:
         newest = max((p.rounds[-1].number for p in state.problems.values() if p.rounds), default=0)
-        parts.append([(f"round {newest}", palette.text)])
+        of = f"/{model.rounds}" if model.rounds is not None else ""
+        parts.append([(f"round {newest}{of}", palette.text)])
     flight = state.in_flight()
     queued = sum(variant.stage == "queued" for variant in flight)
     busy = len(flight) - queued
@@ -58,7 +59,7 @@ def status_line(
         )
     parts.append(_link(model, palette))
     parts.append(_device(model, palette))
-    limit = f"/{state.minutes:g}m" if state.minutes is not None else ""
+    limit = f"/{fmt.clock(model.minutes * 60)}" if model.minutes is not None else ""
     parts.append([(f"{fmt.clock(model.search_seconds())}{limit}", palette.dim)])
     parts.append([(f"{state.verdicts} verdicts", palette.dim)])
     if held:

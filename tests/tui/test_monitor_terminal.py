@@ -1,0 +1,273 @@
+"""The monitor in real terminals: a whole search steered through tmux, and what happens when a terminal goes away."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import pty
+import select
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from benchmarks.synthetic_session import Shape, write_session
+from engine.session import SessionPaths, engine_liveness
+
+ROOT = Path(__file__).parents[2]
+CONFIG = """
+name = "steered"
+sessions = "sessions"
+problems = ["builtin:quickstart/softmax"]
+[search]
+strategy = "beam"
+rounds = 2
+ideas = 2
+variants = 2
+survivors = 2
+heat = 2
+fixes = 0
+[budget]
+minutes = 6
+[evaluation]
+torch_compile = false
+max_pairs = 30
+[[models]]
+provider = "playbook"
+"""
+
+
+class Tmux:
+    """A terminal in a tmux server of its own."""
+
+    def __init__(self, directory: Path, width: int = 120, height: int = 40) -> None:
+        self._socket = str(directory / "tmux")
+        self.environment = os.environ | {
+            "PYTHONPATH": str(ROOT),
+            "XDG_CONFIG_HOME": str(directory / "settings"),
+            "EDITOR": str(directory / "editor"),
+            "LC_ALL": "C.UTF-8",
+        }
+        self.environment.pop("TMUX", None)
+        self._run(
+            "-f", "/dev/null", "new-session", "-d", "-x", str(width), "-y", str(height), "-c", str(directory), "sh"
+        )
+
+    def type(self, text: str) -> None:
+        self._run("send-keys", "-l", text)
+
+    def keys(self, *keys: str) -> None:
+        for key in keys:
+            self._run("send-keys", key)
+            time.sleep(0.2)
+
+    def command(self, text: str) -> None:
+        self.type(text)
+        self._run("send-keys", "Enter")
+
+    def screen(self) -> str:
+        return self._run("capture-pane", "-p")
+
+    def until(self, text: str, seconds: float = 60.0, *, gone: bool = False) -> str:
+        """The screen once ``text`` is on it (or gone from it)."""
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            if (text in (screen := self.screen())) != gone:
+                return screen
+            time.sleep(0.1)
+        raise AssertionError(f"{text!r} {'stayed' if gone else 'never came'}:\n{self.screen()}")
+
+    def close(self) -> None:
+        with contextlib.suppress(subprocess.SubprocessError):
+            self._run("kill-server")
+
+    def _run(self, *arguments: str) -> str:
+        done = subprocess.run(
+            ["tmux", "-S", self._socket, *arguments],
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=20,
+        )
+        return done.stdout
+
+
+@pytest.fixture
+def tmux(tmp_path: Path) -> Iterator[Tmux]:
+    if shutil.which("tmux") is None:
+        pytest.skip("tmux is not installed")
+    editor = tmp_path / "editor"
+    editor.write_text('#!/bin/sh\necho "// edited by hand" >> "$1"\n')
+    editor.chmod(0o755)
+    terminal = Tmux(tmp_path)
+    yield terminal
+    terminal.close()
+    with contextlib.suppress(Exception):  # an engine that a failed test left behind
+        if (pid := engine_liveness(SessionPaths.at(tmp_path / "sessions" / "steered")).pid) is not None:
+            os.kill(pid, signal.SIGTERM)
+
+
+@pytest.mark.serial
+@pytest.mark.timeout(600)
+def test_a_search_is_watched_and_steered_from_a_terminal(tmux: Tmux, tmp_path: Path) -> None:
+    (tmp_path / "c.toml").write_text(CONFIG)
+    program = f"{sys.executable} -m tui.cli"
+
+    tmux.command(f"{program} c.toml")
+    tmux.until("round 0", 60)
+    tmux.until("●" if "●" in tmux.screen() else "★", 120)  # the first verdict
+
+    tmux.keys("B", "i")
+    tmux.until("Seed an idea for softmax")
+    tmux.keys("Tab", "Enter")
+    tmux.until("playbook writes kernels for it", 20)
+
+    paths = SessionPaths.at(tmp_path / "sessions" / "steered")
+    best = next((paths.directory / "best").glob("softmax.*"))
+    seed = tmp_path / f"seed{best.suffix}"
+    seed.write_text(best.read_text() + "\n// seeded by hand\n")
+    tmux.keys("a")
+    tmux.until("Seed a .cpp kernel for softmax")
+    tmux.command(str(seed))
+    tmux.until("seeded from seed.cpp", 20)
+
+    tmux.keys("B", "e")
+    tmux.until("+// edited by hand", 20)
+    edited = tmux.until("Diff")
+    child = edited.split(" -> ")[1].split()[0]
+
+    tmux.keys("1", "d")
+    tmux.until(f"Prune {child}?")
+    tmux.keys("y")
+    tmux.until(f"⊘ {child}", 10)
+    tmux.keys("z")
+    tmux.until(f"⊘ {child}", 10, gone=True)
+
+    tmux.keys("q")
+    tmux.until("goes on (pid", 10)
+    assert engine_liveness(paths).running
+    tmux.command("clear")
+    tmux.command(f"{program} attach steered")
+    tmux.until("1 Tree", 20)
+    tmux.until("finished", 300)
+    tmux.keys("q")
+    tmux.until("The search steered is finished.", 10)
+
+    tmux.command("clear")
+    tmux.command(f"{program} resume steered --rounds 3")
+    tmux.until("live", 60)
+    tmux.until("round 3/3", 120)
+    tmux.keys("Q")
+    tmux.until("Stop the search now?")
+    tmux.keys("y")
+    tmux.until("ENGINE STOPPED", 60)
+    tmux.keys("q")
+    tmux.until("kernel-tui resume steered", 10)
+    assert not engine_liveness(paths).running
+
+
+class Terminal:
+    """A monitor in a pseudo-terminal that can be closed."""
+
+    def __init__(self, paths: SessionPaths, settings: Path) -> None:
+        self.master, slave = pty.openpty()
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+        code = (
+            "import sys; from pathlib import Path; from engine.session import SessionPaths; "
+            "from tui.app import run_monitor; sys.exit(run_monitor(SessionPaths.at(Path(sys.argv[1]))))"
+        )
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", code, str(paths.directory)],
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+            start_new_session=True,
+            env=os.environ | {"PYTHONPATH": str(ROOT), "XDG_CONFIG_HOME": str(settings), "TERM": "xterm-256color"},
+        )
+        os.close(slave)
+        self.seen = b""
+        self._open = True
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        with contextlib.suppress(OSError):
+            while self._open:
+                if select.select([self.master], [], [], 0.1)[0]:
+                    self.seen += os.read(self.master, 1 << 16)
+
+    def wait_for(self, text: bytes, seconds: float = 20.0) -> None:
+        deadline = time.monotonic() + seconds
+        while text not in self.seen:
+            assert time.monotonic() < deadline, self.seen[-2000:]
+            time.sleep(0.05)
+
+    def hang_up(self) -> None:
+        self._open = False
+        time.sleep(0.2)
+        os.close(self.master)
+
+
+@pytest.fixture
+def terminal(tmp_path: Path) -> Iterator[Terminal]:
+    paths = write_session(tmp_path, "done", Shape(variants=40, problems=1, rounds=2), ended=True)
+    found = Terminal(paths, tmp_path)
+    found.wait_for(b"softmax")
+    yield found
+    if found.process.poll() is None:
+        found.process.kill()
+    found.process.wait()
+
+
+def test_a_monitor_whose_terminal_is_gone_ends(terminal: Terminal) -> None:
+    terminal.hang_up()
+    assert terminal.process.wait(timeout=5) in (128 + signal.SIGHUP, -signal.SIGHUP)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_the_monitor_and_restores_the_terminal(terminal: Terminal, number: signal.Signals) -> None:
+    terminal.process.send_signal(number)
+    assert terminal.process.wait(timeout=5) == 128 + number
+    time.sleep(0.3)
+    assert b"\x1b[?1049l" in terminal.seen, "the alternate screen was left"
+
+
+def test_a_stopped_monitor_comes_back(terminal: Terminal) -> None:
+    os.write(terminal.master, b"\x1a")
+    deadline = time.monotonic() + 5
+    while (state := Path(f"/proc/{terminal.process.pid}/stat").read_text().split()[2]) != "T":
+        assert time.monotonic() < deadline, state
+        time.sleep(0.05)
+    before = len(terminal.seen)
+    terminal.process.send_signal(signal.SIGCONT)
+    deadline = time.monotonic() + 5
+    while b"softmax" not in terminal.seen[before:]:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_no_color_means_no_color(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import re
+
+    monkeypatch.setenv("NO_COLOR", "1")
+    paths = write_session(tmp_path, "done", Shape(variants=40, problems=1, rounds=2), ended=True)
+    found = Terminal(paths, tmp_path)
+    try:
+        found.wait_for(b"softmax")
+        time.sleep(0.5)
+        colours = {
+            tuple(code.split(b";")) for code in re.findall(rb"\x1b\[(?:[\d;]*;)?[34]8;2;(\d+;\d+;\d+)", found.seen)
+        }
+        assert all(len(set(colour)) == 1 for colour in colours), "only greys"
+    finally:
+        found.process.kill()
+        found.process.wait()
