@@ -41,7 +41,7 @@ def evaluate(kernel: Path, problem: str, config_path: Path | None, device: str |
     config = _evaluation_config(config_path, device)
 
     async def judge() -> tuple[Opened, list[Verdict], tuple[Standing, ...]]:
-        return await _judge(config, await _inspect(problem), {kernel.name: (form, source)}, heat=False)
+        return await _judge(config, problem, {kernel.name: (form, source)}, heat=False)
 
     _, verdicts, _ = asyncio.run(judge())
     if as_json:
@@ -75,7 +75,7 @@ def compare(
     config = _evaluation_config(config_path, device)
 
     async def judge() -> tuple[Opened, list[Verdict], tuple[Standing, ...]]:
-        return await _judge(config, await _inspect(problem), kernels, heat=True)
+        return await _judge(config, problem, kernels, heat=True)
 
     _, verdicts, standings = asyncio.run(judge())
     if as_json:
@@ -175,7 +175,7 @@ async def _inspect(problem: str) -> ProblemSpec:
 
 
 async def _judge(
-    config: EvaluationConfig, problem: ProblemSpec, kernels: dict[str, tuple[Form, str]], *, heat: bool
+    config: EvaluationConfig, problem_name: str, kernels: dict[str, tuple[Form, str]], *, heat: bool
 ) -> tuple[Opened, list[Verdict], tuple[Standing, ...]]:
     """Judge each kernel in turn and, if all are correct and ``heat`` is wanted, time them side by side."""
     from engine.problem.header import derive_header
@@ -184,6 +184,8 @@ async def _judge(
     from engine.workers.protocol import EvaluationError
 
     with tempfile.TemporaryDirectory(prefix="kernel-tui-eval-") as scratch:
+        # Beside the peaks of the device: both start a process that imports torch.
+        inspection = asyncio.ensure_future(_inspect(problem_name))
         evaluator = LocalEvaluator(config, Path(scratch))
         try:
             try:
@@ -196,6 +198,7 @@ async def _judge(
                     raise Failure(f"{name}: {device.name} runs .{allowed} and .py kernels", ExitCode.USAGE)
             form = next(iter(kernels.values()))[0]
             await evaluator.measure_device(device)
+            problem = await inspection
             opened = await evaluator.open(problem, "" if form == "py" else derive_header(problem, form))
             verdicts = [
                 await evaluator.evaluate(problem, form, source, lambda _: None) for form, source in kernels.values()
@@ -205,4 +208,5 @@ async def _judge(
                 standings = await evaluator.heat(problem, kernels)
             return opened, verdicts, standings
         finally:
+            inspection.cancel()
             await evaluator.close()
