@@ -291,10 +291,16 @@ class ProblemSearch:
         return owed and ("heat", str(round_.number)) not in self._done
 
     def _heat_leaders(self) -> list[VariantState]:
-        """The fastest, without those that stand too far behind for a heat to change the order."""
-        leaders = self._state.leaders(self.id)[: self.context.config.search.heat]
+        """The fastest, without those that stand too far behind for a heat to change the order.
+
+        The one with the least milliseconds is always among them: a factor also depends on how the reference fared.
+        """
+        correct = self._state.leaders(self.id)
+        leaders = correct[: self.context.config.search.heat]
         best = leaders[0].speedup or 0.0 if leaders else 0.0
-        return [leader for leader in leaders if (leader.speedup or 0.0) >= HEAT_REACH * best]
+        near = [leader for leader in leaders if (leader.speedup or 0.0) >= HEAT_REACH * best]
+        quickest = min(correct, key=lambda variant: variant.kernel_ms or float("inf"), default=None)
+        return near if quickest is None or quickest in near else [*near, quickest]
 
     async def _heat(self, round_: RoundState) -> None:
         kernels: dict[str, tuple[Form, str]] = {
