@@ -221,7 +221,7 @@ async def test_without_an_engine_keys_say_so_and_the_screen_says_how_to_resume(
 ) -> None:
     async with open_monitor(session) as monitor:
         second = monitor.text().splitlines()[1]
-        assert "ENGINE DEAD" in second and f"R resumes it (kernel-tui resume {session.directory}" in second
+        assert "ENGINE DEAD" in second and "R resumes it (kernel-tui resume" in second
         await monitor.press("P")
         await monitor.until_shown("No engine runs on this session")
 
