@@ -5,8 +5,8 @@ import math
 import torch
 from torch import nn
 
-ROWS = 2400
-COLUMNS = 2500
+ROWS = 1000
+COLUMNS = 1500
 
 
 class Model(nn.Module):

@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-ROWS = 3000
+ROWS = 1200
 FEATURES = 2000
 
 

@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-ROWS = 2000
+ROWS = 1300
 COLUMNS = 3000
 
 
