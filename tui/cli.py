@@ -13,7 +13,8 @@ from engine import __version__
 from tui.commands.kernels import build, compare, evaluate
 from tui.commands.look import sessions, show
 from tui.commands.machine import completion, doctor, init, problems
-from tui.commands.run import attach, resume, run
+from tui.commands.monitor import attach, replay
+from tui.commands.run import resume, run
 from tui.commands.steer import STEERING
 
 _EXIT_CODES = """\b
@@ -73,7 +74,21 @@ def cli() -> None:
     """
 
 
-for _command in (run, resume, attach, sessions, show, *STEERING, evaluate, compare, build, problems, doctor, init):
+for _command in (
+    run,
+    resume,
+    attach,
+    replay,
+    sessions,
+    show,
+    *STEERING,
+    evaluate,
+    compare,
+    build,
+    problems,
+    doctor,
+    init,
+):
     cli.add_command(_command)
 cli.add_command(completion)
 

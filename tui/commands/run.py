@@ -1,4 +1,4 @@
-"""Commands that start a search or come back to one: run, resume, attach."""
+"""Commands that start a search or go on with one: run, resume."""
 
 from __future__ import annotations
 
@@ -77,23 +77,6 @@ def resume(
     """Go on with a search that was stopped, has died or is to get more minutes or rounds."""
     paths = find(root, session)
     return _start_again(paths, minutes, rounds, headless=headless, as_json=as_json, detach=detach)
-
-
-@click.command()
-@session_argument
-@sessions_option
-@_watching
-def attach(session: str, root: Path, headless: bool, as_json: bool) -> int:
-    """Watch a running search; leaving (q, Ctrl-C) does not stop it."""
-    from engine.session import engine_liveness
-
-    paths = find(root, session)
-    if not engine_liveness(paths).running:
-        raise Failure(
-            f"{paths.name}: no engine runs on this session. See what it found: kernel-tui show {session}   "
-            f"Go on: kernel-tui resume {session}"
-        )
-    return watch(paths, headless=headless, as_json=as_json, stops_on_interrupt=False)
 
 
 def watch(paths: SessionPaths, *, headless: bool, as_json: bool, stops_on_interrupt: bool, skip_seq: int = 0) -> int:
