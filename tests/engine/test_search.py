@@ -1,0 +1,241 @@
+"""What a search leaves in its session: order, completeness, reasons; and that it can be ended anywhere and resumed."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from engine.events import (
+    BaselineMeasured,
+    ChangeBudget,
+    HeatFinished,
+    ProblemAdded,
+    Recorded,
+    RoundFinished,
+    RoundStarted,
+    VariantWritten,
+    VerdictGiven,
+)
+from engine.service import log_tail, start_engine
+from engine.session import SessionPaths, SessionReader, create_session, engine_liveness, send_command
+from engine.state import SessionState, fold
+
+PROBLEM = """\
+import torch
+
+class Model(torch.nn.Module):
+    def forward(self, x):
+        return {formula}
+
+def get_inputs():
+    return [torch.randn(200, 1000)]
+
+def get_init_inputs():
+    return []
+"""
+FORMULAS = {
+    "softmax": "torch.softmax(x, dim=1)",
+    "chain": "torch.tanh(x * 2.0 + 1.0) * x",
+    "sorts": "torch.sort(x, dim=1)[0]",
+    "raises": "x.no_such_method()",
+}
+
+CONFIG = """\
+problems = [{problems}]
+[search]
+rounds = {rounds}
+ideas = 2
+variants = 2
+[budget]
+minutes = {minutes}
+[evaluation]
+device = "cpu"
+trials = 3
+max_pairs = 8
+torch_compile = false
+"""
+
+
+def new_session(directory: Path, *problems: str, rounds: int = 2, minutes: float = 5.0) -> SessionPaths:
+    for name in problems:
+        (directory / f"{name}.py").write_text(PROBLEM.format(formula=FORMULAS[name]))
+    files = ", ".join(f'"{directory / name}.py"' for name in problems)
+    text = CONFIG.format(problems=files, rounds=rounds, minutes=minutes)
+    return create_session(directory, "demo", text, "config.toml", 0)
+
+
+def wait_for_end(paths: SessionPaths, within_s: float = 180) -> None:
+    deadline = time.monotonic() + within_s
+    while engine_liveness(paths).running:
+        assert time.monotonic() < deadline, log_tail(paths, 50)
+        time.sleep(0.1)
+
+
+def events_of(paths: SessionPaths) -> list[Recorded]:
+    with SessionReader(paths) as reader:
+        return list(reader.read())
+
+
+def kill(paths: SessionPaths) -> None:
+    pid = engine_liveness(paths).pid
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    wait_for_end(paths)
+
+
+@pytest.fixture(scope="module")
+def search(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[SessionPaths, list[Recorded], SessionState]]:
+    """A search of four problems, of which two can be searched, that ran to its end."""
+    paths = new_session(tmp_path_factory.mktemp("search"), "softmax", "raises", "chain", "sorts")
+    start_engine(paths)
+    wait_for_end(paths)
+    events = events_of(paths)
+    yield paths, events, fold(events)
+    if engine_liveness(paths).running:
+        kill(paths)
+
+
+Finished = tuple[SessionPaths, list[Recorded], SessionState]
+
+
+def test_it_comes_to_its_end(search: Finished) -> None:
+    paths, _, state = search
+    assert state.finished, log_tail(paths, 50)
+    assert set(state.problems) == {"softmax", "chain"}
+    assert all(problem.finished for problem in state.problems.values())
+    assert not state.in_flight()
+
+
+def test_what_cannot_be_searched_is_refused_with_the_reason_and_the_rest_goes_on(search: Finished) -> None:
+    _, _, state = search
+    assert set(state.refused) == {"raises", "sorts"}
+    assert "no_such_method" in state.refused["raises"].reason
+    assert "playbook" in state.refused["sorts"].reason
+
+
+def test_every_round_is_closed_only_when_all_of_it_is_judged(search: Finished) -> None:
+    _, events, _ = search
+    for place, recorded in enumerate(events):
+        if isinstance(recorded.event, RoundFinished):
+            then = fold(events[:place])
+            round_ = next(r for r in then.problems[recorded.event.problem].rounds if r.number == recorded.event.round)
+            assert round_.variants
+            assert all(then.variants[name].verdict is not None for name in round_.variants)
+
+
+def test_parents_were_judged_correct_before_they_became_parents(search: Finished) -> None:
+    _, events, _ = search
+    later_rounds = 0
+    for place, recorded in enumerate(events):
+        if isinstance(recorded.event, RoundStarted) and recorded.event.round > 0:
+            later_rounds += 1
+            then = fold(events[:place])
+            assert recorded.event.parents
+            assert all(then.variants[parent.variant].correct for parent in recorded.event.parents)
+    assert later_rounds >= 2
+
+
+def test_every_kernel_of_a_round_is_carried_or_dropped_with_a_reason(search: Finished) -> None:
+    _, _, state = search
+    for problem in state.problems.values():
+        for round_ in problem.rounds:
+            said = {one.variant: one.why for one in (*round_.survivors, *round_.dropped)}
+            assert set(round_.variants) <= set(said)
+            assert all(said.values())
+
+
+def test_ideas_and_kernels_have_consecutive_ids_and_no_source_twice(search: Finished) -> None:
+    _, _, state = search
+    assert list(state.ideas) == [f"i{n}" for n in range(1, len(state.ideas) + 1)]
+    assert list(state.variants) == [f"v{n}" for n in range(1, len(state.variants) + 1)]
+    sources = [(variant.problem, variant.source) for variant in state.variants.values()]
+    assert len(sources) == len(set(sources))
+
+
+def test_problems_are_searched_side_by_side(search: Finished) -> None:
+    _, events, _ = search
+    begun = {one.event.problem: one.seq for one in reversed(events) if isinstance(one.event, RoundStarted)}
+    ended = {one.event.problem: one.seq for one in events if isinstance(one.event, RoundFinished)}
+    assert all(begun[one] < ended[other] for one in begun for other in ended)
+
+
+def test_the_eager_baseline_comes_before_any_verdict_and_leaders_meet_in_a_heat(search: Finished) -> None:
+    _, events, _ = search
+    first = {kind: next(one.seq for one in events if isinstance(one.event, kind))
+             for kind in (ProblemAdded, BaselineMeasured, VerdictGiven, HeatFinished)}  # fmt: skip
+    assert sorted(first, key=first.__getitem__) == [ProblemAdded, BaselineMeasured, VerdictGiven, HeatFinished]
+
+
+def test_the_best_kernel_of_each_problem_is_a_file(search: Finished) -> None:
+    paths, _, state = search
+    with SessionReader(paths) as reader:
+        for problem in state.problems.values():
+            assert problem.best is not None
+            source = reader.text(state.variants[problem.best].source)
+            assert paths.best(problem.id, ".cpp").read_text() == source
+
+
+def test_more_rounds_go_on_from_where_it_ended(search: Finished) -> None:
+    paths, before, state = search
+    send_command(paths, ChangeBudget(rounds=3), "test")
+    start_engine(paths)
+    wait_for_end(paths)
+    events = events_of(paths)
+    assert events[: len(before)] == before
+    after = fold(events)
+    assert after.finished, log_tail(paths, 50)
+    assert max(len(problem.rounds) for problem in after.problems.values()) == 4
+    assert list(after.ideas)[: len(state.ideas)] == list(state.ideas)
+
+
+def test_killed_again_and_again_it_repeats_only_what_was_in_flight(tmp_path: Path) -> None:
+    paths = new_session(tmp_path, "softmax", rounds=2)
+    moments = random.Random(7)
+    for _ in range(3):
+        start_engine(paths)
+        before = events_of(paths)
+        verdicts = sum(isinstance(one.event, VerdictGiven) for one in before)
+        deadline = time.monotonic() + 60
+        while sum(isinstance(one.event, VerdictGiven) for one in events_of(paths)) <= verdicts:
+            assert time.monotonic() < deadline, log_tail(paths, 50)
+            if not engine_liveness(paths).running:
+                break
+            time.sleep(0.05)
+        time.sleep(moments.uniform(0.0, 1.0))
+        if engine_liveness(paths).running:
+            kill(paths)
+        assert events_of(paths)[: len(before)] == before
+    start_engine(paths)
+    wait_for_end(paths)
+    events = events_of(paths)
+    state = fold(events)
+    assert state.finished, log_tail(paths, 50)
+    written = [one.event.variant for one in events if isinstance(one.event, VariantWritten)]
+    judged = [one.event.variant for one in events if isinstance(one.event, VerdictGiven)]
+    assert len(written) == len(set(written))
+    assert sorted(judged) == sorted(written)
+    rounds = [(one.event.problem, one.event.round) for one in events if isinstance(one.event, RoundFinished)]
+    assert rounds == [("softmax", number) for number in range(len(rounds))]
+    with SessionReader(paths) as reader:
+        assert reader.quick_check() is None
+
+
+def test_when_the_minutes_are_spent_it_ends_in_order_and_more_minutes_go_on(tmp_path: Path) -> None:
+    paths = new_session(tmp_path, "softmax", "chain", rounds=500, minutes=0.25)
+    start_engine(paths)
+    wait_for_end(paths)
+    spent = fold(events_of(paths))
+    assert spent.engine is not None
+    assert spent.engine.stopped == "budget", log_tail(paths, 50)
+    assert spent.search_seconds >= 0.25 * 60 * 0.7
+    assert all(variant.stage == "queued" for variant in spent.in_flight())
+    send_command(paths, ChangeBudget(minutes=0.5), "test")
+    start_engine(paths)
+    wait_for_end(paths)
+    assert fold(events_of(paths)).verdicts > spent.verdicts
