@@ -99,6 +99,15 @@ class Chain:
         self.command(str(config), "--new", "--detach")
         self.paths = SessionPaths.at(directory / "sessions" / "kills")
 
+    def __enter__(self) -> Chain:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        """Leave no engine behind, however this ended."""
+        if engine_liveness(self.paths).running:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.engine.pid, signal.SIGKILL)
+
     def command(self, *arguments: str) -> None:
         """Run ``kernel-tui`` with a build cache of its own, so that kernels are really built. Raises RuntimeError."""
         places = {"PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": str(self._directory / "cache")}
@@ -231,7 +240,7 @@ def done_twice(events: Iterable[Recorded]) -> list[str]:
             case ev.RoundStarted() | ev.RoundFinished() | ev.HeatFinished():
                 keys = [(ev.kind_of(event), event.problem, event.round)]
             case ev.IdeaProposed():
-                keys = [("idea", event.idea), ("the same idea", event.parent, event.text)]
+                keys = [("idea", event.idea), ("the same idea", event.problem, event.parent, event.text)]
             case ev.VariantWritten():
                 keys = [("kernel", event.variant), ("the same source", event.problem, event.source)]
             case ev.VerdictGiven():
@@ -403,12 +412,13 @@ def main() -> int:
     arguments = parser.parse_args()
     began = time.monotonic()
     directory = Path(tempfile.mkdtemp(prefix="kills-", dir=arguments.directory))
-    chain = Chain(directory, rounds=100, ideas=3, variants=3)
-    tally = run(chain, arguments.kills, random.Random(arguments.seed))
-    open_rounds = [problem.rounds[-1].number for problem in fold(chain.known).problems.values() if problem.rounds]
-    state, faults = chain.finish(max(1, *open_rounds))
-    tally.faults += faults
-    for name, value in rows_of(tally, state, chain.read(), time.monotonic() - began):
+    with Chain(directory, rounds=100, ideas=3, variants=3) as chain:
+        tally = run(chain, arguments.kills, random.Random(arguments.seed))
+        open_rounds = [one.rounds[-1].number for one in fold(chain.known).problems.values() if one.rounds]
+        state, faults = chain.finish(max(1, *open_rounds))
+        tally.faults += faults
+        events = chain.read()
+    for name, value in rows_of(tally, state, events, time.monotonic() - began):
         print(f"{name:<28} {value}")
     for fault in tally.faults:
         print(fault)

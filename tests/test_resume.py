@@ -29,15 +29,15 @@ def kill_while(doing: set[str], chain: Chain, not_before_round: int, delay_s: fl
 @pytest.mark.serial
 def test_a_search_killed_three_times_is_resumed_and_finished(tmp_path: Path) -> None:
     draw = random.Random(2)
-    chain = Chain(tmp_path, rounds=2)
-    assert kill_while({"building"}, chain, 0, draw.uniform(0.0, 0.15)).faults == ()
-    chain.resume()
-    assert kill_while({"checking", "timing"}, chain, 1, draw.uniform(0.0, 0.15)).faults == ()
-    chain.resume()
-    assert kill_while({"heat"}, chain, 2, draw.uniform(0.0, 0.15)).faults == ()
-    state, faults = chain.finish()
-    assert faults == []
-    events = chain.read()
+    with Chain(tmp_path, rounds=2) as chain:
+        assert kill_while({"building"}, chain, 0, draw.uniform(0.0, 0.15)).faults == ()
+        chain.resume()
+        assert kill_while({"checking", "timing"}, chain, 1, draw.uniform(0.0, 0.15)).faults == ()
+        chain.resume()
+        assert kill_while({"heat"}, chain, 2, draw.uniform(0.0, 0.15)).faults == ()
+        state, faults = chain.finish()
+        assert faults == []
+        events = chain.read()
     assert sum(isinstance(one.event, EngineStarted) for one in events) == 4
     assert state.engine is not None
     assert state.engine.stopped == "finished"

@@ -182,13 +182,11 @@ class Search:
             *(VerdictGiven(variant=one.id, verdict=one.verdict or cancelled) for one in left)
         )
         if restored := [one.id for one in left if not self._state.is_pruned(one.id)]:
+            await self.context.journal.record(*(VariantStage(variant=name, stage="queued") for name in restored))
             self._requeue(restored)
 
     def _requeue(self, variants: Iterable[str]) -> None:
-        self._spawn(self._record_requeued(list(variants)))
-
-    async def _record_requeued(self, variants: list[str]) -> None:
-        await self.context.journal.record(*(VariantStage(variant=name, stage="queued") for name in variants))
+        """Judge variants again that are recorded as queued; those of a problem that is not open yet come with it."""
         for name in variants:
             if self._state.variants[name].problem in self._problems:
                 self._queue.put(name, Priority.HAND)

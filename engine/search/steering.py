@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from engine import events as ev
-from engine.events import AnyEvent, CommandHandled, IdeaProposed, IdeaWaiting, VariantWritten
+from engine.events import AnyEvent, CommandHandled, IdeaProposed, IdeaWaiting, VariantStage, VariantWritten
 from engine.search.context import Context
 from engine.search.telling import BY_HAND, SEEDED, task_of
 from engine.session import SentCommand, SessionError
@@ -34,7 +34,7 @@ class Refused(Exception):
 
 
 class Steering:
-    """Carries out commands. ``cancel`` takes variants out of the queue, ``requeue`` has them judged again."""
+    """Carries out commands. ``cancel`` takes variants out of the queue, ``requeue`` puts recorded ones back in."""
 
     def __init__(
         self, context: Context, cancel: Callable[[Iterable[str]], None], requeue: Callable[[Iterable[str]], None]
@@ -84,15 +84,21 @@ class Steering:
             above = [one for one in self._state.lineage(node) if one in self._state.pruned]
             raise Refused(f"{node} is not pruned" + (f" itself: restore {above[0]} above it" if above else ""))
 
-        def judge_cancelled() -> None:
-            branch = [self._state.variants[one] for one in self._state.branch(node) if one in self._state.variants]
-            self._requeue(
-                one.id
-                for one in branch
-                if one.verdict is not None and one.verdict.status == "cancelled" and not self._state.is_pruned(one.id)
-            )
-
-        return Outcome(f"restored {node}", node=node, events=(ev.NodeRestored(node=node),), then=judge_cancelled)
+        still_pruned, branch = self._state.pruned - {node}, self._state.branch(node)
+        cancelled = [
+            one.id
+            for one in self._state.variants.values()
+            if one.id in branch
+            and one.verdict is not None
+            and one.verdict.status == "cancelled"
+            and still_pruned.isdisjoint(self._state.lineage(one.id))
+        ]
+        return Outcome(
+            f"restored {node}",
+            node=node,
+            events=(ev.NodeRestored(node=node), *_queued(cancelled)),
+            then=lambda: self._requeue(cancelled),
+        )
 
     def _pin(self, command: ev.Pin) -> Outcome:
         node = self._node(command.node)
@@ -207,7 +213,12 @@ class Steering:
             raise Refused(f"{variant.id} is being judged already")
         if self._state.is_pruned(variant.id):
             raise Refused(f"{variant.id} is pruned: restore it first")
-        return Outcome(f"{variant.id} is judged again", node=variant.id, then=lambda: self._requeue([variant.id]))
+        return Outcome(
+            f"{variant.id} is judged again",
+            node=variant.id,
+            events=_queued([variant.id]),
+            then=lambda: self._requeue([variant.id]),
+        )
 
     # Checking
 
@@ -271,6 +282,11 @@ class Steering:
     def _near(name: str, known: Iterable[str]) -> str:
         close = difflib.get_close_matches(name, list(known), n=1)
         return f", did you mean {close[0]}?" if close else ""
+
+
+def _queued(variants: Iterable[str]) -> tuple[VariantStage, ...]:
+    """Recorded with the answer, so that a resumed engine judges what it was promised to."""
+    return tuple(VariantStage(variant=name, stage="queued") for name in variants)
 
 
 _HANDLERS: dict[type, Callable[[Steering, Any], Outcome]] = {
