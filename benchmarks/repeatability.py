@@ -1,0 +1,75 @@
+"""Does the judge say the same twice? Ten verdicts on one kernel, and heats of a kernel against its own copy.
+
+    python benchmarks/repeatability.py [--form cpp|cu] [--verdicts 10] [--heats 5] [--kernel FILE --problem REF]
+
+Prints the factors, their max / min, and how many heats found a difference where there is none. Needs an idle machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from benchmarks.evaluator import sources  # noqa: E402
+from engine.config import EvaluationConfig  # noqa: E402
+from engine.problem.catalog import inspect_files, resolve  # noqa: E402
+from engine.problem.header import derive_header  # noqa: E402
+from engine.problem.spec import Form, ProblemSpec  # noqa: E402
+from engine.workers.local import LocalEvaluator  # noqa: E402
+
+
+async def measure(form: Form, reference: str, source: str, verdicts: int, heats: int) -> None:
+    (problem,) = await inspect_files(resolve([reference], Path.cwd()))
+    if not isinstance(problem, ProblemSpec):
+        sys.exit(str(problem))
+    with tempfile.TemporaryDirectory() as scratch:
+        evaluator = LocalEvaluator(EvaluationConfig(device="cuda" if form == "cu" else "cpu"), Path(scratch))
+        try:
+            (device, *_) = await evaluator.start()
+            print(f"device   {device.name}; problem {problem.name}")
+            await evaluator.open(problem, derive_header(problem, form))
+            factors = []
+            for number in range(verdicts):
+                verdict = await evaluator.evaluate(problem, form, source, lambda stage: None)
+                if not verdict.correct or verdict.speedup is None or verdict.kernel is None:
+                    sys.exit(f"not correct: {verdict.reason}")
+                factors.append(verdict.speedup)
+                interval = f"[{verdict.speedup_low:.4f}, {verdict.speedup_high:.4f}]"
+                pairs, ms = verdict.pairs, verdict.kernel.median_ms
+                print(f"verdict  {number + 1:2} factor {verdict.speedup:.4f} {interval} {ms:.4f} ms, {pairs} pairs")
+            print(f"factors  max / min = {max(factors) / min(factors):.4f}")
+            found = 0
+            for number in range(heats):
+                copies = {"a": (form, source), "b": (form, f"{source}\n// copy {number}\n")}
+                slower = (await evaluator.heat(problem, copies))[1]
+                found += not slower.tied
+                ratio = f"{slower.ratio:.4f} [{slower.ratio_low:.4f}, {slower.ratio_high:.4f}]"
+                print(f"heat     {number + 1:2} ratio {ratio}, {'tied' if slower.tied else 'DIFFERENT'}")
+            print(f"heats    {found} of {heats} found a difference between a kernel and its copy")
+        finally:
+            await evaluator.close()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--form", choices=("cpp", "cu"), default="cpp")
+    parser.add_argument("--verdicts", type=int, default=10)
+    parser.add_argument("--heats", type=int, default=5)
+    parser.add_argument("--kernel", type=Path, help="a kernel file; a softmax by default")
+    parser.add_argument("--problem", help="its problem, for example builtin:headline/layernorm")
+    arguments = parser.parse_args()
+    form: Form = arguments.form
+    folder = "headline" if form == "cu" else "quickstart"
+    reference = arguments.problem or f"builtin:{folder}/softmax"
+    source = arguments.kernel.read_text() if arguments.kernel else sources(form, 1)[0]
+    asyncio.run(measure(form, reference, source, arguments.verdicts, arguments.heats))
+
+
+if __name__ == "__main__":
+    main()
