@@ -162,7 +162,6 @@ class Search:
                 )
                 dropped = tuple(Carried(v, "slower than the third of the heat") for v in made if v not in ranked)
                 yield ev.RoundFinished(problem=problem, round=number, survivors=parents[problem], dropped=dropped)
-                yield ev.LogLine(level="info", text=f"{problem}: round {number} done, {len(ranked)} carried on")
 
     def idea(
         self, problem: str, number: int, parent: str | None, count: int, made: list[str], *, fly: bool = False

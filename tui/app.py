@@ -129,7 +129,7 @@ class MonitorApp(App[int]):
         trouble_news, model.trouble = trouble != model.trouble, trouble
         replaced = False
         fresh: list[Recorded] = []
-        readings = linked = False
+        readings = linked = told = False
         for update in updates:
             model.take(update)
             replaced |= update.state is not None
@@ -137,6 +137,7 @@ class MonitorApp(App[int]):
             linked |= update.link is not None
             for recorded in update.events:
                 model.state.apply(recorded)
+                told |= model.story.note(model.state, recorded)
                 if isinstance(recorded.event, CommandHandled):
                     self._answered(recorded.event)
             fresh += update.events
@@ -144,7 +145,7 @@ class MonitorApp(App[int]):
             if replaced:
                 screen.replace_state()
             if updates or trouble_news:
-                screen.take(fresh, readings=readings)
+                screen.take(fresh, readings=readings, told=told)
         if not replaced:
             self._tell_news(before)
         if linked:
@@ -181,7 +182,7 @@ class MonitorApp(App[int]):
         model.pending[number] = Pending(number, plan.command, plan.node, plan.text, model.now())
         if (handled := model.state.handled.get(number)) is not None:
             self._answered(handled)
-        self.monitor_screen.take([], readings=False)
+        self.monitor_screen.take([])
 
     def _answered(self, handled: CommandHandled) -> None:
         self.model.answered(handled)

@@ -43,7 +43,7 @@ class Feed:
         while not self._stop.is_set():
             try:
                 if not opened:
-                    self._put(Update(state=self._source.open()))
+                    self._put(self._source.open())
                     opened = True
                 update = self._source.poll()
             except SessionError as error:

@@ -9,6 +9,7 @@ from typing import Literal
 from engine.events import Command, CommandHandled
 from engine.state import ProblemState, SessionState, VariantState
 from tui.source import HISTORY_S, Link, Reading, Source, Update
+from tui.story import Story
 
 READINGS = 900
 
@@ -35,6 +36,7 @@ class Model:
 
     source: Source
     state: SessionState = field(default_factory=SessionState)
+    story: Story = field(default_factory=Story)
     link: Link = field(default_factory=lambda: Link("connecting"))
     readings: deque[Reading] = field(default_factory=lambda: deque(maxlen=READINGS))
     pending: dict[int, Pending] = field(default_factory=dict)
@@ -47,7 +49,7 @@ class Model:
     def take(self, update: Update) -> None:
         """Everything but the events, which the app folds one by one."""
         if update.state is not None:
-            self.state, self.opened = update.state, True
+            self.state, self.story, self.opened = update.state, update.story or Story(), True
             self.readings.clear()
         self.readings.extend(update.readings)
         if update.link is not None:

@@ -14,11 +14,12 @@ from textual.binding import Binding
 from engine.devices import decode_samples
 from engine.events import Command, Recorded
 from engine.session import SessionError, SessionPaths, SessionReader
-from engine.state import SessionState, fold
+from engine.state import SessionState
 from tui import format as fmt
 from tui.app import MonitorApp
 from tui.settings import Settings
 from tui.source import Link, Reading, Update, argument_of, limits_of
+from tui.story import Story, fold_with_story
 
 MAX_GAP_S = 5.0
 """Nothing to see for longer than this (a night between two runs of the engine) is cut to this."""
@@ -91,8 +92,8 @@ class ReplaySource:
         self._reading = 0
         self._told = False
 
-    def open(self) -> SessionState:
-        return SessionState()
+    def open(self) -> Update:
+        return Update(state=SessionState(), story=Story())
 
     def poll(self) -> Update:
         update = Update()
@@ -101,7 +102,7 @@ class ReplaySource:
         now = self.clock.now()
         place = bisect_right(self._times, now)
         if place < self._place:  # sought backwards: state is a fold, so fold again
-            update.state = fold(self._at(0, place))
+            update.state, update.story = fold_with_story(self._at(0, place))
             self._reading = 0
         elif place > self._place:
             update.events = self._at(self._place, place)

@@ -17,6 +17,7 @@ from engine.devices import DeviceSample, decode_samples
 from engine.events import Command, Recorded
 from engine.session import Liveness, SessionError, SessionPaths, SessionReader, engine_liveness, send_command
 from engine.state import SessionState
+from tui.story import Story, fold_with_story
 
 HISTORY_S = 900.0
 """How far back device readings are shown."""
@@ -47,12 +48,13 @@ class Reading:
 
 @dataclass(slots=True)
 class Update:
-    """What is new since the last poll. ``state``, if given, replaces everything known before."""
+    """What is new since the last poll. ``state`` and ``story``, if given, replace everything known before."""
 
     events: list[Recorded] = field(default_factory=list)
     readings: list[Reading] = field(default_factory=list)
     link: Link | None = None
     state: SessionState | None = None
+    story: Story | None = None
 
     def __bool__(self) -> bool:
         return bool(self.events or self.readings or self.link is not None or self.state is not None)
@@ -75,8 +77,8 @@ class Source(Protocol):
     read_only: bool
     limits: Limits
 
-    def open(self) -> SessionState:
-        """The state so far. Raises SessionError."""
+    def open(self) -> Update:
+        """Everything so far: its ``state`` and ``story``. Raises SessionError."""
         ...
 
     def poll(self) -> Update:
@@ -123,17 +125,15 @@ class SessionSource:
         self._link_at = 0.0
         self._link: Link | None = None
 
-    def open(self) -> SessionState:
+    def open(self) -> Update:
         self._feed = SessionReader(self.paths)
-        state = SessionState()
         with _collector_paused():
-            for recorded in self._feed.read():
-                state.apply(recorded)
+            state, story = fold_with_story(self._feed.read())
         self._seq = state.seq
         self._read_at = self._clock() - HISTORY_S
         if state.time and state.time < self._read_at:
             self._read_at = state.time - HISTORY_S
-        return state
+        return Update(state=state, story=story)
 
     def poll(self) -> Update:
         assert self._feed is not None

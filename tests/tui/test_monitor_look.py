@@ -122,9 +122,7 @@ async def test_hold_keeps_the_display_still(open_monitor: Any, engine: Any) -> N
         await monitor.press("p")
         await monitor.until_shown("DISPLAY HELD")
         engine.record(ev.LogLine(level="info", text="something new"))
-        await monitor.until(
-            lambda: len(monitor.app.model.state.log) and "new" in monitor.app.model.state.log[-1][1].text
-        )
+        await monitor.until(lambda: "new" in monitor.app.model.story.lines[-1].text)
         assert "something new" not in monitor.text()
         await monitor.press("p")
         await monitor.until_shown("something new")

@@ -105,8 +105,8 @@ class MonitorScreen(SteeringKeys, Screen[None]):
         self.tree_view.replace(self.model, self.tree_rows)
         self.show_all()
 
-    def take(self, events: list[Recorded], *, readings: bool) -> None:
-        """Show what ``events``, already folded, and new ``readings`` changed."""
+    def take(self, events: list[Recorded], *, readings: bool = False, told: bool = False) -> None:
+        """Show what ``events``, already folded, and new ``readings`` changed; ``told``: the log has new lines."""
         for recorded in events:
             self.tree_rows.note(recorded.event)
         changed = changed_nodes(self.model.state, events)
@@ -128,7 +128,7 @@ class MonitorScreen(SteeringKeys, Screen[None]):
                 self.leaders.show(self.model)
         if readings or ev.VariantStage in kinds or ev.VerdictGiven in kinds or ev.EngineStarted in kinds:
             self.devices.show(self.model)
-        if ev.LogLine in kinds:
+        if told:
             self.log_view.show(self.model)
         if events:
             self.detail.show()

@@ -23,13 +23,12 @@ class LogPane(LinesView):
 
 
 def log_lines(model: Model, palette: Palette, count: int = 500) -> list[Strip]:
-    styles = {"info": palette.dim, "warning": palette.warn, "error": palette.bad}
-    log = model.state.log
-    first = max(0, len(log) - count)
+    styles = {"info": palette.text, "good": palette.good, "warning": palette.warn, "error": palette.bad}
+    told = model.story.lines
     return [
         line(
-            (time.strftime("%H:%M:%S ", time.localtime(when)), palette.dim),
-            (entry.text.replace("\n", " "), styles.get(entry.level, palette.text)),
+            (time.strftime(" %H:%M:%S ", time.localtime(one.time)), palette.dim),
+            (one.text.replace("\n", " "), styles[one.level]),
         )
-        for when, entry in islice(log, first, None)
+        for one in islice(told, max(0, len(told) - count), None)
     ]

@@ -100,7 +100,7 @@ def alarm_of(model: Model) -> str | None:
     if model.engine == "ended early":
         return f"ENGINE ENDED: {one_line(link.message, 160)} {resume}"
     if model.engine == "stopped" and engine is not None:
-        return f"ENGINE STOPPED ({engine.stopped}): {one_line(engine.message, 120)}. {resume}"
+        return f"ENGINE STOPPED ({engine.stopped}). R resumes it. {one_line(engine.message, 160)}"
     return f"NO ENGINE has run on this session. {resume}" if model.engine == "never ran" else None
 
 

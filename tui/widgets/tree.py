@@ -6,6 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import ClassVar
 
+from rich.segment import Segment
 from textual import events
 from textual.binding import Binding, BindingType
 from textual.geometry import Region
@@ -248,5 +249,7 @@ class SearchTree(LineWidget):
             self._drawn[row.id] = (row, strip)
         if y == self.cursor:  # the cursor's background goes under the row's own colours
             style = self.palette.cursor if self.has_focus else self.palette.cursor_blurred
+            if style.reverse:  # over colours of the terminal's own, reversal would hide some of them
+                return Strip([Segment(strip.extend_cell_length(width).text, style)])
             return Strip([*strip.extend_cell_length(width)]).apply_style(style)
         return strip

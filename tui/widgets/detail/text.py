@@ -19,7 +19,7 @@ def heading(text: str, palette: Palette) -> list[Strip]:
 
 
 def field(name: str, value: str, palette: Palette, style: Style | None = None) -> Strip:
-    return line((name.ljust(LABEL), palette.dim), (value, style if style is not None else palette.text))
+    return line((f"{name:<{LABEL - 1}} ", palette.dim), (value, style if style is not None else palette.text))
 
 
 def wrapped(text: str, style: Style, width: int, indent: int = 0) -> list[Strip]:

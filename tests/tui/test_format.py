@@ -1,0 +1,57 @@
+"""Figures as the screen shows them."""
+
+from __future__ import annotations
+
+import pytest
+
+from tui import format as fmt
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"), [(None, "-"), (0.5, "0.50x"), (3.125, "3.12x"), (99.99, "99.99x"), (104.2, "104x")]
+)
+def test_speedup(value: float | None, shown: str) -> None:
+    assert fmt.speedup(value) == shown
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"), [(None, "-"), (0.01234, "0.0123"), (0.8431, "0.843"), (12.345, "12.35"), (123.45, "123.5")]
+)
+def test_milliseconds(value: float | None, shown: str) -> None:
+    assert fmt.milliseconds(value) == shown
+
+
+@pytest.mark.parametrize(("value", "shown"), [(None, ""), (0.042, "+4.2%"), (-0.31, "-31%"), (11.0, "x12")])
+def test_change(value: float | None, shown: str) -> None:
+    assert fmt.change(value) == shown
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"), [(-1, "0s"), (59, "59s"), (61, "1m"), (7200, "2h"), (86400, "24h"), (86400 * 3, "3d")]
+)
+def test_age(seconds: float, shown: str) -> None:
+    assert fmt.age(seconds) == shown
+
+
+def test_clock_and_size() -> None:
+    assert fmt.clock(187) == "3:07" and fmt.clock(3787) == "1:03:07"
+    assert fmt.size(512) == "512B" and fmt.size(1536) == "1.5K" and fmt.size(141 << 30) == "141G"
+
+
+def test_sparkline() -> None:
+    assert fmt.sparkline([0, 1, 2, 4], 10) == " ▂▄█"
+    assert fmt.sparkline([1, 2, 4], 2) == "▄█"
+    assert fmt.sparkline([50], 5, top=100) == "▄"
+    assert fmt.sparkline([0, 0], 5) == "  "
+    assert fmt.sparkline([1.0, 2.0], 5, bottom=0.5, ascii_only=True) == "-@"
+
+
+def test_text_is_cut_to_cells() -> None:
+    assert fmt.fit("abcdef", 4) == "abc…" and fmt.fit("abc", 4) == "abc"
+    assert fmt.pad("漢字漢字", 5) == "漢字…"
+    assert fmt.pad("ab", 4) == "ab  "
+
+
+def test_geometric_mean() -> None:
+    assert fmt.geometric_mean([1.0, 4.0]) == pytest.approx(2.0)
+    assert fmt.geometric_mean([]) is None

@@ -1,0 +1,84 @@
+"""The flat tree stays right as the search grows: incremental rows equal rows built from nothing."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.synthetic_session import Search, Shape
+from engine.events import Recorded
+from engine.state import SessionState
+from tui.rows import Mode, SortKey, TreeRows, View
+
+
+def grown(mode: Mode = "round", sort: SortKey = "written", filter: str = "", every: int = 7) -> TreeRows:
+    """Rows that were asked for again and again while a search of 120 kernels went on."""
+    search = Search(Shape(variants=120, problems=2, rounds=4, flying=3))
+    state = SessionState()
+    rows = TreeRows(state, View(mode=mode, sort=sort))
+    rows.set_filter(filter)
+    for seq, event in enumerate([*search.opening(), *search.rounds()], 1):
+        state.apply(Recorded(seq, 1000.0 + seq, event))
+        rows.note(event)
+        if seq % every == 0:
+            assert rows.rows is not None
+    return rows
+
+
+@pytest.mark.parametrize("mode", ["round", "lineage"])
+@pytest.mark.parametrize("sort", ["written", "speedup", "time", "age"])
+@pytest.mark.parametrize("filter", ["", "wrong", ">0.9", "!threads=64 softmax"])
+def test_incremental_rows_equal_rows_built_at_once(mode: Mode, sort: SortKey, filter: str) -> None:
+    rows = grown(mode, sort, filter)
+    fresh = TreeRows(rows.state, View(mode=mode, sort=sort))
+    fresh.set_filter(filter)
+    assert rows.rows == fresh.rows
+
+
+def test_finished_rounds_fold_by_themselves_and_stay_open_once_opened() -> None:
+    rows = grown()
+    folded = {row.id: row.folded for row in rows.rows if row.kind == "round"}
+    assert folded["softmax/r0"] and folded["softmax/r2"] and not folded["softmax/r3"]
+    rows.fold("softmax/r0", False)
+    assert [row.id for row in rows.rows[:3]] == ["softmax", "softmax/r0", "i1"]
+
+
+def test_reveal_unfolds_what_hides_a_node() -> None:
+    rows = grown()
+    assert rows.find("v1") is None
+    place = rows.reveal("v1")
+    assert place is not None and rows.rows[place].id == "v1"
+    assert rows.rows[rows.parent_row(place) or 0].id == "i1"
+    assert rows.reveal("v99999") is None
+
+
+def test_a_filter_shows_matches_and_the_way_to_them() -> None:
+    rows = grown(filter="v17")
+    assert [row.id for row in rows.rows if row.match] == ["v17"]
+    assert [row.kind for row in rows.rows] == ["problem", "round", "idea", "variant"]
+
+
+def test_a_lineage_longer_than_the_stack() -> None:
+    from engine import events as ev
+
+    state = SessionState()
+    search = Search(Shape(problems=1))
+    events = [*search.opening(), ev.RoundStarted(problem="softmax", round=0, parents=())]
+    parent = None
+    for number in range(3000):
+        events.append(
+            ev.VariantWritten(
+                variant=f"v{number}",
+                idea="i",
+                problem="softmax",
+                round=0,
+                parent=parent,
+                form="cpp",
+                source="",
+                proposer="",
+            )
+        )
+        parent = f"v{number}"
+    for seq, event in enumerate(events, 1):
+        state.apply(Recorded(seq, float(seq), event))
+    rows = TreeRows(state, View(mode="lineage"))
+    assert [row.depth for row in rows.rows] == list(range(3001))
