@@ -151,6 +151,8 @@ class Search:
             return await self._finish_within_budget()
         self._start_rounds()
         if not self._queue.idle or self._rounds or not self._opening.done:
+            if any(problem.heating for problem in self._problems.values()):
+                self._queue.touch()
             self._compile_one(only_if_idle=True)
             return None
         if self.context.last_rounds:

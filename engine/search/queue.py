@@ -46,6 +46,10 @@ class EvaluationQueue:
         """Seconds since it last had anything to do; 0 while it has."""
         return time.monotonic() - self._busy_at if self.idle else 0.0
 
+    def touch(self) -> None:
+        """The device is busy with something else: start counting ``idle_s`` anew."""
+        self._busy_at = time.monotonic()
+
     @property
     def running(self) -> frozenset[str]:
         return frozenset(self._running)

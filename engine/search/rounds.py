@@ -71,6 +71,11 @@ class ProblemSearch:
         """Whether no round is open and none will be opened as things stand."""
         return self._open_round() is None and (self.problem.finished is not None or self.context.last_rounds)
 
+    @property
+    def heating(self) -> bool:
+        """Whether its leaders are being timed side by side."""
+        return any(kind == "heat" for kind, *_ in self._jobs)
+
     def wake(self) -> None:
         """Something about this problem changed: look again."""
         self._changed.set()
