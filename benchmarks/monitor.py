@@ -137,6 +137,8 @@ def busy(directory: Path, seconds: float) -> list[tuple[str, str, str]]:
     with live_session(directory, 50) as paths, monitor(paths) as terminal:
         terminal.wait_for("softmax")
         terminal.read_for(3.0)
+        os.write(terminal.master, b"G")  # to the rows that change
+        terminal.read_for(1.0)
         before, received, begun = terminal.cpu_seconds(), terminal.received, time.monotonic()
         terminal.read_for(seconds)
         elapsed = time.monotonic() - begun
@@ -153,7 +155,7 @@ def _keys(terminal: Terminal, count: int) -> list[tuple[str, str, str]]:
     delays = []
     for number in range(count):
         terminal.read_for(0.23)
-        os.write(terminal.master, b"j" if number % 8 < 6 else b"k")
+        os.write(terminal.master, b"k" if number % 8 < 6 else b"j")
         if (delay := terminal.read_for(1.0, lambda _: True)) is not None:
             delays.append(delay * 1000)
     delays.sort()

@@ -202,15 +202,20 @@ class TreeRows:
             waiting.extend((idea, depth) for idea in reversed(ideas))
             waiting.extend((variant, depth) for variant in reversed(self._sorted(variants)))
 
-        push(self._roots(problem), self._waiting_ideas(problem), 1)
+        orphans: dict[str, list[IdeaState]] = {}  # ideas that have no kernel yet, by what they hang under
+        for idea in self.state.ideas.values():
+            if not idea.variants:
+                orphans.setdefault(idea.parent or idea.problem, []).append(idea)
+        folds, derived, variants = self.view.folds, self.state.derived, self.state.variants
+        push(self._roots(problem), orphans.get(problem, []), 1)
         while waiting:
             node, depth = waiting.pop()
             if isinstance(node, IdeaState):
                 rows.append(Row("idea", node.id, depth, None, self._matches_idea(node)))
                 continue
-            below = self._children(node)
-            ideas = self._waiting_ideas(node.id)
-            folded = self.is_folded(node.id) and self._matcher is None
+            below = [variants[name] for name in derived.get(node.id, ())]
+            ideas = orphans.get(node.id, [])
+            folded = folds.get(node.id, False) and self._matcher is None
             rows.append(Row("variant", node.id, depth, folded if below or ideas else None, self._matches(node)))
             if not folded:
                 push(below, ideas, depth + 1)
@@ -218,14 +223,6 @@ class TreeRows:
 
     def _roots(self, problem: str) -> list[VariantState]:
         return [v for v in self.state.variants_of(problem) if v.parent is None or v.parent not in self.state.variants]
-
-    def _children(self, variant: VariantState) -> list[VariantState]:
-        return [self.state.variants[name] for name in self.state.derived.get(variant.id, ())]
-
-    def _waiting_ideas(self, above: str) -> list[IdeaState]:
-        """Ideas right under ``above`` that have no kernel yet."""
-        ideas = (self.state.ideas.get(name) for name in self.state.below.get(above, ()))
-        return [idea for idea in ideas if idea is not None and not idea.variants]
 
     def _matches(self, variant: VariantState) -> bool:
         return self._matcher is None or self._matcher.variant(self.state, variant)
