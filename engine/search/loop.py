@@ -254,7 +254,11 @@ class Search:
             self._restless.discard(name)
 
     def _heard(self, event: AnyEvent) -> None:
-        """After each recorded event: queue new kernels, hold or release the queue, wake whom it concerns."""
+        """After each recorded event: queue what is to be judged, hold or release the queue, wake whom it concerns."""
+        if isinstance(event, VariantStage) and event.stage == "queued" and self.context.ending is None:
+            variant = self._state.variants[event.variant]
+            if variant.problem in self._problems:
+                self._queue.put(variant.id, Priority.HAND)
         if isinstance(event, (VariantStage, LogLine, CommandHandled, BaselineMeasured, ProblemFinished)):
             return
         if isinstance(event, VariantWritten) and event.problem in self._problems:

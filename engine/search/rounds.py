@@ -18,6 +18,7 @@ from engine.events import (
     ProblemFinished,
     RoundFinished,
     RoundStarted,
+    VariantStage,
     VariantWritten,
 )
 from engine.problem.spec import Form
@@ -112,6 +113,8 @@ class ProblemSearch:
             for variant in list(self._state.variants_of(self.id)):
                 if round_ is not None and variant.round == round_.number:
                     self._start_fix(variant)
+                    if variant.verdict is not None and variant.verdict.status == "error" and variant.judged == 1:
+                        self._start(("again", variant.id), self._judge_again(variant))
         judged = any(variant.stage is not None for variant in self._state.variants_of(self.id))
         return bool(self._jobs) or judged
 
@@ -267,6 +270,10 @@ class ProblemSearch:
             return
         if draft is not None and (event := self._written(idea, draft, failed.id, f"fix {turn} of {failed.id}")):
             await context.journal.record(event)
+
+    async def _judge_again(self, variant: VariantState) -> None:
+        """An evaluation that failed says nothing about the kernel: it gets one more."""
+        await self.context.journal.record(VariantStage(variant=variant.id, stage="queued"))
 
     def _written(self, idea: IdeaState, draft: VariantDraft, parent: str | None, note: str) -> VariantWritten | None:
         """The event for a draft, or None where the same source exists already for this problem."""
