@@ -197,8 +197,10 @@ async def _judge(
                 if form not in (allowed, "py"):
                     raise Failure(f"{name}: {device.name} runs .{allowed} and .py kernels", ExitCode.USAGE)
             form = next(iter(kernels.values()))[0]
-            await evaluator.measure_device(device)
-            problem = await inspection
+            try:
+                await evaluator.measure_device(device)
+            finally:
+                problem = await inspection  # where both fail, its words are the clearer ones
             opened = await evaluator.open(problem, "" if form == "py" else derive_header(problem, form))
             verdicts = [
                 await evaluator.evaluate(problem, form, source, lambda _: None) for form, source in kernels.values()
