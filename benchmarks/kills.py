@@ -155,12 +155,7 @@ class Chain:
         family = {process, *process.children(recursive=True)}
         before = self.read()
         os.kill(engine.pid, signal.SIGKILL)
-        killed = time.monotonic()
-        while left := living(family | belonging(engine, self.paths)):
-            if time.monotonic() - killed > ORPHAN_S:
-                break
-            time.sleep(0.01)
-        gone_after_s = time.monotonic() - killed
+        left, gone_after_s = await_end(family, engine, self.paths)
         after = self.read()
         lost = missing(self.known, before) + missing(before, after)
         orphans = tuple(map(described, left))
@@ -213,7 +208,7 @@ class Chain:
             *([f"no verdict: {', '.join(unjudged)}"] if unjudged else []),
             *([] if state.finished else [f"the search did not finish: {log_tail(self.paths)}"]),
             *(f"{problem.id}: its best kernel's file is another" for problem in self._other_best(state)),
-            *(f"left behind: {described(one)}" for one in living(belonging(self.engine, self.paths))),
+            *(f"left behind: {described(one)}" for one in await_end(set(), self.engine, self.paths)[0]),
         ]
 
 
@@ -226,7 +221,7 @@ def missing(before: Sequence[Recorded], after: Sequence[Recorded]) -> int:
 
 
 def done_twice(events: Iterable[Recorded]) -> list[str]:
-    """What a resumed engine did although it had been recorded: one sentence each."""
+    """What the engines of an unsteered search did although it had been recorded: one sentence each."""
     seen: Counter[Hashable] = Counter()
     judged: set[str] = set()
     again: dict[str, None] = {}
@@ -265,18 +260,26 @@ def changed_rounds(before: SessionState, after: SessionState) -> list[str]:
     return changed
 
 
+def await_end(family: set[psutil.Process], engine: Holder, paths: SessionPaths) -> tuple[list[psutil.Process], float]:
+    """Processes of a dead engine that still run after ``ORPHAN_S``, and the seconds until the last one had ended."""
+    began = time.monotonic()
+    while left := living(family | belonging(engine, paths)):
+        if time.monotonic() - began > ORPHAN_S:
+            break
+        time.sleep(0.01)
+    return left, time.monotonic() - began
+
+
 def belonging(engine: Holder, paths: SessionPaths) -> set[psutil.Process]:
-    """Processes of a dead engine: of its process session, with its marker, or with its session's name."""
-    names = (engine.marker, str(paths.directory))
+    """Processes of an engine: in its process session, with its marker, or with its session in their command line."""
     found = set()
     for process in psutil.process_iter():
         if process.pid == os.getpid():
             continue
         with contextlib.suppress(psutil.Error, ProcessLookupError, PermissionError):
-            words = [*process.cmdline()]
-            with contextlib.suppress(psutil.AccessDenied):
-                words += process.environ().values()
-            if os.getsid(process.pid) == engine.pid or any(name in word for name in names for word in words):
+            command = process.cmdline()
+            named = engine.marker in command or any(str(paths.directory) in word for word in command)
+            if named or os.getsid(process.pid) == engine.pid or engine.marker in process.environ().values():
                 found.add(process)
     return found
 
