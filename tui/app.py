@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import sys
 import time
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 FLUSH_S = 0.22
 """The screen takes in what is new at most this often."""
 TICK_S = 1.0
+PLAIN_TERMINALS = ("linux", "vt100", "vt220", "dumb")
 Severity = Literal["information", "warning", "error"]
 
 
@@ -70,7 +72,7 @@ class MonitorApp(App[int]):
         super().__init__()
         self.settings = settings if settings is not None else load_settings()
         chosen = ascii_only if ascii_only is not None else self.settings.ascii_glyphs
-        self.ascii_only = chosen if chosen is not None else not _terminal_is_utf8()
+        self.ascii_only = chosen if chosen is not None else not _shows_unicode()
         self.model = Model(source)
         self.history = History()
         self.monitor_screen = MonitorScreen(self.model)
@@ -316,7 +318,10 @@ class MonitorApp(App[int]):
         self.call_later(self.exit, 128 + signal.SIGHUP)
 
 
-def _terminal_is_utf8() -> bool:
+def _shows_unicode() -> bool:
+    """Whether the terminal's encoding and font have the glyphs; ``KERNEL_TUI_ASCII=1`` says that they do not."""
+    if os.environ.get("KERNEL_TUI_ASCII") or os.environ.get("TERM") in PLAIN_TERMINALS:
+        return False
     return "utf" in (getattr(sys.__stdout__, "encoding", None) or "").lower()
 
 

@@ -16,7 +16,7 @@ from tui.glyphs import GLYPHS
 from tui.palette import Palette
 from tui.widgets.lines import LinesView, line
 
-KEY_WIDTH = 14
+KEY_WIDTH = 18
 
 
 class HelpScreen(ModalScreen[None]):

@@ -1,0 +1,149 @@
+"""Over real SSH: the connection is killed, the engine goes on, the monitor is gone, a new one attaches."""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import os
+import shutil
+import signal
+import socket
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from engine.session import SessionPaths, engine_liveness
+
+ROOT = Path(__file__).parents[2]
+SSHD = shutil.which("sshd") or "/usr/sbin/sshd"
+CONFIG = """
+name = "far"
+problems = ["builtin:quickstart/softmax"]
+[search]
+rounds = 20
+ideas = 2
+variants = 2
+[budget]
+minutes = 3
+[evaluation]
+torch_compile = false
+max_pairs = 20
+[[models]]
+provider = "playbook"
+"""
+
+pytestmark = [
+    pytest.mark.serial,
+    pytest.mark.timeout(240),
+    pytest.mark.skipif(
+        not Path(SSHD).exists() or shutil.which("ssh") is None or shutil.which("ssh-keygen") is None,
+        reason="OpenSSH is not installed",
+    ),
+]
+
+
+@pytest.fixture
+def ssh(tmp_path: Path) -> Iterator[list[str]]:
+    """An ``ssh`` command line that logs in on this machine, through an sshd of its own."""
+    for name in ("host", "user"):
+        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(tmp_path / name)], check=True)
+    (tmp_path / "keys").write_text((tmp_path / "user.pub").read_text())
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    if os.geteuid() == 0:  # where Debian's sshd drops its privileges
+        Path("/run/sshd").mkdir(exist_ok=True)
+    (tmp_path / "sshd").write_text(
+        f"Port {port}\nListenAddress 127.0.0.1\nHostKey {tmp_path}/host\nAuthorizedKeysFile {tmp_path}/keys\n"
+        f"PidFile {tmp_path}/pid\nStrictModes no\nUsePAM no\nPasswordAuthentication no\n"
+    )
+    server = subprocess.Popen([SSHD, "-D", "-e", "-f", str(tmp_path / "sshd")], stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+            break
+        time.sleep(0.1)
+    options = ["StrictHostKeyChecking=no", f"UserKnownHostsFile={tmp_path}/known", "LogLevel=ERROR", "BatchMode=yes"]
+    command = ["ssh", "-tt", "-p", str(port), "-i", str(tmp_path / "user")]
+    yield [*command, *(part for option in options for part in ("-o", option)), f"{getpass.getuser()}@127.0.0.1"]
+    server.terminate()
+    server.wait(10)
+
+
+def remote(ssh: list[str], directory: Path, arguments: str) -> subprocess.Popen[bytes]:
+    """The command on the far side of a connection, in 120x40; what it paints goes to ``directory/seen``."""
+    program = (
+        f"cd {directory} && stty cols 120 rows 40 && TERM=xterm-256color PYTHONPATH={ROOT} XDG_CONFIG_HOME={directory} "
+        f"LC_ALL=C.UTF-8 exec {sys.executable} -m tui.cli {arguments}"
+    )
+    with (directory / "seen").open("wb") as seen:
+        return subprocess.Popen([*ssh, program], stdin=subprocess.PIPE, stdout=seen, stderr=subprocess.STDOUT)
+
+
+def wait_for(directory: Path, text: bytes, seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while text not in (seen := (directory / "seen").read_bytes()):
+        assert time.monotonic() < deadline, seen[-3000:].decode("utf-8", "replace")
+        time.sleep(0.1)
+
+
+def monitors(directory: Path) -> list[int]:
+    """Processes of the command line that run in ``directory``."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if "tui.cli" in process.cmdline() and process.cwd() == str(directory):
+                found.append(process.pid)
+    return found
+
+
+def test_a_lost_connection_stops_nothing(ssh: list[str], tmp_path: Path) -> None:
+    (tmp_path / "c.toml").write_text(CONFIG)
+    paths = SessionPaths.at(tmp_path / "sessions" / "far")
+    connection = remote(ssh, tmp_path, "c.toml")
+    try:
+        wait_for(tmp_path, b"round 0", 60)
+        assert monitors(tmp_path)
+        connection.send_signal(signal.SIGKILL)
+        connection.wait()
+        killed = time.monotonic()
+        gaps, last = [], time.time()
+        gone_after = None
+        while time.monotonic() - killed < 8:
+            if gone_after is None and not monitors(tmp_path):
+                gone_after = time.monotonic() - killed
+            with sqlite3.connect(f"file:{paths.database}?mode=ro", uri=True) as db:
+                (beat,) = db.execute("SELECT time FROM heartbeat").fetchone()
+            db.close()
+            gaps.append(time.time() - beat)
+            last = max(last, beat)
+            time.sleep(0.1)
+        assert gone_after is not None and gone_after < 5, "the orphaned monitor is gone within five seconds"
+        assert max(gaps) < 3, "the heartbeat has no gap over three seconds"
+        assert engine_liveness(paths).running
+
+        again = remote(ssh, tmp_path, "attach far")
+        wait_for(tmp_path, b"softmax", 30)
+        assert again.stdin is not None
+        again.stdin.write(b"Q")
+        again.stdin.flush()
+        wait_for(tmp_path, b"Stop the search now?", 15)
+        again.stdin.write(b"y")
+        again.stdin.flush()
+        wait_for(tmp_path, b"ENGINE STOPPED", 40)
+        again.stdin.write(b"q")
+        again.stdin.flush()
+        assert again.wait(15) == 0
+    finally:
+        for process in (connection, locals().get("again")):
+            if process is not None and process.poll() is None:
+                process.kill()
+        living = engine_liveness(paths)
+        if living.running and living.pid is not None:
+            os.kill(living.pid, signal.SIGTERM)
