@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import tempfile
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -197,10 +198,10 @@ async def _judge(
                 if form not in (allowed, "py"):
                     raise Failure(f"{name}: {device.name} runs .{allowed} and .py kernels", ExitCode.USAGE)
             form = next(iter(kernels.values()))[0]
-            try:
-                await evaluator.measure_device(device)
-            finally:
-                problem = await inspection  # where both fail, its words are the clearer ones
+            if find_spec("torch") is None:
+                await inspection  # which says so; a judge would only die of it
+            await evaluator.measure_device(device)
+            problem = await inspection
             opened = await evaluator.open(problem, "" if form == "py" else derive_header(problem, form))
             verdicts = [
                 await evaluator.evaluate(problem, form, source, lambda _: None) for form, source in kernels.values()
