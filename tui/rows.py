@@ -116,7 +116,7 @@ class TreeRows:
 
     def reveal(self, node: str) -> int | None:
         """Unfold all above ``node``; its place in ``rows``, None if the filter hides it or there is no such node."""
-        for above in self._above(node):
+        for above in self.above(node):
             if self.is_folded(above):
                 self.view.folds[above] = False
                 self.forget_all()
@@ -140,7 +140,8 @@ class TreeRows:
         self._blocks.pop(problem, None)
         self._rows = None
 
-    def _above(self, node: str) -> list[str]:
+    def above(self, node: str) -> list[str]:
+        """The rows that ``node`` hangs under, the problem first."""
         variant = self.state.variants.get(node)
         idea = self.state.ideas.get(variant.idea if variant is not None else node)
         owner = variant or idea

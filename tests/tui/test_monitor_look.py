@@ -50,6 +50,24 @@ async def test_fold_and_unfold(open_monitor: Any, session: SessionPaths) -> None
         assert not any(row.folded for row in rows.rows if row.kind == "round")
 
 
+async def test_the_cursor_stays_when_its_round_finishes_and_folds(open_monitor: Any, engine: Any) -> None:
+    from engine import events as ev
+
+    async with open_monitor(engine.paths) as monitor:
+        await monitor.press("B")
+        best = monitor.row()
+        state = monitor.app.model.state
+        assert state.variants[best].round == 2
+        engine.record(
+            ev.RoundFinished(problem="softmax", round=2, survivors=(), dropped=()),
+            ev.RoundStarted(problem="softmax", round=3, parents=()),
+        )
+        await monitor.until_shown("round 3")
+        assert monitor.row() == best
+        await monitor.press("asterisk")
+        assert monitor.row() == "softmax/r2", "folding by hand goes to what is still seen"
+
+
 async def test_filter_narrows_while_typing_and_esc_drops_it(open_monitor: Any, session: SessionPaths) -> None:
     async with open_monitor(session) as monitor:
         await monitor.press("slash")

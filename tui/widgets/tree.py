@@ -101,6 +101,10 @@ class SearchTree(LineWidget):
         self.set_content_size(0, len(rows))
         if self._node is not None:
             place = self.tree_rows.find(self._node, self.cursor)
+            if place is None and not self.tree_rows.view.filter:  # its round has finished and folded: stay in it
+                place = self.tree_rows.reveal(self._node)
+                rows = self.tree_rows.rows
+                self.set_content_size(0, len(rows))
             if place is None:
                 self._move(min(self.cursor, len(rows) - 1), by_hand=False)
             elif place != self.cursor:
@@ -161,6 +165,11 @@ class SearchTree(LineWidget):
     def action_toggle_all(self) -> None:
         rounds = [row for row in self.tree_rows.rows if row.kind == "round"]
         self.tree_rows.fold_all(any(not row.folded for row in rounds) or not rounds)
+        if self._node is not None and self.tree_rows.find(self._node) is None:
+            seen = (
+                node for node in reversed(self.tree_rows.above(self._node)) if self.tree_rows.find(node) is not None
+            )
+            self._node = next(seen, None)
         self.refresh_rows()
 
     def next_match(self, step: int) -> None:
