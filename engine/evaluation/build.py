@@ -125,6 +125,14 @@ async def build(
         shutil.rmtree(work, ignore_errors=True)
 
 
+def remove_leftovers(directory: Path) -> None:
+    """Remove what builders that were killed left in the cache ``directory``. Never raises."""
+    with contextlib.suppress(OSError):
+        for work in directory.glob("build-*"):
+            if time.time() - work.stat().st_mtime > 2 * DEADLINE_S:
+                shutil.rmtree(work, ignore_errors=True)
+
+
 async def _compile(
     source: str, form: Form, header: str, arch: str, compiler: str, work: Path, defines: str
 ) -> BuildReport:

@@ -27,8 +27,7 @@ def lock_path(device: str) -> Path:
     return directory / f"{device.replace('/', '_')}.lock"
 
 
-def _open(device: str) -> int:
-    path = lock_path(device)
+def _open(path: Path) -> int:
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     with contextlib.suppress(PermissionError):
         path.chmod(0o666)
@@ -44,24 +43,36 @@ def _try(descriptor: int, operation: int) -> bool:
 
 
 @contextlib.contextmanager
+def _files(device: str) -> Iterator[tuple[int, int]]:
+    """The device's lock and the queue before it: who waits there keeps later comers from overtaking."""
+    path = lock_path(device)
+    queue, device_lock = _open(path.with_suffix(".queue")), _open(path)
+    try:
+        yield queue, device_lock
+    finally:
+        os.close(device_lock)
+        os.close(queue)
+
+
+@contextlib.contextmanager
 def alone(device: str, cancelled: Callable[[], bool]) -> Iterator[bool]:
     """Hold the device exclusively; yields False when ``cancelled`` while waiting for it."""
-    descriptor = _open(device)
-    try:
-        while not (held := _try(descriptor, fcntl.LOCK_EX)) and not cancelled():
-            time.sleep(_POLL_S)
+    with _files(device) as (queue, device_lock):
+        held = True
+        for descriptor in (queue, device_lock):
+            while held and not _try(descriptor, fcntl.LOCK_EX):
+                held = not cancelled()
+                time.sleep(_POLL_S)
+        fcntl.flock(queue, fcntl.LOCK_UN)
         yield held
-    finally:
-        os.close(descriptor)
 
 
 @contextlib.asynccontextmanager
 async def shared(device: str) -> AsyncIterator[None]:
     """Hold the device beside other builders."""
-    descriptor = _open(device)
-    try:
-        while not _try(descriptor, fcntl.LOCK_SH):  # noqa: ASYNC110 - other processes set no event here
-            await asyncio.sleep(_POLL_S)
+    with _files(device) as (queue, device_lock):
+        for descriptor in (queue, device_lock):
+            while not _try(descriptor, fcntl.LOCK_SH):  # noqa: ASYNC110 - other processes set no event here
+                await asyncio.sleep(_POLL_S)
+        fcntl.flock(queue, fcntl.LOCK_UN)
         yield
-    finally:
-        os.close(descriptor)

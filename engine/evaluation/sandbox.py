@@ -87,6 +87,11 @@ class Runner:
         self.close()
 
     @property
+    def pid(self) -> int | None:
+        """The kernel's process as seen from here."""
+        return self._pid
+
+    @property
     def output_tail(self) -> str:
         return self._output.decode(errors="replace")
 

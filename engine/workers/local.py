@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from engine.config import EvaluationConfig
 from engine.devices import discover
 from engine.evaluation import messages
-from engine.evaluation.build import NoCompiler, build, compiler_of, default_cache
+from engine.evaluation.build import NoCompiler, build, compiler_of, default_cache, remove_leftovers
 from engine.evaluation.locks import shared
 from engine.evaluation.messages import JudgeSettings
 from engine.evaluation.sandbox import RunnerEnded, SandboxReport, describe, probe
@@ -61,6 +61,7 @@ class LocalEvaluator:
         if self._config.sandbox != "off":
             self._sandbox = await asyncio.to_thread(self._probe)
         self._judges = [JudgeProcess(self._settings(device)) for device in self._devices]
+        await asyncio.to_thread(remove_leftovers, self._cache)
         return self._devices
 
     @property
