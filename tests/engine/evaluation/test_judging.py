@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 
+import pytest
+
 from tests.engine.evaluation.conftest import COLUMNS, ROWS, Bench
 from tests.engine.evaluation.kernels import softmax
 
@@ -87,6 +89,7 @@ def test_workspace_is_given_and_does_not_start_at_zero(bench: Bench) -> None:
     assert any("workspace 4,096 bytes" in check.detail for check in verdict.checks)
 
 
+@pytest.mark.serial
 def test_a_clock_that_lies_is_found(bench: Bench) -> None:
     if bench.form == "cu":
         return  # events are read by the runner: tests/exploits holds the CUDA forms
@@ -137,6 +140,7 @@ def test_cancelling_ends_a_running_kernel_within_a_second(bench: Bench) -> None:
     assert bench.judge(softmax(bench.form)).correct
 
 
+@pytest.mark.serial
 def test_a_kernel_and_its_copy_are_tied_in_a_heat(bench: Bench) -> None:
     standings = bench.heat({"v1": softmax(bench.form), "v2": softmax(bench.form, outside="// the same\n")})
     assert {row.variant for row in standings} == {"v1", "v2"}
