@@ -123,7 +123,7 @@ class DeviceReader:
     def _cuda_fact(self, uuid: str, handle: Any) -> DeviceFact:
         nvml = self._nvml
         major, minor = self._ask(lambda: nvml.nvmlDeviceGetCudaComputeCapability(handle)) or (0, 0)
-        memory = self._ask(lambda: nvml.nvmlDeviceGetMemoryInfo(handle))
+        memory = self._ask(lambda: nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2))
         lanes = self._ask(lambda: nvml.nvmlDeviceGetNumGpuCores(handle)) or 0
         per_sm = 64 if (major, minor) in ((6, 0), (8, 0)) else CORES_PER_SM.get(major, 128)
         return DeviceFact(
@@ -138,7 +138,8 @@ class DeviceReader:
     def _cuda_sample(self, uuid: str, handle: Any) -> DeviceSample:
         nvml, ask = self._nvml, self._ask
         rates = ask(lambda: nvml.nvmlDeviceGetUtilizationRates(handle))
-        memory = ask(lambda: nvml.nvmlDeviceGetMemoryInfo(handle))
+        # The second version leaves out what the driver reserves, as nvidia-smi does.
+        memory = ask(lambda: nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2))
         power = ask(lambda: nvml.nvmlDeviceGetPowerUsage(handle))
         limit = ask(lambda: nvml.nvmlDeviceGetEnforcedPowerLimit(handle))
         reasons = ask(lambda: nvml.nvmlDeviceGetCurrentClocksEventReasons(handle)) or 0
