@@ -29,7 +29,9 @@ async def measure(form: Form, reference: str, source: str, verdicts: int, heats:
     if not isinstance(problem, ProblemSpec):
         sys.exit(str(problem))
     with tempfile.TemporaryDirectory() as scratch:
-        evaluator = LocalEvaluator(EvaluationConfig(device="cuda" if form == "cu" else "cpu"), Path(scratch))
+        evaluator = LocalEvaluator(
+            EvaluationConfig(device="cuda" if form == "cu" else "cpu"), Path(scratch), thorough=True
+        )
         try:
             (device, *_) = await evaluator.start()
             print(f"device   {device.name}; problem {problem.name}")

@@ -31,7 +31,6 @@ LEAST_PAIRS_FAR = 6
 """For a kernel at less than half the reference's speed, whose exact place nobody asks for."""
 HALF_WIDTH = 0.01
 _FAR = 0.5
-_OVERHEAD_S = 0.6
 _RUNS_S = 6.0
 _BATCH_MS = 12.0
 _BATCHES = 6
@@ -276,14 +275,14 @@ class _Judgement:
 
     def _is_enough(self, pairs: Pairs, elapsed_s: float) -> bool:
         ratios = pairs.ratios
-        if median(ratios) < _FAR:
+        if median(ratios) < _FAR and self._settings.overhead_s < 1.0:
             return True
         if len(ratios) < LEAST_PAIRS:
             return False
         if timing.is_settled(ratios, HALF_WIDTH, LEAST_PAIRS):
             return True
         runs_s = (sum(pairs.kernel_ms) + sum(pairs.reference_ms)) / 1e3
-        return elapsed_s - runs_s > _OVERHEAD_S or runs_s > _RUNS_S or self._cancelled()
+        return elapsed_s - runs_s > self._settings.overhead_s or runs_s > _RUNS_S or self._cancelled()
 
     def _confirm_clock(self, runner: Runner, pairs: Pairs, neighbours: Neighbours) -> None:
         """The runner's clock is its own; this one is ours: many calls in a row must not take longer than it says."""

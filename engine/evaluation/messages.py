@@ -24,6 +24,8 @@ class JudgeSettings(Struct, frozen=True):
     tolerance_fp32: float
     tolerance_other: float
     isolate: bool
+    overhead_s: float = 0.6
+    """Seconds that timing may cost beside the runs of kernel and reference."""
     peak_gflops: float | None = None
     bandwidth_gbs: float | None = None
 

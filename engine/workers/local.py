@@ -27,6 +27,7 @@ from engine.verdict import Baseline, BuildReport, Standing, Verdict
 from engine.workers.judge_process import JudgeProcess, child_environment
 from engine.workers.protocol import EvaluationError, Opened
 
+_OVERHEAD_S, _THOROUGH_OVERHEAD_S = 0.6, 6.0
 _OPEN_S, _JUDGE_S, _HEAT_S, _COMPILE_S = 300.0, 600.0, 300.0, 300.0
 
 
@@ -35,11 +36,13 @@ class LocalEvaluator:
 
     Builds run ``config.builders`` at a time and never on cores that are timing; each device judges one kernel at a
     time, and no other process of kernel-tui on this machine uses it meanwhile. ``scratch`` is where builds go when
-    the user's cache directory cannot be written.
+    the user's cache directory cannot be written. ``thorough``: one verdict may take ten seconds, for a narrow interval;
+    a search leaves that to its heats.
     """
 
-    def __init__(self, config: EvaluationConfig, scratch: Path) -> None:
+    def __init__(self, config: EvaluationConfig, scratch: Path, thorough: bool = False) -> None:
         self._config = config
+        self._thorough = thorough
         self._cache = _writable_cache(scratch)
         cores = len(os.sched_getaffinity(0))
         self._threads = config.threads or cores
@@ -204,12 +207,13 @@ class LocalEvaluator:
             device_name=device.name,
             threads=self._threads,
             trials=self._config.trials,
-            max_pairs=self._config.max_pairs,
+            max_pairs=self._config.max_pairs * (5 if self._thorough else 1),
             deadline_s=self._config.deadline_s,
             memory_bytes=0 if limit == "auto" else limit,
             tolerance_fp32=self._config.tolerance_for("float32"),
             tolerance_other=self._config.tolerance_for("float16"),
             isolate=self._sandbox is not None,
+            overhead_s=_THOROUGH_OVERHEAD_S if self._thorough else _OVERHEAD_S,
         )
 
     @contextlib.asynccontextmanager

@@ -187,7 +187,7 @@ async def _judge(
     with tempfile.TemporaryDirectory(prefix="kernel-tui-eval-") as scratch:
         # Beside the peaks of the device: both start a process that imports torch.
         inspection = asyncio.ensure_future(_inspect(problem_name))
-        evaluator = LocalEvaluator(config, Path(scratch))
+        evaluator = LocalEvaluator(config, Path(scratch), thorough=True)
         try:
             try:
                 device = (await evaluator.start())[0]
