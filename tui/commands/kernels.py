@@ -195,14 +195,14 @@ async def _judge(
                 raise Failure(str(error), ExitCode.NO_TOOLS) from error
             allowed = FORM_OF_DEVICE[device.kind]
             for name, (form, _) in kernels.items():
-                if form not in (allowed, "py"):
-                    raise Failure(f"{name}: {device.name} runs .{allowed} and .py kernels", ExitCode.USAGE)
+                if form != allowed:
+                    raise Failure(f"{name}: on {device.name} only .{allowed} kernels can be judged", ExitCode.USAGE)
             form = next(iter(kernels.values()))[0]
             if find_spec("torch") is None:
                 await inspection  # which says so; a judge would only die of it
             await evaluator.measure_device(device)
             problem = await inspection
-            opened = await evaluator.open(problem, "" if form == "py" else derive_header(problem, form))
+            opened = await evaluator.open(problem, derive_header(problem, form))
             verdicts = [
                 await evaluator.evaluate(problem, form, source, lambda _: None) for form, source in kernels.values()
             ]
