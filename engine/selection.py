@@ -152,7 +152,9 @@ def _why_dropped(one: Candidate, best: Candidate, fastest: Sequence[Candidate], 
 
 def _against(one: Candidate, best: Candidate) -> str:
     percent = (_slowdown(one, best) - 1.0) * 100.0
-    return f"{_ms(one.ms)}, {percent:.0f} % slower than {best.variant} ({_ms(best.ms)})"
+    if one.heat_ratio is not None and best.heat_ratio is not None:
+        return f"{percent:.0f} % slower than {best.variant} side by side"
+    return f"{percent:.0f} % slower than {best.variant} ({one.speedup:.2f}x against {best.speedup:.2f}x eager)"
 
 
 def _ms(value: float) -> str:

@@ -346,7 +346,9 @@ def parting_words(model: Model) -> str:
     name, argument = model.source.name, model.source.argument
     if model.link.kind not in ("live", "stalled"):
         end = "is finished" if model.state.finished else "is not running"
-        again = "" if model.state.finished else f" Go on with it: kernel-tui resume {argument}"
+        spent = model.state.engine is not None and model.state.engine.stopped == "budget"
+        more = " --minutes N" if spent else ""
+        again = "" if model.state.finished else f" Go on with it: kernel-tui resume {argument}{more}"
         return f"The search {name} {end}.{again}"
     limit = model.minutes
     spend = "it has no time limit"

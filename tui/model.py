@@ -111,8 +111,8 @@ def change_against_parent(state: SessionState, variant: VariantState) -> float |
 
 
 def over_compile(problem: ProblemState, variant: VariantState) -> float | None:
-    """Factor over ``torch.compile``, None until that is measured."""
-    eager, compiled = problem.baselines.get("eager"), problem.baselines.get("compile")
-    if variant.speedup is None or eager is None or eager.timing is None or compiled is None or compiled.timing is None:
+    """Time of ``torch.compile`` / the kernel's, None until that is measured."""
+    compiled = problem.baselines.get("compile")
+    if not variant.correct or not variant.kernel_ms or compiled is None or compiled.timing is None:
         return None
-    return variant.speedup * compiled.timing.median_ms / eager.timing.median_ms
+    return compiled.timing.median_ms / variant.kernel_ms

@@ -51,12 +51,18 @@ class SteeringKeys:
     def action_budget(self) -> None:
         from tui.screens.budget import BudgetScreen
 
+        model = self._here.model
+        # A search whose budget is spent has no engine: the wish waits in the session file for the one that is started.
+        stopped = model.link.kind == "ended" and not model.source.read_only
+
         def chosen(wish: tuple[float | None, int | None] | None) -> None:
             if wish is not None:
-                self._ask(lambda: steering.plan_budget(self._here.model, *wish))
+                self._ask(lambda: steering.plan_budget(model, *wish))
+                if stopped:
+                    self._monitor.start_engine()
 
-        if self._may_steer():
-            self._monitor.push_screen(BudgetScreen(self._here.model), chosen)
+        if stopped or self._may_steer():
+            self._monitor.push_screen(BudgetScreen(model), chosen)
 
     def action_seed_idea(self) -> None:
         from tui.screens.seed_idea import SeedIdeaScreen

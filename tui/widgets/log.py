@@ -15,10 +15,22 @@ from tui.widgets.lines import LinesView, line
 class LogPane(LinesView):
     HELP = "The engine's log. At the end it follows; scroll up to read."
 
+    _follows = True
+
     def show(self, model: Model) -> None:
-        at_end = self.scroll_offset.y >= self.max_scroll_y
         self.set_lines(log_lines(model, self.palette))
-        if at_end:
+        self._to_end()
+
+    def on_resize(self) -> None:
+        self._to_end()
+
+    def watch_scroll_y(self, old_value: float, new_value: float) -> None:
+        super().watch_scroll_y(old_value, new_value)
+        if self.has_focus:  # a person scrolls; what a resize or new lines do to the place is no wish
+            self._follows = self.scroll_offset.y >= self.max_scroll_y
+
+    def _to_end(self) -> None:
+        if self._follows:
             self.call_after_refresh(self.scroll_end, animate=False, immediate=True)
 
 

@@ -53,7 +53,9 @@ def status_line(
     flight = state.in_flight()
     queued = sum(variant.stage == "queued" for variant in flight)
     busy = len(flight) - queued
-    if flight or _live(model):
+    if flight and not _live(model):
+        parts.append([(f"{len(flight)} unfinished", palette.dim)])
+    elif _live(model):
         parts.append(
             [(f"{busy} running", palette.running if busy else palette.dim), (f" {queued} queued", palette.dim)]
         )
@@ -99,6 +101,8 @@ def alarm_of(model: Model) -> str | None:
         return f"ENGINE DEAD (pid {engine.pid}): ended without a word. {resume}"
     if model.engine == "ended early":
         return f"ENGINE ENDED: {one_line(link.message, 160)} {resume}"
+    if model.engine == "stopped" and engine is not None and engine.stopped == "budget":
+        return "THE BUDGET IS SPENT, the search has stopped. M gives it more and goes on."
     if model.engine == "stopped" and engine is not None:
         return f"ENGINE STOPPED ({engine.stopped}). R resumes it. {one_line(engine.message, 160)}"
     return f"NO ENGINE has run on this session. {resume}" if model.engine == "never ran" else None

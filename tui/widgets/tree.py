@@ -195,6 +195,7 @@ class SearchTree(LineWidget):
 
     def on_resize(self) -> None:
         self.restyle()
+        self.call_after_refresh(self._show_cursor)
 
     def on_focus(self) -> None:
         self._redraw(self.cursor)

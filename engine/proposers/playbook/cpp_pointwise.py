@@ -97,9 +97,9 @@ def _share_elements(cores: int, vectors: bool) -> Move:
     return Move(
         "share_elements",
         "parallelism",
-        f"One core works and {cores - 1} {'waits' if cores == 2 else 'wait'}. Elements are independent: cut them into "
-        "blocks and share those out over OpenMP threads. Expected: nearly one time faster per core until memory is the "
-        "limit.",
+        f"One core of {cores} works. Elements are independent: cut them into "
+        "blocks and share those out over OpenMP threads. Expected: nearly as many times faster as there are cores, "
+        "until memory is the limit.",
         {"parallel": True},
         ("schedule", "block") if vectors else (),
         gain=1.0 + 0.8 * (cores - 1),

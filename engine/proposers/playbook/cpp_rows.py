@@ -184,8 +184,8 @@ def _parallel_moves(program: RowProgram, now: RowOptions, device: DeviceFact) ->
             Move(
                 "share_rows",
                 "parallelism",
-                f"One core works and {cores - 1} {'waits' if cores == 2 else 'wait'}. Rows are independent: share them "
-                "out over OpenMP threads. Expected: nearly one time faster per core until memory is the limit.",
+                f"One core of {cores} works. Rows are independent: share them out over OpenMP threads. Expected: "
+                "nearly as many times faster as there are cores, until memory is the limit.",
                 {"parallel": "rows"},
                 ("schedule", "chunk") if now.lanes > 1 else (),
                 gain=1.0 + 0.8 * (min(cores, program.rows) - 1),
