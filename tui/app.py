@@ -167,13 +167,13 @@ class MonitorApp(App[int]):
             return "No engine runs on this session. R starts it again."
         return None if self.model.opened else "The session is still being opened."
 
-    def steer(self, plan: Plan) -> None:
-        """Send a plan's command; its row shows it pending until the engine has answered."""
-        task = asyncio.create_task(self._send(plan))
+    def steer(self, plan: Plan, then: Callable[[], None] | None = None) -> None:
+        """Send a plan's command; its row shows it pending until the engine has answered. ``then``: once it is sent."""
+        task = asyncio.create_task(self._send(plan, then))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _send(self, plan: Plan) -> None:
+    async def _send(self, plan: Plan, then: Callable[[], None] | None = None) -> None:
         model = self.model
         try:
             number = await asyncio.to_thread(model.source.send, plan.command)
@@ -185,6 +185,8 @@ class MonitorApp(App[int]):
         if (handled := model.state.handled.get(number)) is not None:
             self._answered(handled)
         self.monitor_screen.take([])
+        if then is not None:
+            then()
 
     def _answered(self, handled: CommandHandled) -> None:
         self.model.answered(handled)

@@ -56,10 +56,12 @@ class SteeringKeys:
         stopped = model.link.kind == "ended" and not model.source.read_only
 
         def chosen(wish: tuple[float | None, int | None] | None) -> None:
-            if wish is not None:
+            if wish is None:
+                return
+            if stopped:
+                self._monitor.steer(steering.plan_budget(model, *wish), then=self._monitor.start_engine)
+            else:
                 self._ask(lambda: steering.plan_budget(model, *wish))
-                if stopped:
-                    self._monitor.start_engine()
 
         if stopped or self._may_steer():
             self._monitor.push_screen(BudgetScreen(model), chosen)
