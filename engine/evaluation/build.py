@@ -24,9 +24,9 @@ import msgspec
 from engine.problem.spec import Form
 from engine.verdict import BuildReport
 
-DEADLINE_S = 120.0
+DEADLINE_S = 60.0
 LOG_KEPT_CHARS = 8000
-_MEMORY_BYTES = 16 << 30
+_MEMORY_BYTES = 8 << 30
 _FILE_BYTES = 1 << 30
 
 CPP_FLAGS = (

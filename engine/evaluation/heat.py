@@ -41,7 +41,8 @@ def run_heat(
         started = time.perf_counter()
         for number in range(-1, MOST_ROUNDS):
             slot_index = number % len(arena.slots)
-            problem.drawn(max(number, 0)).load_scaled(arena.slots[slot_index], problem.factor())
+            first, second = problem.drawn(max(number, 0)), problem.drawn(max(number, 0) + 1)
+            first.load_mixed(arena.slots[slot_index], second, problem.angle)
             problem.device.synchronize()
             random.shuffle(order)
             for name in order:

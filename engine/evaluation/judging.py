@@ -37,6 +37,8 @@ _BATCHES = 6
 _HIDDEN_QUANTILE = 0.2
 _CALL_OVERHEAD_MS = 1.0
 """What a call costs beside the kernel as seen from the judge: two wake-ups; on a GPU also the flush of the L2 cache."""
+_IDLE_CALL_MS = 0.6
+"""Processor time that a runner may use for a call beside the kernel: messages, waking threads."""
 _SUSPICIOUS_SHARE = 1.02
 _MISREPORT = "misreports its time"
 
@@ -218,13 +220,14 @@ class _Judgement:
     def _time(self, runner: Runner) -> Pairs:
         """Alternating pairs until the ratio is settled or the time for it is spent."""
         pairs = Pairs([], [], [])
-        started = time.perf_counter()
+        started, spent_s = time.perf_counter(), runner.processor_s()
         checked_inputs = 0
         while len(pairs.kernel_ms) < self._settings.max_pairs:
             index = len(pairs.kernel_ms)
             checked_inputs += self._pair(runner, index, pairs)
             if index + 1 >= LEAST_PAIRS_FAR and self._is_enough(pairs, time.perf_counter() - started):
                 break
+        self._check_processor(runner.processor_s() - spent_s, pairs)
         detail = f"{len(pairs.kernel_ms)} pairs, outputs of all compared, inputs of {checked_inputs} compared"
         self._pass("right while timed", detail)
         return pairs
@@ -232,8 +235,10 @@ class _Judgement:
     def _pair(self, runner: Runner, index: int, pairs: Pairs) -> bool:
         """Reference and kernel once each on the same buffers, in alternating order; whether inputs were compared."""
         slot = self._slot(index)
-        trial, factor = self._problem.drawn(index), self._problem.factor()
+        trial, other = self._problem.drawn(index), self._problem.drawn(index + 1)
         self._problem.bind(slot)
+        # The same mixture when it is loaded twice, for a model that writes its buffers.
+        mixture = [self._problem.angle() for _ in slot.inputs]
 
         def reference() -> tuple[float, list[torch.Tensor]]:
             outputs: list[list[torch.Tensor]] = []
@@ -242,7 +247,7 @@ class _Judgement:
             return took, outputs[0] + [tensor.clone() for tensor in slot.results[len(slot.outputs) :]]
 
         def load() -> None:
-            trial.load_scaled(slot, factor)
+            trial.load_mixed(slot, other, iter(mixture).__next__)
             slot.poison(index % 2)
             self._problem.device.synchronize()
 
@@ -263,6 +268,8 @@ class _Judgement:
                 for here, tensor in zip(slot.results, results, strict=True):
                     here.copy_(tensor)
         self._check_writes(slot)
+        if not self._problem.mutates and (name := trial.unchanged(slot, inputs=False)) is not None:
+            raise Rejected("wrong", "writes its inputs", f"wrote into its input {name} while timed")
         self._check_outputs(slot, expected, index % 2, f"timed call {index}")
         if before is not None and not self._problem.mutates:
             after = checks.checksum((*slot.inputs, *slot.weights))
@@ -272,6 +279,18 @@ class _Judgement:
         pairs.wall_ms.append(wall_ms)
         pairs.reference_ms.append(reference_ms)
         return before is not None
+
+    def _check_processor(self, spent_s: float, pairs: Pairs) -> None:
+        """On a CPU the system counts what the kernel's process used: more than its calls can have, and it hides work.
+
+        That is a clock that lies, or threads that go on working while no call is in progress.
+        """
+        claimed_ms = self._settings.threads * sum(pairs.kernel_ms)
+        allowed_ms = 1.25 * claimed_ms + _IDLE_CALL_MS * len(pairs.kernel_ms)
+        if self._settings.kind == "cpu" and 1e3 * spent_s > allowed_ms:
+            calls = f"{len(pairs.kernel_ms)} calls of {sum(pairs.kernel_ms):.4g} ms on {self._settings.threads} threads"
+            reason = f"used {1e3 * spent_s:.4g} ms of processor time for {calls}: it works outside what it reports"
+            raise Rejected("cheating", _MISREPORT, reason)
 
     def _is_enough(self, pairs: Pairs, elapsed_s: float) -> bool:
         ratios = pairs.ratios

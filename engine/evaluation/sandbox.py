@@ -7,6 +7,7 @@ a deadline for every answer, a bound on memory (polled, with ``RLIMIT_DATA`` beh
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import select
 import signal
@@ -26,6 +27,8 @@ RUNNER = Path(__file__).parent / "runner" / "__main__.py"
 OUTPUT_LIMIT_BYTES = 1 << 20
 _OUTPUT_KEPT_BYTES = 4096
 _POLL_S = 0.02
+_FORGED = "the runner's answer was forged"
+_SIGNALS = frozenset(signal.Signals)
 
 End = Literal["crashed", "timeout", "memory", "forbidden", "cancelled", "launch_failed", "not_loaded", "error"]
 
@@ -114,7 +117,10 @@ class Runner:
         isolated = self._answer(self._limits.start_s, "start")
         self.sandbox = "; ".join(str(layer) for layer in isolated.get("isolated", ())) or "none"
         self._start_bytes = self._data_bytes() or 0
-        return int(self._answer(self._limits.start_s, "load").get("workspace_bytes", 0))
+        workspace = self._answer(self._limits.start_s, "load").get("workspace_bytes", 0)
+        if not isinstance(workspace, int):
+            raise RunnerEnded("forbidden", _FORGED)
+        return workspace
 
     def isolate_only(self) -> list[str]:
         """Isolate without a kernel, as a probe: the layers in force."""
@@ -138,9 +144,16 @@ class Runner:
         code, times = answer.get("code"), answer.get("ms")
         if code != 0:
             raise RunnerEnded("launch_failed", f"launch returned {code}")
-        if not isinstance(times, list) or len(times) != count:
-            raise RunnerEnded("forbidden", "the runner's answer was forged")
+        if not isinstance(times, list) or not _are_possible(times, count, wall_ms):
+            raise RunnerEnded("forbidden", "its clock was forged: no such times are possible")
         return [float(value) for value in times], wall_ms
+
+    def processor_s(self) -> float:
+        """Processor time of the kernel's process, all threads, as the kernel of the system counts it."""
+        # CPUCLOCK_SCHED of a process: include/linux/posix-timers_types.h
+        with contextlib.suppress(OSError):
+            return time.clock_gettime((~(self._pid or 0) << 3) | 2)
+        return 0.0
 
     def close(self) -> None:
         """End every process of the runner. Idempotent, never raises."""
@@ -198,8 +211,8 @@ class Runner:
     def _receive(self, stage: str) -> dict[str, Any]:
         try:
             received = wire.receive(self._control)
-        except (ValueError, OSError):
-            raise RunnerEnded("forbidden", "the runner's answer was forged") from None
+        except (ValueError, RecursionError, OSError):
+            raise RunnerEnded("forbidden", _FORGED) from None
         if received is None:
             raise self._post_mortem()
         message, descriptors = received
@@ -207,7 +220,7 @@ class Runner:
             os.close(descriptor)
         if "failed" in message:
             text = str(message.get("text", ""))[:1000]
-            if message["failed"] == "start":
+            if message["failed"] == "start" and stage == "start":
                 raise RunnerEnded("error", f"the runner could not start: {text}")
             if message["failed"] == "cuda":
                 raise RunnerEnded("crashed", f"the kernel failed on the device: {text}")
@@ -222,7 +235,7 @@ class Runner:
             return RunnerEnded("crashed", "ended without a status")
         if os.WIFSIGNALED(status):
             number = os.WTERMSIG(status)
-            name = signal.Signals(number).name
+            name = signal.Signals(number).name if number in _SIGNALS else f"signal {number}"
             if number == signal.SIGSYS:
                 return RunnerEnded("forbidden", "tried to start a process (SIGSYS)")
             if "bad_alloc" in self.output_tail:
@@ -268,6 +281,13 @@ class Runner:
 
     def _bound(self) -> str:
         return f"{self._limits.data_bytes / 2**30:.1f} GiB"
+
+
+def _are_possible(times: list[Any], count: int, wall_ms: float) -> bool:
+    """Whether ``times`` can be what ``count`` calls took within ``wall_ms`` of our clock."""
+    if len(times) != count or not all(isinstance(one, int | float) and math.isfinite(one) and one > 0 for one in times):
+        return False
+    return bool(sum(times) <= 1.01 * wall_ms + 0.05)
 
 
 def _environment(kind: str) -> dict[str, str]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import random
 import secrets
 from collections import OrderedDict
+from collections.abc import Callable
 
 import torch
 
@@ -30,21 +32,27 @@ class Trial:
         for target, source in zip((*slot.inputs, *slot.weights), (*self.inputs, *self.weights), strict=True):
             target.copy_(source)
 
-    def load_scaled(self, slot: Slot, factor: float) -> None:
-        """Load values that no earlier call has seen: all floating-point inputs times ``factor``."""
-        for target, source in zip(slot.inputs, self.inputs, strict=True):
+    def load_mixed(self, slot: Slot, other: Trial, angles: Callable[[], float]) -> None:
+        """Load values that no earlier call has seen: ``cos(a) * own + sin(a) * other's`` for each floating input.
+
+        The mixture keeps mean zero and variance of what is drawn so, and no earlier output can be scaled into its.
+        """
+        for target, source, second in zip(slot.inputs, self.inputs, other.inputs, strict=True):
             if source.is_floating_point():
-                torch.mul(source, factor, out=target)
+                angle = angles()
+                torch.mul(source, math.cos(angle), out=target).add_(second, alpha=math.sin(angle))
             else:
                 target.copy_(source)
         for target, source in zip(slot.weights, self.weights, strict=True):
             target.copy_(source)
 
-    def unchanged(self, slot: Slot) -> str | None:
-        """The name of an input or weight that differs from what was loaded, or None."""
-        names = [spec for role in ("input", "parameter", "buffer") for spec in slot.specs if spec.role == role]
-        loaded = (*slot.inputs, *slot.weights)
-        for spec, here, source in zip(names, loaded, (*self.inputs, *self.weights), strict=True):
+    def unchanged(self, slot: Slot, inputs: bool = True) -> str | None:
+        """The name of a weight (or input) that differs from what was loaded, or None."""
+        roles = ("input", "parameter", "buffer") if inputs else ("parameter", "buffer")
+        specs = [spec for role in roles for spec in slot.specs if spec.role == role]
+        loaded = (*slot.inputs, *slot.weights) if inputs else slot.weights
+        sources = (*self.inputs, *self.weights) if inputs else self.weights
+        for spec, here, source in zip(specs, loaded, sources, strict=True):
             if not spec.mutated and not torch.equal(_bits(here), _bits(source)):
                 return spec.name
         return None
@@ -108,9 +116,9 @@ class JudgedProblem:
         plain = [i for i, kind in enumerate(self._kinds) if kind == "drawn"]
         return self.trial(plain[index % len(plain)])
 
-    def factor(self) -> float:
-        """A fresh number near 1."""
-        return self._random.uniform(0.9, 1.1)
+    def angle(self) -> float:
+        """A fresh number for a mixture of two trials: never one of them alone."""
+        return self._random.uniform(0.15, math.pi / 2 - 0.15)
 
     def close(self) -> None:
         self._kept.clear()

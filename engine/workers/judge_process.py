@@ -116,7 +116,10 @@ class JudgeProcess:
                 raise EvaluationError(
                     f"the judge of {self.settings.device_name} ended with code {code}; see engine.log"
                 )
-            answer = messages.decode_answer(line)
+            try:
+                answer = messages.decode_answer(line)
+            except msgspec.MsgspecError as error:
+                raise EvaluationError(f"the judge's answer cannot be read: {error}") from None
             if not isinstance(answer, messages.AtStage):
                 return answer
             on_stage(answer.stage)

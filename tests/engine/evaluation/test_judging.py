@@ -116,8 +116,71 @@ def test_a_clock_that_lies_is_found(bench: Bench) -> None:
     static int fake(clockid_t, struct timespec* t) { ticks += 1000; t->tv_sec = 5; t->tv_nsec = ticks; return 0; }
     """
     verdict = bench.judge(softmax(bench.form, outside=fake, before=patch))
+    # Where the false clock first meets the true one, a negative time gives it away at once.
+    assert verdict.status in ("cheating", "forbidden"), (verdict.status, verdict.reason)
+    assert verdict.pattern == "misreports its time" or "clock was forged" in verdict.reason
+
+
+_TAKE_THE_SOCKET = """
+#include <chrono>
+#include <cstring>
+#include <sys/socket.h>
+#include <unistd.h>
+#include <fcntl.h>
+// Answers the judge itself: finds the control socket among the descriptors and runs the loop with times of its own.
+static int control() {
+    for (int fd = 3; fd < 64; fd++) {
+        int kind = 0;
+        socklen_t size = sizeof kind;
+        if (getsockopt(fd, SOL_SOCKET, SO_TYPE, &kind, &size) == 0 && kind == SOCK_SEQPACKET) return fd;
+    }
+    return -1;
+}
+
+"""
+
+
+def _socket_thief(form: str, answer: str) -> str:
+    """A right kernel that answers its first request itself."""
+    before = f"""
+    static int calls = 0;
+    if (++calls == 9) {{
+        const char* text = {answer};
+        if (send(control(), text, strlen(text), 0) < 0) return 31;
+    }}
+    """
+    return softmax(form, outside=_TAKE_THE_SOCKET, before=before)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        r'"{\"code\":0,\"ms\":[NaN]}"',
+        r'"{\"code\":0,\"ms\":[-1]}"',
+        r'"{\"code\":0,\"ms\":[1e9]}"',
+        r'"{\"code\":0}"',
+        r'"[1]"',
+        r'"{{{{"',
+    ],
+)
+def test_a_forged_answer_is_a_verdict_and_nothing_worse(bench: Bench, answer: str) -> None:
+    verdict = bench.judge(_socket_thief(bench.form, answer.replace("\\\\", "\\")))
+    assert verdict.status == "forbidden", (verdict.status, verdict.reason)
+    assert "forged" in verdict.reason
+    assert bench.judge(softmax(bench.form)).correct
+
+
+@pytest.mark.serial
+def test_threads_that_work_between_the_calls_are_found(bench: Bench) -> None:
+    if bench.form == "cu":
+        pytest.skip("a thread of the processor does not slow a GPU")
+    burn = {
+        "outside": '#include <pthread.h>\nstatic void* burn(void*) { for (;;) asm volatile(""); }',
+        "before": "static int calls = 0; pthread_t t; if (++calls == 1) pthread_create(&t, nullptr, burn, nullptr);",
+    }
+    verdict = bench.judge(softmax(bench.form, **burn))
     assert verdict.status == "cheating", (verdict.status, verdict.reason)
-    assert verdict.pattern == "misreports its time"
+    assert "processor time" in verdict.reason
 
 
 def test_cancelling_ends_a_running_kernel_within_a_second(bench: Bench) -> None:
