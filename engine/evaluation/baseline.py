@@ -20,6 +20,7 @@ from engine.evaluation.device import JudgeDevice
 from engine.evaluation.locks import alone
 from engine.evaluation.messages import JudgeSettings
 from engine.evaluation.runner.isolation import die_with_parent
+from engine.evaluation.sandbox import CORES_VARIABLE
 from engine.evaluation.trials import JudgedProblem
 from engine.problem.spec import ProblemSpec
 from engine.verdict import Baseline, Timing
@@ -86,6 +87,8 @@ def main() -> int:
     answers = os.dup(1)
     os.dup2(2, 1)
     device = JudgeDevice(settings.kind, settings.threads)
+    # The compilers that this process starts are not to share the one core that its first thread is bound to.
+    os.sched_setaffinity(0, map(int, os.environ[CORES_VARIABLE].split(",")))
     with alone(settings.device_id, lambda: False):
         judged = JudgedProblem(problem, device, settings.trials)
         baseline = time_compiled(judged, settings.tolerance_other)

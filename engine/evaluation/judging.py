@@ -39,6 +39,8 @@ _CALL_OVERHEAD_MS = 1.0
 """What a call costs beside the kernel as seen from the judge: two wake-ups; on a GPU also the flush of the L2 cache."""
 _IDLE_CALL_MS = 0.6
 """Processor time that a runner may use for a call beside the kernel: messages, waking threads."""
+_BETWEEN_CALLS_MS = 0.3
+"""Processor time per call that a runner which only waits for the next one may use: ending its threads' last region."""
 _SUSPICIOUS_SHARE = 1.02
 _MISREPORT = "misreports its time"
 
@@ -126,6 +128,8 @@ class _Judgement:
         self._errors = (0.0, 0.0)
         self._calls = 0
         self._runs_ms = 0.0
+        self._between_s = 0.0
+        self._answered_at_s: float | None = None
         self._flush = settings.kind == "cuda"
 
     def judge(self, library: Path, build: BuildReport) -> Verdict:
@@ -285,6 +289,9 @@ class _Judgement:
 
         That is a clock that lies, or threads that go on working while no call is in progress.
         """
+        if self._settings.kind == "cpu" and 1e3 * self._between_s > _BETWEEN_CALLS_MS * self._calls:
+            reason = f"used {1e3 * self._between_s:.4g} ms of processor time between its {self._calls} calls"
+            raise Rejected("cheating", "works between the calls", reason)
         claimed_ms = self._settings.threads * sum(pairs.kernel_ms)
         allowed_ms = 1.25 * claimed_ms + _IDLE_CALL_MS * len(pairs.kernel_ms)
         if self._settings.kind == "cpu" and 1e3 * spent_s > allowed_ms:
@@ -354,7 +361,10 @@ class _Judgement:
     def _call(self, runner: Runner, index: int) -> tuple[float, float]:
         """One call: milliseconds by the runner's clock and by this one."""
         self._calls += 1
+        if self._answered_at_s is not None:
+            self._between_s += runner.processor_s() - self._answered_at_s
         own, wall_ms = runner.call(index % len(self._problem.arena.slots), 1, self._flush)
+        self._answered_at_s = runner.processor_s()
         self._runs_ms += own[0]
         return own[0], wall_ms
 

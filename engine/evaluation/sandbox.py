@@ -24,6 +24,7 @@ from msgspec import Struct
 from engine.evaluation.runner import wire
 
 RUNNER = Path(__file__).parent / "runner" / "__main__.py"
+CORES_VARIABLE = "KERNEL_TUI_CORES"
 OUTPUT_LIMIT_BYTES = 1 << 20
 _OUTPUT_KEPT_BYTES = 4096
 _POLL_S = 0.02
@@ -68,7 +69,17 @@ class Runner:
         isolate = "1" if limits.isolate else "0"
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-I", "-S", str(RUNNER), str(theirs.fileno()), str(status_end), kind, isolate],
+                [
+                    sys.executable,
+                    "-I",
+                    "-S",
+                    str(RUNNER),
+                    str(theirs.fileno()),
+                    str(status_end),
+                    kind,
+                    isolate,
+                    _cores(),
+                ],
                 stdin=subprocess.DEVNULL,
                 stdout=out_end,
                 stderr=out_end,
@@ -290,9 +301,14 @@ def _are_possible(times: list[Any], count: int, wall_ms: float) -> bool:
     return bool(sum(times) <= 1.01 * wall_ms + 0.05)
 
 
+def _cores() -> str:
+    """The cores a kernel may use: all of the engine's. This process's own may be fewer, its threads being bound."""
+    return os.environ.get(CORES_VARIABLE) or ",".join(map(str, sorted(os.sched_getaffinity(0))))
+
+
 def _environment(kind: str) -> dict[str, str]:
     """What a kernel may know: threads, waiting policy and the device; nothing of the user's environment."""
-    kept = ("OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "LD_LIBRARY_PATH")
+    kept = ("OMP_NUM_THREADS", "OMP_PROC_BIND", "OMP_PLACES", "CUDA_VISIBLE_DEVICES", "LD_LIBRARY_PATH")
     environment = {name: os.environ[name] for name in kept if name in os.environ}
     environment |= {"OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "0", "PATH": "/nonexistent", "HOME": "/nonexistent"}
     if kind == "cuda":

@@ -1,6 +1,7 @@
 """Load one kernel, call it when the judge says so, report what the clock here says.
 
-Arguments: the descriptors of the control socket and of the status pipe, "cpu" or "cuda", and 1 to isolate.
+Arguments: the descriptors of the control socket and of the status pipe, "cpu" or "cuda", 1 to isolate, and the
+cores to run on.
 Nothing in this process is secret and nothing it reports is believed unchecked (``engine.evaluation.judge``).
 """
 
@@ -135,6 +136,7 @@ def main() -> int:
     control = socket.socket(fileno=int(sys.argv[1]))
     status_descriptor, kind, isolate = int(sys.argv[2]), sys.argv[3], sys.argv[4] == "1"
     isolation.die_with_parent()
+    os.sched_setaffinity(0, map(int, sys.argv[5].split(",")))
     layers: list[str] = []
     base = 0
     if isolate:
