@@ -1,1 +1,1 @@
-"""Language models: one attempt, its retries, what it costs. Who writes prompts and reads replies: ``engine.proposers``."""
+"""Language models: one attempt, its retries, what it costs. Prompts and replies are the proposers' business."""

@@ -46,7 +46,7 @@ class CallSite(Struct, frozen=True):
 
 
 class Prompt(Struct, frozen=True):
-    """``purpose`` "ideas" wants structured output (``engine.proposers.language.replies``), the others one fenced block."""
+    """``purpose`` "ideas" wants structured output, the others one fenced block of code."""
 
     purpose: Purpose
     system: str

@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-ROWS = 4000
+ROWS = 4800
 FEATURES = 1500
 
 

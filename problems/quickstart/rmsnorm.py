@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-ROWS = 1200
+ROWS = 1800
 FEATURES = 2000
 
 

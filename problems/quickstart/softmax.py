@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-ROWS = 1300
+ROWS = 2000
 COLUMNS = 3000
 
 
