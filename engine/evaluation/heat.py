@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
@@ -64,12 +64,15 @@ def is_settled(times_ms: Mapping[str, list[float]]) -> bool:
 
 def standings(times_ms: Mapping[str, list[float]]) -> tuple[Standing, ...]:
     """Rank kernels by their median ratio to the fastest within rounds. Pure."""
-    fastest = min(times_ms, key=lambda name: median(times_ms[name]))
+    base = min(times_ms, key=lambda name: median(times_ms[name]))
+    ratios = {name: median(_ratios(own, times_ms[base])) for name, own in times_ms.items()}
+    fastest = min(ratios, key=lambda name: (ratios[name], name))
     rows = []
     for name, own in times_ms.items():
-        middle, low, high = timing.median_interval(
-            [mine / best for mine, best in zip(own, times_ms[fastest], strict=True)]
-        )
-        tied = low <= 1.0 + NO_DIFFERENCE
-        rows.append(Standing(name, median(own), middle, low, high, tied))
-    return tuple(sorted(rows, key=lambda row: (row.ratio, row.variant)))
+        middle, low, high = timing.median_interval(_ratios(own, times_ms[fastest]))
+        rows.append(Standing(name, median(own), middle, low, high, tied=low <= 1.0 + NO_DIFFERENCE))
+    return tuple(sorted(rows, key=lambda row: (row.variant != fastest, row.ratio, row.variant)))
+
+
+def _ratios(own_ms: Sequence[float], base_ms: Sequence[float]) -> list[float]:
+    return [own / base for own, base in zip(own_ms, base_ms, strict=True)]

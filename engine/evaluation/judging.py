@@ -29,9 +29,9 @@ from engine.verdict import BuildReport, Check, Status, Verdict
 LEAST_PAIRS = 8
 LEAST_PAIRS_FAR = 6
 """For a kernel at less than half the reference's speed, whose exact place nobody asks for."""
-HALF_WIDTH = 0.01
 _FAR = 0.5
-_RUNS_S = 6.0
+_LOOKS = 32
+"""After so many pairs the statistics, which cost more the more there are, are looked at once in as many."""
 _BATCH_MS = 12.0
 _BATCHES = 6
 _HIDDEN_QUANTILE = 0.2
@@ -74,7 +74,7 @@ class Pairs(Struct):
 
     @property
     def ratios(self) -> list[float]:
-        return [slow / fast for slow, fast in zip(self.reference_ms, self.kernel_ms, strict=True)]
+        return timing.without_order([slow / fast for slow, fast in zip(self.reference_ms, self.kernel_ms, strict=True)])
 
 
 def judge(
@@ -229,7 +229,8 @@ class _Judgement:
         while len(pairs.kernel_ms) < self._settings.max_pairs:
             index = len(pairs.kernel_ms)
             checked_inputs += self._pair(runner, index, pairs)
-            if index + 1 >= LEAST_PAIRS_FAR and self._is_enough(pairs, time.perf_counter() - started):
+            looks = index < _LOOKS or index % _LOOKS == 0
+            if looks and index + 1 >= LEAST_PAIRS_FAR and self._is_enough(pairs, time.perf_counter() - started):
                 break
         self._check_processor(runner.processor_s() - spent_s, pairs)
         detail = f"{len(pairs.kernel_ms)} pairs, outputs of all compared, inputs of {checked_inputs} compared"
@@ -300,15 +301,15 @@ class _Judgement:
             raise Rejected("cheating", _MISREPORT, reason)
 
     def _is_enough(self, pairs: Pairs, elapsed_s: float) -> bool:
-        ratios = pairs.ratios
-        if median(ratios) < _FAR and self._settings.overhead_s < 1.0:
+        ratios, effort = pairs.ratios, timing.THOROUGH if self._settings.thorough else timing.QUICK
+        if median(ratios) < _FAR and not self._settings.thorough:
             return True
         if len(ratios) < LEAST_PAIRS:
             return False
-        if timing.is_settled(ratios, HALF_WIDTH, LEAST_PAIRS):
+        if elapsed_s >= effort.least_s and timing.is_settled(ratios, effort.half_width, LEAST_PAIRS):
             return True
         runs_s = (sum(pairs.kernel_ms) + sum(pairs.reference_ms)) / 1e3
-        return elapsed_s - runs_s > self._settings.overhead_s or runs_s > _RUNS_S or self._cancelled()
+        return elapsed_s - runs_s > effort.overhead_s or runs_s > effort.runs_s or self._cancelled()
 
     def _confirm_clock(self, runner: Runner, pairs: Pairs, neighbours: Neighbours) -> None:
         """The runner's clock is its own; this one is ours: many calls in a row must not take longer than it says."""

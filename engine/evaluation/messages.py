@@ -24,8 +24,8 @@ class JudgeSettings(Struct, frozen=True):
     tolerance_fp32: float
     tolerance_other: float
     isolate: bool
-    overhead_s: float = 0.6
-    """Seconds that timing may cost beside the runs of kernel and reference."""
+    thorough: bool = False
+    """Take the time that a single verdict deserves (``timing.THOROUGH``)."""
     peak_gflops: float | None = None
     bandwidth_gbs: float | None = None
 

@@ -27,8 +27,9 @@ from engine.verdict import Baseline, BuildReport, Standing, Verdict
 from engine.workers.judge_process import JudgeProcess, child_environment
 from engine.workers.protocol import EvaluationError, Opened
 
-_OVERHEAD_S, _THOROUGH_OVERHEAD_S = 0.6, 6.0
 _OPEN_S, _JUDGE_S, _HEAT_S, _COMPILE_S = 300.0, 600.0, 300.0, 300.0
+_THOROUGH_PAIRS = 20
+"""So many times ``max_pairs`` for a verdict that takes its time: short kernels give thousands."""
 
 
 class LocalEvaluator:
@@ -207,13 +208,13 @@ class LocalEvaluator:
             device_name=device.name,
             threads=self._threads,
             trials=self._config.trials,
-            max_pairs=self._config.max_pairs * (5 if self._thorough else 1),
+            max_pairs=self._config.max_pairs * (_THOROUGH_PAIRS if self._thorough else 1),
             deadline_s=self._config.deadline_s,
             memory_bytes=0 if limit == "auto" else limit,
             tolerance_fp32=self._config.tolerance_for("float32"),
             tolerance_other=self._config.tolerance_for("float16"),
             isolate=self._sandbox is not None,
-            overhead_s=_THOROUGH_OVERHEAD_S if self._thorough else _OVERHEAD_S,
+            thorough=self._thorough,
         )
 
     @contextlib.asynccontextmanager

@@ -18,6 +18,23 @@ def test_ranks_are_those_of_the_binomial_tables() -> None:
     assert timing.interval_ranks(20) == (5, 14)
 
 
+def test_ranks_for_many_samples_join_those_of_the_tables() -> None:
+    few, more = timing.interval_ranks(timing.MANY), timing.interval_ranks(timing.MANY + 1)
+    assert few is not None and more is not None
+    assert abs(few[0] - more[0]) <= 2 and abs(few[1] - more[1]) <= 2
+    assert timing.interval_ranks(100_000) is not None
+
+
+def test_who_goes_first_does_not_move_the_ratio() -> None:
+    draw = random.Random(2)
+    noise = [draw.lognormvariate(0, 0.02) for _ in range(201)]
+    ratios = [2.0 * one * (1.08 if index % 2 else 1 / 1.08) for index, one in enumerate(noise)]
+    middle, low, high = timing.median_interval(timing.without_order(ratios))
+    assert middle == pytest.approx(2.0, rel=0.005)
+    assert high - low < 0.03
+    assert timing.without_order([1.5]) == [1.5]
+
+
 def test_the_interval_covers_the_true_median_as_often_as_it_says() -> None:
     draw = random.Random(1)
     covered = 0
