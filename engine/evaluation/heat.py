@@ -21,8 +21,10 @@ from engine.verdict import Standing
 LEAST_ROUNDS = 12
 MOST_ROUNDS = 60
 _BUDGET_S = 2.0
-NO_DIFFERENCE = 0.01
-"""Kernels whose interval reaches within 1 % of the fastest are tied with it."""
+_NARROW = 0.01
+NO_DIFFERENCE = {"cpu": 0.03, "cuda": 0.01}
+"""Kernels whose interval reaches this near to the fastest are tied with it: two processes with the same code, each with
+memory of its own, differ so much, and so much do verdicts on one kernel."""
 
 
 def run_heat(
@@ -30,7 +32,7 @@ def run_heat(
 ) -> tuple[Standing, ...]:
     """Standings, fastest first. Raises ``RunnerEnded`` when a kernel that was correct now fails."""
     limits = Limits(settings.deadline_s, settings.deadline_s, settings.memory_bytes, settings.isolate)
-    arena = problem.arena
+    arena, margin = problem.arena, NO_DIFFERENCE[settings.kind]
     times: dict[str, list[float]] = {name: [] for name in libraries}
     with ExitStack() as stack:
         runners: dict[str, Runner] = {}
@@ -49,28 +51,28 @@ def run_heat(
                 took = runners[name].call(slot_index, 1, settings.kind == "cuda")[0][0]
                 if number >= 0:  # the first round only warms up
                     times[name].append(took)
-            if number + 1 >= LEAST_ROUNDS and (is_settled(times) or time.perf_counter() - started > _BUDGET_S):
+            if number + 1 >= LEAST_ROUNDS and (is_settled(times, margin) or time.perf_counter() - started > _BUDGET_S):
                 break
-    return standings(times)
+    return standings(times, margin)
 
 
-def is_settled(times_ms: Mapping[str, list[float]]) -> bool:
-    """Whether every kernel is clearly slower than the fastest, or known within 1 %. Pure."""
+def is_settled(times_ms: Mapping[str, list[float]], margin: float) -> bool:
+    """Whether every kernel is clearly slower than the fastest, or known within ``margin`` (0.01 is 1 %). Pure."""
     return all(
-        row.ratio_low > 1.0 + NO_DIFFERENCE or row.ratio_high - row.ratio_low <= 2 * NO_DIFFERENCE
-        for row in standings(times_ms)
+        row.ratio_low > 1.0 + margin or row.ratio_high - row.ratio_low <= 2 * min(margin, _NARROW)
+        for row in standings(times_ms, margin)
     )
 
 
-def standings(times_ms: Mapping[str, list[float]]) -> tuple[Standing, ...]:
-    """Rank kernels by their median ratio to the fastest within rounds. Pure."""
+def standings(times_ms: Mapping[str, list[float]], margin: float) -> tuple[Standing, ...]:
+    """Rank kernels by their median ratio to the fastest within rounds; tied within ``margin``. Pure."""
     base = min(times_ms, key=lambda name: median(times_ms[name]))
     ratios = {name: median(_ratios(own, times_ms[base])) for name, own in times_ms.items()}
     fastest = min(ratios, key=lambda name: (ratios[name], name))
     rows = []
     for name, own in times_ms.items():
         middle, low, high = timing.median_interval(_ratios(own, times_ms[fastest]))
-        rows.append(Standing(name, median(own), middle, low, high, tied=low <= 1.0 + NO_DIFFERENCE))
+        rows.append(Standing(name, median(own), middle, low, high, tied=low <= 1.0 + margin))
     return tuple(sorted(rows, key=lambda row: (row.variant != fastest, row.ratio, row.variant)))
 
 

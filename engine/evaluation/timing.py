@@ -21,7 +21,7 @@ MANY = 500
 
 
 class Effort(Struct, frozen=True):
-    """How long a verdict may go on timing. ``overhead_s`` counts what is neither kernel nor reference, ``runs_s`` them."""
+    """How long a verdict may go on timing, seconds: ``runs_s`` of kernel and reference, ``overhead_s`` of all else."""
 
     half_width: float
     """Settled when the 95 % interval of the median ratio is this narrow on both sides, relative to it."""
@@ -32,7 +32,7 @@ class Effort(Struct, frozen=True):
 
 QUICK = Effort(half_width=0.01, least_s=0.0, overhead_s=0.6, runs_s=6.0)
 THOROUGH = Effort(half_width=0.004, least_s=4.0, overhead_s=8.0, runs_s=12.0)
-"""For a single verdict. A machine shared with others drifts over seconds, which no number of pairs in one of them shows."""
+"""For a single verdict. A machine shared with others drifts over seconds: many pairs within one do not show it."""
 
 
 @cache
@@ -57,7 +57,8 @@ def interval_ranks(count: int, confidence: float = CONFIDENCE) -> tuple[int, int
 def without_order(ratios: Sequence[float]) -> list[float]:
     """The pair ratios without the effect of who went first, which alternates.
 
-    Each finds the caches as the other left them. Both orders are centred on the geometric mean of their medians; on two cores they were 8 % apart for one kernel.
+    Each finds the caches as the other left them. Both orders are centred on the geometric mean of their medians; on
+    two cores they were 8 % apart for one kernel.
     """
     if len(ratios) < 2:
         return list(ratios)

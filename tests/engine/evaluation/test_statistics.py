@@ -60,7 +60,8 @@ def test_a_summary_names_the_spread() -> None:
 def test_standings_are_by_ratio_within_rounds_not_by_luck() -> None:
     noise = [1.0, 1.5, 0.9, 1.2, 1.1, 0.8, 1.4, 1.0, 1.3, 0.95, 1.05, 1.0]
     rows = heat.standings(
-        {"fast": [2.0 * n for n in noise], "slow": [2.2 * n for n in noise], "same": [2.0 * n for n in noise]}
+        {"fast": [2.0 * n for n in noise], "slow": [2.2 * n for n in noise], "same": [2.0 * n for n in noise]},
+        margin=0.01,
     )
     by_name = {row.variant: row for row in rows}
     assert [row.variant for row in rows][-1] == "slow"
@@ -72,5 +73,5 @@ def test_standings_are_by_ratio_within_rounds_not_by_luck() -> None:
 
 def test_a_heat_goes_on_while_the_order_is_open() -> None:
     noise = [1.0, 1.5, 0.9, 1.2, 1.1, 0.8, 1.4, 1.0, 1.3, 0.95, 1.05, 1.0]
-    assert heat.is_settled({"a": noise, "b": [1.2 * n for n in noise]})
-    assert not heat.is_settled({"a": noise, "b": list(reversed(noise))})
+    assert heat.is_settled({"a": noise, "b": [1.2 * n for n in noise]}, 0.01)
+    assert not heat.is_settled({"a": noise, "b": list(reversed(noise))}, 0.01)
