@@ -14,6 +14,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Struct
 
+from engine.models.protocol import CallSite, FailureKind, Finish, Usage
 from engine.problem.spec import Form, ProblemSpec
 from engine.verdict import Baseline, Standing, Verdict
 
@@ -126,6 +127,57 @@ class IdeaWaiting(Event, tag="idea_waiting"):
     reason: str
 
 
+class ModelCallStarted(Event, tag="model_call_started"):
+    """One attempt of a call to a model is about to be sent. Recorded before a byte goes out.
+
+    ``call``: the same for all attempts of a call (``c12``). ``model``: the name of the config's ``[[models]]`` table.
+    ``prompt``: blob digest of ``Prompt.encode()``. ``tokens`` and ``dollars``: the most that the attempt may cost, kept
+    back from the budget until it ends; ``dollars`` is None where the price is unknown.
+    """
+
+    call: str
+    attempt: int
+    provider: str
+    model: str
+    site: CallSite
+    prompt: str
+    tokens: int
+    dollars: float | None
+
+
+class ModelCallFailed(Event, tag="model_call_failed"):
+    """An attempt failed. ``wait_s``: seconds until the next one, None where the call was given up.
+
+    ``usage`` is what was billed all the same: zeros where the server refused, None where nobody knows; then the
+    attempt counts as "at most" what was kept back for it. ``dollars``: None where usage or price is unknown.
+    """
+
+    call: str
+    attempt: int
+    failure: FailureKind
+    message: str
+    wait_s: float | None
+    seconds: float
+    usage: Usage | None
+    dollars: float | None
+
+
+class ModelReplied(Event, tag="model_replied"):
+    """A model's reply, recorded before anyone reads it. ``prompt`` and ``reply``: blob digests. ``answered``: the
+    model as the server names it. ``usage`` and ``dollars``: None where unknown."""
+
+    call: str
+    attempt: int
+    answered: str
+    prompt: str
+    reply: str
+    finish: Finish
+    seconds: float
+    usage: Usage | None
+    dollars: float | None
+    tier: str = ""
+
+
 class VariantWritten(Event, tag="variant_written"):
     """``source``: blob digest. ``parent``: the kernel it was derived from. ``note``: what distinguishes it
     (knobs of the playbook, a fix turn, an edit). ``data`` is the proposer's own (its recipe)."""
@@ -201,8 +253,13 @@ class SearchResumed(Event, tag="search_resumed"):
 
 
 class BudgetChanged(Event, tag="budget_changed"):
+    """New limits of the whole session; None leaves one as it is."""
+
     minutes: float | None = None
     rounds: int | None = None
+    dollars: float | None = None
+    tokens: int | None = None
+    calls: int | None = None
 
 
 class CommandHandled(Event, tag="command_handled"):
@@ -230,6 +287,9 @@ AnyEvent = (
     | RoundStarted
     | IdeaProposed
     | IdeaWaiting
+    | ModelCallStarted
+    | ModelCallFailed
+    | ModelReplied
     | VariantWritten
     | VariantStage
     | VerdictGiven
@@ -339,6 +399,9 @@ class Retry(Command, tag="retry"):
 class ChangeBudget(Command, tag="change_budget"):
     minutes: float | None = None
     rounds: int | None = None
+    dollars: float | None = None
+    tokens: int | None = None
+    calls: int | None = None
 
 
 AnyCommand = Prune | Restore | Pin | Unpin | Pause | Resume | Stop | SeedIdea | SeedKernel | Retry | ChangeBudget

@@ -18,6 +18,7 @@ class ExitCode(IntEnum):
     6   STORAGE            disk full, read-only, unsafe for SQLite's WAL, or failing
     7   NO_TOOLS           no compiler or no torch: nothing can be built or judged
     8   NOTHING_CORRECT    the search ended without one correct kernel
+    9   NO_KEY             a model of the configuration needs a key that is not in the environment
     130 INTERRUPTED        stopped by SIGINT or SIGTERM; the session is saved and can be resumed
     ==  =================  ==============================================================================
     """
@@ -31,4 +32,5 @@ class ExitCode(IntEnum):
     STORAGE = 6
     NO_TOOLS = 7
     NOTHING_CORRECT = 8
+    NO_KEY = 9
     INTERRUPTED = 130

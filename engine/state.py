@@ -15,7 +15,9 @@ from typing import Any
 
 from engine import events as ev
 from engine.events import DeviceFact, Recorded
+from engine.models.protocol import CallSite
 from engine.nodes import EngineState, IdeaState, ProblemState, RoundState, VariantState
+from engine.spend import Spending
 from engine.verdict import Verdict
 
 __all__ = ["EngineState", "IdeaState", "ProblemState", "RoundState", "SessionState", "VariantState", "fold"]
@@ -28,7 +30,8 @@ class SessionState:
     """Everything that a session is, at event ``seq``.
 
     ``flight`` (variants without a verdict, oldest first), ``below`` (node -> the ideas or variants right under it) and
-    ``derived`` (variant -> the variants written from it) are indexes, so that a monitor may ask often.
+    ``derived`` (variant -> the variants written from it) are indexes, so that a monitor may ask often. ``minutes``,
+    ``rounds``, ``dollars``, ``tokens`` and ``calls`` are limits that a person set, None where the config's hold.
     """
 
     name: str = ""
@@ -54,6 +57,10 @@ class SessionState:
     paused: bool = False
     minutes: float | None = None
     rounds: int | None = None
+    dollars: float | None = None
+    tokens: int | None = None
+    calls: int | None = None
+    spending: Spending = field(default_factory=Spending)
     handled: dict[int, ev.CommandHandled] = field(default_factory=dict)
     log: deque[tuple[float, ev.LogLine]] = field(default_factory=lambda: deque(maxlen=LOG_LINES))
     verdicts: int = 0
@@ -147,6 +154,7 @@ def _session_created(state: SessionState, event: ev.SessionCreated, time: float)
 def _engine_started(state: SessionState, event: ev.EngineStarted, time: float) -> None:
     if state.engine is not None and state.engine.stopped is None:  # it died: its life ended with its last event
         state.search_seconds += state.time - state.engine.started_at
+    state.spending.lost(state.time)
     state.engine = EngineState(event.pid, event.host, event.version, time, event.sandbox)
     state.starts += 1
     state.devices = {device.id: device for device in event.devices}
@@ -205,6 +213,26 @@ def _idea_proposed(state: SessionState, event: ev.IdeaProposed, time: float) -> 
 def _idea_waiting(state: SessionState, event: ev.IdeaWaiting, time: float) -> None:
     if (idea := state.ideas.get(event.idea)) is not None:
         idea.waiting = event.reason
+
+
+def _call_started(state: SessionState, event: ev.ModelCallStarted, time: float) -> None:
+    state.spending.started(event, _idea_of(state, event.site), time)
+
+
+def _call_failed(state: SessionState, event: ev.ModelCallFailed, time: float) -> None:
+    state.spending.failed(event, time)
+
+
+def _replied(state: SessionState, event: ev.ModelReplied, time: float) -> None:
+    state.spending.replied(event, time)
+
+
+def _idea_of(state: SessionState, site: CallSite) -> str | None:
+    """The idea that a call's cost is counted under, None for a call that asks for ideas."""
+    if site.purpose == "fix":
+        variant = state.variants.get(site.subject)
+        return variant.idea if variant is not None else None
+    return site.subject if site.purpose == "kernel" else None
 
 
 def _variant_written(state: SessionState, event: ev.VariantWritten, time: float) -> None:
@@ -310,6 +338,9 @@ def _search_resumed(state: SessionState, event: ev.SearchResumed, time: float) -
 def _budget_changed(state: SessionState, event: ev.BudgetChanged, time: float) -> None:
     state.minutes = event.minutes if event.minutes is not None else state.minutes
     state.rounds = event.rounds if event.rounds is not None else state.rounds
+    state.dollars = event.dollars if event.dollars is not None else state.dollars
+    state.tokens = event.tokens if event.tokens is not None else state.tokens
+    state.calls = event.calls if event.calls is not None else state.calls
 
 
 def _command_handled(state: SessionState, event: ev.CommandHandled, time: float) -> None:
@@ -384,6 +415,9 @@ _HANDLERS: dict[type, Callable[[SessionState, Any, float], None]] = {
     ev.RoundStarted: _round_started,
     ev.IdeaProposed: _idea_proposed,
     ev.IdeaWaiting: _idea_waiting,
+    ev.ModelCallStarted: _call_started,
+    ev.ModelCallFailed: _call_failed,
+    ev.ModelReplied: _replied,
     ev.VariantWritten: _variant_written,
     ev.VariantStage: _variant_stage,
     ev.VerdictGiven: _verdict_given,

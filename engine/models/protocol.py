@@ -6,8 +6,9 @@ A client makes exactly one attempt per call; retries, spending and recording are
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
+import msgspec
 from msgspec import Struct
 
 Purpose = Literal["ideas", "kernel", "fix"]
@@ -26,9 +27,11 @@ FailureKind = Literal[
     "timeout",
     "broken_reply",
     "cut_short",
+    "cancelled",
 ]
 """``broken_reply``: a status of 200 around something that is no reply (HTML, malformed JSON). ``cut_short``: the stream
-ended without its terminal event. ``key``, ``quota``, ``unknown_model`` and ``bad_request`` are not worth a retry."""
+ended without its terminal event. ``cancelled``: the search gave the call up while it was under way. ``key``, ``quota``,
+``unknown_model`` and ``bad_request`` are not worth a retry."""
 
 
 class CallSite(Struct, frozen=True):
@@ -45,34 +48,60 @@ class CallSite(Struct, frozen=True):
     number: int = 0
 
 
-class Prompt(Struct, frozen=True):
-    """``purpose`` "ideas" wants structured output, the others one fenced block of code."""
+class Prompt(Struct, frozen=True, omit_defaults=True):
+    """``purpose`` "ideas" wants structured output, the others one fenced block of code.
+
+    ``schema``: the JSON schema that a structured reply must follow (OpenAI's strict subset: every object closed, every
+    property required); None for a reply in free text.
+    """
 
     purpose: Purpose
     system: str
     user: str
+    schema: dict[str, Any] | None = None
+
+    def encode(self) -> str:
+        """The JSON under whose digest the session keeps this prompt. Equal prompts give equal texts."""
+        return msgspec.json.encode(self).decode()
+
+    @staticmethod
+    def decode(text: str) -> Prompt:
+        """Raises ``msgspec.ValidationError``."""
+        return msgspec.json.decode(text, type=Prompt)
 
 
 class Usage(Struct, frozen=True, omit_defaults=True):
-    """Tokens as billed. ``cached`` is part of ``input``; ``reasoning`` (thoughts) is part of ``output``."""
+    """Tokens as billed. ``cached`` and ``cache_written`` are parts of ``input``, ``reasoning`` (thoughts) of
+    ``output``."""
 
     input: int = 0
     output: int = 0
     cached: int = 0
     reasoning: int = 0
+    cache_written: int = 0
+
+    @property
+    def total(self) -> int:
+        return self.input + self.output
 
 
 class Reply(Struct, frozen=True):
-    """``model``: the one that answered, as the server names it. ``usage`` is None where the server did not say."""
+    """``model``: the one that answered, as the server names it. ``usage`` is None where the server did not say.
+    ``tier``: the service tier that the server says it used, "" where it says nothing."""
 
     text: str
     model: str
     usage: Usage | None
     finish: Finish = "stop"
+    tier: str = ""
 
 
 class CallFailed(Exception):
-    """One attempt failed. ``retry_after_s`` is the server's own wish; ``usage`` what was billed nevertheless."""
+    """One attempt failed. ``retry_after_s`` is the server's own wish.
+
+    ``usage``: what was billed nevertheless; ``Usage()`` where the server refused before any work, None where nobody
+    knows (a connection that broke in mid-reply).
+    """
 
     def __init__(
         self, kind: FailureKind, message: str, retry_after_s: float | None = None, usage: Usage | None = None
@@ -82,10 +111,11 @@ class CallFailed(Exception):
 
 
 class ModelClient(Protocol):
-    """One model of one provider."""
+    """One model of one provider. ``model``: as asked for; ``limit``: the most output tokens of a call."""
 
     provider: str
     model: str
+    limit: int
 
     async def complete(self, prompt: Prompt, on_text: Callable[[str], None]) -> Reply:
         """One attempt. ``on_text`` is given the text so far while it streams. Raises :class:`CallFailed`."""

@@ -45,6 +45,7 @@ MIGRATIONS: tuple[str, ...] = (
         only INTEGER PRIMARY KEY CHECK (only = 1), time REAL NOT NULL, pid INTEGER NOT NULL, note TEXT NOT NULL
     ) STRICT;
     """,
+    "",  # calls to models, and what they may cost
 )
 """Ordered: entry ``n`` takes a file from ``user_version`` n to n + 1. Entries are never edited, only appended; a new
 kind of event or command is a new version too (an empty script), so that an older program refuses what it cannot read.
