@@ -84,7 +84,7 @@ class _Table(BaseModel):
 class SearchConfig(_Table):
     """The shape of the search. All counts are per problem."""
 
-    strategy: Literal["beam"] = "beam"
+    strategy: Literal["beam", "greedy", "serial", "random"] = "beam"
     rounds: int = Field(default=4, ge=1, le=1000)
     """Rounds after round 0, in which the first kernels are written from the reference alone."""
     ideas: int = Field(default=3, ge=1, le=100)

@@ -28,15 +28,13 @@ from engine.search.ids import seed_for
 from engine.search.telling import (
     BY_HAND,
     SEEDED,
+    board_of,
     candidates_of,
     draft_of,
     kernel_of,
     own_ideas,
     parents_of,
     share_out,
-    siblings_of,
-    task_of,
-    tried_ideas,
 )
 from engine.selection import STRATEGIES, Selection
 from engine.state import IdeaState, ProblemState, RoundState, VariantState
@@ -206,13 +204,10 @@ class ProblemSearch:
     async def _ideas(self, round_: RoundState, proposer: Proposer, parent: str | None, count: int) -> None:
         context, state = self.context, self._state
         seed = seed_for(state.seed, self.id, round_.number, parent, proposer.name)
-        task = task_of(state, self.problem, context.device)
+        kernel = kernel_of(state, state.variants[parent], context.sources) if parent is not None else None
+        board = board_of(state, self.problem, round_.number, parent, context.sources)
         try:
-            if parent is None:
-                drafts = await proposer.first_ideas(task, count, seed)
-            else:
-                kernel = kernel_of(state.variants[parent], context.sources)
-                drafts = await proposer.ideas(task, kernel, tried_ideas(state, self.id), count, seed)
+            drafts = await proposer.ideas(context.task(self.problem), kernel, board, count, seed)
         except Exception as error:
             await self._proposer_failed(proposer, "ideas", error)
             return
@@ -237,15 +232,16 @@ class ProblemSearch:
     async def _variants(self, proposer: Proposer, idea: IdeaState) -> None:
         context, state = self.context, self._state
         parent = state.variants.get(idea.parent) if idea.parent is not None else None
+        known = kernel_of(state, parent, context.sources) if parent is not None and parent.verdict is not None else None
+        board = board_of(state, self.problem, idea.round, idea.parent, context.sources)
+        seed = seed_for(state.seed, self.id, idea.id)
+        numbers = range(context.config.search.variants)
+        drafts = []
         try:
-            drafts = await proposer.variants(
-                task_of(state, self.problem, context.device),
-                draft_of(idea),
-                kernel_of(parent, context.sources) if parent is not None and parent.verdict is not None else None,
-                siblings_of(state, self.id, context.sources),
-                context.config.search.variants,
-                seed_for(state.seed, self.id, idea.id),
-            )
+            async for draft in proposer.variants(
+                context.task(self.problem), draft_of(idea), known, board, numbers, seed
+            ):
+                drafts.append(draft)
         except Exception as error:
             await self._proposer_failed(proposer, f"kernels for {idea.id}", error)
             return
@@ -260,9 +256,11 @@ class ProblemSearch:
         idea = state.ideas[failed.idea]
         try:
             draft = await proposer.fix(
-                task_of(state, self.problem, context.device),
+                context.task(self.problem),
                 draft_of(idea),
-                kernel_of(failed, context.sources),
+                kernel_of(state, failed, context.sources),
+                board_of(state, self.problem, idea.round, failed.id, context.sources),
+                turn,
                 seed_for(state.seed, self.id, "fix", failed.id),
             )
         except Exception as error:
@@ -357,7 +355,8 @@ class ProblemSearch:
     def _select(self, round_number: int) -> Selection:
         search = self.context.config.search
         candidates = candidates_of(self._state, self.problem)
-        return STRATEGIES[search.strategy](candidates, round_number=round_number, width=search.survivors)
+        seed = seed_for(self._state.seed, self.id, "selection", round_number)
+        return STRATEGIES[search.strategy](candidates, round_number=round_number, width=search.survivors, seed=seed)
 
     async def _proposer_failed(self, proposer: Proposer, what: str, error: Exception) -> None:
         text = f"{self.id}: {proposer.name} gave no {what}: {type(error).__name__}: {error}"

@@ -95,7 +95,7 @@ memory_limit = "a lot"
         "at most 64, the first a letter or digit",
         'config.toml:3: seeed: unknown key, did you mean "seed"?',
         "config.toml:6: search.rounds: is '4' (text), allowed: a whole number",
-        "config.toml:7: search.strategy: is 'bram', allowed: \"beam\"",
+        'config.toml:7: search.strategy: is \'bram\', allowed: "beam", "greedy", "serial" or "random"',
         "config.toml:8: search.variants: is 0, allowed: 1 and more",
         "config.toml:11: evaluation.trials: is 2, allowed: 3 and more",
         "config.toml:12: evaluation.deadline_s: is nan, allowed: a finite number",

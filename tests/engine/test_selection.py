@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
-import pytest
+from collections import Counter
+from typing import get_args
 
-from engine.selection import STRATEGIES, Candidate, Selection, beam
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from engine.config import SearchConfig
+from engine.selection import STRATEGIES, Candidate, Selection, beam, greedy, random, serial
+from tests.engine.strategy_laws import CANDIDATES, LAWS
 
 
 def kernel(variant: str, ms: float, idea: str = "", **more: object) -> Candidate:
@@ -107,22 +114,57 @@ CASES = [
 
 @pytest.mark.parametrize(("candidates", "width", "expected"), [case[1:] for case in CASES], ids=[c[0] for c in CASES])
 def test_beam_carries(candidates: list[Candidate], width: int, expected: list[str]) -> None:
-    assert carried(beam(candidates, round_number=1, width=width)) == expected
+    assert carried(beam(candidates, round_number=1, width=width, seed=0)) == expected
 
 
-@pytest.mark.parametrize(("candidates", "width", "expected"), [case[1:] for case in CASES], ids=[c[0] for c in CASES])
-def test_every_kernel_is_carried_or_dropped_once_with_a_reason(
-    candidates: list[Candidate], width: int, expected: list[str]
-) -> None:
-    selection = beam(candidates, round_number=1, width=width)
-    named = [one.variant for one in (*selection.survivors, *selection.dropped)]
-    assert sorted(named) == sorted(one.variant for one in candidates)
-    assert all(one.why for one in (*selection.survivors, *selection.dropped))
+@pytest.mark.parametrize("name", STRATEGIES)
+@settings(max_examples=60, deadline=None)
+@given(kernels=CANDIDATES, width=st.integers(1, 4), seed=st.integers(0, 2**32 - 1))
+def test_every_strategy_keeps_to_the_laws(name: str, kernels: tuple[Candidate, ...], width: int, seed: int) -> None:
+    for law in LAWS:
+        law(STRATEGIES[name], kernels, width, seed)
 
 
-def test_the_order_of_the_candidates_does_not_matter() -> None:
-    candidates = [kernel("v1", 3.0, "i1"), kernel("v2", 3.1, "i1"), kernel("v3", 4.0, category="latency")]
-    assert beam(candidates, round_number=1, width=2) == beam(candidates[::-1], round_number=1, width=2)
+def test_greedy_carries_the_fastest_even_if_they_are_all_of_one_idea() -> None:
+    kernels = [kernel("v1", 2.0, "i1"), kernel("v2", 2.1, "i1"), kernel("v3", 2.2, "i2", category="latency")]
+    selection = greedy(kernels, round_number=1, width=2, seed=0)
+    assert carried(selection) == ["v1", "v2"]
+    assert why(selection, "v2") == "number 2 of the fastest: 5 % slower than v1 (4.76x against 5.00x eager)"
+    assert why(selection, "v3") == "10 % slower than v1 (4.55x against 5.00x eager); only the 2 fastest are carried"
+
+
+def test_serial_goes_on_with_the_newest_round_even_if_it_is_slower() -> None:
+    kernels = [kernel("v1", 2.0), kernel("v2", 3.0, round=2), kernel("v3", 4.0, round=2)]
+    selection = serial(kernels, round_number=2, width=3, seed=0)
+    assert carried(selection) == ["v2"]
+    assert why(selection, "v2") == (
+        "the chain goes on: fastest of round 2, 3 ms, 50 % slower than v1 (3.33x against 5.00x eager)"
+    )
+    assert why(selection, "v1") == "of round 1, 2 ms: the chain has gone on to v2 of round 2"
+    assert why(selection, "v3") == "33 % slower than v2 (2.50x against 3.33x eager); a chain carries one kernel"
+
+
+def test_serial_stays_where_it_was_when_a_round_gives_nothing() -> None:
+    kernels = [kernel("v1", 2.0), kernel("v2", 3.0, round=2)]
+    assert why(serial(kernels, round_number=3, width=1, seed=0), "v2").endswith("round 3 gave nothing to go on with")
+    dead_end = [kernel("v1", 2.0), kernel("v2", 3.0, round=2, exhausted=True)]
+    assert carried(serial(dead_end, round_number=3, width=1, seed=0)) == ["v1"]
+
+
+def test_random_gives_every_kernel_the_same_chance() -> None:
+    kernels = [kernel(f"v{number}", float(number)) for number in range(1, 6)]
+    drawn = Counter(
+        name for seed in range(2000) for name in carried(random(kernels, round_number=1, width=2, seed=seed))
+    )
+    # 2000 draws of 2 in 5: 800 each, with a standard deviation of 22.
+    assert all(abs(drawn[one.variant] - 800) < 110 for one in kernels), drawn
+
+
+def test_random_draws_the_others_in_the_same_order_when_one_is_pruned_meanwhile() -> None:
+    kernels = [kernel(f"v{number}", float(number)) for number in range(1, 6)]
+    before = carried(random(kernels, round_number=1, width=3, seed=7))
+    without = [one for one in kernels if one.variant != before[0]]
+    assert set(before[1:]) < set(carried(random(without, round_number=1, width=3, seed=7)))
 
 
 def test_reasons_have_figures() -> None:
@@ -136,7 +178,7 @@ def test_reasons_have_figures() -> None:
         kernel("v7", 5.0, "i5", exhausted=True),
         kernel("v8", 6.0, "i6", pinned=True),
     ]
-    selection = beam(candidates, round_number=1, width=3)
+    selection = beam(candidates, round_number=1, width=3, seed=0)
     assert why(selection, "v1") == "fastest: 2 ms, 5.00x eager"
     assert why(selection, "v2") == "number 2 of the fastest: 5 % slower than v1 (4.76x against 5.00x eager)"
     assert why(selection, "v3") == "2.2 ms, but v1 and v2 of the same idea i1 are carried already"
@@ -149,5 +191,5 @@ def test_reasons_have_figures() -> None:
     assert why(selection, "v8") == "pinned by hand, 6 ms"
 
 
-def test_strategies_are_found_by_the_name_that_a_config_gives() -> None:
-    assert STRATEGIES["beam"] is beam
+def test_every_strategy_can_be_configured() -> None:
+    assert set(get_args(SearchConfig.model_fields["strategy"].annotation)) == set(STRATEGIES)

@@ -1,0 +1,119 @@
+"""What every strategy sees and answers, and the words that reasons share. Pure: figures in, names and reasons out.
+
+The laws that hold for each of them (``tests/engine/strategy_laws.py`` checks all on any): every candidate is carried
+or dropped once, with a reason; what is pinned is carried; what is exhausted is not, unless it is pinned; while any
+kernel is open, one is carried; the answer does not depend on the order of the candidates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from msgspec import Struct
+
+from engine.events import Carried
+
+
+class Candidate(Struct, frozen=True, kw_only=True):
+    """One correct kernel that may be carried on.
+
+    ``ms``: its median time. ``speedup``: factor over eager. ``round``: the round it was judged in.
+    ``category``: of its own idea; ``lineage_categories``: of all ideas that it descends from, its own included.
+    ``heat_ratio``: its time / the fastest leader's, from the latest heat; None where it did not run in it.
+    ``exhausted``: it was a parent before and no proposer had anything new for it.
+    """
+
+    variant: str
+    idea: str
+    round: int
+    ms: float
+    speedup: float
+    category: str
+    lineage_categories: frozenset[str] = frozenset()
+    heat_ratio: float | None = None
+    pinned: bool = False
+    exhausted: bool = False
+
+
+class Selection(Struct, frozen=True):
+    """Both in order, fastest first."""
+
+    survivors: tuple[Carried, ...]
+    dropped: tuple[Carried, ...]
+
+
+class Strategy(Protocol):
+    """Chooses who is carried on after ``round_number``.
+
+    ``width``: how many places there are beside those of pinned kernels; a strategy may leave some empty. ``seed``: of
+    this choice, for a strategy that draws; the same arguments give the same answer.
+    """
+
+    def __call__(self, candidates: Sequence[Candidate], *, round_number: int, width: int, seed: int) -> Selection: ...
+
+
+def ranking(candidates: Sequence[Candidate]) -> list[Candidate]:
+    """Fastest first: those of the latest heat by their ratio in it, the others by their factor against its winner's."""
+    heated = [one for one in candidates if one.heat_ratio is not None]
+    winner = min(heated, key=lambda one: (one.heat_ratio or 0.0, one.variant), default=None)
+
+    def relative_time(one: Candidate) -> tuple[float, str]:
+        if one.heat_ratio is not None and winner is not None:
+            return one.heat_ratio / (winner.heat_ratio or 1.0), one.variant
+        return (winner.speedup if winner is not None else 1.0) / one.speedup, one.variant
+
+    return sorted(candidates, key=relative_time)
+
+
+def slowdown(one: Candidate, best: Candidate) -> float:
+    """Its time / the best one's, from the heat where both ran in it."""
+    if one.heat_ratio is not None and best.heat_ratio is not None:
+        return one.heat_ratio / best.heat_ratio
+    return best.speedup / one.speedup
+
+
+def answer(ranked: Sequence[Candidate], carried: Mapping[str, str], dropped: Mapping[str, str]) -> Selection:
+    """The selection of ``ranked``: those with a reason in ``carried``, and every pinned one; the rest is dropped.
+
+    A kernel that is exhausted is dropped for that reason, whatever ``dropped`` says of it.
+    """
+    why = dict(carried)
+    for one in ranked:
+        if one.pinned:
+            why[one.variant] = f"pinned by hand, {milliseconds(one.ms)}" + (
+                f"; {why[one.variant]}" if one.variant in why else ""
+            )
+    return Selection(
+        tuple(Carried(one.variant, why[one.variant]) for one in ranked if one.variant in why),
+        tuple(
+            Carried(one.variant, why_exhausted(one) if one.exhausted else dropped[one.variant])
+            for one in ranked
+            if one.variant not in why
+        ),
+    )
+
+
+# Words
+
+
+def why_fast(one: Candidate, best: Candidate, rank: int) -> str:
+    if one is best:
+        return f"fastest: {milliseconds(one.ms)}, {one.speedup:.2f}x eager"
+    return f"number {rank} of the fastest: {against(one, best)}"
+
+
+def why_exhausted(one: Candidate) -> str:
+    return f"nothing new left to try on it at {milliseconds(one.ms)}, {one.speedup:.2f}x eager"
+
+
+def against(one: Candidate, best: Candidate) -> str:
+    percent = (slowdown(one, best) - 1.0) * 100.0
+    word = "slower" if percent >= 0 else "faster"
+    if one.heat_ratio is not None and best.heat_ratio is not None:
+        return f"{abs(percent):.0f} % {word} than {best.variant} side by side"
+    return f"{abs(percent):.0f} % {word} than {best.variant} ({one.speedup:.2f}x against {best.speedup:.2f}x eager)"
+
+
+def milliseconds(value: float) -> str:
+    return f"{value:.3g} ms" if value < 100 else f"{value:.0f} ms"
