@@ -6,6 +6,7 @@ It must be deterministic in its arguments where it can be (the playbook is: same
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Sequence
 from typing import Any, Literal, Protocol
 
 from msgspec import Struct
@@ -18,6 +19,10 @@ Category = Literal["memory", "latency", "precision", "compute", "parallelism", "
 """The six classes of ideas of Stanford CRFM's "fast kernels" (memory access; asynchrony and latency
 hiding; data type and precision; compute and instruction; parallelism and occupancy; control flow and
 loops), ``first`` for a first kernel and ``other`` for what a person seeds."""
+
+Role = Literal["ideas", "code", "fixes"]
+"""What a proposer may be asked for."""
+ALL_ROLES: frozenset[Role] = frozenset(("ideas", "code", "fixes"))
 
 CATEGORY_NAMES: dict[str, str] = {
     "memory": "memory access",
@@ -32,7 +37,10 @@ CATEGORY_NAMES: dict[str, str] = {
 
 
 class Kernel(Struct, frozen=True):
-    """A kernel that already has a verdict: the parent of an idea, or a sibling tried before."""
+    """A kernel that already has a verdict: the parent of an idea, or a sibling tried before.
+
+    ``idea``: the text of the idea that it was written for.
+    """
 
     variant: str
     source: str
@@ -40,10 +48,14 @@ class Kernel(Struct, frozen=True):
     verdict: Verdict
     proposer: str
     data: dict[str, Any] = {}
+    idea: str = ""
 
 
 class TriedIdea(Struct, frozen=True):
-    """An idea of this problem that was tried, and the best factor over eager it reached (None: nothing correct)."""
+    """An idea of this problem that was tried, and the best factor over eager it reached (None: nothing correct).
+
+    ``parent_speedup``: the factor of the kernel it worked on. ``failure``: why nothing was correct, in a sentence.
+    """
 
     idea: str
     parent: str | None
@@ -51,6 +63,28 @@ class TriedIdea(Struct, frozen=True):
     text: str
     speedup: float | None
     data: dict[str, Any] = {}
+    parent_speedup: float | None = None
+    failure: str = ""
+
+
+class BankKernel(Struct, frozen=True):
+    """The best kernel of another problem of the session; ``idea`` is the text of the idea that made it."""
+
+    problem: str
+    variant: str
+    form: Form
+    source: str
+    speedup: float
+    idea: str
+
+
+class Demands(Struct, frozen=True):
+    """What the judge will ask of every kernel. ``tolerance``: relative to an output's size; ``exact``: lower
+    precision than fp32 does not count; ``threads``: of a CPU kernel."""
+
+    tolerance: float = 1e-2
+    exact: bool = False
+    threads: int = 1
 
 
 class Task(Struct, frozen=True):
@@ -62,21 +96,41 @@ class Task(Struct, frozen=True):
     device: DeviceFact
     floor_ms: float | None
     eager_ms: float | None
+    compile_ms: float | None = None
+    demands: Demands = Demands()
+
+
+class Board(Struct, frozen=True):
+    """How the search of the problem stands: the open round, ideas tried and kernels judged so far, both oldest first,
+    and the best kernels of other problems. ``lineage``: the kernels that the parent descends from, itself first."""
+
+    round: int = 0
+    tried: tuple[TriedIdea, ...] = ()
+    kernels: tuple[Kernel, ...] = ()
+    bank: tuple[BankKernel, ...] = ()
+    lineage: tuple[str, ...] = ()
 
 
 class IdeaDraft(Struct, frozen=True):
+    """``idea``: its id, "" before the search gave it one."""
+
     category: str
     text: str
     data: dict[str, Any] = {}
+    idea: str = ""
 
 
 class VariantDraft(Struct, frozen=True):
-    """``source`` is the whole kernel file. ``note`` is short: what distinguishes it from its siblings."""
+    """``source`` is the whole kernel file. ``note`` is short: what distinguishes it from its siblings.
+
+    ``unusable``: why a model's reply holds no kernel; ``source`` is then what it said instead, and nothing is built.
+    """
 
     source: str
     form: Form
     note: str = ""
     data: dict[str, Any] = {}
+    unusable: str = ""
 
 
 class CatalogueEntry(Struct, frozen=True):
@@ -87,12 +141,27 @@ class CatalogueEntry(Struct, frozen=True):
     text: str
 
 
+class NoAnswer(Exception):
+    """A proposer could not answer now: its server failed, or its reply was of no use. Worth asking again later."""
+
+
 class Proposer(Protocol):
-    """Writes ideas and variants."""
+    """Writes ideas and variants. Whatever it raises counts as no answer now: it is asked again in a later round."""
 
     name: str
     reads_prose: bool
-    """Whether a free-text idea of a person can be turned into kernels by this proposer."""
+    """Whether a free-text idea of a person, or of another proposer, can be turned into kernels by this proposer."""
+    roles: frozenset[Role]
+
+    @property
+    def awaited(self) -> int:
+        """Questions that wait for a person's reply."""
+        ...
+
+    @property
+    def busy(self) -> bool:
+        """Whether it has questions open that will be answered without a person."""
+        ...
 
     def refusal(self, task: Task) -> str | None:
         """One sentence why this proposer has nothing for the problem, or None."""
@@ -102,22 +171,25 @@ class Proposer(Protocol):
         """Moves that a person may seed by name, for this problem."""
         ...
 
-    async def first_ideas(self, task: Task, count: int, seed: int) -> list[IdeaDraft]:
-        """Ideas of round 0: how to write the first kernels from the reference alone."""
+    async def ideas(self, task: Task, parent: Kernel | None, board: Board, count: int, seed: int) -> list[IdeaDraft]:
+        """Up to ``count`` new ideas for ``parent``; without one, how to write a first kernel from the reference alone.
+
+        Fewer or none when it has run dry.
+        """
         ...
 
-    async def ideas(
-        self, task: Task, parent: Kernel, tried: tuple[TriedIdea, ...], count: int, seed: int
-    ) -> list[IdeaDraft]:
-        """Up to ``count`` new ideas for ``parent``, told what was tried. Fewer or none when it has run dry."""
+    def variants(
+        self, task: Task, idea: IdeaDraft, parent: Kernel | None, board: Board, numbers: Sequence[int], seed: int
+    ) -> AsyncIterator[VariantDraft]:
+        """Kernels for ``idea``, as they are ready: at most one for each of ``numbers``, its place in the idea."""
         ...
 
-    async def variants(
-        self, task: Task, idea: IdeaDraft, parent: Kernel | None, siblings: tuple[Kernel, ...], count: int, seed: int
-    ) -> list[VariantDraft]:
-        """Up to ``count`` kernels for ``idea``; ``siblings`` are kernels of this problem judged so far."""
+    async def fix(
+        self, task: Task, idea: IdeaDraft, failed: Kernel, board: Board, turn: int, seed: int
+    ) -> VariantDraft | None:
+        """A repaired kernel after a build error or a wrong result, or None if it has none. ``turn`` counts from 1."""
         ...
 
-    async def fix(self, task: Task, idea: IdeaDraft, failed: Kernel, seed: int) -> VariantDraft | None:
-        """A repaired kernel after a build error or a wrong result, or None if it has none."""
+    async def close(self) -> None:
+        """Release what it holds. Idempotent."""
         ...

@@ -9,15 +9,25 @@ from dataclasses import dataclass, field
 
 from engine.budget import Budget, budget_of, elapsed_s
 from engine.config import Config
+from engine.devices import usable_cores
 from engine.events import DeviceFact, StopReason
-from engine.proposers.protocol import Proposer
+from engine.problem.spec import ProblemSpec
+from engine.proposers.protocol import Demands, Proposer, Task
 from engine.search.ids import Ids
 from engine.search.journal import Journal
 from engine.search.sources import Sources
 from engine.search.telling import task_of
 from engine.session import SessionPaths
-from engine.state import SessionState
+from engine.state import ProblemState, SessionState
 from engine.workers.protocol import Evaluator
+
+
+def demands_of(config: Config, problem: ProblemSpec) -> Demands:
+    """What the judge of a run with ``config`` asks of kernels for ``problem``."""
+    evaluation = config.evaluation
+    tolerances = {evaluation.tolerance_for(tensor.dtype) for tensor in problem.outputs}
+    threads = evaluation.threads or usable_cores()
+    return Demands(max(tolerances, default=1e-2), evaluation.precision == "fp32", threads)
 
 
 @dataclass
@@ -60,11 +70,18 @@ class Context:
     def weight(self, proposer: Proposer) -> float:
         return next(weight for one, weight in self.proposers if one is proposer)
 
+    def demands(self, problem: ProblemSpec) -> Demands:
+        """What the judge asks of kernels for ``problem``."""
+        return demands_of(self.config, problem)
+
+    def task(self, problem: ProblemState) -> Task:
+        return task_of(self.state, problem, self.device, self.demands(problem.spec))
+
     def refusal(self, problem: str, proposer: Proposer) -> str | None:
         """Why ``proposer`` has nothing for the problem, or None; asked once."""
         key = (problem, proposer.name)
         if key not in self._refusals:
-            self._refusals[key] = proposer.refusal(task_of(self.state, self.state.problems[problem], self.device))
+            self._refusals[key] = proposer.refusal(self.task(self.state.problems[problem]))
         return self._refusals[key]
 
     def proposers_for(self, problem: str) -> list[Proposer]:

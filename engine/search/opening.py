@@ -87,7 +87,7 @@ class Opening:
         context = self._context
         form: Form = "py" if spec.c_refusal is not None else FORM_OF_DEVICE[context.device.kind]
         header = "" if form == "py" else derive_header(spec, form)
-        task = Task(spec, header, form, context.device, None, None)
+        task = Task(spec, header, form, context.device, None, None, demands=context.demands(spec))
         refusals = [proposer.refusal(task) for proposer, _ in context.proposers]
         if all(refusal is not None for refusal in refusals):
             reasons = dict.fromkeys(reason for reason in (spec.c_refusal, *refusals) if reason)

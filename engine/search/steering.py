@@ -11,7 +11,7 @@ from typing import Any
 from engine import events as ev
 from engine.events import AnyEvent, CommandHandled, IdeaProposed, IdeaWaiting, VariantStage, VariantWritten
 from engine.search.context import Context
-from engine.search.telling import BY_HAND, SEEDED, task_of
+from engine.search.telling import BY_HAND, SEEDED
 from engine.session import SentCommand, SessionError
 from engine.state import ProblemState
 
@@ -255,7 +255,7 @@ class Steering:
         """Category, text, the proposer's data and its name, for a move of a catalogue."""
         names: list[str] = []
         for proposer in self._context.proposers_for(problem.id):
-            for entry in proposer.catalogue(task_of(self._state, problem, self._context.device)):
+            for entry in proposer.catalogue(self._context.task(problem)):
                 if entry.name == name:
                     return entry.category, entry.text, {"move": name}, proposer.name
                 names.append(entry.name)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
+from typing import Protocol
 
 from engine.events import DeviceFact
-from engine.proposers.protocol import IdeaDraft, Kernel, Task, TriedIdea
-from engine.search.sources import Sources
+from engine.proposers.protocol import BankKernel, Board, Demands, IdeaDraft, Kernel, Task, TriedIdea
 from engine.selection import Candidate
 from engine.state import IdeaState, ProblemState, RoundState, SessionState, VariantState
 
@@ -16,51 +17,118 @@ SEEDED = "seeded"
 """Key in an idea's ``data``: a person asked for it; it is not part of what a round owes its parents."""
 
 
-def task_of(state: SessionState, problem: ProblemState, device: DeviceFact) -> Task:
-    eager = problem.baselines.get("eager")
+class Texts(Protocol):
+    """Sources by digest: the engine's :class:`~engine.search.sources.Sources`, or a session's reader."""
+
+    def text(self, digest: str) -> str:
+        """Raises SessionError."""
+        ...
+
+
+def task_of(state: SessionState, problem: ProblemState, device: DeviceFact, demands: Demands) -> Task:
     return Task(
         problem=problem.spec,
         header=problem.header,
         form=problem.form,
         device=state.devices.get(device.id, device),
         floor_ms=problem.floor_ms,
-        eager_ms=eager.timing.median_ms if eager is not None and eager.timing is not None else None,
+        eager_ms=_baseline_ms(problem, "eager"),
+        compile_ms=_baseline_ms(problem, "compile"),
+        demands=demands,
     )
 
 
-def kernel_of(variant: VariantState, sources: Sources) -> Kernel:
+def _baseline_ms(problem: ProblemState, which: str) -> float | None:
+    baseline = problem.baselines.get(which)
+    return baseline.timing.median_ms if baseline is not None and baseline.timing is not None else None
+
+
+def kernel_of(state: SessionState, variant: VariantState, texts: Texts) -> Kernel:
     """A judged variant with its source."""
     assert variant.verdict is not None
     return Kernel(
-        variant.id, sources.text(variant.source), variant.form, variant.verdict, variant.proposer, variant.data
+        variant.id,
+        texts.text(variant.source),
+        variant.form,
+        variant.verdict,
+        variant.proposer,
+        variant.data,
+        state.ideas[variant.idea].text,
     )
 
 
-def siblings_of(state: SessionState, problem: str, sources: Sources) -> tuple[Kernel, ...]:
+def board_of(state: SessionState, problem: ProblemState, round_number: int, parent: str | None, texts: Texts) -> Board:
+    """How the problem's search stands, for a question about ``parent`` in round ``round_number``."""
+    return Board(
+        round=round_number,
+        tried=tried_ideas(state, problem.id),
+        kernels=siblings_of(state, problem.id, texts),
+        bank=bank_of(state, problem, texts),
+        lineage=tuple(state.ancestors(parent)) if parent is not None else (),
+    )
+
+
+def siblings_of(state: SessionState, problem: str, texts: Texts) -> tuple[Kernel, ...]:
     """The problem's kernels judged so far, oldest first. Pruned and cancelled ones are left out."""
     return tuple(
-        kernel_of(variant, sources)
+        kernel_of(state, variant, texts)
         for variant in state.variants_of(problem)
         if variant.verdict is not None and variant.verdict.status != "cancelled" and not state.is_pruned(variant.id)
     )
 
 
+def bank_of(state: SessionState, problem: ProblemState, texts: Texts) -> tuple[BankKernel, ...]:
+    """The best kernel of every other problem of the same form that beats eager, the most related problem first.
+
+    Related is who shares operators of the traced reference.
+    """
+    found: list[tuple[int, float, BankKernel]] = []
+    own = _operators(problem)
+    for other in state.problems.values():
+        best = state.variants.get(other.best) if other.best is not None else None
+        if other.id == problem.id or other.form != problem.form or best is None or (best.speedup or 0.0) <= 1.0:
+            continue
+        factor = best.speedup or 0.0
+        idea = state.ideas[best.idea].text
+        kernel = BankKernel(other.id, best.id, best.form, texts.text(best.source), factor, idea)
+        found.append((len(own & _operators(other)), factor, kernel))
+    return tuple(kernel for *_, kernel in sorted(found, key=lambda one: one[:2], reverse=True))
+
+
+def _operators(problem: ProblemState) -> set[str]:
+    return {node.target for node in problem.spec.graph or () if node.op == "call"}
+
+
 def draft_of(idea: IdeaState) -> IdeaDraft:
-    return IdeaDraft(idea.category, idea.text, {key: value for key, value in idea.data.items() if key != SEEDED})
+    data = {key: value for key, value in idea.data.items() if key != SEEDED}
+    return IdeaDraft(idea.category, idea.text, data, idea.id)
 
 
 def tried_ideas(state: SessionState, problem: str) -> tuple[TriedIdea, ...]:
     """Every idea of the problem with the best factor it reached, oldest first."""
-    tried = []
-    for idea in state.ideas.values():
-        if idea.problem == problem:
-            factors = [speedup for name in idea.variants if (speedup := state.variants[name].speedup) is not None]
-            tried.append(
-                TriedIdea(
-                    idea.id, idea.parent, idea.category, idea.text, max(factors, default=None), draft_of(idea).data
-                )
-            )
-    return tuple(tried)
+    return tuple(_tried(state, idea) for idea in state.ideas.values() if idea.problem == problem)
+
+
+def _tried(state: SessionState, idea: IdeaState) -> TriedIdea:
+    variants = [state.variants[name] for name in idea.variants]
+    speedup = max((variant.speedup for variant in variants if variant.speedup is not None), default=None)
+    parent = state.variants.get(idea.parent) if idea.parent is not None else None
+    failures: Counter[str] = Counter()
+    if speedup is None:
+        for variant in variants:
+            if variant.verdict is not None and not variant.verdict.correct:
+                reason = variant.verdict.reason.strip().splitlines() or [""]
+                failures[f"{variant.verdict.status.replace('_', ' ')}: {reason[0]}".rstrip(": ")] += 1
+    return TriedIdea(
+        idea.id,
+        idea.parent,
+        idea.category,
+        idea.text,
+        speedup,
+        draft_of(idea).data,
+        parent.speedup if parent is not None else None,
+        failures.most_common(1)[0][0] if failures else "",
+    )
 
 
 def candidates_of(state: SessionState, problem: ProblemState) -> list[Candidate]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import msgspec
@@ -12,7 +13,15 @@ from engine.proposers.playbook.families import FAMILIES
 from engine.proposers.playbook.ir import Program
 from engine.proposers.playbook.template import Move, Recipe, Template
 from engine.proposers.playbook.terms import Refused
-from engine.proposers.protocol import CatalogueEntry, IdeaDraft, Kernel, Task, TriedIdea, VariantDraft
+from engine.proposers.protocol import (
+    ALL_ROLES,
+    Board,
+    CatalogueEntry,
+    IdeaDraft,
+    Kernel,
+    Task,
+    VariantDraft,
+)
 
 FIRST = "first:"
 """Starts the ``data["move"]`` of ideas of round 0."""
@@ -29,6 +38,9 @@ class Playbook:
 
     name = "playbook"
     reads_prose = False
+    roles = ALL_ROLES
+    awaited = 0
+    busy = False
 
     def refusal(self, task: Task) -> str | None:
         if task.form == "py":
@@ -48,21 +60,17 @@ class Playbook:
         found = catalogue_of.all_moves(template, program, starts, task.device)
         return tuple(CatalogueEntry(move.name, move.category, move.text) for move in found)
 
-    async def first_ideas(self, task: Task, count: int, seed: int) -> list[IdeaDraft]:
+    async def ideas(self, task: Task, parent: Kernel | None, board: Board, count: int, seed: int) -> list[IdeaDraft]:
         template, program = _known(task)
-        firsts = template.first(program, task.problem, task.device)
-        return [IdeaDraft("first", first.text, {"move": f"{FIRST}{first.name}"}) for first in firsts[:count]]
-
-    async def ideas(
-        self, task: Task, parent: Kernel, tried: tuple[TriedIdea, ...], count: int, seed: int
-    ) -> list[IdeaDraft]:
-        template, program = _known(task)
+        if parent is None:
+            firsts = template.first(program, task.problem, task.device)
+            return [IdeaDraft("first", first.text, {"move": f"{FIRST}{first.name}"}) for first in firsts[:count]]
         recipe = _recipe(parent.data, template)
         if recipe is None:
             return []
-        here = {idea.data["move"] for idea in tried if idea.parent == parent.variant and "move" in idea.data}
+        here = {idea.data["move"] for idea in board.tried if idea.parent == parent.variant and "move" in idea.data}
         proposals = catalogue_of.proposals(
-            template, program, recipe, task.device, here, tried, _floor_share(task, parent), seed
+            template, program, recipe, task.device, here, board.tried, _floor_share(task, parent), seed
         )
         drafts: list[IdeaDraft] = []
         for name, made in proposals:
@@ -75,30 +83,32 @@ class Playbook:
         return drafts
 
     async def variants(
-        self, task: Task, idea: IdeaDraft, parent: Kernel | None, siblings: tuple[Kernel, ...], count: int, seed: int
-    ) -> list[VariantDraft]:
+        self, task: Task, idea: IdeaDraft, parent: Kernel | None, board: Board, numbers: Sequence[int], seed: int
+    ) -> AsyncIterator[VariantDraft]:
         template, program = _known(task)
         base = _base(template, program, task, idea, parent)
         if base is None:
-            return []
+            return
         measured = [
-            sampling.Measured(recipe, _kernel_ms(sibling))
-            for sibling in siblings
-            if (recipe := _recipe(sibling.data, template)) is not None
+            sampling.Measured(recipe, _kernel_ms(kernel))
+            for kernel in board.kernels
+            if (recipe := _recipe(kernel.data, template)) is not None
         ]
-        sources = {sibling.source for sibling in siblings}
+        sources = {kernel.source for kernel in board.kernels}
         knobs = template.knobs(program, base, task.device)
-        drafts: list[VariantDraft] = []
+        found = 0
         for _, recipe in zip(range(MAX_DRAWS), sampling.candidates(base, knobs, measured, seed), strict=False):
-            if len(drafts) == count:
+            if found == len(numbers):
                 break
             source = template.emit(program, recipe, task.problem)
             if source not in sources:
                 sources.add(source)
-                drafts.append(_draft(template, source, recipe, _note(recipe, knobs)))
-        return drafts
+                found += 1
+                yield _draft(template, source, recipe, _note(recipe, knobs))
 
-    async def fix(self, task: Task, idea: IdeaDraft, failed: Kernel, seed: int) -> VariantDraft | None:
+    async def fix(
+        self, task: Task, idea: IdeaDraft, failed: Kernel, board: Board, turn: int, seed: int
+    ) -> VariantDraft | None:
         """A kernel with wrong results is tried again in the template's most exact arithmetic, if it has another."""
         template, program = _known(task)
         recipe = _recipe(failed.data, template)
@@ -106,6 +116,9 @@ class Playbook:
         if safer is None:
             return None
         return _draft(template, template.emit(program, safer, task.problem), safer, "exact arithmetic")
+
+    async def close(self) -> None:
+        """It holds nothing."""
 
 
 def _known(task: Task) -> tuple[Template, Program]:

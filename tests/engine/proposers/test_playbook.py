@@ -11,7 +11,7 @@ from engine.events import DeviceFact
 from engine.problem.header import derive_header
 from engine.problem.spec import FORM_OF_DEVICE, DeviceKind
 from engine.proposers.playbook import Playbook
-from engine.proposers.protocol import CATEGORY_NAMES, IdeaDraft, Kernel, Task, TriedIdea, VariantDraft
+from engine.proposers.protocol import CATEGORY_NAMES, Board, IdeaDraft, Kernel, Task, TriedIdea, VariantDraft
 from engine.verdict import Timing, Verdict
 from tests.engine.proposers.cpp_harness import make_problem
 
@@ -35,16 +35,32 @@ def judged(name: str, draft: VariantDraft, ms: float) -> Kernel:
     return Kernel(name, draft.source, draft.form, verdict, "playbook", draft.data)
 
 
+def written(
+    playbook: Playbook,
+    task: Task,
+    idea: IdeaDraft,
+    parent: Kernel | None,
+    siblings: tuple[Kernel, ...],
+    count: int,
+    seed: int,
+) -> list[VariantDraft]:
+    async def collect() -> list[VariantDraft]:
+        board = Board(kernels=siblings)
+        return [draft async for draft in playbook.variants(task, idea, parent, board, range(count), seed)]
+
+    return asyncio.run(collect())
+
+
 def first_kernels(playbook: Playbook, task: Task) -> list[Kernel]:
-    ideas = asyncio.run(playbook.first_ideas(task, 9, 0))
-    drafts = [draft for idea in ideas for draft in asyncio.run(playbook.variants(task, idea, None, (), 3, 0))]
+    ideas = asyncio.run(playbook.ideas(task, None, Board(), 9, 0))
+    drafts = [draft for idea in ideas for draft in written(playbook, task, idea, None, (), 3, 0)]
     return [judged(f"v{place}", draft, 50.0 + place) for place, draft in enumerate(drafts)]
 
 
 def ideas_for(
     playbook: Playbook, task: Task, parent: Kernel, tried: tuple[TriedIdea, ...] = (), count: int = 99, seed: int = 0
 ) -> list[IdeaDraft]:
-    return asyncio.run(playbook.ideas(task, parent, tried, count, seed))
+    return asyncio.run(playbook.ideas(task, parent, Board(tried=tried), count, seed))
 
 
 @pytest.mark.parametrize("kind", ["cpu", "cuda"])
@@ -92,7 +108,7 @@ def test_a_lineage_of_moves_changes_the_kernel_each_time(tmp_path: Path) -> None
     siblings = [kernel]
     for generation in range(5):
         idea = ideas_for(playbook, task, kernel, count=1)[0]
-        drafts = asyncio.run(playbook.variants(task, idea, kernel, tuple(siblings), 3, generation))
+        drafts = written(playbook, task, idea, kernel, tuple(siblings), 3, generation)
         assert drafts
         assert not {draft.source for draft in drafts} & {one.source for one in siblings}
         new = [judged(f"g{generation}v{k}", draft, 20.0 / (generation + 1) + k) for k, draft in enumerate(drafts)]
@@ -107,7 +123,7 @@ def test_the_same_request_gets_the_same_answer(tmp_path: Path) -> None:
     def answer(seed: int) -> tuple[list[IdeaDraft], list[VariantDraft]]:
         playbook = Playbook()
         ideas = ideas_for(playbook, task, parent, seed=seed)
-        return ideas, asyncio.run(playbook.variants(task, ideas[0], parent, (parent,), 5, seed))
+        return ideas, written(playbook, task, ideas[0], parent, (parent,), 5, seed)
 
     assert answer(3) == answer(3)
 
@@ -116,7 +132,7 @@ def test_memory_moves_lead_on_a_kernel_near_the_floor(tmp_path: Path) -> None:
     playbook, task = Playbook(), task_for(tmp_path, GELU)
     parent = first_kernels(playbook, task)[0]
     vector = next(idea for idea in ideas_for(playbook, task, parent) if idea.data["move"] == "vectorise")
-    draft = asyncio.run(playbook.variants(task, vector, parent, (parent,), 1, 0))[0]
+    draft = written(playbook, task, vector, parent, (parent,), 1, 0)[0]
     near = [idea.category for idea in ideas_for(playbook, task, judged("near", draft, 1.6))]
     assert near.index("memory") < near.index("compute")
 
@@ -137,7 +153,7 @@ def test_a_person_seeds_a_move_of_the_catalogue_by_name(tmp_path: Path) -> None:
     assert {"vectorise", "online_softmax", "share_rows", "streaming_stores"} <= set(names)
     seeded = IdeaDraft("compute", "", {"move": "vectorise"})
     for kernel in (parent, None):
-        drafts = asyncio.run(playbook.variants(task, seeded, kernel, (), 2, 0))
+        drafts = written(playbook, task, seeded, kernel, (), 2, 0)
         assert drafts
         assert all("vector_size" in draft.source for draft in drafts)
 
@@ -146,19 +162,17 @@ def test_nothing_is_derived_from_a_kernel_of_unknown_origin(tmp_path: Path) -> N
     playbook, task = Playbook(), task_for(tmp_path, SOFTMAX)
     by_hand = judged("v9", VariantDraft("int launch;", "cpp"), 3.0)
     assert ideas_for(playbook, task, by_hand) == []
-    assert (
-        asyncio.run(playbook.variants(task, IdeaDraft("compute", "", {"move": "vectorise"}), by_hand, (), 2, 0)) == []
-    )
+    assert written(playbook, task, IdeaDraft("compute", "", {"move": "vectorise"}), by_hand, (), 2, 0) == []
 
 
 def test_a_wrong_kernel_is_tried_again_in_exact_arithmetic_and_once_only(tmp_path: Path) -> None:
     playbook, task = Playbook(), task_for(tmp_path, SOFTMAX)
     parent = first_kernels(playbook, task)[1]
     idea = next(one for one in ideas_for(playbook, task, parent) if one.data["move"] == "vectorise")
-    draft = asyncio.run(playbook.variants(task, idea, parent, (), 1, 0))[0]
+    draft = written(playbook, task, idea, parent, (), 1, 0)[0]
     failed = Kernel("v7", draft.source, "cpp", Verdict(status="wrong"), "playbook", draft.data)
-    fixed = asyncio.run(playbook.fix(task, idea, failed, 0))
+    fixed = asyncio.run(playbook.fix(task, idea, failed, Board(), 1, 0))
     assert fixed is not None
     assert "std::exp" in fixed.source
     again = Kernel("v8", fixed.source, "cpp", Verdict(status="wrong"), "playbook", fixed.data)
-    assert asyncio.run(playbook.fix(task, idea, again, 0)) is None
+    assert asyncio.run(playbook.fix(task, idea, again, Board(), 2, 0)) is None
