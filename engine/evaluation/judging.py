@@ -43,6 +43,10 @@ _BETWEEN_CALLS_MS = 0.3
 """Processor time per call that a runner which only waits for the next one may use: ending its threads' last region."""
 _SUSPICIOUS_SHARE = 1.02
 _MISREPORT = "misreports its time"
+_SLOWS = "slows the reference"
+_SLOWED = 1.25
+"""The reference beside a kernel / the reference alone: more is no noise."""
+_ALONE_CALLS = 7
 
 _STATUS_OF_END: dict[End, Status] = {
     "crashed": "crashed",
@@ -97,7 +101,7 @@ def judge(
         return _Judgement(problem, settings, floor_ms, eager_ms, on_stage, cancelled).judge(library, build)
 
     verdict = judge_once()
-    if verdict.pattern == _MISREPORT or verdict.status == "error" or _below_floor(verdict):
+    if verdict.pattern in (_MISREPORT, _SLOWS) or verdict.status == "error" or _below_floor(verdict):
         verdict = judge_once()
     if _below_floor(verdict):
         verdict = replace(verdict, flags=(*verdict.flags, "faster than the floor, judged twice"))
@@ -155,6 +159,7 @@ class _Judgement:
                     self._confirm_clock(runner, pairs, neighbours)
                     self._trial(runner, 0)
                     self._pass("right after timing", f"call {self._calls}")
+            self._confirm_reference(pairs)
             verdict = replace(self._timed(verdict, pairs), flags=self._remarks(neighbours))
         except RunnerEnded as ended:
             self._fail(str(ended))
@@ -257,7 +262,8 @@ class _Judgement:
             self._problem.device.synchronize()
 
         load()
-        before = checks.checksum((*slot.inputs, *slot.weights)) if secrets.randbelow(4) == 0 else None
+        looks = self._settings.kind == "cuda" or secrets.randbelow(4) == 0
+        before = checks.checksum((*slot.inputs, *slot.weights)) if looks else None
         if index % 2 == 0:
             reference_ms, expected = reference()
             if self._problem.mutates:
@@ -335,6 +341,22 @@ class _Judgement:
                 self._pass("own clock agrees", f"{count} calls in a row took {fastest:.4g} ms each from outside")
                 return
         self._misreports(claimed.median_ms, f"{count} calls in a row took {fastest:.4g} ms each", neighbours)
+
+    def _confirm_reference(self, pairs: Pairs) -> None:
+        """The reference must not have been slower while the kernel's process lived than it is now, without it."""
+        beside_ms = timing.summarize(pairs.reference_ms).median_ms
+        if self._settings.kind == "cpu" or self._eager_ms is None or beside_ms <= _SLOWED * self._eager_ms:
+            return  # on a CPU the process stands still between its calls; what slows a reference there is another program
+        slot = self._slot(0)
+        self._problem.bind(slot)
+        self._problem.trial(0).load(slot)
+        self._problem.device.synchronize()
+        times_ms = [self._problem.device.time_ms(lambda: self._problem.run(slot)) for _ in range(_ALONE_CALLS)]
+        self._runs_ms += sum(times_ms)
+        alone_ms = timing.summarize(times_ms).median_ms
+        if beside_ms > _SLOWED * alone_ms:
+            found = f"the reference took {beside_ms:.4g} ms beside this kernel and {alone_ms:.4g} ms without it"
+            raise Rejected("cheating", _SLOWS, found)
 
     def _misreports(self, claimed_ms: float, outside: str, neighbours: Neighbours) -> NoReturn:
         """Accuse the kernel, unless other programs kept the processor busy: then nothing can be said."""

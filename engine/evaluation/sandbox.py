@@ -129,6 +129,7 @@ class Runner:
         self.sandbox = "; ".join(str(layer) for layer in isolated.get("isolated", ())) or "none"
         self._start_bytes = self._data_bytes() or 0
         workspace = self._answer(self._limits.start_s, "load").get("workspace_bytes", 0)
+        self._stand_still()
         if not isinstance(workspace, int):
             raise RunnerEnded("forbidden", _FORGED)
         return workspace
@@ -145,6 +146,7 @@ class Runner:
 
         Raises ``RunnerEnded``.
         """
+        self._signal(signal.SIGCONT)
         start = time.perf_counter()
         try:
             wire.send(self._control, {"slot": slot, "count": count, "flush": flush})
@@ -152,6 +154,7 @@ class Runner:
             raise self._post_mortem() from None
         answer = self._answer(self._limits.call_s, "call")
         wall_ms = (time.perf_counter() - start) * 1e3
+        self._stand_still()
         code, times = answer.get("code"), answer.get("ms")
         if code != 0:
             raise RunnerEnded("launch_failed", f"launch returned {code}")
@@ -170,9 +173,8 @@ class Runner:
         """End every process of the runner. Idempotent, never raises."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
-        if self._pid is not None and self._process.returncode is None:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(self._pid, signal.SIGKILL)
+        if self._process.returncode is None:
+            self._signal(signal.SIGKILL)
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout=5)
         self._control.close()
@@ -181,6 +183,15 @@ class Runner:
             if descriptor >= 0:
                 os.close(descriptor)
                 setattr(self, name, -1)
+
+    def _stand_still(self) -> None:
+        """Stop the process between its calls, so that no thread of it changes inputs or slows the reference."""
+        self._signal(signal.SIGSTOP)
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self._pid is not None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(self._pid, number)
 
     def _wait_for_hello(self) -> None:
         deadline = time.monotonic() + self._limits.start_s

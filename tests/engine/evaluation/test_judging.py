@@ -210,3 +210,35 @@ def test_a_kernel_and_its_copy_are_tied_in_a_heat(bench: Bench) -> None:
     standings = bench.heat({"v1": softmax(bench.form), "v2": softmax(bench.form, outside="// the same\n")})
     assert {row.variant for row in standings} == {"v1", "v2"}
     assert all(row.tied for row in standings)
+
+
+_OTHER_CONTEXT = """
+#include <cuda.h>
+#include <dlfcn.h>
+__global__ void spin(long long cycles) { long long start = clock64(); while (clock64() - start < cycles) {} }
+template <class F> static F driver(const char* name) {
+    static void* library = dlopen("libcuda.so.1", RTLD_NOW);
+    return (F)dlsym(library, name);
+}
+// Work that nobody waits for: in a context of its own, begun when the call's own work is done.
+static void leave_work_behind() {
+    static CUcontext other = nullptr;
+    if (!other) {
+        driver<int (*)(CUcontext*, unsigned, int)>("cuCtxCreate_v2")(&other, 0, 0);
+    } else {
+        driver<int (*)(CUcontext)>("cuCtxPushCurrent_v2")(other);
+    }
+    spin<<<1, 1>>>(4000000);
+    CUcontext popped;
+    driver<int (*)(CUcontext*)>("cuCtxPopCurrent_v2")(&popped);
+}
+"""
+
+
+def test_work_left_on_the_device_for_the_reference_is_found(bench: Bench) -> None:
+    if bench.form != "cu":
+        pytest.skip("on a CPU the process stands still between its calls")
+    after = "cudaStreamSynchronize(stream); leave_work_behind();"
+    verdict = bench.judge(softmax(bench.form, outside=_OTHER_CONTEXT, after=after))
+    assert verdict.status == "cheating", (verdict.status, verdict.reason)
+    assert bench.judge(softmax(bench.form)).correct
