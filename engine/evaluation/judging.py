@@ -346,7 +346,7 @@ class _Judgement:
         """The reference must not have been slower while the kernel's process lived than it is now, without it."""
         beside_ms = timing.summarize(pairs.reference_ms).median_ms
         if self._settings.kind == "cpu" or self._eager_ms is None or beside_ms <= _SLOWED * self._eager_ms:
-            return  # on a CPU the process stands still between its calls; what slows a reference there is another program
+            return  # on a CPU it stands still between its calls; what slows a reference there is another program
         slot = self._slot(0)
         self._problem.bind(slot)
         self._problem.trial(0).load(slot)
