@@ -65,7 +65,7 @@ class IdeaState:
 
 @dataclass(slots=True)
 class RoundState:
-    """``best``: the best factor over eager among the round's own correct variants."""
+    """``best``: the best factor over eager among the round's own correct variants that are not pruned."""
 
     problem: str
     number: int

@@ -77,7 +77,7 @@ class SessionState:
 
     def is_pruned(self, node: str) -> bool:
         """Whether ``node`` (problem, idea or variant) or anything above it in its lineage was pruned."""
-        return any(above in self.pruned for above in self.lineage(node))
+        return bool(self.pruned) and any(above in self.pruned for above in self.lineage(node))
 
     def is_pinned(self, node: str) -> bool:
         return any(above in self.pinned for above in self.lineage(node))
@@ -115,6 +115,22 @@ class SessionState:
         found = self.problems.get(problem)
         return (self.variants[variant] for variant in (found.variants if found is not None else ()))
 
+    def standing_order(self, problem: str, count: int | None = None) -> list[VariantState]:
+        """``leaders`` as a person ranks them: the best first, then in the order of the last heat, where kernels were
+        timed side by side; those that were not in it stand where their own factor puts them."""
+        found = self.problems.get(problem)
+        if found is None:
+            return []
+        leaders = {leader.id: leader for leader in self.leaders(problem)}
+        best = leaders.pop(found.best, None) if found.best is not None else None
+        heat = [leaders.pop(one.variant) for one in found.standings if one.variant in leaders]
+        order = [best] if best is not None else []
+        for leader in leaders.values():
+            while heat and (heat[0].speedup or 0.0) >= (leader.speedup or 0.0):
+                order.append(heat.pop(0))
+            order.append(leader)
+        return [*order, *heat][:count]
+
     def leaders(self, problem: str, count: int | None = None) -> list[VariantState]:
         """Correct, unpruned variants of a problem, fastest first; the first ``count`` of them."""
         found = self.problems.get(problem)
@@ -126,7 +142,7 @@ class SessionState:
         return [self.variants[variant] for variant in self.flight]
 
     def best_of_round(self, problem: str, number: int) -> float | None:
-        """Best factor over eager among the round's own correct variants."""
+        """Best factor over eager among the round's own correct variants that are not pruned."""
         round_ = _round(self, problem, number)
         return round_.best if round_ is not None else None
 
@@ -369,17 +385,31 @@ def _rank(state: SessionState, variant: VariantState, verdict: Verdict) -> None:
     factor = verdict.speedup if verdict.correct else None
     if factor is not None:
         insort(problem.ranking, (-factor, variant.id))
-    if (round_ := _round(state, variant.problem, variant.round)) is not None:
+    if (round_ := _round(state, variant.problem, variant.round)) is not None and not state.is_pruned(variant.id):
         if factor is not None and factor >= (round_.best or 0.0):
             round_.best = factor
         elif variant.speedup is not None and variant.speedup == round_.best:
-            others = (state.variants[name].speedup for name in round_.variants if name != variant.id)
-            round_.best = max((other for other in (*others, factor) if other is not None), default=None)
+            round_.best = _best_factor(state, round_, instead={variant.id: factor})
+
+
+def _best_factor(state: SessionState, round_: RoundState, instead: dict[str, float | None]) -> float | None:
+    """The best factor in a round, pruned variants apart; ``instead``: factors that the state does not have yet."""
+    kept = (name for name in round_.variants if not state.is_pruned(name))
+    factors = (instead[name] if name in instead else state.variants[name].speedup for name in kept)
+    return max((factor for factor in factors if factor is not None), default=None)
 
 
 def _rechoose(state: SessionState, node: str) -> None:
-    problem = next((above for above in state.lineage(node) if above in state.problems), node)
-    _choose_best(state, problem, challenger=None)
+    """After a prune or a restore: who is best, of the problem and of each round that the branch reaches into."""
+    problem_id = next((above for above in state.lineage(node) if above in state.problems), node)
+    _choose_best(state, problem_id, challenger=None)
+    if (problem := state.problems.get(problem_id)) is None:
+        return
+    branch = state.branch(node)
+    touched = {state.variants[name].round for name in branch if name in state.variants}
+    for round_ in problem.rounds:
+        if round_.number in touched or node == problem_id:
+            round_.best = _best_factor(state, round_, {})
 
 
 def _choose_best(state: SessionState, problem_id: str, challenger: VariantState | None) -> None:

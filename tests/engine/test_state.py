@@ -97,6 +97,37 @@ def test_pruning_the_best_branch_makes_the_next_one_best_and_restoring_brings_it
     assert after(events, ev.NodePruned(node="i2"), ev.NodeRestored(node="i2")).problems["softmax"].best == "v3"
 
 
+def test_what_is_pruned_is_not_the_best_of_its_round_until_it_is_restored() -> None:
+    events = small_search()
+    pruned = after(events, ev.NodePruned(node="i2"))
+    assert pruned.best_of_round("softmax", 1) is None and pruned.best_of_round("softmax", 0) == 2.0
+    judged_later = after(events, ev.NodePruned(node="i2"), ev.VerdictGiven(variant="v4", verdict=verdict(9.0)))
+    assert judged_later.best_of_round("softmax", 1) is None
+    restored = after(
+        events,
+        ev.NodePruned(node="i2"),
+        ev.VerdictGiven(variant="v4", verdict=verdict(9.0)),
+        ev.NodeRestored(node="i2"),
+    )
+    assert restored.best_of_round("softmax", 1) == 9.0
+    whole = after(events, ev.NodePruned(node="softmax"))
+    assert whole.best_of_round("softmax", 0) is None and whole.problems["softmax"].best is None
+
+
+def test_leaders_stand_in_the_order_of_the_heat() -> None:
+    heat = ev.HeatFinished(
+        problem="softmax",
+        round=1,
+        standings=(Standing("v1", 0.4, 1.0, 1.0, 1.0, False), Standing("v3", 0.5, 1.2, 1.1, 1.3, False)),
+    )
+    state = after(small_search(), heat, ev.VerdictGiven(variant="v4", verdict=verdict(2.5)))
+    assert [leader.id for leader in state.leaders("softmax")] == ["v3", "v4", "v1"], "by each one's own factor"
+    assert [leader.id for leader in state.standing_order("softmax")] == ["v4", "v1", "v3"]
+    state = after(small_search(), heat, ev.VerdictGiven(variant="v4", verdict=verdict(1.5)))
+    assert [leader.id for leader in state.standing_order("softmax")] == ["v1", "v3", "v4"]
+    assert [leader.id for leader in state.standing_order("softmax", 1)] == ["v1"]
+
+
 def test_a_second_verdict_replaces_the_first_in_the_ranking() -> None:
     state = after(small_search(), ev.VerdictGiven(variant="v3", verdict=verdict(1.5)))
     assert [variant.id for variant in state.leaders("softmax")] == ["v1", "v3"]
@@ -141,6 +172,8 @@ def test_indexes_agree_with_a_plain_search_over_a_random_session() -> None:
             events.append(ev.VerdictGiven(variant=name, verdict=verdict(latest[name])))
         if rng.random() < 0.1:
             events.append(ev.NodePruned(node=rng.choice(sorted(variants))))
+        if rng.random() < 0.05:
+            events.append(ev.NodeRestored(node=rng.choice(sorted(variants))))
     state = fold(recorded(*events))
 
     for problem in "ab":
@@ -153,7 +186,11 @@ def test_indexes_agree_with_a_plain_search_over_a_random_session() -> None:
         assert [variant.id for variant in state.leaders(problem, 3)] == [name for _, name in expected[:3]]
         assert state.problems[problem].best == expected[0][1]
         for number in range(6):
-            factors = [v.speedup for v in state.variants_of(problem) if v.round == number and v.speedup is not None]
+            factors = [
+                v.speedup
+                for v in state.variants_of(problem)
+                if v.round == number and v.speedup is not None and not state.is_pruned(v.id)
+            ]
             assert state.best_of_round(problem, number) == max(factors, default=None)
     assert {variant.id for variant in state.in_flight()} == variants.keys() - latest.keys()
     for node in rng.sample(sorted(variants), k=20):
