@@ -1,10 +1,15 @@
-"""What a search may spend: minutes over all lifetimes of its engine, and rounds per problem. Pure."""
+"""What a search may spend: minutes of engine life, rounds per problem, and what models may cost. Pure."""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from engine.state import SessionState
+
+if TYPE_CHECKING:
+    from engine.config import Config, SpendLimits
 
 RESERVE_SHARE = 0.25
 """At most this share of the minutes is kept back for what must still be measured when the rounds end."""
@@ -30,6 +35,42 @@ def budget_of(state: SessionState, minutes: float | None, rounds: int) -> Budget
         minutes=state.minutes if state.minutes is not None else minutes,
         rounds=state.rounds if state.rounds is not None else rounds,
     )
+
+
+class Cap(Struct, frozen=True):
+    """The most that may go to models; None without a limit. ``tokens``: input and output; ``calls``: attempts."""
+
+    dollars: float | None = None
+    tokens: int | None = None
+    calls: int | None = None
+
+
+class Caps(Struct, frozen=True):
+    """``problem``: of each problem alone. ``models``: of each model alone, by the name of its ``[[models]]`` table."""
+
+    session: Cap = Cap()
+    problem: Cap = Cap()
+    models: dict[str, Cap] = {}
+
+
+def caps_of(state: SessionState, config: Config) -> Caps:
+    """What the config allows to be spent on models, unless a person changed it in this session."""
+    from engine.config_models import RemoteModel  # pydantic is slow to import, and a monitor does without
+
+    budget = config.budget
+    return Caps(
+        session=Cap(
+            dollars=state.dollars if state.dollars is not None else budget.dollars,
+            tokens=state.tokens if state.tokens is not None else budget.tokens,
+            calls=state.calls if state.calls is not None else budget.calls,
+        ),
+        problem=_cap(budget.per_problem),
+        models={model.label: _cap(model.budget) for model in config.models if isinstance(model, RemoteModel)},
+    )
+
+
+def _cap(limits: SpendLimits) -> Cap:
+    return Cap(limits.dollars, limits.tokens, limits.calls)
 
 
 def elapsed_s(state: SessionState, now: float) -> float:

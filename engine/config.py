@@ -16,29 +16,54 @@ from typing import Annotated, Any, Literal, get_args
 
 import tomli_w
 from msgspec import Struct
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    PrivateAttr,
-    ValidationError,
-    model_validator,
-)
+from pydantic import Field, PrivateAttr, ValidationError, field_validator
 from pydantic_core import ErrorDetails
 
+from engine.config_models import (
+    MODEL_TABLES,
+    GeminiModel,
+    ManualModel,
+    ModelConfig,
+    OpenAIModel,
+    PlaybookModel,
+    RemoteModel,
+    ReplayModel,
+    SpendLimits,
+)
 from engine.config_values import (
-    BaseUrl,
     Device,
-    KeyVariable,
     MemoryLimit,
     Positive,
     ProblemReference,
     ResolvedPath,
     SessionName,
+    Table,
     Tolerance,
     refusal,
 )
 from engine.toml_lines import KeyPath, key_lines, line_of
+
+__all__ = [
+    "PRESETS",
+    "BudgetConfig",
+    "Config",
+    "ConfigError",
+    "EvaluationConfig",
+    "Fault",
+    "GeminiModel",
+    "ManualModel",
+    "ModelConfig",
+    "OpenAIModel",
+    "PlaybookModel",
+    "Preset",
+    "RemoteModel",
+    "ReplayModel",
+    "SearchConfig",
+    "SpendLimits",
+    "load_config",
+    "parse_config",
+    "preset_text",
+]
 
 Preset = Literal["quickstart", "headline", "published"]
 PRESETS: tuple[Preset, ...] = get_args(Preset)
@@ -75,13 +100,7 @@ class ConfigError(Exception):
         ]
 
 
-class _Table(BaseModel):
-    """A table of the file: frozen, types taken strictly ("4" is no number), unknown keys refused."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-
-
-class SearchConfig(_Table):
+class SearchConfig(Table):
     """The shape of the search. All counts are per problem."""
 
     strategy: Literal["beam", "greedy", "serial", "random"] = "beam"
@@ -99,18 +118,15 @@ class SearchConfig(_Table):
     """Turns in which the proposer may repair a kernel that failed."""
 
 
-class BudgetConfig(_Table):
+class BudgetConfig(SpendLimits):
     """Where the search stops although rounds are left. What is not given is not limited."""
 
     minutes: Positive | None = None
-    dollars: Positive | None = None
-    tokens: int | None = Field(default=None, ge=1)
-    """Input and output tokens of all models together."""
-    calls: int | None = Field(default=None, ge=1)
-    """Calls to models."""
+    per_problem: SpendLimits = SpendLimits()
+    """Limits of each problem alone."""
 
 
-class EvaluationConfig(_Table):
+class EvaluationConfig(Table):
     """How kernels are built, checked and timed."""
 
     device: Device = "auto"
@@ -133,6 +149,8 @@ class EvaluationConfig(_Table):
     """``auto``: the strongest isolation that works here; ``require``: refuse to run without; ``off``."""
     torch_compile: bool = True
     """Also measure ``torch.compile`` of the reference."""
+    other_sizes: bool = True
+    """At the end, judge each problem's winner at a smaller, an odd and a larger size too."""
 
     @property
     def devices(self) -> tuple[str, ...]:
@@ -148,75 +166,7 @@ class EvaluationConfig(_Table):
         return 1e-2
 
 
-class _Proposer(_Table):
-    weight: Positive = 1.0
-    """Share of the ideas that go to this proposer, against the weights of the others."""
-
-
-class PlaybookModel(_Proposer):
-    """The built-in proposer: no network, no key."""
-
-    provider: Literal["playbook"] = "playbook"
-
-
-class _RemoteModel(_Proposer):
-    model: str = Field(min_length=1)
-    base_url: BaseUrl | None = None
-    concurrency: int = Field(default=4, ge=1, le=1024)
-    """Calls in flight at once."""
-    timeout_s: Positive = 600.0
-    max_output_tokens: int | None = Field(default=None, ge=256)
-
-
-class OpenAIModel(_RemoteModel):
-    """OpenAI, or any server that speaks its chat protocol (``base_url``: vLLM, Ollama, llama.cpp, OpenRouter)."""
-
-    provider: Literal["openai"]
-    key_env: KeyVariable = "OPENAI_API_KEY"
-    effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
-
-
-class GeminiModel(_RemoteModel):
-    """Google Gemini. ``thinking_budget`` (tokens) is for the 2.5 family, ``thinking_level`` for 3 and later."""
-
-    provider: Literal["gemini"]
-    key_env: KeyVariable = "GEMINI_API_KEY"
-    thinking_level: Literal["minimal", "low", "medium", "high"] | None = None
-    thinking_budget: int | None = Field(default=None, ge=-1)
-
-    @model_validator(mode="after")
-    def _one_kind_of_thinking(self) -> GeminiModel:
-        if self.thinking_level is not None and self.thinking_budget is not None:
-            raise refusal("has thinking_level and thinking_budget, allowed: one of them")
-        return self
-
-
-class ManualModel(_Proposer):
-    """A person who writes ideas and kernels by hand."""
-
-    provider: Literal["manual"]
-
-
-class ReplayModel(_Proposer):
-    """The recorded answers of an earlier session."""
-
-    provider: Literal["replay"]
-    session: ResolvedPath
-
-
-ModelConfig = Annotated[
-    PlaybookModel | OpenAIModel | GeminiModel | ManualModel | ReplayModel, Field(discriminator="provider")
-]
-_MODEL_TABLES: dict[str, type[_Table]] = {
-    "playbook": PlaybookModel,
-    "openai": OpenAIModel,
-    "gemini": GeminiModel,
-    "manual": ManualModel,
-    "replay": ReplayModel,
-}
-
-
-class Config(_Table):
+class Config(Table):
     """A whole run. Made by :func:`load_config` or :func:`parse_config`; all paths in it are absolute.
 
     ``problems`` are references to resolve: absolute paths, globs or directories, or ``builtin:...``.
@@ -230,6 +180,14 @@ class Config(_Table):
     budget: BudgetConfig = BudgetConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     models: Annotated[tuple[ModelConfig, ...], Field(min_length=1, strict=False)] = (PlaybookModel(),)
+
+    @field_validator("models")
+    @classmethod
+    def _own_names(cls, models: tuple[ModelConfig, ...]) -> tuple[ModelConfig, ...]:
+        names = [model.label for model in models if isinstance(model, RemoteModel)]
+        if twice := next((name for name in names if names.count(name) > 1), None):
+            raise refusal(f'two tables are called "{twice}", allowed: different names; give one of them a name')
+        return models
 
     _path: Path = PrivateAttr(default=Path("config.toml"))
 
@@ -307,7 +265,7 @@ def _echo(detail: ErrorDetails) -> bool:
 
 def _fault(detail: ErrorDetails, lines: dict[KeyPath, int], table: dict[str, Any]) -> Fault:
     path = tuple(part for part in detail["loc"])
-    if len(path) > 2 and path[0] == "models" and path[2] in _MODEL_TABLES:
+    if len(path) > 2 and path[0] == "models" and path[2] in MODEL_TABLES:
         path = (*path[:2], *path[3:])  # pydantic names the member of the union that it chose
     return Fault(line_of(lines, path), _dotted(path), _message(detail, path, table))
 
@@ -326,7 +284,7 @@ def _message(detail: ErrorDetails, path: KeyPath, table: dict[str, Any]) -> str:
     if kind == "missing":
         return "is missing" + (", allowed: a list of problems" if path == ("problems",) else "")
     if kind in ("union_tag_invalid", "union_tag_not_found"):
-        allowed = ", ".join(f'"{name}"' for name in _MODEL_TABLES)
+        allowed = ", ".join(f'"{name}"' for name in MODEL_TABLES)
         given = value.get("provider") if isinstance(value, dict) else None
         return f"provider is {given!r}, allowed: {allowed}" if given else f"provider is missing, allowed: {allowed}"
     if kind == "literal_error":
@@ -385,24 +343,26 @@ def _unknown_key(path: KeyPath, table: dict[str, Any]) -> str:
     return f"unknown key, allowed: {', '.join(known)}"
 
 
-def _table_at(path: KeyPath, table: dict[str, Any]) -> tuple[type[_Table], str]:
+def _table_at(path: KeyPath, table: dict[str, Any]) -> tuple[type[Table], str]:
     """The model of the table at ``path``, and for ``[[models]]`` its provider."""
     if not path:
         return Config, ""
     if path[0] == "models" and len(path) > 1:
         provider = str(table["models"][path[1]].get("provider", ""))
-        return _MODEL_TABLES.get(provider, PlaybookModel), provider
+        return (MODEL_TABLES.get(provider, PlaybookModel) if len(path) == 2 else SpendLimits), provider
+    if path[0] == "budget" and len(path) > 1:
+        return SpendLimits, ""
     return _SECTIONS[str(path[0])], ""
 
 
-_SECTIONS: dict[str, type[_Table]] = {
+_SECTIONS: dict[str, type[Table]] = {
     "search": SearchConfig,
     "budget": BudgetConfig,
     "evaluation": EvaluationConfig,
 }
 
 
-def _home_of(key: str, here: type[_Table]) -> str:
+def _home_of(key: str, here: type[Table]) -> str:
     """The table that ``key`` would be right in, or ""."""
     if here is not Config and key in Config.model_fields:
         return "the top of the file, before any [table]"

@@ -9,7 +9,7 @@ import re
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo
 from pydantic_core import PydanticCustomError
 
 BUILTIN = "builtin:"
@@ -19,6 +19,12 @@ _SIZE = re.compile(r"(?i)^\s*(\d+(?:\.\d+)?)\s*([kmgt]i?)?b?\s*$")
 _SIZE_POWER = {"k": 1, "m": 2, "g": 3, "t": 4}
 _DEVICE = re.compile(r"^(cpu|cuda(:\d+)?)$")
 _ENVIRONMENT_NAME = re.compile(r"^[A-Z_][A-Z0-9_]*$")
+
+
+class Table(BaseModel):
+    """A table of the file: frozen, types taken strictly ("4" is no number), unknown keys refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
 def refusal(message: str) -> PydanticCustomError:

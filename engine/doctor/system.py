@@ -69,11 +69,12 @@ def keys(config: Config | None, environment: Mapping[str, str] = os.environ) -> 
     remote = [] if config is None else [one for one in config.models if isinstance(one, OpenAIModel | GeminiModel)]
     if not remote:
         return Finding(name, "ok", f"{shown}; the playbook needs none")
-    missing = list(dict.fromkeys(one.key_env for one in remote if not environment.get(one.key_env)))
+    needed = list(dict.fromkeys(variable for one in remote if (variable := one.key_variable) is not None))
+    missing = [variable for variable in needed if not environment.get(variable)]
     if missing:
         remedy = "; ".join(f"export {variable}=..." for variable in missing)
         return Finding(name, "fail", f"the config's models need {', '.join(missing)}: not set", remedy)
-    return Finding(name, "ok", f"set: {', '.join(dict.fromkeys(one.key_env for one in remote))}")
+    return Finding(name, "ok", f"set: {', '.join(needed)}" if needed else f"{shown}; the config's models need none")
 
 
 def threads(environment: Mapping[str, str] = os.environ, cores: int | None = None) -> Finding:

@@ -27,6 +27,10 @@ class Journal:
         """Call ``listener`` after each event was folded, from the event loop."""
         self._listeners.append(listener)
 
+    def put_blob(self, text: str) -> str:
+        """Store a text; its digest. It is on disk before any event recorded later. Raises SessionError."""
+        return self.writer.put_blob(text)
+
     def post(self, event: AnyEvent) -> asyncio.Future[None]:
         """Queue an event; the future completes once it is folded. Raises SessionError from the future."""
         return self._post((event,))[0]

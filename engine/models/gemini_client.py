@@ -1,0 +1,189 @@
+"""Google Gemini by google-genai: streamed, over an HTTP client of our own (or the SDK would change its transport
+whenever aiohttp happens to be installed).
+
+The SDK is imported at the first call (a second) and repeats nothing by itself. Its time-outs are in milliseconds. A
+stream counts as a reply only when a ``finish_reason`` came. Thoughts are billed beside the candidates.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from engine.config_models import GeminiModel
+from engine.models.keys import without_keys
+from engine.models.protocol import CallFailed, FailureKind, Finish, Prompt, Reply, Usage
+from engine.models.streaming import Growing, Watch, retry_after_s, short
+
+if TYPE_CHECKING:
+    from google.genai import Client
+    from google.genai.errors import APIError
+    from google.genai.types import GenerateContentResponse, GenerateContentResponseUsageMetadata
+
+OFFICIAL = "https://generativelanguage.googleapis.com/"
+_CONNECT_S = 30.0
+_ENDED = {"STOP": "stop", "FINISH_REASON_UNSPECIFIED": "stop", "MAX_TOKENS": "length"}
+"""Every other finish reason is a filter's."""
+
+
+class GeminiClient:
+    """One model. ``key`` is sent to ``base_url`` (or Google) and nowhere else."""
+
+    provider = "gemini"
+
+    def __init__(self, config: GeminiModel, key: str) -> None:
+        self.model = config.model
+        self.limit = config.output_limit
+        self._config = config
+        self._key = key
+        self._sdk: Client | None = None
+        self._http: Any = None
+
+    async def complete(self, prompt: Prompt, on_text: Callable[[str], None]) -> Reply:
+        """One attempt. ``on_text`` is given the text so far while it streams. Raises :class:`CallFailed`."""
+        sdk = self._sdk if self._sdk is not None else await self._start()
+        watch = Watch(self._config.timeout_s)
+        try:
+            async with watch.over():
+                return await self._ask(sdk, prompt, Growing(on_text), watch)
+        except CallFailed as error:
+            failure = error
+        except Exception as error:  # the SDK's own classes are known only once it is imported
+            failure = _failure_of(error, streaming=watch.has_heard)
+        # Outside the handlers, so that no traceback leads to a request and its headers.
+        raise CallFailed(failure.kind, without_keys(str(failure), (self._key,)), failure.retry_after_s, failure.usage)
+
+    async def close(self) -> None:
+        """Release connections. Idempotent."""
+        if self._sdk is not None:
+            self._sdk = None
+            await self._http.aclose()
+
+    async def _start(self) -> Client:
+        genai = await asyncio.to_thread(import_module, "google.genai")
+        httpx2 = import_module("httpx2")
+        if self._sdk is None:
+            timeout_s = self._config.timeout_s
+            self._http = httpx2.AsyncClient(
+                timeout=httpx2.Timeout(timeout_s, connect=min(timeout_s, _CONNECT_S)),
+                limits=httpx2.Limits(max_connections=None, max_keepalive_connections=None),
+                follow_redirects=True,
+            )
+            self._sdk = genai.Client(
+                api_key=self._key,
+                vertexai=False,
+                http_options=genai.types.HttpOptions(
+                    base_url=self._config.base_url or OFFICIAL,
+                    timeout=max(1, round(timeout_s * 1000)),
+                    httpx_async_client=self._http,
+                ),
+            )
+        return self._sdk
+
+    async def _ask(self, sdk: Client, prompt: Prompt, text: Growing, watch: Watch) -> Reply:
+        ended, usage, answered = "", None, ""
+        chunks = await sdk.aio.models.generate_content_stream(
+            model=self.model, contents=prompt.user, config=self._options(prompt)
+        )
+        async for chunk in chunks:
+            watch.heard()
+            answered = chunk.model_version or answered
+            usage = _usage(chunk.usage_metadata) if chunk.usage_metadata is not None else usage
+            ended = _end_of(chunk) or ended
+            for part in _parts(chunk):
+                text.add(part)
+        if not ended:
+            raise CallFailed("cut_short", "the stream ended without a finish_reason")
+        finish: Finish = "length" if text.too_long or ended == "length" else "stop" if ended == "stop" else "refusal"
+        return Reply(text.text, answered or self.model, usage, finish)
+
+    def _options(self, prompt: Prompt) -> Any:
+        from google.genai import types
+
+        config = self._config
+        options = types.GenerateContentConfig(
+            system_instruction=prompt.system,
+            max_output_tokens=self.limit,
+            automatic_function_calling=types.AutomaticFunctionCallingConfig(disable=True),
+        )
+        if config.thinking_level is not None:
+            options.thinking_config = types.ThinkingConfig(thinking_level=types.ThinkingLevel(config.thinking_level))
+        elif config.thinking_budget is not None:
+            options.thinking_config = types.ThinkingConfig(thinking_budget=config.thinking_budget)
+        if config.service_tier is not None:
+            options.service_tier = types.ServiceTier(config.service_tier)
+        if prompt.schema is not None and config.structured:
+            options.response_mime_type, options.response_json_schema = "application/json", prompt.schema
+        return options
+
+
+def _parts(chunk: GenerateContentResponse) -> Iterator[str]:
+    """The words of the reply, without thoughts."""
+    for candidate in (chunk.candidates or [])[:1]:
+        for part in (candidate.content.parts or []) if candidate.content is not None else []:
+            if part.text and not part.thought:
+                yield part.text
+
+
+def _end_of(chunk: GenerateContentResponse) -> str:
+    """How the reply ended, "" where it goes on. A prompt that was blocked has no candidates."""
+    if chunk.prompt_feedback is not None and chunk.prompt_feedback.block_reason is not None:
+        return "refusal"
+    for candidate in (chunk.candidates or [])[:1]:
+        if candidate.finish_reason is not None:
+            return _ENDED.get(str(candidate.finish_reason.value), "refusal")
+    return ""
+
+
+def _usage(usage: GenerateContentResponseUsageMetadata) -> Usage:
+    thoughts = usage.thoughts_token_count or 0
+    return Usage(
+        input=(usage.prompt_token_count or 0) + (usage.tool_use_prompt_token_count or 0),
+        output=(usage.candidates_token_count or 0) + thoughts,
+        cached=usage.cached_content_token_count or 0,
+        reasoning=thoughts,
+    )
+
+
+def _failure_of(error: Exception, *, streaming: bool) -> CallFailed:
+    """What an SDK's error means for the call. ``streaming``: a part of the reply had come."""
+    import httpx2
+    from google.genai import errors
+
+    if isinstance(error, errors.APIError):
+        headers = getattr(error.response, "headers", None) or {}
+        message = f"{error.code}: {short(error.message or error.status or 'no message')}"
+        wait_s = max(
+            (wait for wait in (retry_after_s(headers), _retry_info_s(error)) if wait is not None), default=None
+        )
+        return CallFailed(_kind_of(error), message, wait_s, None if streaming else Usage())
+    if isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout | httpx2.PoolTimeout):
+        return CallFailed("connection", short(error) or type(error).__name__, usage=Usage())
+    if isinstance(error, httpx2.TimeoutException):
+        return CallFailed("timeout", "the server did not answer in time")
+    if isinstance(error, httpx2.TransportError):
+        return CallFailed("connection", short(error) or type(error).__name__)
+    if isinstance(error, ValueError):  # also the SDK's UnknownApiResponseError, whose text is the whole answer
+        return CallFailed("broken_reply", f"the answer is no JSON: {short(error)}")
+    return CallFailed("broken_reply", f"{type(error).__name__}: {short(error)}")
+
+
+def _kind_of(error: APIError) -> FailureKind:
+    code, status, said = error.code or 0, error.status or "", str(error.details)
+    if "API_KEY_INVALID" in said or "API key not valid" in said or code in (401, 403):
+        return "key"
+    if code == 404 or status == "NOT_FOUND":
+        return "unknown_model"
+    if code == 429:
+        # The message is the same for both; only a daily quota is hopeless, and its violation names the day.
+        return "quota" if re.search(r"PerDay|FreeTier.*limit: 0\b", said) else "rate_limit"
+    return "server" if code >= 500 or code in (0, 408, 409) else "bad_request"
+
+
+def _retry_info_s(error: APIError) -> float | None:
+    """``google.rpc.RetryInfo`` in the body: ``"retryDelay": "34s"``."""
+    found = re.search(r"'retryDelay': '(\d+(?:\.\d+)?)s'", str(error.details))
+    return float(found[1]) if found is not None else None

@@ -1,0 +1,47 @@
+"""Keys of model providers: read from the environment once, shown nowhere.
+
+The engine takes a key out of its environment as it reads it, so that the processes it starts (compilers, judges, the
+kernels under test) never have it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+
+from engine.config_models import GeminiModel, OpenAIModel
+from engine.exit_codes import ExitCode
+
+_NONE_NEEDED = "none"
+"""The SDKs want a key; servers of one's own ignore it."""
+
+_taken: dict[str, str] = {}
+
+
+class KeyMissing(Exception):
+    """A model needs a key that is not in the environment."""
+
+    exit_code = ExitCode.NO_KEY
+
+
+def key_for(model: OpenAIModel | GeminiModel) -> str:
+    """The key to send. Raises :class:`KeyMissing`."""
+    variable = model.key_variable
+    if variable is None:
+        return _NONE_NEEDED
+    if found := os.environ.pop(variable, "").strip():
+        _taken[variable] = found
+    if variable not in _taken:
+        raise KeyMissing(
+            f"{model.label}: the environment variable {variable} is not set; set it where kernel-tui is started: "
+            f"export {variable}=..."
+        )
+    return _taken[variable]
+
+
+def without_keys(text: str, keys: Iterable[str]) -> str:
+    """``text`` with every key in it blotted out: servers like to repeat the one that they refuse."""
+    for key in keys:
+        if len(key) >= 4 and key != _NONE_NEEDED:
+            text = text.replace(key, "[key]")
+    return text

@@ -1,0 +1,16 @@
+"""Servers of language models for tests: real HTTP, the real wire formats, scripted answers and faults.
+
+OpenAI's Responses and chat completions and Gemini's generateContent, each streamed or whole. In a test::
+
+    with ModelServer() as server:
+        server.script(Do("rate_limit", retry_after="1"), Do("reply", text="done"))
+        ... base_url=server.openai, or server.gemini ...
+        assert server.told == Usage(...)
+
+From the command line, for whole searches: ``python -m tests.model_server --help``.
+"""
+
+from tests.model_server.asked import Asked
+from tests.model_server.server import Do, ModelServer
+
+__all__ = ["Asked", "Do", "ModelServer"]

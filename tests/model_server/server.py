@@ -1,0 +1,241 @@
+"""The server itself: what to do with each request, and the books that it keeps."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from types import TracebackType
+from typing import Any, Literal
+
+from engine.models.protocol import Finish, Usage
+from tests.model_server.asked import Asked, asked_of
+from tests.model_server.http import Exchange, Gone, serve_connection
+from tests.model_server.wire import STATUS, Answer, error_event, error_of, stream_of, terminal_events, whole_of
+
+Kind = Literal[
+    "reply",
+    "rate_limit",
+    "quota",
+    "server_error",
+    "key",
+    "unknown_model",
+    "bad_request",
+    "drop_before",
+    "drop_mid",
+    "cut_short",
+    "malformed",
+    "html",
+    "hang",
+    "hang_open",
+    "error_event",
+]
+
+_PAGE = b"<!doctype html><html><head><title>Sign in</title></head><body>{ Please sign in. }</body></html>"
+_KEEP_ALIVE_S = 0.05
+
+
+@dataclass(frozen=True)
+class Do:
+    """What to do with one request. ``text``: the reply, the server's author writes one unless given. ``delay_s``
+    before the first byte, ``pause_s`` between events. ``hang_open``: comments that keep the line open, no word."""
+
+    kind: Kind = "reply"
+    text: str | None = None
+    finish: Finish = "stop"
+    reasoning: int = 0
+    cached: int = 0
+    answered: str = ""
+    tier: str = "default"
+    delay_s: float = 0.0
+    pause_s: float = 0.0
+    retry_after: str | None = None
+    message: str = ""
+
+
+@dataclass
+class Books:
+    """What a provider would bill. ``told``: what clients were told, request by request, up to the last byte.
+    ``untold``: work done for requests that broke, of which no client heard."""
+
+    calls: int = 0
+    told: Usage = field(default_factory=Usage)
+    untold: Usage = field(default_factory=Usage)
+    by_kind: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def billed(self) -> Usage:
+        return _sum(self.told, self.untold)
+
+
+def echo(asked: Asked) -> str:
+    """The author of replies that nobody scripted."""
+    return f"{asked.model} was asked {len(asked.prompt)} characters.\n```cpp\nint main() {{ return 0; }}\n```\n"
+
+
+class ModelServer:
+    """Serves on a free port of this machine from a thread of its own, until the ``with`` ends.
+
+    ``keys`` and ``models``: those it knows, any unless given. ``author`` writes the replies.
+    """
+
+    def __init__(
+        self,
+        *,
+        port: int = 0,
+        keys: Iterable[str] | None = None,
+        models: Iterable[str] | None = None,
+        author: Callable[[Asked], str] = echo,
+        default: Do | None = None,
+    ) -> None:
+        self.books = Books()
+        self.requests: list[Asked] = []
+        self.default = default or Do()
+        self._author = author
+        self._keys = set(keys) if keys is not None else None
+        self._models = set(models) if models is not None else None
+        self._script: deque[Do] = deque()
+        self._port = port
+        self._loop = asyncio.new_event_loop()
+        self._ready = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="model-server", daemon=True)
+
+    @property
+    def openai(self) -> str:
+        """``base_url`` for OpenAI's protocols."""
+        return f"http://127.0.0.1:{self._port}/v1"
+
+    @property
+    def gemini(self) -> str:
+        """``base_url`` for Gemini's."""
+        return f"http://127.0.0.1:{self._port}/"
+
+    def script(self, *steps: Do) -> None:
+        """What to do with the next requests, in order; then ``default`` again."""
+        self._script.extend(steps)
+
+    def next_step(self) -> Do:
+        """What to do with the request that has come."""
+        return self._script.popleft() if self._script else self.default
+
+    def __enter__(self) -> ModelServer:
+        self._thread.start()
+        assert self._ready.wait(10)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._loop.call_soon_threadsafe(self._stopping.set)
+        self._thread.join(10)
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._loop.run_until_complete(self._serve())
+        self._loop.close()
+
+    async def _serve(self) -> None:
+        self._stopping = asyncio.Event()
+        connections: set[asyncio.Task[Any]] = set()
+
+        async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            task = asyncio.current_task()
+            assert task is not None
+            connections.add(task)
+            try:
+                await serve_connection(reader, writer, self._handle)
+            except asyncio.CancelledError:
+                writer.close()
+            finally:
+                connections.discard(task)
+
+        server = await asyncio.start_server(connected, "127.0.0.1", self._port, backlog=1024, limit=1 << 24)
+        self._port = server.sockets[0].getsockname()[1]
+        self._ready.set()
+        await self._stopping.wait()
+        server.close()
+        for task in list(connections):
+            task.cancel()
+        await asyncio.gather(*connections, return_exceptions=True)
+
+    async def _handle(self, exchange: Exchange) -> None:
+        asked = asked_of(exchange.path, exchange.headers, exchange.body)
+        if asked is None:
+            await exchange.respond(404, b'{"error": {"message": "no such address"}}', "application/json")
+            return
+        self.requests.append(asked)
+        do = self.next_step()
+        if self._keys is not None and asked.key not in self._keys:
+            do = replace(do, kind="key", message=f"Incorrect API key provided: {asked.key}.")
+        elif self._models is not None and asked.model not in self._models:
+            do = replace(do, kind="unknown_model", message=f"The model {asked.model} does not exist.")
+        self.books.calls += 1
+        self.books.by_kind[do.kind] = self.books.by_kind.get(do.kind, 0) + 1
+        await asyncio.sleep(do.delay_s)
+        await self._act(exchange, asked, do)
+
+    async def _act(self, exchange: Exchange, asked: Asked, do: Do) -> None:
+        if do.kind == "drop_before":
+            raise Gone
+        if do.kind == "hang":
+            await self._stopping.wait()
+            raise Gone
+        if do.kind == "html":
+            await exchange.respond(200, _PAGE, "text/html; charset=utf-8")
+            return
+        if do.kind in STATUS:
+            status, body = error_of(asked.dialect, do.kind, do.message or f"scripted {do.kind}", do.retry_after)
+            headers = {"retry-after": do.retry_after} if do.retry_after is not None else {}
+            await exchange.respond(status, body, "application/json", headers)
+            return
+        text = do.text if do.text is not None else self._author(asked)
+        usage = Usage(
+            input=len(asked.prompt) // 4 + 1,
+            output=len(text) // 4 + 1 + do.reasoning,
+            cached=do.cached,
+            reasoning=do.reasoning,
+        )
+        answer = Answer(text, usage, do.answered or asked.model, do.finish, do.tier)
+        try:
+            if asked.stream:
+                await self._stream(exchange, asked, do, answer)
+            else:
+                await exchange.respond(200, whole_of(asked, answer), "application/json")
+        except (Gone, ConnectionError):
+            self.books.untold = _sum(self.books.untold, usage)
+            raise
+        if do.kind == "reply":
+            self.books.told = _sum(self.books.told, usage)
+        else:
+            self.books.untold = _sum(self.books.untold, usage)
+
+    async def _stream(self, exchange: Exchange, asked: Asked, do: Do, answer: Answer) -> None:
+        await exchange.begin("text/event-stream")
+        while do.kind == "hang_open" and not self._stopping.is_set():
+            await exchange.send(b": still thinking\n\n")
+            await asyncio.sleep(_KEEP_ALIVE_S)
+        events = list(stream_of(asked, answer))
+        whole = len(events) - (0 if do.kind == "reply" else terminal_events(asked.dialect))
+        for event in events[: max(1, whole)]:
+            if do.pause_s:
+                await asyncio.sleep(do.pause_s)
+            await exchange.send(event)
+        if do.kind == "drop_mid":
+            raise Gone
+        if do.kind == "malformed":
+            await exchange.send(b'data: {"type": "response.output_text.delta", "delta": "int ma\n\n')
+        if do.kind == "error_event":
+            await exchange.send(error_event(asked.dialect))
+        await exchange.end()
+
+
+def _sum(one: Usage, other: Usage) -> Usage:
+    return Usage(
+        one.input + other.input,
+        one.output + other.output,
+        one.cached + other.cached,
+        one.reasoning + other.reasoning,
+        one.cache_written + other.cache_written,
+    )

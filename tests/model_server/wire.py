@@ -1,0 +1,229 @@
+"""How each protocol says things: events of a stream, a whole reply, an error."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from engine.models.protocol import Finish, Usage
+from tests.model_server.asked import Asked, Dialect
+
+PIECE = 12
+"""Characters in one event of a stream."""
+
+Error = Literal["rate_limit", "quota", "server_error", "key", "unknown_model", "bad_request"]
+STATUS: dict[Error, int] = {
+    "rate_limit": 429,
+    "quota": 429,
+    "server_error": 500,
+    "key": 401,
+    "unknown_model": 404,
+    "bad_request": 400,
+}
+_OPENAI_CODE: dict[Error, str | None] = {
+    "rate_limit": "rate_limit_exceeded",
+    "quota": "insufficient_quota",
+    "server_error": None,
+    "key": "invalid_api_key",
+    "unknown_model": "model_not_found",
+    "bad_request": "unsupported_value",
+}
+_GEMINI_STATUS: dict[Error, str] = {
+    "rate_limit": "RESOURCE_EXHAUSTED",
+    "quota": "RESOURCE_EXHAUSTED",
+    "server_error": "INTERNAL",
+    "key": "INVALID_ARGUMENT",
+    "unknown_model": "NOT_FOUND",
+    "bad_request": "INVALID_ARGUMENT",
+}
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A reply to be sent."""
+
+    text: str
+    usage: Usage
+    model: str
+    finish: Finish
+    tier: str
+
+
+def stream_of(asked: Asked, answer: Answer) -> Iterator[bytes]:
+    """The events of a streamed reply; the last one or two are what ends it."""
+    yield from {"responses": _responses_events, "chat": _chat_events, "gemini": _gemini_events}[asked.dialect](answer)
+
+
+def terminal_events(dialect: Dialect) -> int:
+    """How many events at the end of a stream say that it is whole."""
+    return {"responses": 1, "chat": 3, "gemini": 1}[dialect]
+
+
+def whole_of(asked: Asked, answer: Answer) -> bytes:
+    """The reply to a request without a stream."""
+    if asked.dialect == "responses":
+        return _json(_response(answer, whole=True))
+    if asked.dialect == "chat":
+        message = {"role": "assistant", "content": answer.text}
+        choice = {"index": 0, "message": message, "finish_reason": _chat_finish(answer.finish)}
+        return _json({**_chunk(answer), "object": "chat.completion", "choices": [choice], "usage": _chat_usage(answer)})
+    return _json(_gemini_chunk(answer, answer.text, last=True))
+
+
+def error_of(dialect: Dialect, error: Error, message: str, retry_after: str | None) -> tuple[int, bytes]:
+    """Status and body of an error."""
+    status = STATUS[error]
+    if dialect != "gemini":
+        kind = "insufficient_quota" if error == "quota" else "invalid_request_error"
+        return status, _json({"error": {"message": message, "type": kind, "param": None, "code": _OPENAI_CODE[error]}})
+    details: list[dict[str, Any]] = []
+    if error == "key":
+        status = 400
+        details.append({"@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": "API_KEY_INVALID"})
+    if error in ("rate_limit", "quota"):
+        quota = f"GenerateRequestsPer{'Day' if error == 'quota' else 'Minute'}PerProjectPerModel"
+        details.append({"@type": "type.googleapis.com/google.rpc.QuotaFailure", "violations": [{"quotaId": quota}]})
+    if retry_after is not None and retry_after.isdigit():
+        details.append({"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": f"{retry_after}s"})
+    return status, _json(
+        {"error": {"code": status, "message": message, "status": _GEMINI_STATUS[error], "details": details}}
+    )
+
+
+def error_event(dialect: Dialect) -> bytes:
+    """An error in the middle of a stream."""
+    if dialect == "responses":
+        failed = {**_response(Answer("", Usage(), "m", "stop", "default"), whole=False), "status": "failed"}
+        failed |= {"usage": None, "error": {"code": "server_error", "message": "the model crashed"}}
+        return _sse({"type": "response.failed", "response": failed, "sequence_number": 9}, "response.failed")
+    if dialect == "chat":
+        return _sse({"error": {"message": "the model crashed", "type": "server_error", "code": None}})
+    return _sse({"error": {"code": 503, "message": "the model crashed", "status": "UNAVAILABLE"}})
+
+
+def _pieces(text: str) -> Iterator[str]:
+    for start in range(0, max(1, len(text)), PIECE):
+        yield text[start : start + PIECE]
+
+
+def _responses_events(answer: Answer) -> Iterator[bytes]:
+    number = 0
+
+    def event(kind: str, **fields: Any) -> bytes:
+        nonlocal number
+        number += 1
+        return _sse({"type": kind, "sequence_number": number, **fields}, kind)
+
+    place = {"item_id": "msg_1", "output_index": 0, "content_index": 0}
+    said = "refusal" if answer.finish == "refusal" else "output_text"
+    yield event("response.created", response=_response(answer, whole=False))
+    for piece in _pieces(answer.text):
+        yield event(f"response.{said}.delta", delta=piece, logprobs=[], **place)
+    done = {"refusal": answer.text} if said == "refusal" else {"text": answer.text, "logprobs": []}
+    yield event(f"response.{said}.done", **done, **place)
+    last = "response.incomplete" if answer.finish == "length" else "response.completed"
+    yield event(last, response=_response(answer, whole=True))
+
+
+def _response(answer: Answer, *, whole: bool) -> dict[str, Any]:
+    usage = answer.usage
+    part = (
+        {"type": "refusal", "refusal": answer.text}
+        if answer.finish == "refusal"
+        else {"type": "output_text", "text": answer.text, "annotations": []}
+    )
+    message = {"id": "msg_1", "type": "message", "status": "completed", "role": "assistant", "content": [part]}
+    return {
+        "id": "resp_1",
+        "object": "response",
+        "created_at": time.time(),
+        "model": answer.model,
+        "status": ("incomplete" if answer.finish == "length" else "completed") if whole else "in_progress",
+        "incomplete_details": {"reason": "max_output_tokens"} if answer.finish == "length" and whole else None,
+        "error": None,
+        "instructions": None,
+        "metadata": {},
+        "output": [message] if whole else [],
+        "parallel_tool_calls": True,
+        "tool_choice": "auto",
+        "tools": [],
+        "temperature": None,
+        "top_p": None,
+        "service_tier": answer.tier,
+        "usage": {
+            "input_tokens": usage.input,
+            "input_tokens_details": {"cached_tokens": usage.cached, "cache_write_tokens": usage.cache_written},
+            "output_tokens": usage.output,
+            "output_tokens_details": {"reasoning_tokens": usage.reasoning},
+            "total_tokens": usage.total,
+        }
+        if whole
+        else None,
+    }
+
+
+def _chat_events(answer: Answer) -> Iterator[bytes]:
+    def chunk(delta: dict[str, Any], finish: str | None = None) -> bytes:
+        return _sse({**_chunk(answer), "choices": [{"index": 0, "delta": delta, "finish_reason": finish}]})
+
+    yield chunk({"role": "assistant", "content": ""})
+    said = "refusal" if answer.finish == "refusal" else "content"
+    for piece in _pieces(answer.text):
+        yield chunk({said: piece})
+    yield chunk({}, _chat_finish(answer.finish))
+    yield _sse({**_chunk(answer), "choices": [], "usage": _chat_usage(answer)})
+    yield b"data: [DONE]\n\n"
+
+
+def _chat_finish(finish: Finish) -> str:
+    return "length" if finish == "length" else "stop"
+
+
+def _chunk(answer: Answer) -> dict[str, Any]:
+    created = int(time.time())
+    return {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": created, "model": answer.model}
+
+
+def _chat_usage(answer: Answer) -> dict[str, Any]:
+    usage = answer.usage
+    return {
+        "prompt_tokens": usage.input,
+        "completion_tokens": usage.output,
+        "total_tokens": usage.total,
+        "prompt_tokens_details": {"cached_tokens": usage.cached},
+        "completion_tokens_details": {"reasoning_tokens": usage.reasoning},
+    }
+
+
+def _gemini_events(answer: Answer) -> Iterator[bytes]:
+    pieces = list(_pieces(answer.text))
+    for number, piece in enumerate(pieces):
+        yield _sse(_gemini_chunk(answer, piece, last=number == len(pieces) - 1), end="\r\n\r\n")
+
+
+def _gemini_chunk(answer: Answer, text: str, *, last: bool) -> dict[str, Any]:
+    usage = answer.usage
+    counts: dict[str, Any] = {"promptTokenCount": usage.input}
+    candidate: dict[str, Any] = {"content": {"role": "model", "parts": [{"text": text}]}, "index": 0}
+    if last:
+        candidate["finishReason"] = {"stop": "STOP", "length": "MAX_TOKENS", "refusal": "SAFETY"}[answer.finish]
+        # Thoughts stand beside the candidates, not among them.
+        counts |= {
+            "candidatesTokenCount": usage.output - usage.reasoning,
+            "thoughtsTokenCount": usage.reasoning,
+            "cachedContentTokenCount": usage.cached,
+            "totalTokenCount": usage.total,
+        }
+    return {"candidates": [candidate], "usageMetadata": counts, "modelVersion": answer.model, "responseId": "r1"}
+
+
+def _sse(content: dict[str, Any], event: str = "", end: str = "\n\n") -> bytes:
+    head = f"event: {event}\n" if event else ""
+    return f"{head}data: {json.dumps(content)}{end}".encode()
+
+
+def _json(content: object) -> bytes:
+    return json.dumps(content).encode()
