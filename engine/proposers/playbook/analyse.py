@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container, Iterable, Iterator, Mapping
 from math import inf, nan, prod
 from typing import Any
 
@@ -28,23 +29,38 @@ def analyse(spec: ProblemSpec) -> Program:
         raise Refused("it writes to one of its buffers")
     if sum(node.op == "call" for node in spec.graph) > MAX_NODES:
         raise Refused(f"its graph has more than {MAX_NODES} operators")
-    outputs = _outputs(spec, spec.graph)
-    used = {term.tensor for term in _reachable(outputs.values()) if term.op == "load"} | set(outputs)
+    outputs = outputs_of(spec, spec.graph)
+    used = {term.tensor for term in reachable(outputs.values()) if term.op == "load"} | set(outputs)
     for tensor in spec.tensors:
         if tensor.name in used and tensor.dtype != "float32":
             raise Refused(f"`{tensor.name}` is {tensor.dtype} and its templates are for float32")
     if any(tensor.numel == 0 for tensor in spec.outputs):
         raise Refused("an output is empty")
-    reductions = [term for term in _reachable(outputs.values()) if term.op == "reduce"]
-    return _row_program(outputs, reductions) if reductions else _pointwise_program(outputs)
+    reductions = [term for term in reachable(outputs.values()) if term.op == "reduce"]
+    return _row_program(outputs, reductions) if reductions else pointwise_program(outputs)
 
 
-def _outputs(spec: ProblemSpec, graph: tuple[GraphNode, ...]) -> dict[str, Term]:
-    """Terms by output tensor."""
-    terms: dict[str, aten.Lowered] = {}
+def outputs_of(
+    spec: ProblemSpec, graph: tuple[GraphNode, ...], known: Mapping[str, Term] | None = None
+) -> dict[str, Term]:
+    """Terms by output tensor; see :func:`terms_of`."""
+    returned = terms_of(spec, graph, known)
+    names = [tensor.name for tensor in spec.outputs]
+    if len(returned) != len(names):
+        raise Refused("it returns something that is not a tensor")
+    return dict(zip(names, returned, strict=True))
+
+
+def terms_of(spec: ProblemSpec, graph: tuple[GraphNode, ...], known: Mapping[str, Term] | None = None) -> list[Term]:
+    """The terms that ``graph`` returns. ``known``: nodes that have a term already; what only they need is not looked
+    at. Raises ``Refused``."""
+    terms: dict[str, aten.Lowered] = dict(known or {})
+    wanted = needed_nodes(graph, terms)
     shapes = {tensor.name: tensor.shape for tensor in spec.tensors}
     scalars = {scalar.name: scalar.value for scalar in spec.scalars}
     for node in graph:
+        if node.name in terms or node.name not in wanted:
+            continue
         if node.op == "placeholder":
             if node.target in scalars:
                 terms[node.name] = t.number(float(scalars[node.target]))
@@ -66,11 +82,29 @@ def _outputs(spec: ProblemSpec, graph: tuple[GraphNode, ...]) -> dict[str, Term]
             terms[node.name] = picked
         else:
             returned = [_argument(arg, terms, "output") for arg in _flat(node.args)]
-            names = [tensor.name for tensor in spec.outputs]
-            if len(returned) != len(names) or not all(isinstance(term, Term) for term in returned):
+            if not all(isinstance(term, Term) for term in returned):
                 raise Refused("it returns something that is not a tensor")
-            return dict(zip(names, returned, strict=True))
+            return returned
     raise Refused("its graph has no output")
+
+
+def needed_nodes(graph: tuple[GraphNode, ...], stop: Container[str] = ()) -> set[str]:
+    """Names of the nodes that the output depends on; what lies behind a node in ``stop`` is not followed."""
+    found: set[str] = set()
+    for node in reversed(graph):
+        if node.op == "output" or node.name in found:
+            found.add(node.name)
+            if node.name not in stop:
+                found.update(_references([*node.args, *node.kwargs.values()]))
+    return found
+
+
+def _references(args: Iterable[Any]) -> Iterator[str]:
+    for arg in args:
+        if isinstance(arg, dict) and "ref" in arg:
+            yield arg["ref"]
+        elif isinstance(arg, (list, tuple)):
+            yield from _references(arg)
 
 
 def _flat(args: tuple[Any, ...]) -> list[Any]:
@@ -88,7 +122,8 @@ def _argument(arg: Any, terms: dict[str, aten.Lowered], target: str) -> Any:
     return _NUMBERS.get(arg, arg) if isinstance(arg, str) else arg
 
 
-def _reachable(roots: Any) -> list[Term]:
+def reachable(roots: Iterable[Term]) -> list[Term]:
+    """``roots`` and all terms behind them, each once."""
     seen: dict[int, Term] = {}
     waiting = list(roots)
     while waiting:
@@ -99,7 +134,8 @@ def _reachable(roots: Any) -> list[Term]:
     return list(seen.values())
 
 
-def _pointwise_program(outputs: dict[str, Term]) -> PointwiseProgram:
+def pointwise_program(outputs: dict[str, Term]) -> PointwiseProgram:
+    """The program of terms without reductions. Raises ``Refused``."""
     sizes = {term.numel for term in outputs.values()}
     if len(sizes) != 1:
         raise Refused("its outputs differ in size")

@@ -350,6 +350,7 @@ VIEWS = frozenset(
 COPIES = frozenset(
     f"aten.{name}.default" for name in ("clone", "contiguous", "detach", "alias", "lift_fresh_copy", "_to_copy")
 )
+PERMUTATIONS = frozenset({"aten.t.default", "aten.transpose.int", "aten.permute.default"})
 EXPANDS = frozenset({"aten.expand.default", "aten.expand_as.default"})
 FILLS: Mapping[str, float | None] = {
     "aten.ones_like.default": 1.0,
@@ -363,10 +364,28 @@ FILLS: Mapping[str, float | None] = {
 """Constant tensors; None: the value is an argument."""
 
 
+def _permuted(target: str, shape: Shape, args: list[Any]) -> Term:
+    """A view, where only dimensions of size 1 change their places. Raises ``Refused`` for others."""
+    term: Term = args[0]
+    order = list(range(len(term.shape)))
+    if target == "aten.permute.default":
+        order = [dim % len(order) for dim in args[1]]
+    elif target == "aten.transpose.int":
+        order[args[1]], order[args[2]] = order[args[2]], order[args[1]]
+    else:
+        order.reverse()
+    moved = [dim for dim in order if term.shape[dim] != 1]
+    if moved != sorted(moved):
+        raise Refused(f"it permutes the dimensions of {list(term.shape)} in memory")
+    return t.view(term, shape)
+
+
 def lower(target: str, shape: Shape | None, args: list[Any], kwargs: dict[str, Any]) -> Lowered:
     """The terms of one call. ``shape``: that of its result. Raises ``Refused`` for an unknown operator."""
     if target in VIEWS and shape is not None:
         return t.view(args[0], shape)
+    if target in PERMUTATIONS and shape is not None:
+        return _permuted(target, shape, args)
     if target in COPIES:
         _refuse_dtype(kwargs.get("dtype"))
         first: Term = args[0]

@@ -103,7 +103,11 @@ class FusedPair(Struct, frozen=True):
     correction: int = -1
 
 
-class PointwiseProgram(Struct, frozen=True, dict=True):
+class Program(Struct, frozen=True):
+    """What a family recognised: the class of programs that its templates take."""
+
+
+class PointwiseProgram(Program, frozen=True, dict=True):
     """An elementwise program over ``numel`` elements."""
 
     numel: int
@@ -116,7 +120,7 @@ class PointwiseProgram(Struct, frozen=True, dict=True):
         return needed(self.values, (store.value for store in self.stores))
 
 
-class RowProgram(Struct, frozen=True, dict=True):
+class RowProgram(Program, frozen=True, dict=True):
     """A program over ``rows`` x ``cols`` whose reductions run over each row. ``stores`` follow the reductions."""
 
     rows: int
@@ -192,9 +196,6 @@ class RowProgram(Struct, frozen=True, dict=True):
             if self.passes[at] == (pair.first,) and not rest:
                 return pair
         return None
-
-
-Program = PointwiseProgram | RowProgram
 
 
 def needed(values: tuple[Value, ...], roots: Iterable[int]) -> tuple[int, ...]:

@@ -134,6 +134,8 @@ def _known(task: Task) -> tuple[Template, Program]:
             template = next((one for one in family.templates if one.language == task.form), None)
             if template is None:
                 raise Refused(f"its family, {family.name}, has no template for .{task.form}")
+            if (lack := template.refusal(program)) is not None:
+                raise Refused(lack)
             return template, program
     raise reason or Refused("no family recognises it")
 

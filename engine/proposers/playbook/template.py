@@ -75,6 +75,10 @@ class Template(ABC):
     family: Literal["pointwise", "rows"] | str
     language: Literal["cpp", "cu"]
 
+    def refusal(self, program: Program) -> str | None:
+        """Why this template has nothing for a program of its family, in words that follow "because", or None."""
+        return None
+
     @abstractmethod
     def first(self, program: Program, spec: ProblemSpec, device: DeviceFact) -> list[First]:
         """Plain starting points, the most straightforward first. At least one."""

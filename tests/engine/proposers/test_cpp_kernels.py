@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import tempfile
 from pathlib import Path
 
@@ -11,14 +10,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from engine.events import DeviceFact
-from engine.proposers.playbook.families import FAMILIES
-from engine.proposers.playbook.ir import Program
 from engine.proposers.playbook.moves import all_moves, apply
-from engine.proposers.playbook.template import Recipe, Template
-from tests.engine.proposers.cpp_harness import Problem, build, check, expected, make_problem, run
+from tests.engine.proposers.cpp_harness import build, check, expected, make_problem, run
+from tests.engine.proposers.wandering import CPU, known, wander
 
-CPU = DeviceFact(id="cpu", kind="cpu", name="cpu", arch="native", memory_bytes=1 << 33, cores=2)
 LAYER_NORM = "self.n = nn.LayerNorm(x_shape)"
 
 ROWS = {
@@ -47,26 +42,6 @@ CHAINS = {
 }
 
 
-def known(problem: Problem) -> tuple[Template, Program]:
-    for family in FAMILIES:
-        program = family.recognise(problem.spec)
-        if program is not None:
-            return next(one for one in family.templates if one.language == "cpp"), program
-    raise AssertionError("no family")
-
-
-def wander(template: Template, program: Program, problem: Problem, seed: int) -> Recipe:
-    """A recipe that a search could reach: some moves from a first kernel, then some settings of all knobs."""
-    rng = random.Random(seed)
-    recipe = rng.choice(template.first(program, problem.spec, CPU)).recipe
-    for _ in range(rng.randrange(8)):
-        moves = template.moves(program, recipe, CPU)
-        if moves:
-            recipe = apply(recipe, rng.choice(moves))
-    knobs = template.knobs(program, recipe, CPU)
-    return recipe.with_({knob: rng.choice(values) for knob, values in knobs.items() if knob in recipe.opened})
-
-
 shapes = st.one_of(
     st.tuples(st.integers(1, 400)),
     st.tuples(st.integers(1, 40), st.integers(1, 300)),
@@ -85,8 +60,8 @@ def test_whatever_a_search_reaches_is_right(forward: str) -> None:
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
             problem = make_problem(folder, forward, {"x": shape})
-            template, program = known(problem)
-            recipe = wander(template, program, problem, seed)
+            template, program = known(problem.spec)
+            recipe = wander(template, program, problem.spec, seed)
             check(problem, folder, template.emit(program, recipe, problem.spec), optimise="-O1")
 
     search()
@@ -103,7 +78,7 @@ def test_every_move_and_every_setting_of_every_knob(
     tmp_path: Path, case: tuple[str, dict[str, tuple[int, ...]], str]
 ) -> None:
     problem = make_problem(tmp_path, *case)
-    template, program = known(problem)
+    template, program = known(problem.spec)
     firsts = [first.recipe for first in template.first(program, problem.spec, CPU)]
     sources = {template.emit(program, recipe, problem.spec) for recipe in firsts}
     recipe, wanted = firsts[-1], {move.name for move in all_moves(template, program, firsts, CPU)}
@@ -132,9 +107,9 @@ def test_channels_and_rows_of_other_shapes_are_broadcast(tmp_path: Path) -> None
     ]
     for place, (forward, shape, init) in enumerate(cases):
         problem = make_problem(tmp_path, forward, shape, init)
-        template, program = known(problem)
+        template, program = known(problem.spec)
         for seed in (2 * place, 2 * place + 1):
-            recipe = wander(template, program, problem, seed)
+            recipe = wander(template, program, problem.spec, seed)
             check(problem, tmp_path, template.emit(program, recipe, problem.spec))
 
 
@@ -144,7 +119,7 @@ def test_layernorm_far_from_zero_keeps_its_digits(tmp_path: Path, lanes: int, fu
     problem = make_problem(tmp_path, "return F.layer_norm(x, x.shape[-1:])", {"x": (3, 20000)})
     for x in problem.inputs:
         x.mul_(0.1).add_(1000.0)
-    template, program = known(problem)
+    template, program = known(problem.spec)
     recipe = template.first(program, problem.spec, CPU)[-1].recipe
     math = "libm" if lanes == 1 else "polynomial"
     recipe = recipe.with_({"lanes": lanes, "math": math, "fused": fused, "block": 512})
@@ -157,7 +132,7 @@ def test_extreme_inputs_give_what_pytorch_gives(tmp_path: Path, value: float) ->
         problem = make_problem(tmp_path, forward, {"x": (4, 70)})
         problem.inputs[0][1, 3] = value
         problem.inputs[0][2, 69] = value
-        template, program = known(problem)
+        template, program = known(problem.spec)
         recipe = template.first(program, problem.spec, CPU)[-1].recipe.with_({"lanes": 16, "math": "polynomial"})
         (found,) = run(problem, build(tmp_path, problem.spec, template.emit(program, recipe, problem.spec)))
         (wanted,) = expected(problem)

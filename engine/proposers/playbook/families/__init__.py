@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from engine.proposers.playbook.families.base import Family
+from engine.proposers.playbook.families.matmul import Matmul
 from engine.proposers.playbook.families.pointwise import Pointwise
 from engine.proposers.playbook.families.rows import Rows
 
-FAMILIES: tuple[Family, ...] = (Pointwise(), Rows())
+# Those with an operator of their own come first: their reason for a refusal says the most.
+FAMILIES: tuple[Family, ...] = (Matmul(), Pointwise(), Rows())
 
 __all__ = ["FAMILIES", "Family"]

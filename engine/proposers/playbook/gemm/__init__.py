@@ -1,0 +1,1 @@
+"""Tiles of a product of matrices, shared by the families whose heavy loop is one: matmul and conv."""

@@ -1,0 +1,111 @@
+"""The epilogue of a tiled product in C++: ``finish`` makes outputs of one result, or of a vector of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Literal
+
+from engine.proposers.playbook import cpp_math
+from engine.proposers.playbook.cpp_access import GATHER
+from engine.proposers.playbook.cpp_expr import Namer, render
+from engine.proposers.playbook.cpp_text import SPREAD, STORE, indent
+from engine.proposers.playbook.epilogue import ACC, is_acc, tensors_of
+from engine.proposers.playbook.ir import Access, PointwiseProgram, needed
+
+Math = Literal["libm", "polynomial"]
+
+
+def ops_of(*chains: PointwiseProgram) -> set[str]:
+    """Operations of all chains."""
+    return {chain.values[k].op for chain in chains for k in chain.order}
+
+
+def preamble(chains: Sequence[PointwiseProgram], lanes: int, math: Math) -> list[str]:
+    """Types and helpers that ``finish`` and vector code need. ``lanes`` 1: scalar code."""
+    ops = ops_of(*chains)
+    if lanes == 1:
+        return [cpp_math.scalar_helpers(ops)]
+    body = "\n".join(line for chain in chains for line in finish(chain, 1, lanes))
+    pieces = [f"constexpr int kLanes = {lanes};", cpp_math.PREAMBLE, STORE]
+    pieces += [text for call, text in (("spread(", SPREAD), ("gather(", GATHER)) if call in body]
+    return [*pieces, cpp_math.vector_helpers(ops, polynomials=math == "polynomial", degree=6)]
+
+
+def tensors_struct(names: Iterable[str], outputs: Iterable[str]) -> list[str]:
+    """``Tensors``: every pointer that the kernel uses, under its own name."""
+    written = set(outputs)
+    fields = [f"  {'' if name in written else 'const '}float* {name};" for name in names]
+    return ["struct Tensors {", *fields, "};"]
+
+
+def finish(chain: PointwiseProgram, cols: int, lanes: int, name: str = "finish", to: str = "") -> list[str]:
+    """``finish(width, t, i, n, acc)``: what becomes of result ``i``, in column ``n`` of rows of ``cols`` columns.
+
+    With ``lanes`` above 1 also of a vector of them that stays in its row. A store to ``ACC`` goes to the pointer
+    parameter ``to``.
+    """
+    wide = lanes > 1
+    leaves: dict[int, str] = {}
+    for k in chain.order:
+        value = chain.values[k]
+        if is_acc(value):
+            leaves[k] = "acc"
+        elif value.op == "load":
+            leaves[k] = _load(value.tensor, value.access, chain.numel, cols, lanes)
+    lines, texts = render(
+        chain.values, [s.value for s in chain.stores], leaves, Namer(("i", "n", "t", "acc", "width", to)), wide=wide
+    )
+    for store in chain.stores:
+        text = texts[store.value]
+        target = to if store.tensor == ACC else f"t.{store.tensor} + i"
+        if wide:
+            text = text if _varies(chain, store.value) else f"spread(width, {text})"
+            lines.append(f"store({target}, {text});")
+        else:
+            lines.append(f"*{target} = {text};" if store.tensor == ACC else f"t.{store.tensor}[i] = {text};")
+    kind = "Width width, const Tensors& t, long long i, long long n, Value acc" if wide else (
+        "const Tensors& t, long long i, long long n, float acc"
+    )  # fmt: skip
+    unused = [word for word in ("width", "t", "i", "n", "acc") if not _mentions(lines, word)]
+    for word in unused:
+        kind = kind.replace(f" {word},", f" /*{word}*/,") if word != "acc" else kind.replace(" acc", " /*acc*/")
+    kind += f", float* {to}" if to else ""
+    head = ["template <class Width, class Value>"] if wide else []
+    note = "// What becomes of result i, in column n; or of kLanes of them." if wide else "// What becomes of result i."
+    return [note, *head, f"inline void {name}({kind}) {{", *indent(lines), "}"]
+
+
+def _mentions(lines: Iterable[str], word: str) -> bool:
+    import re
+
+    return any(re.search(rf"\b{word}\b", line) for line in lines)
+
+
+def _varies(chain: PointwiseProgram, value: int) -> bool:
+    loads = (chain.values[k] for k in needed(chain.values, (value,)) if chain.values[k].op == "load")
+    return any(is_acc(load) or load.access.count > 1 for load in loads)
+
+
+def _load(tensor: str, access: Access, numel: int, cols: int, lanes: int) -> str:
+    """The expression of a load for result ``i`` in column ``n``."""
+    inner, count = access.inner, access.count
+    if count == 1:
+        return f"t.{tensor}[0]"
+    if inner % cols == 0 and cols > 1:
+        return f"t.{tensor}[{_index('i', inner, count, numel)}]"
+    if inner == 1 and count % cols == 0 and cols > 1:
+        where = "n" if count == cols else _index("i", 1, count, numel)
+        return f"load(width, t.{tensor} + {where})" if lanes > 1 else f"t.{tensor}[{where}]"
+    if lanes > 1:
+        return f"gather(width, t.{tensor}, i, {inner}, {count})"
+    return f"t.{tensor}[{_index('i', inner, count, numel)}]"
+
+
+def _index(i: str, inner: int, count: int, numel: int) -> str:
+    outer = i if inner == 1 else f"{i} / {inner}"
+    return outer if inner * count >= numel else f"{outer} % {count}"
+
+
+def pointers(chains: Sequence[PointwiseProgram], *more: str) -> list[str]:
+    """Names of the tensors that ``Tensors`` holds."""
+    return list(dict.fromkeys((*more, *(name for chain in chains for name in tensors_of(chain)))))
