@@ -66,6 +66,7 @@ heat = {heat}
 device = "cpu"
 max_pairs = 10
 torch_compile = false
+other_sizes = false
 """
 
 STAGES = ("starting", "opening", "building", "waiting", "checking", "timing", "heat", "choosing")

@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from engine.models.protocol import CallSite, FailureKind, Finish, Usage
 from engine.problem.spec import Form, ProblemSpec
-from engine.verdict import Baseline, Standing, Verdict
+from engine.verdict import AtSizes, Baseline, Standing, Verdict
 
 StopReason = Literal["finished", "stopped", "budget", "signal", "error"]
 Stage = Literal["queued", "building", "waiting", "checking", "timing"]
@@ -227,6 +227,15 @@ class ProblemFinished(Event, tag="problem_finished"):
 
 
 class NodePruned(Event, tag="node_pruned"):
+class SizesChecked(Event, tag="sizes_checked"):
+    """The winner of a problem judged at other sizes. ``note``: why it was not, where ``results`` is empty."""
+
+    problem: str
+    variant: str
+    results: tuple[AtSizes, ...] = ()
+    note: str = ""
+
+
     """``node``: a problem, an idea or a variant; the branch below it goes with it."""
 
     node: str
@@ -310,6 +319,7 @@ AnyEvent = (
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(AnyEvent)
 
+    | SizesChecked
 
 class Recorded(Struct, frozen=True):
     """An event as it stands in the session file. ``time``: Unix seconds."""

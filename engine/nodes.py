@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from engine.events import Carried, Stage, StopReason
+from engine.events import Carried, SizesChecked, Stage, StopReason
 from engine.problem.spec import Form, ProblemSpec
 from engine.verdict import Baseline, Standing, Verdict
 
@@ -32,6 +32,7 @@ class VariantState:
     judged: int = 0
     carried: str | None = None
     dropped: str | None = None
+    at_sizes: SizesChecked | None = None
 
     @property
     def correct(self) -> bool:

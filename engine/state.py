@@ -319,6 +319,11 @@ def _round_finished(state: SessionState, event: ev.RoundFinished, time: float) -
         if (variant := state.variants.get(one.variant)) is not None:
             variant.carried, variant.dropped = None, one.why
 
+def _sizes_checked(state: SessionState, event: ev.SizesChecked, time: float) -> None:
+    if (variant := state.variants.get(event.variant)) is not None:
+        variant.at_sizes = event
+
+
 
 def _problem_finished(state: SessionState, event: ev.ProblemFinished, time: float) -> None:
     if (problem := state.problems.get(event.problem)) is not None:
@@ -463,4 +468,5 @@ _HANDLERS: dict[type, Callable[[SessionState, Any, float], None]] = {
     ev.BudgetChanged: _budget_changed,
     ev.CommandHandled: _command_handled,
     ev.LogLine: _log_line,
+    ev.SizesChecked: _sizes_checked,
 }

@@ -5,6 +5,7 @@ Times are milliseconds, memory is bytes, ``speedup`` is reference time / kernel 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 from msgspec import Struct
@@ -112,3 +113,46 @@ class Standing(Struct, frozen=True, omit_defaults=True):
     ratio_low: float
     ratio_high: float
     tied: bool
+
+
+class AtSizes(Struct, frozen=True, omit_defaults=True):
+    """What came of a kernel at other sizes than those it was searched at. Times and factors only where it is correct.
+
+    ``label``: what is meant by the sizes ("smaller", "odd", "larger"), or "". ``shapes``: of the inputs, in words.
+    """
+
+    label: str
+    sizes: dict[str, int]
+    shapes: str
+    status: Status
+    reason: str = ""
+    kernel_ms: float | None = None
+    eager_ms: float | None = None
+    speedup: float | None = None
+    speedup_low: float | None = None
+    speedup_high: float | None = None
+
+
+def sizes_in_words(results: Sequence[AtSizes]) -> str:
+    """One sentence: is the kernel right at other sizes, and does its win survive. "" where nothing was tried."""
+    judged = [one for one in results if one.status not in ("error", "cancelled")]
+    right = [one for one in judged if one.status == "correct" and one.speedup is not None]
+    failed = [f"{one.status.replace('_', ' ')} at {one.shapes}" for one in judged if one not in right]
+    untried = [f"not judged at {one.shapes}" for one in results if one not in judged]
+    if not judged:
+        return "; ".join(untried)
+    factors = [one.speedup for one in right if one.speedup is not None]
+    slower = [f"{one.speedup:.2f}x at {one.shapes}" for one in right if one.speedup is not None and one.speedup <= 1.0]
+    if not right:
+        words = ["right only at the searched sizes"]
+    else:
+        where = (
+            f"all {len(judged)} other sizes"
+            if len(right) == len(judged)
+            else f"{len(right)} of {len(judged)} other sizes"
+        )
+        span = f"{min(factors):.2f}x" + (f" to {max(factors):.2f}x" if len(factors) > 1 else "")
+        words = [f"right at {where}, {span} eager"]
+        if slower:
+            words.append("the win does not survive: " + ", ".join(slower))
+    return "; ".join([*words, *failed, *untried])

@@ -39,6 +39,7 @@ variants = 1
 [evaluation]
 device = "cpu"
 torch_compile = false
+other_sizes = false
 """
 
 NO_TORCH = """\

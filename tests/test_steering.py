@@ -42,6 +42,7 @@ device = "cpu"
 trials = 3
 max_pairs = 8
 torch_compile = false
+other_sizes = false
 """
 
 KERNEL = """\

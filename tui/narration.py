@@ -6,6 +6,7 @@ from engine import events as ev
 from engine.events import AnyEvent
 from engine.proposers.protocol import CATEGORY_NAMES
 from engine.state import SessionState
+from engine.verdict import sizes_in_words
 from tui.format import milliseconds, speedup
 from tui.sanitize import one_line
 
@@ -33,6 +34,9 @@ def line_of(event: AnyEvent, state: SessionState, best: dict[str, str | None]) -
             return _verdict(event, state, best)
         case ev.HeatFinished() if event.standings:
             return f"{event.problem}: heat of {len(event.standings)}, won by {event.standings[0].variant}"
+        case ev.SizesChecked():
+            words = one_line(event.note or sizes_in_words(event.results))
+            return f"{event.problem}: {event.variant} at other sizes: {words}"
         case ev.RoundFinished():
             carried = ", ".join(one.variant for one in event.survivors) or "none"
             return f"{event.problem}: round {event.round} done, carried: {carried}"

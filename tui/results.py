@@ -6,14 +6,16 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from engine.state import ProblemState, SessionState
+from engine.state import ProblemState, SessionState, VariantState
+from engine.verdict import sizes_in_words
 
 
 class ResultRow(Struct, frozen=True, kw_only=True):
     """Times in milliseconds. ``factor``: over eager, with its 95 % interval. ``over_compile``: over torch.compile.
 
     ``floor_share``: floor time / best time. ``compile_note``: why there is no torch.compile time, "" if there is one.
-    ``remark``: why the problem was not searched, or why its search ended.
+    ``sizes``: whether the best kernel is right, and a win, at other sizes. ``remark``: why the problem was not
+    searched, or why its search ended.
     """
 
     problem: str
@@ -32,6 +34,7 @@ class ResultRow(Struct, frozen=True, kw_only=True):
     over_compile: float | None = None
     floor_share: float | None = None
     file: str | None = None
+    sizes: str = ""
     remark: str = ""
 
 
@@ -60,6 +63,12 @@ def first_correct_ms(state: SessionState, problem: str) -> float | None:
     return first.kernel_ms if first is not None else None
 
 
+def at_other_sizes(variant: VariantState) -> str:
+    """What came of the kernel at other sizes than the searched ones, in words; "" where that was not tried."""
+    checked = variant.at_sizes
+    return "" if checked is None else checked.note or sizes_in_words(checked.results)
+
+
 def _row(state: SessionState, problem: ProblemState, directory: Path) -> ResultRow:
     judged = [one for one in state.variants_of(problem.id) if one.verdict is not None]
     best = state.variants[problem.best] if problem.best is not None else None
@@ -84,5 +93,6 @@ def _row(state: SessionState, problem: ProblemState, directory: Path) -> ResultR
         over_compile=compile_ms / best_ms if compile_ms is not None and best_ms else None,
         floor_share=verdict.floor_share if verdict is not None else None,
         file=str(directory / "best" / f"{problem.id}.{best.form}") if best is not None else None,
+        sizes=at_other_sizes(best) if best is not None else "",
         remark=problem.finished or "",
     )

@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple
 from engine import events as ev
 from engine.events import Recorded
 from engine.state import SessionState
+from engine.verdict import sizes_in_words
 from tui import format as fmt
 
 LINES = 2000
@@ -105,6 +106,12 @@ def _handled(state: SessionState, event: ev.CommandHandled) -> tuple[Level, str]
     return ("info", f"by hand: {event.message}") if event.ok else ("warning", f"refused: {event.message}")
 
 
+def _sizes_checked(state: SessionState, event: ev.SizesChecked) -> tuple[Level, str]:
+    survives = bool(event.results) and all((one.speedup or 0.0) > 1.0 for one in event.results)
+    words = event.note or sizes_in_words(event.results)
+    return "good" if survives else "warning", f"{event.problem}: {event.variant} at other sizes: {words}"
+
+
 _TELLERS: dict[type, Callable[[SessionState, Any], tuple[Level, str]]] = {
     ev.LogLine: _log_line,
     ev.EngineStarted: _engine_started,
@@ -113,5 +120,6 @@ _TELLERS: dict[type, Callable[[SessionState, Any], tuple[Level, str]]] = {
     ev.BaselineMeasured: _baseline,
     ev.RoundFinished: _round_finished,
     ev.ProblemFinished: _problem_finished,
+    ev.SizesChecked: _sizes_checked,
     ev.CommandHandled: _handled,
 }

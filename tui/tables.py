@@ -14,9 +14,10 @@ from rich.text import Text
 
 from engine.doctor.finding import Finding
 from engine.problem.catalog import ProblemRow
+from engine.problem.sizes import written
 from engine.session import SessionSummary
 from engine.state import SessionState
-from engine.verdict import BuildReport, Standing, Verdict
+from engine.verdict import AtSizes, BuildReport, Standing, Verdict, sizes_in_words
 from tui.format import age, milliseconds, speedup
 from tui.results import Results
 from tui.sanitize import clean_lines, one_line
@@ -44,6 +45,8 @@ def print_results(results: Results) -> None:
         if row.file is not None:
             out.print(Text(f"best {row.problem}: {row.best} in {row.file}"), soft_wrap=True)
     for row in results.problems:
+        if row.sizes:
+            out.print(Text(f"{row.problem}: {row.best} at other sizes: {one_line(row.sizes)}"), soft_wrap=True)
         if row.remark:
             out.print(Text(f"{row.problem}: {one_line(row.remark)}"), soft_wrap=True)
         if row.compile_ms is None and row.compile_note and row.eager_ms is not None:
@@ -96,6 +99,26 @@ def print_verdict(name: str, verdict: Verdict) -> None:
     if verdict.output_tail:
         out.print("the kernel printed:")
         _print_lines(out, verdict.output_tail)
+
+
+def print_at_sizes(results: Sequence[AtSizes]) -> None:
+    """A row for each of the other sizes, and what they come to."""
+    table = columns("sizes", "inputs", "verdict", "ms", "eager ms", "x eager", "95 %", "reason",
+                    right=("ms", "eager ms", "x eager", "95 %"))  # fmt: skip
+    for one in results:
+        table.add_row(
+            Text(f"{one.label}: {written(one.sizes)}" if one.label else written(one.sizes)),
+            Text(one.shapes),
+            one.status.replace("_", " "),
+            milliseconds(one.kernel_ms),
+            milliseconds(one.eager_ms),
+            speedup(one.speedup),
+            interval(one.speedup_low, one.speedup_high),
+            Text(one_line(one.reason)),
+        )
+    out = console()
+    out.print(table)
+    out.print(Text(f"at other sizes: {sizes_in_words(results)}"), soft_wrap=True)
 
 
 def print_comparison(verdicts: Mapping[str, Verdict], standings: Sequence[Standing]) -> None:

@@ -150,7 +150,17 @@ async def inspect_files(
     paths = [file.path if isinstance(file, ProblemFile) else file for file in files]
     ids = [file.id if isinstance(file, ProblemFile) else own.id
            for file, own in zip(files, assign_ids(paths), strict=True)]  # fmt: skip
-    jobs = [Job(problem_id, str(path)) for problem_id, path in zip(ids, paths, strict=True)]
+    return await _inspect([Job(problem_id, str(path)) for problem_id, path in zip(ids, paths, strict=True)], limit_s)
+
+
+async def inspect_sources(
+    problem_id: str, path: str, sources: Sequence[str], *, limit_s: int = 60
+) -> list[ProblemSpec | ProblemFailure]:
+    """The same for texts that stand for the file at ``path``: a session's frozen copy, or one with other sizes."""
+    return await _inspect([Job(problem_id, path, source) for source in sources], limit_s)
+
+
+async def _inspect(jobs: Sequence[Job], limit_s: int) -> list[ProblemSpec | ProblemFailure]:
     if util.find_spec("torch") is None:
         return [_failure(job, "PyTorch is not installed", "install it: pip install torch") for job in jobs]
     results: list[ProblemSpec | ProblemFailure] = []

@@ -35,12 +35,13 @@ _PR_SET_PDEATHSIG = 1
 
 
 class Job(Struct, frozen=True):
-    """A file to inspect and the id that its problem gets."""
+    """A file to inspect and the id that its problem gets. ``source``: its text, where it is not what the file holds."""
 
     id: str
     path: str
 
 
+    source: str | None = None
 class Inspected(Struct, frozen=True, omit_defaults=True):
     """One line of output: exactly one of ``spec`` and ``failure`` is set. ``index``: position in the request."""
 
@@ -53,8 +54,8 @@ class InspectionTimeout(BaseException):
     """A file took longer than its limit. Not an ``Exception``, so that a person's ``except`` cannot swallow it."""
 
 
-def inspect_file(path: str | Path, problem_id: str) -> ProblemSpec:
-    """The specification of the problem in ``path``.
+def inspect_file(path: str | Path, problem_id: str, source: str | None = None) -> ProblemSpec:
+    """The specification of the problem in ``path``, or of ``source`` as if it stood there.
 
     Model and inputs are built from fake tensors, so a problem of any size costs no memory. What has no C form gets
     ``c_refusal``; what the file itself raises is raised.
@@ -64,7 +65,7 @@ def inspect_file(path: str | Path, problem_id: str) -> ProblemSpec:
     from engine.problem import trace as tracing
 
     path = Path(path)
-    source = path.read_text(encoding="utf-8")
+    source = path.read_text(encoding="utf-8") if source is None else source
     module = ProblemModule(source, str(path))
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     built = tracing.build_fake(module, mode)
@@ -229,7 +230,7 @@ def _time_limit(seconds: int) -> Iterator[None]:
 def _inspect_job(index: int, job: Job, limit_s: int) -> Inspected:
     try:
         with _time_limit(limit_s):
-            return Inspected(index, spec=inspect_file(job.path, job.id))
+            return Inspected(index, spec=inspect_file(job.path, job.id, job.source))
     except KeyboardInterrupt:
         raise
     except InspectionTimeout as error:

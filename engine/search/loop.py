@@ -21,6 +21,7 @@ from engine.events import (
     LogLine,
     ProblemFinished,
     SearchResumed,
+    SizesChecked,
     Stage,
     StopReason,
     VariantStage,
@@ -30,6 +31,7 @@ from engine.events import (
 from engine.exit_codes import ExitCode
 from engine.proposers.registry import make_proposers
 from engine.search.context import Context
+from engine.search.final_check import FinalCheck
 from engine.search.ids import Ids
 from engine.search.journal import Journal
 from engine.search.opening import Opening
@@ -51,7 +53,7 @@ COMPILE_GUESS_S = 20.0
 LAST_VERDICTS_S = 15.0
 """How long evaluations in flight may go on when the minutes are over."""
 OVERRUN = 0.1
-"""Baselines that are still owed may start until the minutes are exceeded by this share (at least 10 s)."""
+"""What is still owed may start until the minutes are exceeded by this share (at least 10 s)."""
 
 
 class NoTools(Exception):
@@ -110,7 +112,8 @@ class Search:
         self._rounds: dict[str, asyncio.Task[None]] = {}
         self._restless: set[str] = set()
         self._others: set[asyncio.Task[None]] = set()
-        self._compiling: asyncio.Task[None] | None = None
+        self._final_check = FinalCheck(context)
+        self._owed_work: asyncio.Task[None] | None = None
         self._compile_s: list[float] = []
         self._drained = False
         self._best_written: dict[str, str | None] = {}
@@ -153,12 +156,12 @@ class Search:
         if not self._queue.idle or self._rounds or not self._opening.done:
             if any(problem.heating for problem in self._problems.values()):
                 self._queue.touch()
-            self._compile_one(only_if_idle=True)
+            self._do_owed(only_if_idle=True)
             return None
         if self.context.last_rounds:
             return "stopped"
-        self._compile_one(only_if_idle=False)
-        return None if self._compiling is not None or self._state.paused else "finished"
+        self._do_owed(only_if_idle=False)
+        return None if self._owed_work is not None or self._state.paused else "finished"
 
     # Commands
 
@@ -259,7 +262,7 @@ class Search:
             variant = self._state.variants[event.variant]
             if variant.problem in self._problems:
                 self._queue.put(variant.id, Priority.HAND)
-        if isinstance(event, (VariantStage, LogLine, CommandHandled, BaselineMeasured, ProblemFinished)):
+        if isinstance(event, (VariantStage, LogLine, CommandHandled, BaselineMeasured, ProblemFinished, SizesChecked)):
             return
         if isinstance(event, VariantWritten) and event.problem in self._problems:
             self._queue.put(event.variant, self._priority(event.variant), event.round)
@@ -292,9 +295,9 @@ class Search:
                 else:
                     self.context.paths.best(problem.id, f".{problem.form}").unlink(missing_ok=True)
 
-    # Budget and the baseline that can wait
+    # Budget, and what can wait: baselines of torch.compile, winners at other sizes
 
-    def _owed(self) -> list[str]:
+    def _owed_baselines(self) -> list[str]:
         """Problems whose ``torch.compile`` baseline is not measured yet."""
         if not self.context.config.evaluation.torch_compile:
             return []
@@ -306,7 +309,7 @@ class Search:
 
     def _reserve_s(self) -> float:
         guess = max(self._compile_s, default=COMPILE_GUESS_S)
-        return guess * len(self._owed())
+        return guess * len(self._owed_baselines()) + self._final_check.reserve_s
 
     def _heed_budget(self) -> None:
         left = self.context.left_s(self._reserve_s())
@@ -325,7 +328,7 @@ class Search:
                 self._queue.release()
 
     async def _finish_within_budget(self) -> StopReason | None:
-        """No new work: what runs may finish, then the baselines that are owed, while that is only a little late."""
+        """No new work: what runs may finish, then what is owed, while that is only a little late."""
         if not self._drained:
             self._drained = True
             self._spawn(self._drain())
@@ -334,20 +337,29 @@ class Search:
             return None
         whole_s = (self.context.budget.minutes or 0.0) * 60.0
         if self.context.left_s() > -max(10.0, OVERRUN * whole_s):
-            self._compile_one(only_if_idle=False)
-        return None if self._compiling is not None else "budget"
+            self._do_owed(only_if_idle=False)
+        return None if self._owed_work is not None else "budget"
 
     async def _drain(self) -> None:
         await self._queue.drain(LAST_VERDICTS_S)
         self._changed.set()
 
-    def _compile_one(self, *, only_if_idle: bool) -> None:
-        """Measure one owed baseline, one at a time, if it costs the search nothing (or nothing else is left)."""
-        if self._compiling is not None or self._state.paused or (only_if_idle and self._queue.idle_s < IDLE_S):
+    def _do_owed(self, *, only_if_idle: bool) -> None:
+        """One owed thing at a time: a baseline when it costs the search nothing, a winner when nothing else is left."""
+        if self._owed_work is not None or self._state.paused or (only_if_idle and self._queue.idle_s < IDLE_S):
             return
-        judged = [name for name in self._owed() if not only_if_idle or self._has_verdict(name)]
+        judged = [name for name in self._owed_baselines() if not only_if_idle or self._has_verdict(name)]
         if judged:
-            self._compiling = self._spawn(self._compile(judged[0]))
+            self._owed_work = self._spawn(self._compile(judged[0]))
+        elif not only_if_idle and (winners := self._final_check.owed()):
+            self._owed_work = self._spawn(self._check_sizes(winners[0]))
+
+    async def _check_sizes(self, problem: str) -> None:
+        try:
+            await self._final_check.check(problem)
+        finally:
+            self._owed_work = None
+            self._changed.set()
 
     def _has_verdict(self, problem: str) -> bool:
         return any(variant.verdict is not None for variant in self._state.variants_of(problem))
@@ -362,7 +374,7 @@ class Search:
             self._compile_s.append(time.monotonic() - began)
             await self.context.journal.record(BaselineMeasured(problem=problem, baseline=baseline))
         finally:
-            self._compiling = None
+            self._owed_work = None
             self._changed.set()
 
     # Tasks

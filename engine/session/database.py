@@ -46,6 +46,7 @@ MIGRATIONS: tuple[str, ...] = (
     ) STRICT;
     """,
     "",  # calls to models, and what they may cost
+    "",  # winners at other sizes
 )
 """Ordered: entry ``n`` takes a file from ``user_version`` n to n + 1. Entries are never edited, only appended; a new
 kind of event or command is a new version too (an empty script), so that an older program refuses what it cannot read.

@@ -19,12 +19,14 @@ from engine.events import (
     Recorded,
     RoundFinished,
     RoundStarted,
+    SizesChecked,
     VariantWritten,
     VerdictGiven,
 )
 from engine.service import log_tail, start_engine
 from engine.session import SessionPaths, SessionReader, create_session, engine_liveness, send_command
 from engine.state import SessionState, fold
+from tui.results import results_of
 
 PROBLEM = """\
 import torch
@@ -59,14 +61,17 @@ device = "cpu"
 trials = 3
 max_pairs = 8
 torch_compile = false
+other_sizes = {other_sizes}
 """
 
 
-def new_session(directory: Path, *problems: str, rounds: int = 2, minutes: float = 5.0) -> SessionPaths:
+def new_session(
+    directory: Path, *problems: str, rounds: int = 2, minutes: float = 5.0, other_sizes: str = "false"
+) -> SessionPaths:
     for name in problems:
         (directory / f"{name}.py").write_text(PROBLEM.format(formula=FORMULAS[name]))
     files = ", ".join(f'"{directory / name}.py"' for name in problems)
-    text = CONFIG.format(problems=files, rounds=rounds, minutes=minutes)
+    text = CONFIG.format(problems=files, rounds=rounds, minutes=minutes, other_sizes=other_sizes)
     return create_session(directory, "demo", text, "config.toml", 0)
 
 
@@ -92,7 +97,7 @@ def kill(paths: SessionPaths) -> None:
 @pytest.fixture(scope="module")
 def search(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[SessionPaths, list[Recorded], SessionState]]:
     """A search of four problems, of which two can be searched, that ran to its end."""
-    paths = new_session(tmp_path_factory.mktemp("search"), "softmax", "raises", "chain", "sorts")
+    paths = new_session(tmp_path_factory.mktemp("search"), "softmax", "raises", "chain", "sorts", other_sizes="true")
     start_engine(paths)
     wait_for_end(paths)
     events = events_of(paths)
@@ -117,6 +122,25 @@ def test_what_cannot_be_searched_is_refused_with_the_reason_and_the_rest_goes_on
     assert set(state.refused) == {"raises", "sorts"}
     assert "no_such_method" in state.refused["raises"].reason
     assert "playbook" in state.refused["sorts"].reason
+
+
+def test_every_winner_is_judged_at_other_sizes_when_all_rounds_are_done(search: Finished) -> None:
+    paths, events, state = search
+    last_round = max(one.seq for one in events if isinstance(one.event, RoundFinished))
+    checked = [one for one in events if isinstance(one.event, SizesChecked)]
+    assert {one.event.problem for one in checked if isinstance(one.event, SizesChecked)} == {"softmax", "chain"}
+    assert all(one.seq > last_round for one in checked)
+    for row in results_of(state, paths.directory, 0.0).problems:
+        if row.best is not None:
+            found = state.variants[row.best].at_sizes
+            assert found is not None
+            assert [(one.label, one.sizes) for one in found.results] == [
+                ("smaller", {"200": 96, "1000": 496}),
+                ("odd", {"200": 179, "1000": 893}),
+                ("larger", {"200": 280, "1000": 1416}),
+            ]
+            assert all(one.status not in ("error", "cancelled") for one in found.results)
+            assert row.sizes.startswith("right ")
 
 
 def test_every_round_is_closed_only_when_all_of_it_is_judged(search: Finished) -> None:

@@ -40,6 +40,7 @@ minutes = 3
 device = "cpu"
 max_pairs = 10
 torch_compile = false
+other_sizes = false
 """
 
 

@@ -46,6 +46,7 @@ device = "cpu"
 trials = 3
 max_pairs = 8
 torch_compile = false
+other_sizes = false
 """
 
 SCALAR = """\

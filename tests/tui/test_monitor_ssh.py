@@ -33,6 +33,7 @@ variants = 2
 minutes = 3
 [evaluation]
 torch_compile = false
+other_sizes = false
 max_pairs = 20
 [[models]]
 provider = "playbook"

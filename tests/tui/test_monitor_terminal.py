@@ -40,6 +40,7 @@ fixes = 0
 minutes = 6
 [evaluation]
 torch_compile = false
+other_sizes = false
 max_pairs = 30
 [[models]]
 provider = "playbook"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import tempfile
+from collections.abc import Awaitable, Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,8 +18,8 @@ from tui.commands.common import Failure, json_option, print_json
 if TYPE_CHECKING:
     from engine.config import EvaluationConfig
     from engine.problem.spec import Form, ProblemSpec
-    from engine.verdict import BuildReport, Standing, Verdict
-    from engine.workers.protocol import Opened
+    from engine.verdict import AtSizes, BuildReport, Standing, Verdict
+    from engine.workers.protocol import Evaluator, Opened
 
 _PROBLEM = click.option("--problem", required=True, help="A .py file, or builtin:quickstart/softmax.")
 _CONFIG = click.option(
@@ -30,28 +31,47 @@ _DEVICE = click.option("--device", help="auto, cpu, cuda or cuda:1.  [default: a
 @click.command("eval")
 @click.argument("kernel", type=click.Path(path_type=Path))
 @_PROBLEM
+@click.option(
+    "--shapes",
+    multiple=True,
+    metavar="SPEC",
+    help="Also judge it at other sizes: ROWS=1000,COLUMNS=512 (names of the problem file), or auto. May be repeated.",
+)
 @_CONFIG
 @_DEVICE
 @json_option
-def evaluate(kernel: Path, problem: str, config_path: Path | None, device: str | None, as_json: bool) -> None:
+def evaluate(
+    kernel: Path, problem: str, shapes: tuple[str, ...], config_path: Path | None, device: str | None, as_json: bool
+) -> None:
     """Judge KERNEL (.cpp, .cu or .py): is it correct, how fast, and on what evidence.
 
-    Exits with 0 if it is correct, with 8 if not.
+    With --shapes also at other sizes, for which it is built anew; auto: a smaller, an odd and a larger problem.
+
+    Exits with 0 if it is correct, also at every one of the --shapes, with 8 if not.
     """
     source, form = read_kernel(kernel), form_of(kernel)
     config = _evaluation_config(config_path, device)
+    at_sizes: list[AtSizes] = []
 
     async def judge() -> tuple[Opened, list[Verdict], tuple[Standing, ...]]:
-        return await _judge(config, problem, {kernel.name: (form, source)}, heat=False)
+        wanted = _wanted_sizes(shapes)
+
+        async def then(evaluator: Evaluator, spec: ProblemSpec) -> None:
+            if shapes:
+                at_sizes.extend(await _judge_at(evaluator, spec, wanted, "auto" in shapes, form, source))
+
+        return await _judge(config, problem, {kernel.name: (form, source)}, heat=False, then=then)
 
     _, verdicts, _ = asyncio.run(judge())
     if as_json:
-        print_json(verdicts[0])
+        print_json({"verdict": verdicts[0], "at_sizes": at_sizes} if shapes else verdicts[0])
     else:
-        from tui.tables import print_verdict
+        from tui.tables import print_at_sizes, print_verdict
 
         print_verdict(kernel.name, verdicts[0])
-    if not verdicts[0].correct:
+        if at_sizes:
+            print_at_sizes(at_sizes)
+    if not all(verdict.correct for verdict in verdicts) or any(one.status != "correct" for one in at_sizes):
         sys.exit(ExitCode.NOTHING_CORRECT)
 
 
@@ -175,10 +195,43 @@ async def _inspect(problem: str) -> ProblemSpec:
     return answer
 
 
+def _wanted_sizes(shapes: tuple[str, ...]) -> list[dict[str, int]]:
+    """The sizes of every SPEC that names some. Raises Failure."""
+    from engine.problem.sizes import SizeError, parse_sizes
+
+    try:
+        return [parse_sizes(text) for text in shapes if text != "auto"]
+    except SizeError as error:
+        raise Failure(f"--shapes {error}", ExitCode.USAGE) from None
+
+
+async def _judge_at(
+    evaluator: Evaluator, spec: ProblemSpec, wanted: list[dict[str, int]], auto: bool, form: Form, source: str
+) -> list[AtSizes]:
+    """What comes of the kernel at ``wanted`` and, if ``auto``, at derived sizes. Raises Failure."""
+    from engine.evaluation.at_sizes import judge_at_sizes
+    from engine.problem.resize import NoOtherSizes, other_sizes, resize
+    from engine.problem.sizes import SizeError
+
+    try:
+        places = await resize(spec, wanted) + (await other_sizes(spec) if auto else [])
+    except (SizeError, NoOtherSizes) as error:
+        raise Failure(f"--shapes: {error}", ExitCode.USAGE) from None
+    return [short async for short, _ in judge_at_sizes(evaluator, places, form, source)]
+
+
 async def _judge(
-    config: EvaluationConfig, problem_name: str, kernels: dict[str, tuple[Form, str]], *, heat: bool
+    config: EvaluationConfig,
+    problem_name: str,
+    kernels: dict[str, tuple[Form, str]],
+    *,
+    heat: bool,
+    then: Callable[[Evaluator, ProblemSpec], Awaitable[None]] | None = None,
 ) -> tuple[Opened, list[Verdict], tuple[Standing, ...]]:
-    """Judge each kernel in turn and, if all are correct and ``heat`` is wanted, time them side by side."""
+    """Judge each kernel in turn and, if all are correct and ``heat`` is wanted, time them side by side.
+
+    ``then`` is called before the evaluator is closed.
+    """
     from engine.problem.header import derive_header
     from engine.problem.spec import FORM_OF_DEVICE
     from engine.workers.local import LocalEvaluator
@@ -209,6 +262,8 @@ async def _judge(
             standings: tuple[Standing, ...] = ()
             if heat and all(verdict.correct for verdict in verdicts):
                 standings = await evaluator.heat(problem, kernels)
+            if then is not None:
+                await then(evaluator, problem)
             return opened, verdicts, standings
         finally:
             inspection.cancel()

@@ -147,12 +147,13 @@ def _show_variant(reader: SessionReader, state: SessionState, name: str, as_json
                 "dropped": variant.dropped,
                 "lineage": state.ancestors(name),
                 "verdict": variant.verdict,
+                "at_sizes": variant.at_sizes,
                 "source": source,
             }
         )
         return
     from tui.sanitize import clean_lines, one_line
-    from tui.tables import print_verdict
+    from tui.tables import print_at_sizes, print_verdict
 
     idea = state.ideas[variant.idea]
     click.echo(f"{name} of {variant.idea} in {variant.problem}, round {variant.round}, by {variant.proposer}")
@@ -164,6 +165,8 @@ def _show_variant(reader: SessionReader, state: SessionState, name: str, as_json
         click.echo(f"{'carried' if variant.carried else 'dropped'}: {one_line(why)}")
     if variant.verdict is not None:
         print_verdict(name, variant.verdict)
+    if variant.at_sizes is not None:
+        print_at_sizes(variant.at_sizes.results) if variant.at_sizes.results else click.echo(variant.at_sizes.note)
     click.echo()
     for line in clean_lines(source):
         click.echo(line)

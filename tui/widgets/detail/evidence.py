@@ -6,12 +6,12 @@ from rich.style import Style
 from textual.strip import Strip
 
 from engine.state import VariantState
-from engine.verdict import BuildReport, Timing, Verdict
+from engine.verdict import BuildReport, Timing, Verdict, sizes_in_words
 from tui import format as fmt
 from tui.glyphs import GLYPHS, standing_of
 from tui.model import Model, over_compile
 from tui.palette import Palette
-from tui.sanitize import clean_lines
+from tui.sanitize import clean_lines, one_line
 from tui.widgets.detail.text import field, heading, wrapped
 from tui.widgets.lines import line
 
@@ -33,6 +33,7 @@ def evidence_lines(model: Model, variant: VariantState, palette: Palette, width:
     if verdict.reason:
         lines += wrapped(verdict.reason, palette.text, width)
     lines += _speed(model, variant, verdict, palette)
+    lines += _at_sizes(variant, palette, width)
     lines += _checks(verdict, palette, width)
     if verdict.build is not None:
         lines += _build(verdict.build, palette)
@@ -78,6 +79,23 @@ def _speed(model: Model, variant: VariantState, verdict: Verdict, palette: Palet
         shown = "  ".join(f"{name} {value:.2e}" for name, value in errors if value is not None)
         lines.append(field("max error", shown, palette))
     lines += [field("remark", flag, palette, palette.warn) for flag in verdict.flags]
+    return lines
+
+
+def _at_sizes(variant: VariantState, palette: Palette, width: int) -> list[Strip]:
+    """The winner of a search at other sizes: does it stay right, does the win survive."""
+    checked = variant.at_sizes
+    if checked is None:
+        return []
+    lines = heading("at other sizes", palette)
+    lines += wrapped(checked.note or sizes_in_words(checked.results), palette.text, width)
+    for one in checked.results:
+        won = one.speedup is not None and one.speedup > 1.0
+        figures = f"{fmt.speedup(one.speedup)}, {fmt.milliseconds(one.kernel_ms)} ms" if one.speedup is not None else ""
+        words = figures or f"{one.status.replace('_', ' ')}: {one_line(one.reason)}"
+        lines.append(
+            field(one.label or "sizes", f"{one.shapes}  {words}", palette, palette.good if won else palette.warn)
+        )
     return lines
 
 

@@ -106,7 +106,9 @@ class DetailPane(Pane):
             name,
             self.against,
             self.marked,
-            (subject.judged, subject.stage, subject.carried, subject.dropped) if subject is not None else None,
+            (subject.judged, subject.stage, subject.carried, subject.dropped, subject.at_sizes is None)
+            if subject is not None
+            else None,
             (len(idea.variants), idea.waiting) if idea is not None else None,
             (problem.best, len(problem.baselines)) if problem is not None else None,
             subject is not None and (state.is_pruned(subject.id), state.is_pinned(subject.id)),

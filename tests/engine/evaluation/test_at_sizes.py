@@ -1,0 +1,64 @@
+"""A kernel at other sizes: one that reads them from its header, and one that has them written in."""
+
+from __future__ import annotations
+
+import pytest
+
+from engine.evaluation.at_sizes import judge_at_sizes
+from engine.problem.resize import other_sizes
+from engine.verdict import AtSizes, sizes_in_words
+from tests.engine.evaluation.conftest import COLUMNS, ROWS, Bench
+from tests.engine.evaluation.kernels import softmax
+
+
+def at_other_sizes(bench: Bench, source: str) -> dict[str, AtSizes]:
+    async def judged() -> list[AtSizes]:
+        places = await other_sizes(bench.problem)
+        return [short async for short, _ in judge_at_sizes(bench.evaluator, places, bench.form, source)]
+
+    results = bench.run(judged())
+    assert isinstance(results, list)
+    return {one.label: one for one in results}
+
+
+@pytest.mark.serial
+def test_a_kernel_that_reads_its_header_is_right_at_any_size(bench: Bench) -> None:
+    found = at_other_sizes(bench, softmax(bench.form))
+    assert list(found) == ["smaller", "odd", "larger"]
+    assert {one.status for one in found.values()} == {"correct"}
+    assert all(one.speedup and one.kernel_ms and one.eager_ms for one in found.values())
+    assert sizes_in_words(list(found.values())).startswith("right at all 3 other sizes, ")
+
+
+@pytest.mark.serial
+def test_a_kernel_with_its_sizes_written_in_is_right_only_there(bench: Bench) -> None:
+    written_in = softmax(bench.form).replace("x_dim0", str(ROWS)).replace("x_dim1", str(COLUMNS))
+    assert bench.judge(written_in).correct
+    found = at_other_sizes(bench, written_in)
+    assert "correct" not in {one.status for one in found.values()}
+    assert sizes_in_words(list(found.values())).startswith("right only at the searched sizes; ")
+
+
+def result(status: str, speedup: float | None = None, shapes: str = "x (5, 7)") -> AtSizes:
+    return AtSizes("odd", {"ROWS": 5}, shapes, status, speedup=speedup)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("results", "words"),
+    [
+        ([], ""),
+        ([result("correct", 1.5), result("correct", 2.0)], "right at all 2 other sizes, 1.50x to 2.00x eager"),
+        (
+            [result("correct", 1.5), result("correct", 0.8, "x (9,)")],
+            "right at all 2 other sizes, 0.80x to 1.50x eager; the win does not survive: 0.80x at x (9,)",
+        ),
+        (
+            [result("correct", 1.5), result("wrong"), result("error", shapes="x (9,)")],
+            "right at 1 of 2 other sizes, 1.50x eager; wrong at x (5, 7); not judged at x (9,)",
+        ),
+        ([result("build_error")], "right only at the searched sizes; build error at x (5, 7)"),
+        ([result("error")], "not judged at x (5, 7)"),
+    ],
+)
+def test_in_words(results: list[AtSizes], words: str) -> None:
+    assert sizes_in_words(results) == words
