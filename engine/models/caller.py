@@ -105,7 +105,7 @@ class Caller:
         self.name = name
         self.client = client
         self._price = price
-        self._gate = gate
+        self.gate = gate
         self._ledger = ledger
         self._recorder = recorder
         self._recorded = recorded
@@ -137,7 +137,7 @@ class Caller:
 
     async def _attempt(self, call: _Call) -> Reply | float:
         """One attempt: the reply, or the seconds to wait before the next. Raises what :meth:`call` does."""
-        async with self._gate.enter() as entered:
+        async with self.gate.enter() as entered:
             if self._hopeless is not None:  # found while this one waited
                 raise CallFailed(self._hopeless.kind, str(self._hopeless), usage=Usage())
             worst = self._at_most(call.prompt)
@@ -161,7 +161,7 @@ class Caller:
                 except CallFailed as error:
                     return await self._failed(call, error, entered, began, settle)
                 await settle(self._replied(call, reply, time.monotonic() - began))
-                self._gate.answered()
+                self.gate.answered()
                 return reply
             finally:
                 if not settled:  # cancelled, or a fault of ours
@@ -193,7 +193,7 @@ class Caller:
         call.first_failure = call.first_failure if call.first_failure is not None else now
         wait_s = self._retry.wait_s(error, call.failures, call.costly, now - call.first_failure)
         if error.kind == "rate_limit":
-            self._gate.refused(entered, wait_s or 0.0)
+            self.gate.refused(entered, wait_s or 0.0)
         if error.kind in HOPELESS:
             self._hopeless = error
         message = str(error)[:_MESSAGE]

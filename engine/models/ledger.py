@@ -47,7 +47,7 @@ class Ledger:
         self._caps = caps
         self._holds: set[Hold] = set()
         self._ended = asyncio.Event()
-        self._number = max((int(call.removeprefix("c")) for call in spending.calls), default=0)
+        self._number = max((int(call[1:]) for call in spending.calls if call[1:].isdigit()), default=0)
 
     def next_call(self) -> str:
         """A new call's id."""
@@ -93,8 +93,9 @@ class Ledger:
         def refused(what: str, why: str) -> OverBudget:
             return OverBudget(f"{owner.format(what)} is reached: {why}", scope, which)
 
-        if cap.calls is not None and spend.calls - flying + len(held) >= cap.calls:
-            return refused(f"{cap.calls:,} calls", f"{spend.calls:,} were sent")
+        calls = spend.calls - flying + len(held)
+        if cap.calls is not None and calls >= cap.calls:
+            return refused(f"{cap.calls:,} calls", f"{calls:,} were sent")
         spent = spend.at_most
         later = False
         if cap.tokens is not None:

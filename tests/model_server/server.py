@@ -40,7 +40,8 @@ _KEEP_ALIVE_S = 0.05
 @dataclass(frozen=True)
 class Do:
     """What to do with one request. ``text``: the reply, the server's author writes one unless given. ``delay_s``
-    before the first byte, ``pause_s`` between events. ``hang_open``: comments that keep the line open, no word."""
+    before the first byte, ``pause_s`` between events, of ``piece`` characters each. ``hang_open``: comments that keep
+    the line open, and no word."""
 
     kind: Kind = "reply"
     text: str | None = None
@@ -51,6 +52,7 @@ class Do:
     tier: str = "default"
     delay_s: float = 0.0
     pause_s: float = 0.0
+    piece: int = 12
     retry_after: str | None = None
     message: str = ""
 
@@ -128,8 +130,13 @@ class ModelServer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._loop.call_soon_threadsafe(self._stopping.set)
-        self._thread.join(10)
+        self.stop()
+
+    def stop(self) -> None:
+        """Close every connection and end. Idempotent."""
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._stopping.set)
+            self._thread.join(10)
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
@@ -197,7 +204,7 @@ class ModelServer:
             cached=do.cached,
             reasoning=do.reasoning,
         )
-        answer = Answer(text, usage, do.answered or asked.model, do.finish, do.tier)
+        answer = Answer(text, usage, do.answered or asked.model, do.finish, do.tier, do.piece)
         try:
             if asked.stream:
                 await self._stream(exchange, asked, do, answer)

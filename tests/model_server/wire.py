@@ -11,9 +11,6 @@ from typing import Any, Literal
 from engine.models.protocol import Finish, Usage
 from tests.model_server.asked import Asked, Dialect
 
-PIECE = 12
-"""Characters in one event of a stream."""
-
 Error = Literal["rate_limit", "quota", "server_error", "key", "unknown_model", "bad_request"]
 STATUS: dict[Error, int] = {
     "rate_limit": 429,
@@ -43,13 +40,14 @@ _GEMINI_STATUS: dict[Error, str] = {
 
 @dataclass(frozen=True)
 class Answer:
-    """A reply to be sent."""
+    """A reply to be sent. ``piece``: characters in one event of a stream."""
 
     text: str
     usage: Usage
     model: str
     finish: Finish
     tier: str
+    piece: int = 12
 
 
 def stream_of(asked: Asked, answer: Answer) -> Iterator[bytes]:
@@ -104,9 +102,9 @@ def error_event(dialect: Dialect) -> bytes:
     return _sse({"error": {"code": 503, "message": "the model crashed", "status": "UNAVAILABLE"}})
 
 
-def _pieces(text: str) -> Iterator[str]:
-    for start in range(0, max(1, len(text)), PIECE):
-        yield text[start : start + PIECE]
+def _pieces(answer: Answer) -> Iterator[str]:
+    for start in range(0, max(1, len(answer.text)), answer.piece):
+        yield answer.text[start : start + answer.piece]
 
 
 def _responses_events(answer: Answer) -> Iterator[bytes]:
@@ -120,7 +118,7 @@ def _responses_events(answer: Answer) -> Iterator[bytes]:
     place = {"item_id": "msg_1", "output_index": 0, "content_index": 0}
     said = "refusal" if answer.finish == "refusal" else "output_text"
     yield event("response.created", response=_response(answer, whole=False))
-    for piece in _pieces(answer.text):
+    for piece in _pieces(answer):
         yield event(f"response.{said}.delta", delta=piece, logprobs=[], **place)
     done = {"refusal": answer.text} if said == "refusal" else {"text": answer.text, "logprobs": []}
     yield event(f"response.{said}.done", **done, **place)
@@ -171,7 +169,7 @@ def _chat_events(answer: Answer) -> Iterator[bytes]:
 
     yield chunk({"role": "assistant", "content": ""})
     said = "refusal" if answer.finish == "refusal" else "content"
-    for piece in _pieces(answer.text):
+    for piece in _pieces(answer):
         yield chunk({said: piece})
     yield chunk({}, _chat_finish(answer.finish))
     yield _sse({**_chunk(answer), "choices": [], "usage": _chat_usage(answer)})
@@ -199,7 +197,7 @@ def _chat_usage(answer: Answer) -> dict[str, Any]:
 
 
 def _gemini_events(answer: Answer) -> Iterator[bytes]:
-    pieces = list(_pieces(answer.text))
+    pieces = list(_pieces(answer))
     for number, piece in enumerate(pieces):
         yield _sse(_gemini_chunk(answer, piece, last=number == len(pieces) - 1), end="\r\n\r\n")
 

@@ -1,0 +1,120 @@
+"""A session that calls models: the real journal, the real SDKs, a model server on the wire."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import pytest
+
+from engine.config import Config, parse_config
+from engine.events import AnyEvent, EngineStarted, ModelCallFailed, ModelCallStarted, ModelReplied
+from engine.models.caller import Caller, Retry
+from engine.models.connect import make_callers
+from engine.models.protocol import CallSite, Prompt
+from engine.search.journal import Journal
+from engine.session import EventWriter, SessionPaths, SessionReader, create_session
+from engine.spend import Spend
+from engine.state import SessionState, fold
+from tests.model_server import ModelServer
+
+Wire = Literal["responses", "chat", "gemini"]
+WIRES: tuple[Wire, ...] = ("responses", "chat", "gemini")
+KEY = "sk-test-0123456789abcdef"
+SITE = CallSite("softmax", 1, "kernel", "i1")
+PROMPT = Prompt("kernel", "You write kernels.", "Write a softmax, please.")
+QUICK = Retry(first_s=0.01, longest_s=0.05, patience_s=4.0, costly=2)
+
+
+@dataclass
+class Desk:
+    """One life of an engine on a session: its callers, and what it recorded."""
+
+    config: Config
+    paths: SessionPaths
+    journal: Journal
+    callers: dict[str, Caller]
+
+    @property
+    def state(self) -> SessionState:
+        return self.journal.state
+
+    @property
+    def spent(self) -> Spend:
+        return self.state.spending.total
+
+    @property
+    def caller(self) -> Caller:
+        return next(iter(self.callers.values()))
+
+    def events(self) -> list[AnyEvent]:
+        """What happened to calls, from the file."""
+        with SessionReader(self.paths) as reader:
+            kinds = (ModelCallStarted, ModelCallFailed, ModelReplied)
+            return [recorded.event for recorded in reader.read() if isinstance(recorded.event, kinds)]
+
+    def failures(self) -> list[ModelCallFailed]:
+        return [event for event in self.events() if isinstance(event, ModelCallFailed)]
+
+
+def model_table(wire: Wire, server: ModelServer, extra: str = "") -> str:
+    """A ``[[models]]`` table for one protocol of the server."""
+    where = f'provider = "gemini"\nbase_url = "{server.gemini}"'
+    if wire != "gemini":
+        where = f'provider = "openai"\nbase_url = "{server.openai}"\napi = "{wire}"'
+    return f'[[models]]\n{where}\nkey_env = "TEST_MODEL_KEY"\ntimeout_s = 1.0\nmax_output_tokens = 1000\n{extra}\n'
+
+
+@pytest.fixture
+def server() -> Iterator[ModelServer]:
+    with ModelServer(keys=[KEY], models=["m", "other"]) as server:
+        yield server
+
+
+@pytest.fixture(autouse=True)
+def key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engine.models.keys._taken", {})
+    monkeypatch.setenv("TEST_MODEL_KEY", KEY)
+
+
+async def until(met: Callable[[], object]) -> None:
+    """Wait until something outside this loop has come so far."""
+    async with asyncio.timeout(10):
+        while not met():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+class Engine:
+    """Opens a session as an engine does, any number of times one after the other."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._paths: SessionPaths | None = None
+
+    @contextlib.asynccontextmanager
+    async def life(self, text: str, retry: Retry = QUICK) -> AsyncIterator[Desk]:
+        config = parse_config('problems = ["builtin:quickstart/softmax"]\n' + text, self._directory / "config.toml")
+        if self._paths is None:
+            self._paths = create_session(self._directory, "demo", config.frozen_toml(), "config.toml", 0)
+        with SessionReader(self._paths) as reader:
+            writer = EventWriter(self._paths)
+            journal = Journal(writer, fold(reader.read()))
+            await journal.record(
+                EngineStarted(pid=1, host="here", version="0", resumed=False, devices=(), sandbox="none")
+            )
+            callers = make_callers(config, journal.state, journal, reader.text, retry)
+            try:
+                yield Desk(config, self._paths, journal, callers)
+            finally:
+                for caller in callers.values():
+                    await caller.close()
+                writer.close()
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Engine:
+    return Engine(tmp_path)

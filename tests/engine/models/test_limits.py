@@ -1,0 +1,165 @@
+"""What calls may cost together: limits that parallel calls, failures and deaths cannot overshoot."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from engine.events import BudgetChanged
+from engine.models.connect import PriceUnknown
+from engine.models.ledger import OverBudget
+from engine.models.protocol import CallSite, Prompt
+from tests.engine.models.conftest import PROMPT, SITE, Desk, Engine, model_table, until
+from tests.model_server import Do, ModelServer
+
+PRICED = 'model = "m"\nconcurrency = 64\ninput_price = 2.0\noutput_price = 10.0'
+
+
+async def ask(desk: Desk, count: int, model: str = "m", problem: str = "softmax") -> list[BaseException]:
+    """Many calls at once; what became of those that failed."""
+    sites = [CallSite(problem, 1, "kernel", f"i{number}") for number in range(count)]
+    answers = await asyncio.gather(*(desk.callers[model].call(site, PROMPT) for site in sites), return_exceptions=True)
+    return [answer for answer in answers if isinstance(answer, BaseException)]
+
+
+@pytest.mark.parametrize("limit", ["tokens = 6000", "dollars = 0.05", "calls = 3"])
+async def test_calls_at_once_never_overshoot(limit: str, server: ModelServer, engine: Engine) -> None:
+    server.default = Do(delay_s=0.02, reasoning=500)
+    async with engine.life(f"[budget]\n{limit}\n" + model_table("chat", server, PRICED)) as desk:
+        refused = await ask(desk, 40)
+        assert refused and all(isinstance(one, OverBudget) and one.scope == "session" for one in refused)
+        assert 0 < desk.spent.tokens == server.books.told.total
+        assert desk.spent.tokens <= 6000 or not limit.startswith("tokens")
+        assert desk.spent.dollars <= 0.05 or not limit.startswith("dollars")
+        assert desk.spent.calls == server.books.calls
+        if limit.startswith("calls"):
+            assert desk.spent.calls == 3
+        else:  # what calls under way might have cost, and did not, was given to others
+            assert desk.spent.calls > 5
+
+
+async def test_failed_calls_count(server: ModelServer, engine: Engine) -> None:
+    server.script(Do("server_error"), Do("rate_limit"), Do("server_error"))
+    async with engine.life("[budget]\ncalls = 3\n" + model_table("chat", server, PRICED)) as desk:
+        with pytest.raises(OverBudget, match="limit of 3 calls is reached: 3 were sent"):
+            await desk.caller.call(SITE, PROMPT)
+        assert (desk.spent.calls, desk.spent.failed, server.books.calls) == (3, 3, 3)
+
+
+async def test_what_nobody_counted_counts_in_full(server: ModelServer, engine: Engine) -> None:
+    server.script(Do("drop_mid"))
+    async with engine.life("[budget]\ntokens = 2000\n" + model_table("chat", server, PRICED)) as desk:
+        with pytest.raises(OverBudget, match=r"limit of 2,000 tokens .* 0 are spent \(and up to 1,\d+ that nobody"):
+            await desk.caller.call(SITE, PROMPT)
+        assert server.books.calls == 1
+
+
+async def test_a_limit_of_each_problem_leaves_the_others_alone(server: ModelServer, engine: Engine) -> None:
+    text = "[budget]\nper_problem = { calls = 2 }\n" + model_table("chat", server, PRICED)
+    async with engine.life(text) as desk:
+        (refused,) = await ask(desk, 3)
+        assert isinstance(refused, OverBudget)
+        assert (refused.scope, refused.which) == ("problem", "softmax")
+        assert str(refused) == "the limit of 2 calls for softmax is reached: 2 were sent"
+        assert not await ask(desk, 2, problem="gelu")
+
+
+async def test_a_limit_of_one_model_leaves_the_others_alone(server: ModelServer, engine: Engine) -> None:
+    text = model_table("chat", server, PRICED + "\nbudget = { tokens = 1500 }") + model_table(
+        "gemini", server, 'model = "other"'
+    )
+    async with engine.life(text) as desk:
+        refused = await ask(desk, 20)
+        assert {(one.scope, one.which) for one in refused if isinstance(one, OverBudget)} == {("model", "m")}
+        assert not await ask(desk, 2, model="other")
+        assert 0 < desk.state.spending.model["m"].tokens <= 1500
+        assert desk.state.spending.model["other"].calls == 2
+
+
+async def test_a_raised_limit_lets_the_search_go_on(server: ModelServer, engine: Engine) -> None:
+    async with engine.life("[budget]\ndollars = 0.001\n" + model_table("chat", server, PRICED)) as desk:
+        with pytest.raises(OverBudget, match=r"limit of \$0.001 is reached: \$0.00 are spent, .* up to \$0.01"):
+            await desk.caller.call(SITE, PROMPT)
+        await desk.journal.record(BudgetChanged(dollars=1.0))
+        await desk.caller.call(SITE, PROMPT)
+        assert desk.spent.dollars > 0
+
+
+async def test_a_call_that_only_waits_for_others_goes_when_a_person_raises_the_limit(
+    server: ModelServer, engine: Engine
+) -> None:
+    server.script(Do("hang"))
+    async with engine.life("[budget]\ntokens = 2000\n" + model_table("chat", server, PRICED)) as desk:
+        first = asyncio.create_task(desk.caller.call(SITE, PROMPT))
+        await until(lambda: server.books.calls)
+        second = asyncio.create_task(desk.caller.call(CallSite("softmax", 1, "kernel", "i2"), PROMPT))
+        await asyncio.sleep(0.1)
+        assert server.books.calls == 1
+        await desk.journal.record(BudgetChanged(tokens=10_000))
+        await second
+        first.cancel()
+
+
+async def test_a_limit_in_dollars_needs_a_price(server: ModelServer, engine: Engine) -> None:
+    with pytest.raises(PriceUnknown, match=r"m: its price is unknown, so a limit of \$5 cannot be kept; give input_pr"):
+        async with engine.life("[budget]\ndollars = 5\n" + model_table("chat", server, 'model = "m"')):
+            pass
+
+
+async def test_without_a_price_dollars_are_unknown_and_never_0(server: ModelServer, engine: Engine) -> None:
+    async with engine.life(model_table("chat", server, 'model = "m"')) as desk:
+        await desk.caller.call(SITE, PROMPT)
+        assert desk.spent.tokens > 0
+        assert (desk.spent.unpriced, desk.spent.at_most.dollars) == (1, None)
+        await desk.journal.record(BudgetChanged(dollars=1.0))
+        with pytest.raises(OverBudget, match="the price of m is unknown"):
+            await desk.caller.call(CallSite("softmax", 1, "kernel", "i2"), PROMPT)
+
+
+async def test_too_many_requests_narrow_the_gate_and_replies_widen_it(server: ModelServer, engine: Engine) -> None:
+    """A server that takes two at a time."""
+    server.script(*[Do(delay_s=0.02)] * 2, *[Do("rate_limit")] * 14)
+    server.default = Do(delay_s=0.005)
+    async with engine.life(model_table("chat", server, PRICED.replace("64", "16"))) as desk:
+        assert not await ask(desk, 60)
+        refusals = server.books.by_kind["rate_limit"]
+        assert refusals == 14 and desk.spent.calls == 60 + refusals
+        assert desk.spent.usage == server.books.told
+        assert 1 <= desk.caller.gate.width < 16
+
+
+async def test_a_resumed_search_does_not_pay_again_for_a_reply_it_has(server: ModelServer, engine: Engine) -> None:
+    text = model_table("chat", server, PRICED)
+    async with engine.life(text) as desk:
+        first = await desk.caller.call(SITE, PROMPT)
+        spent = desk.spent.usage
+    async with engine.life(text) as desk:
+        assert await desk.caller.call(SITE, PROMPT) == first
+        assert (server.books.calls, desk.spent.usage) == (1, spent)
+        await desk.caller.call(SITE, Prompt("kernel", PROMPT.system, "Another question."))
+        await desk.caller.call(SITE, PROMPT)  # it was used: this is a new question
+        assert server.books.calls == desk.spent.calls == 3
+        assert desk.spent.usage == server.books.told
+
+
+async def test_spend_is_kept_by_model_problem_round_and_idea(server: ModelServer, engine: Engine) -> None:
+    text = model_table("responses", server, PRICED) + model_table("gemini", server, 'model = "other"')
+    async with engine.life(text) as desk:
+        for model, site in [
+            ("m", CallSite("softmax", 1, "ideas", "v1")),
+            ("m", CallSite("softmax", 1, "kernel", "i1")),
+            ("other", CallSite("softmax", 2, "kernel", "i2")),
+            ("other", CallSite("gelu", 0, "kernel", "i3")),
+        ]:
+            await desk.callers[model].call(site, PROMPT)
+        spending = desk.state.spending
+        assert {name: one.calls for name, one in spending.model.items()} == {"m": 2, "other": 2}
+        assert {name: one.calls for name, one in spending.problem.items()} == {"softmax": 3, "gelu": 1}
+        assert {name: one.calls for name, one in spending.round.items()} == {
+            "softmax/r1": 2,
+            "softmax/r2": 1,
+            "gelu/r0": 1,
+        }
+        assert set(spending.idea) == {"i1", "i2", "i3"}
+        assert spending.total.tokens == sum(one.tokens for one in spending.model.values()) == server.books.told.total
