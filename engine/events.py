@@ -212,6 +212,15 @@ class HeatFinished(Event, tag="heat_finished"):
     standings: tuple[Standing, ...]
 
 
+class SizesChecked(Event, tag="sizes_checked"):
+    """The winner of a problem judged at other sizes. ``note``: why it was not, where ``results`` is empty."""
+
+    problem: str
+    variant: str
+    results: tuple[AtSizes, ...] = ()
+    note: str = ""
+
+
 class RoundFinished(Event, tag="round_finished"):
     """Who is carried on and who is dropped; every survivor and every drop says why."""
 
@@ -227,15 +236,6 @@ class ProblemFinished(Event, tag="problem_finished"):
 
 
 class NodePruned(Event, tag="node_pruned"):
-class SizesChecked(Event, tag="sizes_checked"):
-    """The winner of a problem judged at other sizes. ``note``: why it was not, where ``results`` is empty."""
-
-    problem: str
-    variant: str
-    results: tuple[AtSizes, ...] = ()
-    note: str = ""
-
-
     """``node``: a problem, an idea or a variant; the branch below it goes with it."""
 
     node: str
@@ -303,6 +303,7 @@ AnyEvent = (
     | VariantStage
     | VerdictGiven
     | HeatFinished
+    | SizesChecked
     | RoundFinished
     | ProblemFinished
     | NodePruned
@@ -319,7 +320,6 @@ AnyEvent = (
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(AnyEvent)
 
-    | SizesChecked
 
 class Recorded(Struct, frozen=True):
     """An event as it stands in the session file. ``time``: Unix seconds."""

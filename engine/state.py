@@ -309,6 +309,11 @@ def _heat_finished(state: SessionState, event: ev.HeatFinished, time: float) -> 
             return
 
 
+def _sizes_checked(state: SessionState, event: ev.SizesChecked, time: float) -> None:
+    if (variant := state.variants.get(event.variant)) is not None:
+        variant.at_sizes = event
+
+
 def _round_finished(state: SessionState, event: ev.RoundFinished, time: float) -> None:
     if (round_ := _round(state, event.problem, event.round)) is not None:
         round_.finished_at, round_.survivors, round_.dropped = time, event.survivors, event.dropped
@@ -318,11 +323,6 @@ def _round_finished(state: SessionState, event: ev.RoundFinished, time: float) -
     for one in event.dropped:
         if (variant := state.variants.get(one.variant)) is not None:
             variant.carried, variant.dropped = None, one.why
-
-def _sizes_checked(state: SessionState, event: ev.SizesChecked, time: float) -> None:
-    if (variant := state.variants.get(event.variant)) is not None:
-        variant.at_sizes = event
-
 
 
 def _problem_finished(state: SessionState, event: ev.ProblemFinished, time: float) -> None:
@@ -457,6 +457,7 @@ _HANDLERS: dict[type, Callable[[SessionState, Any, float], None]] = {
     ev.VariantStage: _variant_stage,
     ev.VerdictGiven: _verdict_given,
     ev.HeatFinished: _heat_finished,
+    ev.SizesChecked: _sizes_checked,
     ev.RoundFinished: _round_finished,
     ev.ProblemFinished: _problem_finished,
     ev.NodePruned: _node_pruned,
@@ -468,5 +469,4 @@ _HANDLERS: dict[type, Callable[[SessionState, Any, float], None]] = {
     ev.BudgetChanged: _budget_changed,
     ev.CommandHandled: _command_handled,
     ev.LogLine: _log_line,
-    ev.SizesChecked: _sizes_checked,
 }

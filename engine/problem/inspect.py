@@ -39,9 +39,9 @@ class Job(Struct, frozen=True):
 
     id: str
     path: str
-
-
     source: str | None = None
+
+
 class Inspected(Struct, frozen=True, omit_defaults=True):
     """One line of output: exactly one of ``spec`` and ``failure`` is set. ``index``: position in the request."""
 
