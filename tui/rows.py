@@ -1,7 +1,7 @@
 """The tree as a flat list of rows: problems > rounds > ideas > variants, or each kernel under its parent.
 
-Rows are cached per round (or per problem, by lineage), so that a new kernel in a session of thousands rebuilds a
-handful of rows. Nothing here draws.
+Rows are cached per round (or per problem, by lineage, where new kernels are put into the rows that there are), so that
+a new kernel in a session of thousands rebuilds a handful of rows. Nothing here draws.
 """
 
 from __future__ import annotations
@@ -9,30 +9,22 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from engine import events as ev
 from engine.events import AnyEvent
 from engine.state import IdeaState, SessionState, VariantState
 from tui.filters import Matcher, parse_filter
+from tui.lineage import first_kernels, lineage_rows, put_in
+from tui.row import Row
 
-Kind = Literal["problem", "round", "idea", "variant"]
 Mode = Literal["round", "lineage"]
 SortKey = Literal["written", "speedup", "time", "age"]
 SORT_KEYS: tuple[SortKey, ...] = ("written", "speedup", "time", "age")
 
+NEAR = 64
+"""Rows to either side where a node that was there a moment ago is looked for first."""
 _RESORTING = (ev.VerdictGiven, ev.HeatFinished, ev.NodePruned, ev.NodeRestored)
-
-
-class Row(NamedTuple):
-    """``id`` is the node's. ``folded`` is None where there is nothing to fold. ``match`` is False for rows that only
-    lead to a match of the filter."""
-
-    kind: Kind
-    id: str
-    depth: int
-    folded: bool | None = None
-    match: bool = True
 
 
 @dataclass(slots=True)
@@ -60,12 +52,17 @@ class TreeRows:
     @property
     def rows(self) -> list[Row]:
         if self._rows is None:
-            self._rows = list(chain.from_iterable(self._problem_rows(problem) for problem in self.state.problems))
+            self._rows = rows = []
+            for problem in self.state.problems:
+                for block in self._problem_blocks(problem):
+                    rows += block
         return self._rows
 
     def note(self, event: AnyEvent) -> None:
         """Forget the blocks of rows that ``event`` may have changed."""
-        if isinstance(event, ev.IdeaProposed | ev.VariantWritten | ev.RoundStarted):
+        if self.view.mode == "lineage" and isinstance(event, ev.IdeaProposed | ev.VariantWritten):
+            self._note_in_lineage(event)
+        elif isinstance(event, ev.IdeaProposed | ev.VariantWritten | ev.RoundStarted):
             self._forget(event.problem, event.round)
             if isinstance(event, ev.RoundStarted):
                 self._forget(event.problem, event.round - 1)
@@ -73,6 +70,15 @@ class TreeRows:
             self._rows = None
         elif isinstance(event, _RESORTING) and (self.view.filter or self.view.sort != "written"):
             self.forget_all()
+
+    def _note_in_lineage(self, event: ev.IdeaProposed | ev.VariantWritten) -> None:
+        view = self.view
+        if (block := self._blocks.get(event.problem)) is not None:
+            if view.sort == "written" and not view.reverse and self._matcher is None:
+                put_in(block, self.state, view.folds, event)
+            else:
+                del self._blocks[event.problem]
+        self._rows = None
 
     def forget_all(self) -> None:
         self._blocks.clear()
@@ -111,7 +117,7 @@ class TreeRows:
             for round_ in problem.rounds:
                 self.view.folds[round_.id] = folded
             if self.view.mode == "lineage" and folded:
-                self.view.folds.update((variant.id, True) for variant in self._roots(problem.id))
+                self.view.folds.update((first.id, True) for first in first_kernels(self.state, problem.id))
         self.forget_all()
 
     def reveal(self, node: str) -> int | None:
@@ -127,7 +133,8 @@ class TreeRows:
         rows = self.rows
         if near < len(rows) and rows[near].id == node:
             return near
-        return next((place for place, row in enumerate(rows) if row.id == node), None)
+        around = range(max(0, near - NEAR), min(len(rows), near + NEAR))
+        return next((place for place in chain(around, range(len(rows))) if rows[place].id == node), None)
 
     def parent_row(self, place: int) -> int | None:
         """The row that ``rows[place]`` hangs under."""
@@ -154,23 +161,21 @@ class TreeRows:
         rounds = [owner.problem, f"{owner.problem}/r{owner.round}"]
         return [*rounds, variant.idea] if variant is not None else rounds
 
-    def _problem_rows(self, problem: str) -> list[Row]:
+    def _problem_blocks(self, problem: str) -> list[list[Row]]:
         folded = self.is_folded(problem) and self._matcher is None
-        head = Row("problem", problem, 0, folded, self._matcher is None)
+        head = [Row("problem", problem, 0, folded, self._matcher is None)]
         if folded:
             return [head]
         if self.view.mode == "lineage":
-            body = self._block(problem, lambda: self._lineage_rows(problem))
+            blocks = [self._block(problem, lambda: self._lineage_rows(problem))]
         else:
             rounds = self.state.problems[problem].rounds
             ordered = reversed(rounds) if self.view.reverse and self.view.sort == "written" else iter(rounds)
-            body = list(
-                chain.from_iterable(
-                    self._block(round_.id, lambda at=round_: self._round_rows(problem, at.id, at.ideas))  # type: ignore[misc]
-                    for round_ in ordered
-                )
-            )
-        return [head, *body] if body or self._matcher is None else []
+            blocks = [
+                self._block(round_.id, lambda at=round_: self._round_rows(problem, at.id, at.ideas))  # type: ignore[misc]
+                for round_ in ordered
+            ]
+        return [head, *blocks] if self._matcher is None or any(blocks) else []
 
     def _block(self, key: str, build: Callable[[], list[Row]]) -> list[Row]:
         block = self._blocks.get(key)
@@ -195,35 +200,11 @@ class TreeRows:
         return rows if len(rows) > 1 or not filtered else []
 
     def _lineage_rows(self, problem: str) -> list[Row]:
-        """Depth first and without recursion: a lineage may be longer than Python's stack."""
-        rows: list[Row] = []
-        waiting: list[tuple[VariantState | IdeaState, int]] = []
+        matches = self._matches_node if self._matcher is not None else None
+        return lineage_rows(self.state, problem, self.view.folds, self._sorted, matches)
 
-        def push(variants: list[VariantState], ideas: list[IdeaState], depth: int) -> None:
-            waiting.extend((idea, depth) for idea in reversed(ideas))
-            waiting.extend((variant, depth) for variant in reversed(self._sorted(variants)))
-
-        orphans: dict[str, list[IdeaState]] = {}  # ideas that have no kernel yet, by what they hang under
-        for idea in self.state.ideas.values():
-            if not idea.variants:
-                orphans.setdefault(idea.parent or idea.problem, []).append(idea)
-        folds, derived, variants = self.view.folds, self.state.derived, self.state.variants
-        push(self._roots(problem), orphans.get(problem, []), 1)
-        while waiting:
-            node, depth = waiting.pop()
-            if isinstance(node, IdeaState):
-                rows.append(Row("idea", node.id, depth, None, self._matches_idea(node)))
-                continue
-            below = [variants[name] for name in derived.get(node.id, ())]
-            ideas = orphans.get(node.id, [])
-            folded = folds.get(node.id, False) and self._matcher is None
-            rows.append(Row("variant", node.id, depth, folded if below or ideas else None, self._matches(node)))
-            if not folded:
-                push(below, ideas, depth + 1)
-        return rows if self._matcher is None else _leading_to_matches(rows)
-
-    def _roots(self, problem: str) -> list[VariantState]:
-        return [v for v in self.state.variants_of(problem) if v.parent is None or v.parent not in self.state.variants]
+    def _matches_node(self, node: VariantState | IdeaState) -> bool:
+        return self._matches_idea(node) if isinstance(node, IdeaState) else self._matches(node)
 
     def _matches(self, variant: VariantState) -> bool:
         return self._matcher is None or self._matcher.variant(self.state, variant)
@@ -254,14 +235,3 @@ class TreeRows:
         if self.view.sort == "time":
             return variant.kernel_ms if variant.kernel_ms is not None else float("inf")
         return -variant.written_at
-
-
-def _leading_to_matches(rows: list[Row]) -> list[Row]:
-    """Rows that match, and the rows above them."""
-    kept: list[Row] = []
-    needed = -1
-    for row in reversed(rows):
-        if row.match or row.depth < needed:
-            kept.append(row)
-            needed = row.depth
-    return kept[::-1]

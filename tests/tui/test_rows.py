@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.synthetic_session import Search, Shape
+from engine import events as ev
 from engine.events import Recorded
 from engine.state import SessionState
 from tui.rows import Mode, SortKey, TreeRows, View
@@ -34,6 +35,53 @@ def test_incremental_rows_equal_rows_built_at_once(mode: Mode, sort: SortKey, fi
     assert rows.rows == fresh.rows
 
 
+@pytest.mark.parametrize("batch", [1, 5, 40])
+@pytest.mark.parametrize("folded", [(), ("v3", "v5", "v24"), ("v9", "v24", "v60", "layernorm")])
+@pytest.mark.parametrize("mode", ["round", "lineage"])
+def test_rows_are_noted_after_a_whole_batch_is_folded(mode: Mode, folded: tuple[str, ...], batch: int) -> None:
+    """As a monitor does it: the state is ahead of the event that is noted, and the rows may be asked for in between."""
+    search = Search(Shape(variants=90, problems=2, rounds=4, flying=3))
+    written = [*search.opening(), *search.rounds()]
+    # An idea that no kernel is written for, under a kernel and under none, and a kernel from a fix, beside its idea.
+    for place, parent in ((120, "v1"), (240, None), (250, "v3"), (400, "v7")):
+        name = f"i9{place}"
+        written.insert(place, proposed(name, parent))
+        if place == 250:
+            written.insert(330, kernel("v900", name, "v5"))
+            written.insert(340, kernel("v901", name, "v900"))
+    state = SessionState()
+    rows = TreeRows(state, View(mode=mode, folds=dict.fromkeys(folded, True)))
+    for start in range(0, len(written), batch):
+        events = written[start : start + batch]
+        for seq, event in enumerate(events, start + 1):
+            state.apply(Recorded(seq, 1000.0 + seq, event))
+        if start % 3 == 0:
+            assert rows.rows is not None
+        for event in events:
+            rows.note(event)
+        assert rows.rows == TreeRows(state, rows.view).rows
+
+
+def test_a_node_that_has_moved_is_found() -> None:
+    rows = grown("lineage")
+    for place, row in enumerate(rows.rows):
+        for near in (place, place - 3, 0, len(rows.rows) + 5):
+            assert rows.find(row.id, max(0, near)) == place
+    assert rows.find("v99999", 7) is None
+
+
+def proposed(idea: str, parent: str | None) -> ev.IdeaProposed:
+    return ev.IdeaProposed(
+        idea=idea, problem="softmax", round=1, parent=parent, category="other", text="", proposer="hand"
+    )
+
+
+def kernel(variant: str, idea: str, parent: str) -> ev.VariantWritten:
+    return ev.VariantWritten(
+        variant=variant, idea=idea, problem="softmax", round=1, parent=parent, form="cpp", source="", proposer="hand"
+    )
+
+
 def test_finished_rounds_fold_by_themselves_and_stay_open_once_opened() -> None:
     rows = grown()
     folded = {row.id: row.folded for row in rows.rows if row.kind == "round"}
@@ -58,8 +106,6 @@ def test_a_filter_shows_matches_and_the_way_to_them() -> None:
 
 
 def test_a_lineage_longer_than_the_stack() -> None:
-    from engine import events as ev
-
     state = SessionState()
     search = Search(Shape(problems=1))
     events = [*search.opening(), ev.RoundStarted(problem="softmax", round=0, parents=())]

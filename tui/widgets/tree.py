@@ -15,7 +15,8 @@ from textual.reactive import reactive
 from textual.strip import Strip
 
 from tui.model import Model
-from tui.rows import Row, TreeRows
+from tui.row import Row
+from tui.rows import TreeRows
 from tui.widgets.lines import EMPTY, LineWidget
 from tui.widgets.tree_lines import RowLines
 
@@ -65,7 +66,7 @@ class SearchTree(LineWidget):
         self.tree_rows = rows
         self.marked: str | None = None
         self._node: str | None = None
-        self._shown: dict[int, Strip] = {}
+        self._shown: dict[int, Strip] = {}  # by line of the widget: what stands there on the screen
         self._drawn: dict[str, tuple[Row, Strip]] = {}
         self._artist: RowLines | None = None
 
@@ -111,7 +112,7 @@ class SearchTree(LineWidget):
                 shift = place - self.cursor
                 self.set_reactive(SearchTree.cursor, place)
                 if self.scroll_offset.y > 0:  # rows above came or went: keep the view on what it showed
-                    self.scroll_to(y=self.scroll_offset.y + shift, animate=False, immediate=True)
+                    self._scroll_along(shift)
         elif rows:
             self._move(0, by_hand=False)
         self._refresh_changed()
@@ -128,10 +129,15 @@ class SearchTree(LineWidget):
         return True
 
     def strip_at(self, y: int) -> Strip:
-        strip = self._shown.get(y)
+        place = y - self.scroll_offset.y
+        strip = self._shown.get(place)
         if strip is None:
-            strip = self._shown[y] = self._draw(y)
+            strip = self._shown[place] = self._draw(y)
         return strip
+
+    def watch_scroll_y(self, old_value: float, new_value: float) -> None:
+        self._shown.clear()
+        super().watch_scroll_y(old_value, new_value)
 
     def action_cursor(self, step: int) -> None:
         self._move(self.cursor + step)
@@ -228,20 +234,37 @@ class SearchTree(LineWidget):
         elif self.cursor >= top + height:
             self.scroll_to(y=self.cursor - height + 1, animate=False, immediate=True)
 
+    def _scroll_along(self, shift: int) -> None:
+        """Rows came or went above the view: show the same rows at their new places. To scroll there as Textual does
+        would paint every line again, although nothing on the screen has moved."""
+        before = self.scroll_offset.y
+        after = min(max(0, before + shift), self.max_scroll_y)
+        if after != before + shift:
+            self._shown.clear()
+            self.refresh()
+        self.set_reactive(SearchTree.scroll_y, float(after))
+        self.set_reactive(SearchTree.scroll_target_y, float(after))
+        if self.show_vertical_scrollbar:
+            bar = self.vertical_scrollbar
+            steps = 8 * self.size.height / max(1, self.virtual_size.height)  # it is drawn in eighths of a cell
+            if int(bar.position * steps) != int(after * steps):
+                bar.position = after
+
     def _redraw(self, y: int) -> None:
-        self._shown.pop(y, None)
-        self.refresh(Region(0, y - self.scroll_offset.y, self.size.width, 1))
+        place = y - self.scroll_offset.y
+        self._shown.pop(place, None)
+        self.refresh(Region(0, place, self.size.width, 1))
 
     def _refresh_changed(self) -> None:
         top, height, width = self.scroll_offset.y, self.size.height, self.size.width
         before, self._shown = self._shown, {}
         if len(self._drawn) > 10 * MAX_DRAWN:
             self._drawn.clear()
-        for y in range(top, top + height):
-            strip = self._shown[y] = self._draw(y)
-            old = before.get(y)
+        for place in range(height):
+            strip = self._shown[place] = self._draw(top + place)
+            old = before.get(place)
             if old is not strip and old != strip:
-                self.refresh(Region(0, y - top, width, 1))
+                self.refresh(Region(0, place, width, 1))
 
     def _draw(self, y: int) -> Strip:
         rows = self.tree_rows.rows

@@ -10,7 +10,7 @@ from tui import format as fmt
 from tui.glyphs import GLYPHS, glyph, standing_of
 from tui.model import Model, change_against_parent
 from tui.palette import Palette
-from tui.rows import Row
+from tui.row import Row
 from tui.sanitize import one_line
 from tui.widgets.lines import Part, line
 

@@ -1,0 +1,124 @@
+"""The rows of the tree by lineage: each kernel under the one it was derived from, ideas without a kernel behind them.
+
+A popular kernel may have thousands below it, so a new one does not rebuild the rows of its problem: it is put in at its
+place (``put_in``). Pure but for the list of rows that is changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from engine import events as ev
+from engine.nodes import IdeaState, VariantState
+from engine.state import SessionState
+from tui.row import Row
+
+Order = Callable[[list[VariantState]], list[VariantState]]
+
+
+def lineage_rows(
+    state: SessionState,
+    problem: str,
+    folds: Mapping[str, bool],
+    order: Order,
+    matches: Callable[[VariantState | IdeaState], bool] | None,
+) -> list[Row]:
+    """All rows below ``problem``, depth first and without recursion: a lineage may be longer than Python's stack.
+
+    ``order`` sorts the kernels under one node. ``matches``: a filter, which also opens every fold; None for no filter.
+    """
+    rows: list[Row] = []
+    waiting: list[tuple[VariantState | IdeaState, int]] = []
+
+    def push(variants: list[VariantState], ideas: list[IdeaState], depth: int) -> None:
+        waiting.extend((idea, depth) for idea in reversed(ideas))
+        waiting.extend((variant, depth) for variant in reversed(order(variants)))
+
+    variants = state.variants
+    push(first_kernels(state, problem), _without_kernel(state, problem), 1)
+    while waiting:
+        node, depth = waiting.pop()
+        match = matches is None or matches(node)
+        if isinstance(node, IdeaState):
+            rows.append(Row("idea", node.id, depth, None, match))
+            continue
+        below = [variants[name] for name in state.derived.get(node.id, ())]
+        ideas = _without_kernel(state, node.id)
+        folded = folds.get(node.id, False) and matches is None
+        rows.append(Row("variant", node.id, depth, folded if below or ideas else None, match))
+        if not folded:
+            push(below, ideas, depth + 1)
+    return rows if matches is None else _leading_to_matches(rows)
+
+
+def first_kernels(state: SessionState, problem: str) -> list[VariantState]:
+    """The kernels of ``problem`` that were derived from none."""
+    return [one for one in state.variants_of(problem) if one.parent is None or one.parent not in state.variants]
+
+
+def put_in(
+    rows: list[Row], state: SessionState, folds: Mapping[str, bool], event: ev.IdeaProposed | ev.VariantWritten
+) -> None:
+    """Change ``rows``, unfiltered and in the order written, as ``event`` asks. ``state`` holds it, and may hold later
+    events too, whose turn is still to come."""
+    ids = [row.id for row in rows]
+    idea = state.ideas.get(event.idea)
+    if isinstance(event, ev.IdeaProposed):
+        known = event.parent is None or event.parent in state.variants
+        if idea is not None and not idea.variants and known:
+            _add(rows, ids, state, folds, Row("idea", event.idea, 1), event.parent)
+        return
+    if event.idea in ids:  # it has a kernel now
+        place = ids.index(event.idea)
+        del rows[place], ids[place]
+    if idea is not None and idea.parent in ids:
+        above = ids.index(idea.parent)
+        rows[above] = rows[above]._replace(folded=_fold(state, folds, idea.parent))
+    _add(rows, ids, state, folds, Row("variant", event.variant, 1, _fold(state, folds, event.variant)), event.parent)
+
+
+def _add(
+    rows: list[Row], ids: list[str], state: SessionState, folds: Mapping[str, bool], row: Row, parent: str | None
+) -> None:
+    """Put ``row`` behind its siblings, unless it is there already or a fold hides it. ``ids``: those of ``rows``."""
+    if row.id in ids:
+        return
+    depth = 0
+    end = len(rows)
+    if parent is not None and parent in state.variants:
+        if parent not in ids:  # a fold above hides it
+            return
+        place = ids.index(parent)
+        above = rows[place] = rows[place]._replace(folded=_fold(state, folds, parent))
+        if above.folded:
+            return
+        depth = above.depth
+        end = next((at for at in range(place + 1, len(rows)) if rows[at].depth <= depth), len(rows))
+    if row.kind == "variant":  # ideas without a kernel stand behind all kernels
+        while end > 0 and rows[end - 1].kind == "idea" and rows[end - 1].depth == depth + 1:
+            end -= 1
+    rows.insert(end, row._replace(depth=depth + 1))
+
+
+def _fold(state: SessionState, folds: Mapping[str, bool], variant: str) -> bool | None:
+    if state.derived.get(variant) or _without_kernel(state, variant):
+        return folds.get(variant, False)
+    return None
+
+
+def _without_kernel(state: SessionState, node: str) -> list[IdeaState]:
+    """The ideas right under ``node``, a problem or a kernel, that have no kernel yet."""
+    ideas = state.ideas
+    found = (ideas.get(name) for name in state.below.get(node, ()))
+    return [idea for idea in found if idea is not None and not idea.variants]
+
+
+def _leading_to_matches(rows: list[Row]) -> list[Row]:
+    """Rows that match, and the rows above them."""
+    kept: list[Row] = []
+    needed = -1
+    for row in reversed(rows):
+        if row.match or row.depth < needed:
+            kept.append(row)
+            needed = row.depth
+    return kept[::-1]
