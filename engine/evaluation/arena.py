@@ -21,7 +21,8 @@ GUARD_BYTES = 4096
 _ALIGNMENT = 4096
 _GUARD_WORD = -1
 POISONS = (-65538, 0x7FFD7FFD)
-"""Two 32-bit words that are NaN in fp16, bf16, fp32 and fp64 alike: 0xFFFEFFFE and 0x7FFD7FFD."""
+"""Two 32-bit words that are NaN in fp16, bf16, fp32 and fp64 alike: 0xFFFEFFFE and 0x7FFD7FFD. No byte of them is a
+boolean, and they differ in every byte."""
 
 
 class _Memory(Protocol):
@@ -84,7 +85,10 @@ class Slot:
         self.outputs = self._of("output")
         mutated = [tensor for tensor, spec in zip(self.tensors, self.specs, strict=True) if spec.mutated]
         self.results = self.outputs + mutated
+        self.result_names = [spec.name for spec in self.specs if spec.role == "output"]
+        self.result_names += [spec.name for spec in self.specs if spec.mutated]
         self._words = [_words(memory, offset, spec.nbytes) for offset, spec in zip(offsets, specs, strict=True)]
+        self._tails = [_tail(memory, offset, spec.nbytes) for offset, spec in zip(offsets, specs, strict=True)]
         self._guards = _guards(memory, offsets, specs)
         for _, guard in self._guards:
             guard.fill_(255)
@@ -94,20 +98,26 @@ class Slot:
 
     def poison(self, which: int) -> None:
         """Fill the outputs with one of the two NaN words."""
-        for words, spec in zip(self._words, self.specs, strict=True):
+        for words, tail, spec in zip(self._words, self._tails, self.specs, strict=True):
             if spec.role == "output":
                 words.fill_(POISONS[which])
+                if tail.numel():
+                    tail.copy_(_tail_poison(which, tail))
 
     def unwritten(self, which: int) -> str | None:
         """What of the outputs still holds the poison: a sentence, or None."""
-        for words, spec in zip(self._words, self.specs, strict=True):
+        for words, tail, spec in zip(self._words, self._tails, self.specs, strict=True):
             if spec.role != "output":
                 continue
             left = words == POISONS[which]
-            count = int(left.sum())
+            count = int(left.sum()) * 4 * spec.numel // max(spec.nbytes, 1)
+            first = int(left.nonzero()[0]) * 4 * spec.numel // max(spec.nbytes, 1) if count else None
+            if tail.numel() and bool((tail == _tail_poison(which, tail)).all()):
+                size = spec.nbytes // spec.numel
+                count += tail.numel() // size
+                first = words.numel() * 4 // size if first is None else first
             if count:
-                first = int(left.nonzero()[0]) * 4 * spec.numel // max(spec.nbytes, 1)
-                elements = f"{count * 4 * spec.numel // spec.nbytes:,} of {spec.numel:,} elements of {spec.name}"
+                elements = f"{count:,} of {spec.numel:,} elements of {spec.name}"
                 return f"{elements} were never written, the first at index {first:,}"
         return None
 
@@ -159,8 +169,17 @@ class Arena:
 
 
 def _words(memory: torch.Tensor, offset: int, nbytes: int) -> torch.Tensor:
-    """The 32-bit words of a buffer; its last 1 to 3 bytes are left out."""
+    """The 32-bit words of a buffer; its last 1 to 3 bytes are the tail."""
     return memory[offset : offset + nbytes // 4 * 4].view(torch.int32)
+
+
+def _tail(memory: torch.Tensor, offset: int, nbytes: int) -> torch.Tensor:
+    return memory[offset + nbytes // 4 * 4 : offset + nbytes]
+
+
+def _tail_poison(which: int, tail: torch.Tensor) -> torch.Tensor:
+    pattern = torch.tensor([POISONS[which]], dtype=torch.int32).view(torch.uint8)
+    return pattern[: tail.numel()].to(tail.device)
 
 
 def _guards(

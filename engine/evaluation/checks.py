@@ -1,7 +1,7 @@
 """Is an output right? Comparisons with the reference, scale-free, with words for what is wrong.
 
-An element passes when ``|out - expected| <= tolerance * (rms(expected) + |expected|)``. Unlike an absolute
-tolerance this refuses zeros, means and copies at every scale of the data.
+A floating-point element passes when ``|out - expected| <= tolerance * (rms(expected) + |expected|)``. Unlike an
+absolute tolerance this refuses zeros, means and copies at every scale of the data. Integers and booleans must be equal.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from functools import cache
 import torch
 from msgspec import Struct
 
-from engine.evaluation.native import compare_fp32
+from engine.evaluation.native import count_different, largest_errors
 
 _CHUNK = {"cpu": 1 << 20, "cuda": 1 << 26}
 """Elements compared at once: on a CPU they stay in its caches."""
@@ -28,30 +28,54 @@ class Comparison(Struct, frozen=True):
     max_rel_error: float
 
 
-def compare(outputs: Sequence[torch.Tensor], expected: Sequence[torch.Tensor], tolerance: float) -> Comparison:
-    """Compare all outputs with the reference's, in order."""
+class Tolerances(Struct, frozen=True):
+    """The tolerance for outputs in fp32 and fp64, and for those in fp16 and bf16."""
+
+    full: float
+    half: float
+
+    def of(self, dtype: torch.dtype) -> float:
+        return self.half if dtype in _HALVES else self.full
+
+
+_HALVES = (torch.float16, torch.bfloat16)
+
+
+def compare(
+    outputs: Sequence[torch.Tensor],
+    expected: Sequence[torch.Tensor],
+    tolerance: float | Tolerances,
+    names: Sequence[str] = (),
+) -> Comparison:
+    """Compare all outputs with the reference's, in order; ``names`` are what to call them."""
+    tolerances = tolerance if isinstance(tolerance, Tolerances) else Tolerances(tolerance, tolerance)
+    names = names or (["out"] if len(outputs) == 1 else [f"out{index}" for index in range(len(outputs))])
     worst_abs = worst_rel = 0.0
-    for index, (out, want) in enumerate(zip(outputs, expected, strict=True)):
-        one = _compare_one(out, want.reshape(out.shape), tolerance)
+    for name, out, want in zip(names, outputs, expected, strict=True):
+        one = _compare_one(out, want.reshape(out.shape), tolerances.of(out.dtype))
         worst_abs, worst_rel = max(worst_abs, one.max_abs_error), max(worst_rel, one.max_rel_error)
         if one.problem is not None:
-            name = "out" if len(outputs) == 1 else f"out{index}"
             return Comparison(f"{name}: {one.problem}", worst_abs, worst_rel)
     return Comparison(None, worst_abs, worst_rel)
 
 
 def _compare_one(out: torch.Tensor, want: torch.Tensor, tolerance: float) -> Comparison:
+    if out.numel() == 0:
+        return Comparison(None, 0.0, 0.0)
     if not out.is_floating_point():
-        different = int((out != want).sum())
-        problem = f"{different:,} of {out.numel():,} elements differ" if different else None
-        return Comparison(problem, float(different), float(different))
-    if out.dtype in (torch.float16, torch.bfloat16):
+        return _compare_exactly(out, want)
+    if out.dtype in _HALVES and out.device.type != "cpu":
         out, want = out.float(), want.float()
     rms = _rms(want)
     if not _finite(rms):
         return _compare_with_infinities(out, want, tolerance)
-    floor = max(rms, torch.finfo(want.dtype).tiny)
-    worst, relative = compare_fp32(out, want, floor) or _largest_errors(out, want, floor)
+    wide = torch.float32 if want.dtype in _HALVES else want.dtype
+    floor = max(rms, torch.finfo(wide).tiny)
+    found = largest_errors(out, want, floor)
+    if found is None:
+        out, want = out.to(wide), want.to(wide)
+        found = _largest_errors(out, want, floor)
+    worst, relative = found
     if not (_finite(worst) and relative <= tolerance):
         if not bool(torch.isfinite(want).all()):
             return _compare_with_infinities(out, want, tolerance)
@@ -59,11 +83,33 @@ def _compare_one(out: torch.Tensor, want: torch.Tensor, tolerance: float) -> Com
     return Comparison(None, worst, relative)
 
 
+def _compare_exactly(out: torch.Tensor, want: torch.Tensor) -> Comparison:
+    """Integers must be equal; so must booleans, whose bytes are 0 or 1."""
+    boolean = out.dtype == torch.bool
+    if boolean:
+        # What a kernel stored may be no boolean at all, which PyTorch would not notice.
+        out, want = out.view(torch.uint8), want.contiguous().view(torch.uint8)
+    different = count_different(out, want)
+    if different is None:
+        different = int((out != want).sum())
+    if not different:
+        return Comparison(None, 0.0, 0.0)
+    first = int((out != want).reshape(-1).nonzero()[0])
+    where = ", ".join(str(i) for i in _index(first, out.shape))
+    got, goal = int(out.reshape(-1)[first]), int(want.reshape(-1)[first])
+    shown = (
+        f"{bool(got) if got < 2 else f'byte {got}'}, expected {bool(goal)}" if boolean else f"{got}, expected {goal}"
+    )
+    text = f"{different:,} of {out.numel():,} elements differ; first at [{where}]: {shown}"
+    error = float((out.double() - want.double()).abs().max())
+    return Comparison(text, error, error / max(abs(float(want.double().abs().max())), 1.0))
+
+
 def _rms(want: torch.Tensor) -> float:
     """Root mean square; of a large tensor, that of every 61st element."""
     flat = want.reshape(-1)
     sample = flat[::_SAMPLE_STRIDE] if flat.numel() > _SAMPLE_ABOVE else flat
-    norm = float(torch.linalg.vector_norm(sample))
+    norm = float(torch.linalg.vector_norm(sample, dtype=torch.float32 if sample.dtype in _HALVES else None))
     return norm / math.sqrt(max(sample.numel(), 1))
 
 

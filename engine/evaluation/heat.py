@@ -43,8 +43,7 @@ def run_heat(
         started = time.perf_counter()
         for number in range(-1, MOST_ROUNDS):
             slot_index = number % len(arena.slots)
-            first, second = problem.drawn(max(number, 0)), problem.drawn(max(number, 0) + 1)
-            first.load_mixed(arena.slots[slot_index], second, problem.angle)
+            problem.load_mixed(max(number, 0), arena.slots[slot_index], problem.fresh_seed())
             problem.device.synchronize()
             random.shuffle(order)
             for name in order:

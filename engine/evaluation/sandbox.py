@@ -141,15 +141,19 @@ class Runner:
             wire.send(self._control, order, (nothing.fileno(), nothing.fileno()))
         return [str(layer) for layer in self._answer(self._limits.start_s, "start").get("isolated", ())]
 
-    def call(self, slot: int, count: int = 1, flush: bool = False) -> tuple[list[float], float]:
+    def call(
+        self, slot: int, count: int = 1, flush: bool = False, seed: int | None = None
+    ) -> tuple[list[float], float]:
         """Call the kernel ``count`` times on ``slot``: its own times and the wall time seen here, milliseconds.
+
+        ``seed``: of the generator before the call, for models that draw random numbers (``.py`` kernels only).
 
         Raises ``RunnerEnded``.
         """
         self._signal(signal.SIGCONT)
         start = time.perf_counter()
         try:
-            wire.send(self._control, {"slot": slot, "count": count, "flush": flush})
+            wire.send(self._control, {"slot": slot, "count": count, "flush": flush, "seed": seed})
         except OSError:
             raise self._post_mortem() from None
         answer = self._answer(self._limits.call_s, "call")

@@ -2,26 +2,36 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import random
 import secrets
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Sequence
+from typing import Literal
 
 import torch
 
 from engine.evaluation.arena import Arena, Slot
 from engine.evaluation.device import JudgeDevice
 from engine.problem.distributions import Kind, transform
+from engine.problem.integers import Order, shuffle_into
 from engine.problem.reference import Reference
 from engine.problem.spec import ProblemSpec
 
+Mixing = Literal["rotated", "convex", "none"]
+"""How two draws of floating-point inputs make a third. ``rotated``: ``cos(a) * own + sin(a) * other's``, which keeps
+mean zero and variance. ``convex``: between the two, for models that accept only values within bounds."""
+
 
 class Trial:
-    """One set of inputs and weights with the reference's outputs for them, in memory that kernels cannot reach."""
+    """One set of inputs and weights with the reference's outputs for them, in memory that kernels cannot reach.
 
-    def __init__(self, kind: Kind, inputs: list[torch.Tensor], weights: list[torch.Tensor]) -> None:
-        self.kind, self.inputs, self.weights = kind, inputs, weights
+    ``seed``: of the generator before a call, for a model that draws random numbers; else None.
+    """
+
+    def __init__(self, kind: Kind, inputs: list[torch.Tensor], weights: list[torch.Tensor], seed: int | None) -> None:
+        self.kind, self.inputs, self.weights, self.seed = kind, inputs, weights, seed
         self.expected: list[torch.Tensor] = []
 
     @property
@@ -30,20 +40,6 @@ class Trial:
 
     def load(self, slot: Slot) -> None:
         for target, source in zip((*slot.inputs, *slot.weights), (*self.inputs, *self.weights), strict=True):
-            target.copy_(source)
-
-    def load_mixed(self, slot: Slot, other: Trial, angles: Callable[[], float]) -> None:
-        """Load values that no earlier call has seen: ``cos(a) * own + sin(a) * other's`` for each floating input.
-
-        The mixture keeps mean zero and variance of what is drawn so, and no earlier output can be scaled into its.
-        """
-        for target, source, second in zip(slot.inputs, self.inputs, other.inputs, strict=True):
-            if source.is_floating_point():
-                angle = angles()
-                torch.mul(source, math.cos(angle), out=target).add_(second, alpha=math.sin(angle))
-            else:
-                target.copy_(source)
-        for target, source in zip(slot.weights, self.weights, strict=True):
             target.copy_(source)
 
     def unchanged(self, slot: Slot, inputs: bool = True) -> str | None:
@@ -58,6 +54,33 @@ class Trial:
         return None
 
 
+def mix_into(
+    targets: Sequence[torch.Tensor],
+    own: Sequence[torch.Tensor],
+    other: Sequence[torch.Tensor],
+    orders: Sequence[Order | None],
+    mixing: Mixing,
+    seed: int,
+) -> None:
+    """Fill ``targets`` with values that no earlier call has seen, from two draws; the same for the same ``seed``.
+
+    No earlier output can be scaled into that of a mixture. Integers and booleans change places
+    (:func:`engine.problem.integers.shuffle_into`).
+    """
+    draw = random.Random(seed)
+    for target, mine, theirs, order in zip(targets, own, other, orders, strict=True):
+        if order is not None:
+            shuffle_into(target, mine, theirs, order, draw)
+        elif not mine.is_floating_point() or mixing == "none":
+            target.copy_(mine)
+        else:
+            angle = draw.uniform(0.15, math.pi / 2 - 0.15)  # never one of them alone
+            first, second = math.cos(angle), math.sin(angle)
+            if mixing == "convex":
+                first, second = first / (first + second), second / (first + second)
+            torch.mul(mine, first, out=target).add_(theirs, alpha=second)
+
+
 class JudgedProblem:
     """Reference, arena and ``trials`` trials of one problem. Values of the trials are secret: seeded by the system.
 
@@ -67,13 +90,19 @@ class JudgedProblem:
     def __init__(self, spec: ProblemSpec, device: JudgeDevice, trials: int) -> None:
         self.spec, self.device = spec, device
         self.reference = Reference.load(spec.source, spec.path, device.kind)
+        self.keeps_weights = False
         self._home = [tensor.data for _, tensor in self.reference.weights()]
         self._seed = secrets.randbits(48)
         self._random = random.Random(self._seed)
-        self._kinds = self._spread(self.reference.variants(self.reference.draw(self._seed)), trials)
+        leaves = self.reference.draw(self._seed)
+        self._kinds = self._spread(self.reference.variants(leaves), trials)
+        self._orders = [
+            order for order, leaf in zip(self.reference.orders(), leaves, strict=True) if isinstance(leaf, torch.Tensor)
+        ]
+        self._mixing = self._choose_mixing(self.reference.tensors(leaves))
         footprint = sum(tensor.nbytes for tensor in spec.tensors)
         self.arena = Arena(spec.tensors, device.kind, slots=2 if 3 * footprint < device.spare_bytes() else 1)
-        self._kept: OrderedDict[int, Trial] = OrderedDict()
+        self._kept: OrderedDict[tuple[int, bool], Trial] = OrderedDict()
 
     @staticmethod
     def _spread(kinds: tuple[Kind, ...], trials: int) -> list[Kind]:
@@ -81,14 +110,51 @@ class JudgedProblem:
         others: list[Kind] = [kind for kind in kinds if kind != "drawn"] or ["drawn"]
         return ["drawn" if i % 2 == 0 else others[i // 2 % len(others)] for i in range(trials)]
 
-    def run(self, slot: Slot) -> list[torch.Tensor]:
-        """The reference on the slot's inputs and the weights bound last."""
+    def _choose_mixing(self, own: list[torch.Tensor]) -> Mixing:
+        """The first way of mixing that the model takes without raising and without values that are not finite."""
+        if not any(tensor.is_floating_point() for tensor in own):
+            return "none"
+        other = self.reference.tensors(self.reference.draw(self._seed + 1))
+        finite = all(bool(torch.isfinite(out).all()) for out in self._try(own))
+        for mixing in ("rotated", "convex"):
+            mixed = [torch.empty_like(tensor) for tensor in own]
+            mix_into(mixed, own, other, self._orders, mixing, 0)
+            try:
+                outputs = self._try(mixed)
+            except (RuntimeError, ValueError, IndexError, AssertionError):
+                continue
+            if not finite or all(bool(torch.isfinite(out).all()) for out in outputs):
+                return mixing
+        return "none"
+
+    def _try(self, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
+        outputs = list(self.reference.run(self.reference.with_tensors([tensor.clone() for tensor in inputs])))
+        self.reference.reset_weights()
+        return outputs
+
+    def run(self, slot: Slot, seed: int | None = None) -> list[torch.Tensor]:
+        """The reference on the slot's inputs and the weights bound last, after seeding where it draws numbers."""
+        if seed is not None:
+            torch.manual_seed(seed)
         return list(self.reference.run(self.reference.with_tensors(slot.inputs)))
 
     @property
     def mutates(self) -> bool:
-        """Whether the model writes its buffers, so that they must be loaded anew before each call."""
+        """Whether the model writes inputs or buffers, so that they must be loaded anew before each call."""
         return any(tensor.mutated for tensor in self.spec.tensors)
+
+    @property
+    def result_count(self) -> int:
+        """How many of a slot's results are compared: a kernel with weights of its own has buffers of its own."""
+        outputs = len(self.spec.outputs)
+        mutated = [tensor for tensor in self.spec.tensors if tensor.mutated]
+        return outputs + sum(tensor.role == "input" or not self.keeps_weights for tensor in mutated)
+
+    def with_own_weights(self) -> JudgedProblem:
+        """The same problem for a kernel that keeps the weights it was built with: they are the same in all trials."""
+        made = copy.copy(self)
+        made.keeps_weights = True
+        return made
 
     def bind(self, slot: Slot) -> None:
         """Make the reference use the slot's weights."""
@@ -96,11 +162,12 @@ class JudgedProblem:
 
     def trial(self, index: int) -> Trial:
         """Trial ``index``: drawn once, kept while memory allows."""
-        if (kept := self._kept.get(index)) is not None:
-            self._kept.move_to_end(index)
+        key = (index, self.keeps_weights and index > 0)
+        if (kept := self._kept.get(key)) is not None:
+            self._kept.move_to_end(key)
             return kept
         made = self._make(index)
-        self._kept[index] = made
+        self._kept[key] = made
         spare = self.device.spare_bytes()
         while len(self._kept) > 1 and sum(trial.nbytes for trial in self._kept.values()) > spare:
             self._kept.popitem(last=False)
@@ -116,9 +183,21 @@ class JudgedProblem:
         plain = [i for i, kind in enumerate(self._kinds) if kind == "drawn"]
         return self.trial(plain[index % len(plain)])
 
-    def angle(self) -> float:
-        """A fresh number for a mixture of two trials: never one of them alone."""
-        return self._random.uniform(0.15, math.pi / 2 - 0.15)
+    def load_mixed(self, index: int, slot: Slot, seed: int) -> Trial:
+        """Load inputs that no earlier call has seen, with the weights of the trial that comes back."""
+        trial, other = self.drawn(index), self.drawn(index + 1)
+        mix_into(slot.inputs, trial.inputs, other.inputs, self._orders, self._mixing, seed)
+        for target, source in zip(slot.weights, trial.weights, strict=True):
+            target.copy_(source)
+        return trial
+
+    def fresh_seed(self) -> int:
+        """For a mixture, or for the generator before a call."""
+        return self._random.getrandbits(48)
+
+    def call_seed(self) -> int | None:
+        """A seed that reference and kernel both get before a call, where the model draws random numbers."""
+        return self.fresh_seed() if self.spec.random else None
 
     def close(self) -> None:
         self._kept.clear()
@@ -132,16 +211,19 @@ class JudgedProblem:
     def _make(self, index: int) -> Trial:
         """The model's own weights in trial 0, changed ones after it: a kernel must follow them."""
         kind = self._kinds[index]
-        leaves = transform(self.reference.draw(self._seed + index), kind)
+        leaves = transform(self.reference.draw(self._seed + index), kind, self.reference.orders())
         self._bind(self._home)
         self.reference.reset_weights()
-        if index:
+        if index and not self.keeps_weights:
             self.reference.perturb_weights(self._seed + index)
-        trial = Trial(kind, self.reference.tensors(leaves), [tensor.clone() for tensor in self._home])
+        inputs = [tensor.contiguous().clone() for tensor in self.reference.tensors(leaves)]
+        trial = Trial(kind, inputs, [tensor.clone() for tensor in self._home], self.call_seed())
+        if trial.seed is not None:
+            torch.manual_seed(trial.seed)
         trial.expected = [tensor.clone(memory_format=torch.contiguous_format) for tensor in self.reference.run(leaves)]
-        trial.expected += [
-            tensor.clone() for tensor, spec in zip(self._home, self.spec.weights, strict=True) if spec.mutated
-        ]
+        written = (*self.reference.tensors(leaves), *self._home)
+        specs = (*self.spec.inputs, *self.spec.weights)
+        trial.expected += [tensor.clone() for tensor, spec in zip(written, specs, strict=True) if spec.mutated]
         self.device.synchronize()
         return trial
 

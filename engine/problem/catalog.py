@@ -257,6 +257,8 @@ def _row(file: ProblemFile, answer: ProblemSpec | ProblemFailure) -> ProblemRow:
     def shapes(role: str) -> tuple[str, ...]:
         return tuple(f"{t.name} {t.shape} {t.dtype}" for t in getattr(answer, role))
 
-    forms = ("cu", "cpp", "py") if answer.c_refusal is None else ("py",)
-    remark = "" if answer.c_refusal is None else f"no C form: {answer.c_refusal}"
-    return ProblemRow(answer.id, str(file.path), shapes("inputs"), shapes("weights"), shapes("outputs"), forms, remark)
+    lacks = "no C form" if answer.forms else "no form"
+    remark = "" if answer.c_refusal is None else f"{lacks}: {answer.c_refusal}"
+    return ProblemRow(
+        answer.id, str(file.path), shapes("inputs"), shapes("weights"), shapes("outputs"), answer.forms, remark
+    )

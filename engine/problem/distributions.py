@@ -11,21 +11,37 @@ from typing import Any, Literal, get_args
 
 import torch
 
-Kind = Literal["drawn", "negated", "small", "large", "centred", "offset"]
+from engine.problem.integers import Order, is_discrete, mirrored
+
+Kind = Literal["drawn", "negated", "small", "large", "centred", "offset", "mirrored"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 
-def transform(leaves: Sequence[Any], kind: Kind) -> list[Any]:
-    """New leaves; floating-point tensors are transformed, everything else is passed on as it is.
+def transform(leaves: Sequence[Any], kind: Kind, orders: Sequence[Order | None] = ()) -> list[Any]:
+    """New leaves; tensors are transformed where ``kind`` means something for their dtype, all else passes as it is.
 
-    ``negated``: -x. ``small``: x / 100. ``large``: 100 x. ``centred``: x minus its mean. ``offset``: x plus three
-    of its standard deviations.
+    For floating-point tensors, ``negated``: -x. ``small``: x / 100. ``large``: 100 x. ``centred``: x minus its mean.
+    ``offset``: x plus three of its standard deviations. For integers and booleans, ``mirrored``: reversed within the
+    range that was drawn. ``orders``: for each leaf what must hold of its integers, "free" where it is not given.
     """
-    return [_transform(leaf, kind) if _is_float(leaf) else leaf for leaf in leaves]
+    known = orders or [None] * len(leaves)
+    return [_leaf(leaf, kind, order or "free") for leaf, order in zip(leaves, known, strict=True)]
 
 
-def _is_float(leaf: Any) -> bool:
-    return isinstance(leaf, torch.Tensor) and leaf.is_floating_point()
+def applies(leaves: Sequence[Any], kind: Kind) -> bool:
+    """Whether ``kind`` changes any of ``leaves``."""
+    tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    if kind == "mirrored":
+        return any(is_discrete(tensor) for tensor in tensors)
+    return kind == "drawn" or any(tensor.is_floating_point() for tensor in tensors)
+
+
+def _leaf(leaf: Any, kind: Kind, order: Order) -> Any:
+    if not isinstance(leaf, torch.Tensor):
+        return leaf
+    if kind == "mirrored":
+        return mirrored(leaf, order) if is_discrete(leaf) else leaf
+    return _transform(leaf, kind) if leaf.is_floating_point() else leaf
 
 
 def _transform(x: torch.Tensor, kind: Kind) -> torch.Tensor:

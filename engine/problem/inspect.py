@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from engine.problem.trace import Built, Traced
 
 _MEMORY_LIMIT_BYTES = 4 << 30
+_SMALL_BYTES = 256 << 20
+"""Inputs and weights of a model that may be run for real where tracing takes too long."""
 _PR_SET_PDEATHSIG = 1
 
 
@@ -80,7 +82,11 @@ def inspect_file(path: str | Path, problem_id: str, source: str | None = None) -
     except tracing.DATA_DEPENDENT:
         refusal = refusal or "its shapes or its control flow depend on the values of its inputs"
     except tracing.TooLongToTraceError as error:
-        refusal = refusal or str(error)
+        # Shapes are all that a kernel needs; only the playbook wants the operators.
+        if sum(tensor.numel() * tensor.element_size() for tensor in built.memory) > _SMALL_BYTES:
+            refusal = refusal or f"{error} and is too large to be run for inspection"
+        else:
+            traced = tracing.run_small(module)
     except NotImplementedError as error:
         refusal = refusal or f"it uses an operator that cannot be traced without data ({str(error).splitlines()[0]})"
     spec = ProblemSpec(
@@ -105,34 +111,31 @@ def _with_graph(spec: ProblemSpec, traced: Traced, names: Names) -> ProblemSpec:
         msgspec.structs.replace(tensor, mutated=True) if index in traced.mutated else tensor
         for index, tensor in enumerate(spec.tensors)
     ]
-    outputs = []
-    if not traced.outputs or not all(isinstance(leaf, torch.Tensor) for leaf in traced.outputs):
-        refusal = refusal or "it returns something that is not a tensor"
-    else:
-        wanted = ["out"] if len(traced.outputs) == 1 else [f"out{index}" for index in range(len(traced.outputs))]
-        outputs = [
-            _tensor_spec(leaf, "output", name, "", names) for name, leaf in zip(wanted, traced.outputs, strict=True)
-        ]
+    returned = [leaf for leaf in traced.outputs if isinstance(leaf, torch.Tensor)]
+    wanted = ["out"] if len(returned) == 1 else [f"out{index}" for index in range(len(returned))]
+    outputs = [_tensor_spec(leaf, "output", name, "", names) for name, leaf in zip(wanted, returned, strict=True)]
+    if not returned:
+        refusal = refusal or "it returns no tensor"
+    elif len(returned) < len(traced.outputs):
+        refusal = refusal or "it returns something that is not a tensor beside its tensors"
     if traced.random is not None:
         refusal = refusal or f"it draws random numbers ({traced.random})"
-    written = next((tensor.name for tensor in given if tensor.mutated and tensor.role == "input"), None)
-    if written is not None:
-        refusal = refusal or f"it writes its input `{written}` in place"
     odd = next((tensor for tensor in (*given, *outputs) if tensor.dtype not in DTYPE_BYTES), None)
     if odd is not None:
         refusal = refusal or f"`{odd.name}` has dtype {odd.dtype}, which has no C type here"
         floor_bytes = 0
     else:
-        floor_bytes = sum(read_bytes(traced.graph)) + sum(
-            tensor.nbytes for tensor in (*outputs, *(tensor for tensor in given if tensor.mutated))
-        )
+        written = sum(tensor.nbytes for tensor in (*outputs, *(tensor for tensor in given if tensor.mutated)))
+        read = sum(tensor.nbytes for tensor in given) if traced.graph is None else sum(read_bytes(traced.graph))
+        floor_bytes = read + written
     return msgspec.structs.replace(
         spec,
         tensors=(*given, *outputs),
         c_refusal=refusal,
         floor_bytes=floor_bytes,
-        flops=count_flops(traced.graph),
-        graph=nodes_of(traced.graph, [tensor.name for tensor in given]),
+        flops=None if traced.graph is None else count_flops(traced.graph),
+        graph=None if traced.graph is None else nodes_of(traced.graph, [tensor.name for tensor in given]),
+        random=traced.random is not None,
     )
 
 

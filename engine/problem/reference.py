@@ -10,7 +10,8 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from engine.problem.distributions import KINDS, Kind, transform
+from engine.problem.distributions import KINDS, Kind, applies, transform
+from engine.problem.integers import Order, is_discrete, order_of
 from engine.problem.model import SEED, OnDevice, build_model, flatten, named_weights, output_leaves
 from engine.problem.source import ProblemFileError, ProblemModule
 
@@ -23,14 +24,19 @@ class Reference:
     them as constants.
     """
 
-    def __init__(self, module: ProblemModule, model: nn.Module, device: str, seed: int) -> None:
+    def __init__(
+        self, module: ProblemModule, model: nn.Module, init_arguments: list[Any], device: str, seed: int
+    ) -> None:
         """Use :meth:`load`."""
         self.model = model
         self.device = torch.device(device)
         self._module = module
         self._weights = named_weights(model)
         self._pristine = [tensor.detach().clone() for _, tensor, _ in self._weights]
+        self.init_arguments = init_arguments
+        """What the model was built from, on the CPU."""
         self._scalars: list[Any] | None = None
+        self._orders: list[Order | None] | None = None
         self._structure: pytree.TreeSpec | None = None
         self._draw_on_device = self.device.type != "cpu"
         self.draw(seed)
@@ -44,11 +50,11 @@ class Reference:
         """
         module = ProblemModule(source, path)
         with OnDevice("cpu"):
-            model, _ = build_model(module, seed)
+            model, arguments = build_model(module, seed)
         model.to(device)
         for _, tensor, _ in named_weights(model):
             tensor.data = tensor.data.contiguous()
-        return cls(module, model, device, seed)
+        return cls(module, model, arguments, device, seed)
 
     def weights(self) -> list[tuple[str, torch.Tensor]]:
         """Parameters and buffers, under their PyTorch names, in the order of ``ProblemSpec.weights``."""
@@ -98,19 +104,34 @@ class Reference:
         assert self._scalars is not None
         return [next(given) if scalar is None else scalar for scalar in self._scalars]
 
-    def run(self, leaves: Sequence[Any]) -> tuple[torch.Tensor, ...]:
-        """One forward pass: outputs in the order of ``ProblemSpec.outputs``, as the model returned them.
-
-        They may be non-contiguous, or share memory with inputs; buffers that the model mutates are mutated.
-        Raises what forward raises, and ``ProblemFileError`` for an output that is no tensor.
-        """
+    def arguments(self, leaves: Sequence[Any]) -> list[Any]:
+        """``leaves`` as ``forward`` takes them: lists, tuples and dicts put together again."""
         assert self._structure is not None
-        arguments = pytree.tree_unflatten(list(leaves), self._structure)
+        return list(pytree.tree_unflatten(list(leaves), self._structure))
+
+    def orders(self) -> list[Order | None]:
+        """For each leaf that holds integers or booleans, what holds of them in every draw; None for the others."""
+        if self._orders is None:
+            draws = self.draw(SEED), self.draw(SEED + 1)
+            self._orders = [
+                order_of(first, second) if isinstance(first, torch.Tensor) and is_discrete(first) else None
+                for first, second in zip(*draws, strict=True)
+            ]
+        return self._orders
+
+    def run(self, leaves: Sequence[Any]) -> tuple[torch.Tensor, ...]:
+        """One forward pass: the tensors among its outputs in the order of ``ProblemSpec.outputs``, as they come.
+
+        They may be non-contiguous, or share memory with inputs; what the model mutates is mutated. Raises what
+        forward raises, and ``ProblemFileError`` where no output is a tensor.
+        """
+        arguments = self.arguments(leaves)
         with torch.no_grad(), self._redirected():
             outputs = output_leaves(self.model(*arguments))
-        if not all(isinstance(leaf, torch.Tensor) for leaf in outputs):
-            raise ProblemFileError("forward returned something that is not a tensor", "return tensors only")
-        return tuple(outputs)
+        tensors = tuple(leaf for leaf in outputs if isinstance(leaf, torch.Tensor))
+        if not tensors:
+            raise ProblemFileError("forward returned no tensor", "return at least one tensor")
+        return tensors
 
     @contextlib.contextmanager
     def _redirected(self) -> Iterator[None]:
@@ -128,13 +149,15 @@ class Reference:
         non-finite that were finite (a logarithm of negated inputs, an overflow). Runs the model once per kind;
         weights and buffers are reset afterwards.
         """
-        if not any(tensor.is_floating_point() for tensor in self.tensors(leaves)):
-            return ("drawn",)
-        finite = [_finite_share(output) for output in self.run(leaves)]
+        kinds = [kind for kind in KINDS[1:] if applies(leaves, kind)]
+        finite = [_finite_share(output) for output in self.run(_copies(leaves))]
         kept: list[Kind] = ["drawn"]
-        for kind in KINDS[1:]:
+        for kind in kinds:
+            changed = transform(leaves, kind, self.orders())
+            if all(new is old for new, old in zip(changed, leaves, strict=True)):
+                continue
             try:
-                outputs = self.run(transform(leaves, kind))
+                outputs = self.run(_copies(changed))
             except (RuntimeError, ValueError, IndexError, AssertionError):
                 continue
             if all(_finite_share(out) >= share for out, share in zip(outputs, finite, strict=True)):
@@ -173,6 +196,11 @@ class Reference:
                 rms = original.float().square().mean().sqrt()
                 scale = torch.where(rms > 0, rms, torch.ones_like(rms))
                 tensor.copy_(original * factor + 0.1 * scale * noise)
+
+
+def _copies(leaves: Sequence[Any]) -> list[Any]:
+    """Leaves that the model may write."""
+    return [leaf.clone() if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
 
 
 def _finite_share(output: torch.Tensor) -> float:

@@ -89,7 +89,8 @@ class ProblemSpec(Struct, frozen=True, omit_defaults=True):
     ``floor_bytes``: bytes that must move at least (inputs, parameters and buffers read once, outputs written
     once). ``flops``: floating-point operations of the reference as counted by
     ``torch.utils.flop_counter`` plus one per element of each pointwise operator, or None where unknown.
-    ``graph``: the reference as ATen operators, or None where it could not be traced.
+    ``graph``: the reference as ATen operators, or None where it could not be traced. ``random``: the model draws
+    random numbers, so that kernels (``.py`` only) are compared under equal seeds.
     """
 
     id: str
@@ -102,6 +103,15 @@ class ProblemSpec(Struct, frozen=True, omit_defaults=True):
     floor_bytes: int = 0
     flops: int | None = None
     graph: tuple[GraphNode, ...] | None = None
+    random: bool = False
+
+    @property
+    def forms(self) -> tuple[Form, ...]:
+        """The forms that a kernel of this problem can have; none where its outputs are not known beforehand."""
+        if self.c_refusal is None:
+            return ("cu", "cpp", "py")
+        known = bool(self.outputs) and all(tensor.dtype in DTYPE_BYTES for tensor in self.tensors)
+        return ("py",) if known else ()
 
     @property
     def inputs(self) -> tuple[TensorSpec, ...]:

@@ -24,7 +24,7 @@ _ALIASES = frozenset(
 )
 
 
-_MAX_OPERATORS = 10_000
+_MAX_OPERATORS = 5_000
 
 
 class TooLongToTraceError(Exception):
@@ -61,15 +61,20 @@ class Built(Struct, frozen=True):
     def tensors(self) -> list[torch.Tensor]:
         return [leaf for leaf in self.leaves if isinstance(leaf, torch.Tensor)]
 
+    @property
+    def memory(self) -> list[torch.Tensor]:
+        """Inputs and weights."""
+        return [*self.tensors, *(tensor for _, tensor, _ in self.weights)]
+
 
 class Traced(Struct, frozen=True):
     """The graph over ``inputs + weights`` as placeholders, in that order; ``outputs``: leaves that forward returned.
 
     ``mutated``: positions of placeholders that the model writes. ``random``: the first operator that draws
-    random numbers, or None.
+    random numbers, or None. ``graph`` is None for a model that runs too many operators for one.
     """
 
-    graph: fx.Graph
+    graph: fx.Graph | None
     outputs: list[Any]
     mutated: frozenset[int]
     random: str | None
@@ -149,6 +154,23 @@ def trace(built: Built, mode: FakeTensorMode) -> Traced:
     values = iter(node.meta["val"] for node in graph.find_nodes(op="output")[0].args[0])
     returned = [next(values) if isinstance(leaf, torch.Tensor) else leaf for leaf in outputs]
     return Traced(graph, returned, mutated, random)
+
+
+def run_small(module: ProblemModule) -> Traced:
+    """What :func:`trace` says without a graph, from one real run: for a small model of very many operators.
+
+    Raises what forward raises.
+    """
+    with OnDevice("cpu"), torch.no_grad():
+        model, _ = build_model(module)
+        leaves, structure = flatten(module.get_inputs())
+        watched = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+        watched += [tensor for _, tensor, _ in named_weights(model)]
+        versions, generator = [tensor._version for tensor in watched], torch.get_rng_state()
+        outputs = output_leaves(model(*pytree.tree_unflatten(leaves, structure)))
+    mutated = frozenset(i for i, tensor in enumerate(watched) if tensor._version != versions[i])
+    drawn = None if torch.equal(generator, torch.get_rng_state()) else "the generator moved on"
+    return Traced(None, outputs, mutated, drawn)
 
 
 def _draws(node: fx.Node) -> bool:

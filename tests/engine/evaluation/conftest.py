@@ -39,14 +39,18 @@ class Bench:
 
     def __init__(self, form: Form, directory: Path) -> None:
         self.form = form
-        file = directory / "softmax.py"
-        file.write_text(PROBLEM)
-        self.problem: ProblemSpec = inspect_file(file, "softmax")
         config = EvaluationConfig(device="cuda" if form == "cu" else "cpu")
         self._loop = asyncio.new_event_loop()
         self.evaluator = LocalEvaluator(config, directory)
         self._loop.run_until_complete(self.evaluator.start())
-        self.header = derive_header(self.problem, form)
+        self.open(PROBLEM, "softmax", directory)
+
+    def open(self, source: str, name: str, directory: Path) -> None:
+        """Another problem from now on, written into ``directory``."""
+        file = directory / f"{name}.py"
+        file.write_text(source)
+        self.problem: ProblemSpec = inspect_file(file, name)
+        self.header = derive_header(self.problem, self.form) if self.problem.c_refusal is None else ""
         self.opened = self._loop.run_until_complete(self.evaluator.open(self.problem, self.header))
 
     def judge(self, source: str) -> Verdict:

@@ -57,7 +57,40 @@ def test_the_words_name_place_and_values() -> None:
 def test_integers_must_be_equal() -> None:
     want = torch.arange(10)
     assert checks.compare([want.clone()], [want], 1e-2).problem is None
-    assert checks.compare([want + 1], [want], 1e-2).problem == "out: 10 of 10 elements differ"
+    found = checks.compare([want + 1], [want], 1e-2)
+    assert found.problem == "out: 10 of 10 elements differ; first at [0]: 1, expected 0"
+    assert found.max_abs_error == 1
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8])
+def test_one_integer_of_many_that_differs_is_found(dtype: torch.dtype) -> None:
+    want = torch.randint(0, 100, (1000, 33), dtype=dtype)
+    out = want.clone()
+    out[700, 5] += 1
+    problem = checks.compare([out], [want], 1e-2, ["found"]).problem
+    assert problem is not None and problem.startswith("found: 1 of 33,000 elements differ; first at [700, 5]:")
+
+
+def test_a_boolean_is_zero_or_one() -> None:
+    want = torch.rand(50) > 0.5
+    assert checks.compare([want.clone()], [want], 1e-2).problem is None
+    assert checks.compare([~want], [want], 1e-2).problem is not None
+    odd = torch.full((50,), 0xFE, dtype=torch.uint8).view(torch.bool)
+    problem = checks.compare([odd], [torch.ones(50, dtype=torch.bool)], 1e-2).problem
+    assert problem is not None and "byte 254, expected True" in problem
+
+
+def test_each_output_has_the_tolerance_of_its_own_dtype() -> None:
+    want = torch.randn(1000)
+    tolerances = checks.Tolerances(1e-4, 1e-2)
+    off = [(want * 1.003).half(), want * 1.003]
+    assert checks.compare(off[:1], [want.half()], tolerances).problem is None
+    problem = checks.compare(off, [want.half(), want], tolerances).problem
+    assert problem is not None and problem.startswith("out1")
+
+
+def test_an_empty_output_is_right() -> None:
+    assert checks.compare([torch.empty(0, 3)], [torch.empty(0, 3)], 1e-2).problem is None
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
@@ -65,6 +98,32 @@ def test_other_floats_are_compared_too(dtype: torch.dtype) -> None:
     want = torch.randn(1000, dtype=torch.float32).to(dtype)
     assert checks.compare([want.clone()], [want], 1e-2).problem is None
     assert checks.compare([want * 2], [want], 1e-2).problem is not None
+    broken = want.clone()
+    broken[7] = math.nan
+    assert checks.compare([broken], [want], 1e-2).problem is not None
+    with_infinity = want.clone()
+    with_infinity[7] = math.inf
+    assert checks.compare([with_infinity.clone()], [with_infinity], 1e-2).problem is None
+    found = checks.compare([want + want.abs().max() * 1e-3], [want], 1e-2)
+    assert found.problem is None and 0 < found.max_abs_error < 0.05
+
+
+@pytest.mark.parametrize(("dtype", "shape"), [("bool", (5,)), ("float16", ()), ("uint8", (3,)), ("int64", (2,))])
+def test_the_last_bytes_of_an_output_are_poisoned_too(dtype: str, shape: tuple[int, ...]) -> None:
+    arena = Arena([TensorSpec("out", "output", dtype, shape)], "cpu", slots=1)
+    try:
+        slot = arena.slots[0]
+        out, count = slot.outputs[0], max(slot.outputs[0].numel(), 1)
+        for which in (0, 1):
+            out.zero_()
+            slot.poison(which)
+            assert slot.unwritten(which) == (
+                f"{count} of {count} elements of out were never written, the first at index 0"
+            )
+            out.fill_(1)
+            assert slot.unwritten(which) is None
+    finally:
+        arena.close()
 
 
 def test_the_checksum_notices_one_changed_element() -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from engine.problem.header import prototype
 from engine.problem.inspect import inspect_file
 from engine.problem.spec import ProblemSpec, ScalarSpec
 
@@ -204,15 +205,15 @@ def test_a_gather_needs_only_the_rows_it_selects(tmp_path: Path) -> None:
         ("def forward(self, x):\n    return F.dropout(x, 0.5, training=self.training)", "[torch.rand(4)]", "random"),
         ("def forward(self, x):\n    return x + torch.randn(4)", "[torch.rand(4)]", "random"),
         ("def forward(self, x):\n    return x, 3", "[torch.rand(4)]", "not a tensor"),
+        ("def forward(self, x):\n    return x.shape", "[torch.rand(4)]", "returns no tensor"),
         (
-            "def forward(self, x):\n    for _ in range(20_000):\n        x = x + 1\n    return x",
-            "[torch.rand(4)]",
-            "more than 10000 operators",
+            "def forward(self, x):\n    for _ in range(6_000):\n        x = x + 1\n    return x",
+            "[torch.rand(1 << 27)]",
+            "more than 5000 operators and is too large",
         ),
         ("def forward(self, x):\n    return x[x > 0]", "[torch.rand(4)]", "depend on the values"),
         ("def forward(self, x):\n    return x if x.sum() > 0 else -x", "[torch.rand(4)]", "depend on the values"),
         ("def forward(self, x):\n    return x + 1", "[torch.rand(4, 5).T]", "not contiguous"),
-        ("def forward(self, x):\n    return x.add_(1)", "[torch.rand(4)]", "input `x` in place"),
         ("def forward(self, x):\n    return x * 2", "[torch.rand(4, dtype=torch.complex64)]", "complex64"),
         ("def forward(self, x, d):\n    return x", "[torch.rand(4), object()]", "neither a tensor nor a number"),
     ],
@@ -221,6 +222,46 @@ def test_what_has_no_c_form_says_why(tmp_path: Path, body: str, inputs: str, rea
     spec = inspected(tmp_path, body, inputs)
 
     assert spec.c_refusal is not None and reason in spec.c_refusal
+
+
+@pytest.mark.parametrize(
+    ("body", "inputs", "forms"),
+    [
+        ("def forward(self, x):\n    return F.dropout(x, 0.5)", "[torch.rand(4)]", ("py",)),
+        ("def forward(self, x):\n    return x, 3", "[torch.rand(4)]", ("py",)),
+        ("def forward(self, x):\n    return x[x > 0]", "[torch.rand(4)]", ()),
+        ("def forward(self, x):\n    return x * 1j", "[torch.rand(4)]", ()),
+    ],
+)
+def test_what_has_no_c_form_is_solved_in_python_where_its_outputs_are_known(
+    tmp_path: Path, body: str, inputs: str, forms: tuple[str, ...]
+) -> None:
+    assert inspected(tmp_path, body, inputs).forms == forms
+
+
+def test_an_input_that_the_model_writes_is_an_in_out_argument(tmp_path: Path) -> None:
+    spec = inspected(tmp_path, "def forward(self, x, y):\n    return x.add_(y)", "[torch.rand(4), torch.rand(4)]")
+
+    assert spec.c_refusal is None
+    assert [(t.name, t.mutated) for t in spec.inputs] == [("x", True), ("y", False)]
+    assert "launch(float* x, const float* y, float* out" in prototype(spec, "cpp")
+
+
+def test_a_small_model_of_very_many_operators_has_its_shapes_from_one_run(tmp_path: Path) -> None:
+    body = """
+    def __init__(self):
+        super().__init__()
+        self.gru = nn.GRU(3, 4, 1)
+        self.register_buffer("calls", torch.zeros(()))
+    def forward(self, x):
+        self.calls += 1
+        return self.gru(x)
+    """
+    spec = inspected(tmp_path, body, "[torch.rand(900, 1, 3)]")
+
+    assert (spec.graph, spec.c_refusal, spec.random) == (None, None, False)
+    assert [t.shape for t in spec.outputs] == [(900, 1, 4), (1, 1, 4)]
+    assert [t.name for t in spec.weights if t.mutated] == ["calls"]
 
 
 def test_dropout_of_nothing_is_no_draw(tmp_path: Path) -> None:
