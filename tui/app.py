@@ -16,9 +16,11 @@ from textual.binding import Binding, BindingType
 from textual.message import Message
 from textual.screen import Screen
 
+from engine.evaluation.holder import holder_of, is_below
 from engine.events import CommandHandled, Recorded, SeedIdea, SeedKernel
 from engine.session import SessionError, SessionPaths
 from tui import format as fmt
+from tui.activity import opening_of
 from tui.feed import Feed
 from tui.model import Model, Pending
 from tui.sanitize import one_line
@@ -84,6 +86,7 @@ class MonitorApp(App[int]):
         self._notified = False
         self._flushed_at = 0.0
         self._told: str | None = None
+        self._seen_holder: int | None = None
         self._watch = OrphanWatch(self._orphaned)
 
     def get_default_screen(self) -> Screen[Any]:
@@ -113,7 +116,8 @@ class MonitorApp(App[int]):
             self.post_message(self.FeedArrived())
 
     def on_monitor_app_feed_arrived(self) -> None:
-        wait = self._flushed_at + FLUSH_S - time.monotonic()
+        # Whoever has just pressed a key and waits for the engine's answer sees it as soon as it is there.
+        wait = 0.0 if self.model.pending else self._flushed_at + FLUSH_S - time.monotonic()
         if wait <= 0:
             self.flush()
         else:
@@ -127,7 +131,7 @@ class MonitorApp(App[int]):
         self._flushed_at = time.monotonic()
         updates, trouble = self._feed.take()
         model, screen = self.model, self.monitor_screen
-        before = self._standing()
+        before, link_before = self._standing(), model.link.kind
         trouble_news, model.trouble = trouble != model.trouble, trouble
         replaced = False
         fresh: list[Recorded] = []
@@ -143,6 +147,8 @@ class MonitorApp(App[int]):
                 if isinstance(recorded.event, CommandHandled):
                     self._answered(recorded.event)
             fresh += update.events
+        if linked and model.link.kind == "ended" and link_before in ("live", "stalled"):
+            told |= self._give_up_pending()
         with self.batch_update():
             if replaced:
                 screen.replace_state()
@@ -155,7 +161,22 @@ class MonitorApp(App[int]):
 
     def _tick(self) -> None:
         if self.model.opened and self.model.link.kind in ("live", "stalled", "replay", "connecting"):
+            self._look_for_holder()
             self.monitor_screen.tick()
+
+    def _look_for_holder(self) -> None:
+        """Who keeps the device from this search, looked at while something waits for it."""
+        model, state = self.model, self.model.state
+        pid, seen, self._seen_holder = model.link.pid, self._seen_holder, None
+        model.holder = None
+        waits = opening_of(state) or not state.problems or any(one.stage == "waiting" for one in state.in_flight())
+        if pid is None or model.link.kind not in ("live", "stalled") or not waits:
+            return
+        found = next((one for device in state.devices if (one := holder_of(device)) is not None), None)
+        if found is not None and not is_below(found, pid):
+            self._seen_holder = found
+            if seen == found:  # not the second in which two searches take turns
+                model.holder = found
 
     # Steering
 
@@ -181,12 +202,28 @@ class MonitorApp(App[int]):
             self.say(str(error), severity="error")
             return
         self._plans[number] = plan
+        if model.link.kind == "ended" and then is None:  # it ended while the command was being written
+            model.pending[number] = Pending(number, plan.command, plan.node, plan.text, model.now())
+            self._give_up_pending()
+            self.monitor_screen.take([], told=True)
+            return
         model.pending[number] = Pending(number, plan.command, plan.node, plan.text, model.now())
         if (handled := model.state.handled.get(number)) is not None:
             self._answered(handled)
         self.monitor_screen.take([])
         if then is not None:
             then()
+
+    def _give_up_pending(self) -> bool:
+        """The engine has ended: what it has not answered is said to be undone. Whether there was such a thing."""
+        left = self.model.give_up_pending()
+        for one in left:
+            self._plans.pop(one.number, None)
+            where = f" {one.node}" if one.node is not None else ""
+            text = f"{one.text}{where}: not carried out, the engine ended; one that is resumed does it"
+            self.model.story.say(self.model.now(), "warning", text)
+            self.say(text, severity="warning")
+        return bool(left)
 
     def _answered(self, handled: CommandHandled) -> None:
         self.model.answered(handled)
@@ -236,8 +273,11 @@ class MonitorApp(App[int]):
     # News
 
     def say(self, text: str, *, severity: Severity = "information") -> None:
-        """A word in the corner. ``text`` may come from anywhere."""
-        self.notify(one_line(text, 400), severity=severity, markup=False, timeout=4 if severity == "information" else 8)
+        """A word in the line of the keys, where it covers nothing else. ``text`` may come from anywhere."""
+        if self.monitor_screen.is_mounted:
+            self.monitor_screen.key_bar.say(
+                one_line(text, 400), severity, seconds=4 if severity == "information" else 8
+            )
 
     def alert(self, text: str) -> None:
         """News for a person who looks elsewhere: bell or OSC 9, and their command or webhook."""
@@ -297,10 +337,10 @@ class MonitorApp(App[int]):
             save_settings(self.settings)
 
     def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
-        from tui.actions import ACTIONS
+        from tui.actions import ACTIONS, REPLAY_ACTIONS
 
-        for action in ACTIONS:
-            if action.palette:
+        for action in (*(REPLAY_ACTIONS if self.model.link.kind == "replay" else ()), *ACTIONS):
+            if action.palette and not (action.group == "steer" and self.model.source.read_only):
                 name = action.name
 
                 async def run(name: str = name) -> None:
@@ -339,8 +379,19 @@ def run_monitor(paths: SessionPaths, *, read_only: bool = False) -> int:
     app.run()
     code = app.return_value or app.return_code or 0
     if code < 128:
-        print(parting_words(app.model))
+        print_parting(app.model, paths)
     return code
+
+
+def print_parting(model: Model, paths: SessionPaths) -> None:
+    """What stays in the terminal: of a search that has ended its results, and always what a person may do next."""
+    if model.opened and model.link.kind == "ended" and any(p.best is not None for p in model.state.problems.values()):
+        from engine.budget import elapsed_s
+        from tui.results import results_of
+        from tui.tables import print_results
+
+        print_results(results_of(model.state, paths.directory, elapsed_s(model.state, model.state.time)))
+    print(parting_words(model))
 
 
 def parting_words(model: Model) -> str:

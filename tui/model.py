@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -42,6 +43,10 @@ class Model:
     pending: dict[int, Pending] = field(default_factory=dict)
     trouble: str | None = None
     opened: bool = False
+    playing: Callable[[], str] | None = None
+    """Of a replay: its place and speed, in words."""
+    holder: int | None = None
+    """Pid of a process outside this search that keeps the device to itself."""
 
     def now(self) -> float:
         return self.source.now()
@@ -69,6 +74,12 @@ class Model:
 
     def answered(self, handled: CommandHandled) -> Pending | None:
         return self.pending.pop(handled.command, None)
+
+    def give_up_pending(self) -> list[Pending]:
+        """The engine has ended: nobody answers what is pending."""
+        left = list(self.pending.values())
+        self.pending.clear()
+        return left
 
     def pending_at(self, node: str) -> str | None:
         """What waits to be done to ``node``, None for most nodes."""

@@ -10,6 +10,7 @@ from typing import ClassVar
 
 import msgspec
 from textual.binding import Binding
+from textual.widgets import Input
 
 from engine.devices import decode_samples
 from engine.events import Command, Recorded
@@ -143,12 +144,19 @@ class ReplayApp(MonitorApp):
         Binding("greater_than_sign", "replay_speed(1)", "faster", priority=True),
         Binding("0", "replay_seek(-1)", "from the beginning", priority=True),
     ]
+    """Those of ``REPLAY_ACTIONS``; ahead of the panes' own, but not while a filter is being typed."""
 
     def __init__(
         self, source: ReplaySource, *, settings: Settings | None = None, ascii_only: bool | None = None
     ) -> None:
         super().__init__(source, settings=settings, ascii_only=ascii_only)
         self.clock = source.clock
+        self.model.playing = self._playing
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        if action.startswith("replay_") and isinstance(self.focused, Input):
+            return False
+        return super().check_action(action, parameters)
 
     def action_replay_pause(self) -> None:
         self.clock.pause(not self.clock.paused)
@@ -167,6 +175,10 @@ class ReplayApp(MonitorApp):
 
     def alert(self, text: str) -> None:
         """A replay rings no bell."""
+
+    def _playing(self) -> str:
+        at = f"{fmt.clock(self.clock.now() - self._begun())}/{fmt.clock(self.clock.span_s)}"
+        return f"{at} held" if self.clock.paused else f"{at} at {self.clock.speed:g}x"
 
     def _begun(self) -> float:
         return self.clock.now() if not self.model.state.created_at else self.model.state.created_at

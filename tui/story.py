@@ -9,11 +9,13 @@ from typing import Any, Literal, NamedTuple
 
 from engine import events as ev
 from engine.events import Recorded
-from engine.state import SessionState
+from engine.state import ProblemState, SessionState
 from engine.verdict import sizes_in_words
 from tui import format as fmt
 
 LINES = 2000
+_MOVING = (ev.VerdictGiven, ev.HeatFinished, ev.NodePruned, ev.NodeRestored)
+"""Events after which another kernel may be the best."""
 Level = Literal["info", "good", "warning", "error"]
 
 
@@ -30,24 +32,35 @@ class Story:
     """Call ``note`` for every event, after the state has taken it in."""
 
     lines: deque[Line] = field(default_factory=lambda: deque(maxlen=LINES))
-    _best: dict[str, str] = field(default_factory=dict)
+    _best: dict[str, str | None] = field(default_factory=dict)
 
     def note(self, state: SessionState, recorded: Recorded) -> bool:
         """Whether the event made a line."""
-        told = _tell(state, recorded.event) or self._new_best(state, recorded.event)
-        if told is not None:
-            self.lines.append(Line(recorded.time, *told))
-        return told is not None
+        event = recorded.event
+        told = [found] if (found := _tell(state, event)) is not None else []
+        if isinstance(event, _MOVING):
+            told += self._moved(state, event)
+        self.lines.extend(Line(recorded.time, *one) for one in told)
+        return bool(told)
 
-    def _new_best(self, state: SessionState, event: ev.AnyEvent) -> tuple[Level, str] | None:
-        if not isinstance(event, ev.VerdictGiven) or (variant := state.variants.get(event.variant)) is None:
-            return None
-        problem = state.problems.get(variant.problem)
-        if problem is None or problem.best != variant.id or self._best.get(problem.id) == variant.id:
-            return None
-        self._best[problem.id] = variant.id
-        what = f"{fmt.speedup(variant.speedup)}, {fmt.milliseconds(variant.kernel_ms)} ms"
-        return "good", f"{problem.id}: new best {variant.id}, {what}"
+    def say(self, time: float, level: Level, text: str) -> None:
+        """A line of the monitor's own, which no event tells."""
+        self.lines.append(Line(time, level, text))
+
+    def _moved(self, state: SessionState, event: ev.AnyEvent) -> list[tuple[Level, str]]:
+        """One line for each problem whose best kernel is another one since ``event``."""
+        lines = []
+        if isinstance(event, ev.VerdictGiven):
+            variant = state.variants.get(event.variant)
+            names = [variant.problem] if variant is not None else []
+        else:
+            names = [event.problem] if isinstance(event, ev.HeatFinished) else list(state.problems)
+        for name in names:
+            if (problem := state.problems.get(name)) is None or problem.best == self._best.get(name):
+                continue
+            before, self._best[name] = self._best.get(name), problem.best
+            lines.append(_best_line(state, problem, event, before))
+        return lines
 
 
 def fold_with_story(recorded: Iterable[Recorded]) -> tuple[SessionState, Story]:
@@ -59,6 +72,19 @@ def fold_with_story(recorded: Iterable[Recorded]) -> tuple[SessionState, Story]:
         if type(one.event) is not ev.VariantStage:
             note(state, one)
     return state, story
+
+
+def _best_line(state: SessionState, problem: ProblemState, event: ev.AnyEvent, before: str | None) -> tuple[Level, str]:
+    best = state.variants.get(problem.best) if problem.best is not None else None
+    if best is None:
+        return "warning", f"{problem.id}: no correct kernel is left"
+    what = f"{fmt.speedup(best.speedup)}, {fmt.milliseconds(best.kernel_ms)} ms"
+    if isinstance(event, ev.HeatFinished):
+        instead = f", not {before}" if before is not None else ""
+        return "good", f"{problem.id}: side by side {best.id} is the fastest{instead}: new best {best.id}, {what}"
+    if isinstance(event, ev.VerdictGiven) and best.id == event.variant:
+        return "good", f"{problem.id}: new best {best.id}, {what}"
+    return "info", f"{problem.id}: the best is now {best.id}, {what}"
 
 
 def _tell(state: SessionState, event: ev.AnyEvent) -> tuple[Level, str] | None:
@@ -88,8 +114,10 @@ def _refused(state: SessionState, event: ev.ProblemRefused) -> tuple[Level, str]
 def _baseline(state: SessionState, event: ev.BaselineMeasured) -> tuple[Level, str]:
     baseline = event.baseline
     if baseline.timing is None:
-        return "warning", f"{event.problem}: no {baseline.which} baseline: {baseline.failure or 'unknown'}"
-    return "info", f"{event.problem}: {baseline.which} takes {fmt.milliseconds(baseline.timing.median_ms)} ms"
+        which = "torch.compile" if baseline.which == "compile" else baseline.which
+        return "warning", f"{event.problem}: no {which} baseline: {baseline.failure or 'unknown'}"
+    which = "torch.compile" if baseline.which == "compile" else baseline.which
+    return "info", f"{event.problem}: {which} takes {fmt.milliseconds(baseline.timing.median_ms)} ms"
 
 
 def _round_finished(state: SessionState, event: ev.RoundFinished) -> tuple[Level, str]:

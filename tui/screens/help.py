@@ -10,13 +10,14 @@ from textual.screen import ModalScreen
 from textual.strip import Strip
 from textual.widget import Widget
 
-from tui.actions import ACTIONS, GROUP_NAMES, KEY_NAMES, Group
+from tui.actions import ACTIONS, GROUP_NAMES, KEY_NAMES, Action
 from tui.filters import HELP as FILTER_HELP
 from tui.glyphs import GLYPHS
 from tui.palette import Palette
+from tui.widgets.detail.text import folded, wrapped
 from tui.widgets.lines import LinesView, line
 
-KEY_WIDTH = 18
+KEY_WIDTH = 16
 
 
 class HelpScreen(ModalScreen[None]):
@@ -30,37 +31,58 @@ class HelpScreen(ModalScreen[None]):
     }
     """
 
-    def __init__(self, focused: Widget | None) -> None:
+    def __init__(self, focused: Widget | None, first: list[Action], *, steers: bool = True) -> None:
+        """``first``: what is used most where the focus is. ``steers``: whether steering keys do anything here."""
         super().__init__()
-        self._focused = focused
+        self._focused, self._first, self._steers = focused, first, steers
 
     def compose(self) -> ComposeResult:
         yield LinesView(id="help")
 
     def on_mount(self) -> None:
+        self.query_one("#help", LinesView).focus()
+
+    def on_resize(self) -> None:
+        self.call_after_refresh(self._show)
+
+    def _show(self) -> None:
         view = self.query_one("#help", LinesView)
-        view.set_lines(help_lines(self._focused, view.palette, ascii_only=view.ascii_only))
-        view.focus()
+        rest = [action for action in ACTIONS if self._steers or action.group != "steer"]
+        width = view.scrollable_content_region.width
+        view.set_lines(help_lines(self._focused, self._first, rest, view.palette, width, ascii_only=view.ascii_only))
 
 
-def help_lines(focused: Widget | None, palette: Palette, *, ascii_only: bool) -> list[Strip]:
+def help_lines(
+    focused: Widget | None,
+    first: list[Action],
+    rest: list[Action],
+    palette: Palette,
+    width: int,
+    *,
+    ascii_only: bool,
+) -> list[Strip]:
+    """What the focused pane is, the keys that are used most in it, how to move in it, then all other keys."""
     lines: list[Strip] = []
     if (about := getattr(focused, "HELP", None)) is not None:
-        lines += [line((about, palette.bold)), line("")]
-        own = [binding for binding in getattr(focused, "BINDINGS", ()) if isinstance(binding, Binding)]
-        lines += [_key(_names(binding.key), binding.description, palette) for binding in own]
-        lines.append(line(""))
-    for group in ("look", "steer", "app"):
-        lines.append(line((GROUP_NAMES[_group(group)], palette.title)))
-        lines += [_key(action.shown_key, action.help, palette) for action in ACTIONS if action.group == group]
-        lines.append(line(""))
-    lines += [line(("Filter", palette.title)), line((FILTER_HELP, palette.text)), line("")]
-    lines.append(line(("Glyphs", palette.title)))
+        lines += wrapped(about, palette.bold, width)
+    own = [binding for binding in getattr(focused, "BINDINGS", ()) if isinstance(binding, Binding)]
+    groups = {
+        "Used most here": [_key(action.shown_key, action.help, palette) for action in first],
+        "Moving in this pane": [_key(_names(binding.key), binding.description, palette) for binding in own],
+    }
+    for group, title in GROUP_NAMES.items():
+        found = [action for action in rest if action.group == group and action not in first]
+        groups[title] = [_key(action.shown_key, action.help, palette) for action in found]
+    for title, keys in groups.items():
+        if keys:
+            lines += [line(""), line((title, palette.title)), *keys]
+    lines += [line(""), line(("Filter", palette.title)), *wrapped(FILTER_HELP, palette.text, width)]
+    lines += [line(""), line(("Glyphs", palette.title))]
     for one in GLYPHS.values():
         shown = one.ascii if ascii_only else one.unicode
         lines.append(line((shown.ljust(KEY_WIDTH), palette.named(one.style)), (one.meaning, palette.text)))
     lines += [line(""), line(("esc closes this", palette.dim))]
-    return lines
+    return folded(lines, width)
 
 
 def _key(keys: str, text: str, palette: Palette) -> Strip:
@@ -68,9 +90,4 @@ def _key(keys: str, text: str, palette: Palette) -> Strip:
 
 
 def _names(keys: str) -> str:
-    names = {"asterisk": "*", "less_than_sign": "<", "greater_than_sign": ">", **KEY_NAMES}
-    return " ".join(names.get(key, key) for key in keys.split(",")[:3])
-
-
-def _group(name: str) -> Group:
-    return "look" if name == "look" else ("steer" if name == "steer" else "app")
+    return " ".join(KEY_NAMES.get(key, key) for key in keys.split(",")[:3])

@@ -51,6 +51,7 @@ class MonitorScreen(SteeringKeys, Screen[None]):
         self.following = False
         self.held = False
         self._bests: tuple[str | None, ...] = ()
+        self._link_shown = ""
 
     @property
     def monitor(self) -> MonitorApp:
@@ -86,7 +87,8 @@ class MonitorScreen(SteeringKeys, Screen[None]):
                 yield self.best
                 yield self.detail
         yield self.panes[4]
-        yield KeyBar(id="keys")
+        self.key_bar = KeyBar(id="keys")
+        yield self.key_bar
 
     def on_mount(self) -> None:
         self.show_all()
@@ -126,11 +128,15 @@ class MonitorScreen(SteeringKeys, Screen[None]):
             self.scoreboard.show(self.model)
             if self.leaders.display and self.leaders.size.height:
                 self.leaders.show(self.model)
-        if readings or ev.VariantStage in kinds or ev.VerdictGiven in kinds or ev.EngineStarted in kinds:
+        moved = self._link_shown != (link := self.model.engine)
+        if moved:
+            self._link_shown = link
+            self.key_bar.show()
+        if readings or moved or ev.VariantStage in kinds or ev.VerdictGiven in kinds or ev.EngineStarted in kinds:
             self.devices.show(self.model)
         if told:
             self.log_view.show(self.model)
-        if events:
+        if events or moved:
             self.detail.show()
             self._show_best()
 
@@ -140,6 +146,9 @@ class MonitorScreen(SteeringKeys, Screen[None]):
         if not self.held:
             self.tree_view.refresh_rows()
             self.devices.show(self.model)
+            if not self.model.state.variants:
+                self.detail.show()
+                self.scoreboard.show(self.model)
 
     def show_all(self) -> None:
         """Draw everything, after a resize, a change of theme or of state."""
@@ -159,7 +168,7 @@ class MonitorScreen(SteeringKeys, Screen[None]):
         self.detail.select(self.tree_view.row, at_once=True)
         self.detail.show(force=True)
         self._show_best()
-        self.query_one(KeyBar).show()
+        self.key_bar.show()
 
     def on_search_tree_highlighted(self, message: SearchTree.Highlighted) -> None:
         if message.by_hand and self.following and not self._is_best(message.row.id if message.row else ""):
@@ -176,12 +185,21 @@ class MonitorScreen(SteeringKeys, Screen[None]):
         if message.pane is self.detail and (tab := self.detail.tab_at(message.x)) is not None:
             self.detail.turn(tab)
 
+    def on_descendant_focus(self) -> None:
+        self.key_bar.show()
+
+    def on_descendant_blur(self) -> None:
+        self.key_bar.show()
+
     # Keys that look
 
     def action_open_detail(self) -> None:
-        if self.focused is not self.tree_view:
+        """A kernel opens as its source, an idea as its words."""
+        row = self.tree_view.row
+        if self.focused is not self.tree_view or row is None:
             return
-        self.detail.select(self.tree_view.row, at_once=True)
+        self.detail.tab = "Why" if row.kind == "idea" else "Kernel"
+        self.detail.select(row, at_once=True)
         self.action_pane(4)
 
     def action_pane(self, number: int) -> None:
@@ -229,6 +247,7 @@ class MonitorScreen(SteeringKeys, Screen[None]):
         self.tree_view.refresh_rows()
         self.tree_view.restyle()
         self._retitle_tree()
+        self.key_bar.show()
 
     def action_next_match(self, step: int) -> None:
         self.tree_view.next_match(step)

@@ -142,8 +142,11 @@ class SteeringKeys:
 
     def action_help(self) -> None:
         from tui.screens.help import HelpScreen
+        from tui.widgets.keys import used_most
 
-        self._monitor.push_screen(HelpScreen(self._here.focused))
+        here = self._here
+        steers = not here.model.source.read_only
+        self._monitor.push_screen(HelpScreen(here.focused, used_most(here), steers=steers))
 
     def action_command_palette(self) -> None:
         self._monitor.action_command_palette()

@@ -8,6 +8,7 @@ from engine.devices import DeviceSample
 from engine.events import DeviceFact
 from engine.state import VariantState
 from tui import format as fmt
+from tui.activity import LIVE
 from tui.model import Model
 from tui.palette import Palette
 from tui.sanitize import one_line
@@ -42,7 +43,18 @@ def device_lines(model: Model, palette: Palette, width: int, *, ascii_only: bool
         if facts or cpu:
             lines.append(line(("no NVIDIA device in this session: kernels run on the CPU", palette.dim)))
         lines += _cpu(model, cpus[0] if cpus else None, cpu, palette, width, ascii_only=ascii_only)
-    return [*lines, *_at_work(model, palette)]
+    return [*_not_running(model, palette), *lines, *_at_work(model, palette)]
+
+
+def _not_running(model: Model, palette: Palette) -> list[Strip]:
+    """That what is shown is of the past."""
+    if model.link.kind != "ended":
+        return []
+    reading = model.latest()
+    words = "the session is not running"
+    if reading is not None:
+        words += f"; last readings {fmt.age(model.now() - reading.time)} ago"
+    return [line((words, palette.warn))]
 
 
 def _gpu(
@@ -106,6 +118,8 @@ def _cpu(
 
 def _at_work(model: Model, palette: Palette) -> list[Strip]:
     flight = model.state.in_flight()
+    if model.link.kind == "ended":
+        return [line((f"  {len(flight)} kernels unfinished", palette.dim))] if flight else []
     busy = [variant for variant in flight if variant.stage not in (None, "queued")]
     busy.sort(key=lambda variant: (variant.stage not in ON_DEVICE, variant.stage_since))
     lines = [_worker(model, variant, palette) for variant in busy[:12]]
@@ -114,7 +128,9 @@ def _at_work(model: Model, palette: Palette) -> list[Strip]:
         lines.append(line((f"  and {len(busy) - 12} more at work", palette.dim)))
     if queued:
         lines.append(line((f"  {queued} queued", palette.dim)))
-    if not flight and model.link.kind == "live":
+    if model.holder is not None:
+        lines.insert(0, line((f"  held by another process, pid {model.holder}", palette.warn)))
+    if not busy and model.link.kind in LIVE:
         lines.append(line(("  no kernel at work", palette.dim)))
     return lines
 

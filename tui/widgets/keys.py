@@ -1,18 +1,56 @@
-"""The key bar: what the keys do here, in the order of use, for as many as fit. A click does the same."""
+"""The last line: what the keys do here, in the order of use, for as many as fit; a click does the same. A word to the
+person takes its place for some seconds, so that it covers nothing."""
 
 from __future__ import annotations
 
+import textwrap
+from typing import TYPE_CHECKING, Literal, NamedTuple, cast
+
 from textual import events
 from textual.strip import Strip
+from textual.timer import Timer
 
-from tui.actions import ACTIONS, Action
+from tui.actions import ACTIONS, REPLAY_ACTIONS, Action
 from tui.widgets.lines import LinesView, line
+
+if TYPE_CHECKING:
+    from tui.screens.monitor import MonitorScreen
+
+Severity = Literal["information", "warning", "error"]
+MOST_LINES = 4
+DETAIL = ("tab(1)", "diff", "mark", "copy", "edit", "retry", "zoom", "back")
+PANE = ("zoom", "back")
+FILTERED = ("next_match(1)", "next_match(-1)", "back", "filter", "open_detail")
+ENDED = ("start_engine", "budget", "open_detail", "filter", "lineage", "diff", "copy", "sort", "zoom")
+
+
+class Hint(NamedTuple):
+    """``action``: what a click runs, None for nothing."""
+
+    key: str
+    label: str
+    action: str | None = None
+
+    @property
+    def width(self) -> int:
+        return len(self.key) + len(self.label) + 3
+
+
+FILTERING = (
+    Hint("enter", "keep"),
+    Hint("esc", "drop"),
+    Hint("words", "must all match"),
+    Hint("!word", "must not"),
+    Hint(">1.5 <1", "speedup"),
+)
 
 
 class KeyBar(LinesView):
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id, focusable=False)
-        self._spans: list[tuple[int, int, Action]] = []
+        self._spans: list[tuple[int, int, str]] = []
+        self._word: tuple[str, Severity] | None = None
+        self._timer: Timer | None = None
 
     def on_mount(self) -> None:
         self.show()
@@ -20,31 +58,97 @@ class KeyBar(LinesView):
     def on_resize(self) -> None:
         self.show()
 
+    def say(self, text: str, severity: Severity, *, seconds: float) -> None:
+        """Show ``text``, which must be safe, instead of the keys."""
+        if self._timer is not None:
+            self._timer.stop()
+        self._word = (text, severity)
+        self._timer = self.set_timer(seconds, self._fall_silent)
+        self.show()
+
     def show(self) -> None:
-        palette, width = self.palette, self.size.width or self.app.size.width
+        if not self.is_attached:
+            return
+        width = self.size.width or self.app.size.width
+        lines = self._said(width) if self._word is not None else [self._hints(width)]
+        if self.styles.height is None or self.styles.height.value != len(lines):
+            self.styles.height = len(lines)
+        self.set_lines(lines)
+
+    async def on_click(self, event: events.Click) -> None:
+        if self._word is not None:
+            self._fall_silent()
+            return
+        for start, end, action in self._spans:
+            if start <= event.x < end:
+                await self.screen.run_action(action)
+
+    def _fall_silent(self) -> None:
+        self._word = None
+        self.show()
+
+    def _said(self, width: int) -> list[Strip]:
+        assert self._word is not None
+        text, severity = self._word
+        palette = self.palette
+        style = {"information": palette.bold, "warning": palette.warn, "error": palette.alarm}[severity]
+        pieces = textwrap.wrap(text, max(10, width - 2)) or [""]
+        return [line((f" {piece}", style)) for piece in pieces[:MOST_LINES]]
+
+    def _hints(self, width: int) -> Strip:
+        palette = self.palette
+        hints, always = hints_of(cast("MonitorScreen", self.screen))
+        room = width - sum(hint.width for hint in always)
+        chosen: list[Hint] = []
+        for hint in hints:
+            if hint.width <= room:
+                chosen.append(hint)
+                room -= hint.width
         strips: list[Strip] = []
         used = 0
         self._spans = []
-        hinted = sorted((action for action in ACTIONS if action.hint), key=lambda action: action.hint)
-        always = [action for action in hinted if action.name in ("help", "detach")]
-        room = width - sum(_width(action) for action in always)
-        chosen = []
-        for action in hinted:
-            if action not in always and used + _width(action) <= room:
-                chosen.append(action)
-                used += _width(action)
-        used = 0
-        for action in (*chosen, *always):
-            strips.append(line((f" {action.shown_key}", palette.accent), (f" {action.label} ", palette.dim)))
-            self._spans.append((used, used + _width(action), action))
-            used += _width(action)
-        self.set_lines([Strip.join(strips)])
-
-    async def on_click(self, event: events.Click) -> None:
-        for start, end, action in self._spans:
-            if start <= event.x < end:
-                await self.screen.run_action(f"screen.{action.name}" if "." not in action.name else action.name)
+        for hint in (*chosen, *always):
+            strips.append(line((f" {hint.key}", palette.accent), (f" {hint.label} ", palette.dim)))
+            if hint.action is not None:
+                self._spans.append((used, used + hint.width, hint.action))
+            used += hint.width
+        return Strip.join(strips)
 
 
-def _width(action: Action) -> int:
-    return len(action.shown_key) + len(action.label) + 3
+def hints_of(screen: MonitorScreen) -> tuple[list[Hint], list[Hint]]:
+    """What is worth saying where the focus is, the most used first; and what is always said."""
+    from tui.widgets.filter import FilterBar
+
+    if isinstance(screen.focused, FilterBar):
+        return list(FILTERING), []
+    goes_on = screen.model.link.kind in ("live", "stalled")
+    always = [Hint("?", "help", "help"), Hint("q", "detach" if goes_on else "leave", "detach")]
+    return [_hint(action) for action in used_most(screen)], always
+
+
+def used_most(screen: MonitorScreen) -> list[Action]:
+    """The actions that fit what has the focus and how the search is, the most used first."""
+    from tui.widgets.detail.pane import DetailView
+
+    model = screen.model
+    steers = not model.source.read_only
+    if isinstance(screen.focused, DetailView):
+        names: tuple[str, ...] = DETAIL
+    elif screen.focused is not None and screen.focused is not screen.tree_view:
+        names = PANE
+    elif screen.tree_rows.view.filter:
+        names = FILTERED
+    elif steers and model.link.kind == "ended":
+        names = ENDED
+    else:
+        ranked = sorted((action for action in ACTIONS if action.hint), key=lambda action: action.hint)
+        names = tuple(action.name for action in ranked if action.name not in ("help", "detach"))
+    known = {action.name: action for action in ACTIONS}
+    chosen = [known[name] for name in names if steers or known[name].group != "steer"]
+    return [*(REPLAY_ACTIONS if model.link.kind == "replay" else ()), *chosen]
+
+
+def _hint(action: Action) -> Hint:
+    if action.name == "tab(1)":
+        return Hint("[ ]", "tabs", action.name)
+    return Hint(action.shown_key, action.label, action.name)

@@ -1,10 +1,11 @@
-"""The leaderboard: the fastest correct kernels of a problem."""
+"""The leaderboard: the fastest correct kernels of a problem, in the order of the last heat where they were in it."""
 
 from __future__ import annotations
 
 from textual.strip import Strip
 
 from engine.state import ProblemState
+from engine.verdict import Standing
 from tui import format as fmt
 from tui.model import Model
 from tui.palette import Palette
@@ -15,7 +16,10 @@ PLACES = 10
 
 
 class Leaderboard(LinesView):
-    HELP = "The fastest correct kernels of each problem."
+    HELP = (
+        "The fastest correct kernels of each problem. Those of the last heat, where they were timed side by side, "
+        "stand in its order: +3% is three percent slower than its fastest, 'tied' no difference that can be told."
+    )
 
     def show(self, model: Model) -> None:
         places = max(3, (self.size.height or 30) // max(1, len(model.state.problems)) - 2)
@@ -29,8 +33,8 @@ def leader_lines(
     model: Model, problem: ProblemState, palette: Palette, places: int = PLACES, *, ascii_only: bool
 ) -> list[Strip]:
     lines = [line((problem.id, palette.title))]
-    leaders = model.state.leaders(problem.id, places)
-    tied = {standing.variant for standing in problem.standings if standing.tied}
+    leaders = model.state.standing_order(problem.id, places)
+    heat = {standing.variant: _in_heat(standing) for standing in problem.standings}
     for place, variant in enumerate(leaders, 1):
         is_best = problem.best == variant.id
         star = ("*" if ascii_only else "★") if is_best else " "
@@ -40,8 +44,18 @@ def leader_lines(
                 (f"{variant.id:<7}", palette.bold if is_best else palette.text),
                 (f"{fmt.speedup(variant.speedup):>7}", palette.best if is_best else palette.text),
                 (f"{fmt.milliseconds(variant.kernel_ms):>8}", palette.text),
-                (f"  r{variant.round}{' tied' if variant.id in tied else ''}", palette.dim),
-                (f"  {one_line(variant.note, 60)}", palette.dim),
+                (f"  {heat.get(variant.id, ''):<7}", palette.text),
+                (f"  r{variant.round:<3}", palette.dim),
+                (f" {one_line(variant.note, 60)}", palette.dim),
             )
         )
+    if heat and leaders:
+        lines.insert(1, line((f"{'':>6}{'':<7}{'eager':>7}{'ms':>8}  {'heat':<7}  {'round':<5}", palette.dim)))
     return lines if leaders else [*lines, line(("  nothing correct yet", palette.dim))]
+
+
+def _in_heat(standing: Standing) -> str:
+    """How much longer than the fastest of the heat it took."""
+    if standing.ratio <= 1.0:
+        return "first"
+    return "tied" if standing.tied else fmt.change(standing.ratio - 1)

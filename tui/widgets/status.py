@@ -1,4 +1,4 @@
-"""The status line: what matters first. Best speedup, round, what runs, device, time spent, link to the engine."""
+"""The status line: what matters first. Best speedup, round, what runs, link to the engine, device, time spent."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from textual.strip import Strip
 
 from engine.devices import DeviceSample
 from tui import format as fmt
+from tui.activity import LIVE, activity_of, overrun_of, waiting_of
 from tui.model import Model
 from tui.palette import Palette
 from tui.sanitize import one_line
@@ -13,7 +14,7 @@ from tui.widgets.lines import LinesView, Part, line
 
 
 class StatusLine(LinesView):
-    """One line at the top, and a second, loud one when something is wrong."""
+    """One line at the top, and a second one when something is wrong, or happens that nothing else shows."""
 
     _height = 1
 
@@ -22,11 +23,14 @@ class StatusLine(LinesView):
 
     def show(self, model: Model, paused_view: bool, follow: bool) -> None:
         width = self.size.width or self.app.size.width
-        lines = [status_line(model, self.palette, width, ascii_only=self.ascii_only, held=paused_view, follow=follow)]
+        palette = self.palette
+        lines = [status_line(model, palette, width, ascii_only=self.ascii_only, held=paused_view, follow=follow)]
         if (alarm := alarm_of(model)) is not None:
-            lines.append(line((fmt.pad(f" {alarm}", width), self.palette.alarm)))
+            lines.append(line((fmt.pad(f" {alarm}", width), palette.alarm)))
+        elif model.opened and (now := _news(model)) is not None:
+            lines.append(line((fmt.pad(f" {now}", width), palette.warn)))
         if self.screen.has_class("-narrow") and len(model.state.problems) > 1:
-            lines.append(bests_line(model, self.palette, width))
+            lines.append(bests_line(model, palette, width))
         self.set_lines(lines)
         if self._height != len(lines):
             self._height = len(lines)
@@ -36,42 +40,60 @@ class StatusLine(LinesView):
 def status_line(
     model: Model, palette: Palette, width: int, *, ascii_only: bool, held: bool = False, follow: bool = False
 ) -> Strip:
-    """The parts in the order of their weight, for as many as fit."""
+    """As many parts as fit, always in the same order."""
     state = model.state
     if not model.opened:
         return line((f" {model.source.name}", palette.title), ("  opening the session …", palette.dim))
     star = "*" if ascii_only else "★"
     factors = [v.speedup for p in state.problems.values() if (v := model.best(p)) is not None and v.speedup is not None]
     mean = fmt.geometric_mean(factors)
-    parts: list[list[Part]] = [
-        [(f" {star} {fmt.speedup(mean)}", palette.best), (_over(len(factors), len(state.problems)), palette.dim)]
+    best = (f" {star} {fmt.speedup(mean)}", palette.best)
+    over = _over(len(factors), len(state.problems))
+    newest = max((p.rounds[-1].number for p in state.problems.values() if p.rounds), default=0)
+    of = f"/{model.rounds}" if model.rounds is not None else ""
+    # Each with the order in which it goes where there is no room: what a person looks for most goes last.
+    shown: list[tuple[int, list[Part]]] = [
+        (0, [best, (over, palette.dim)]),
+        (3, [("following best", palette.accent)] if follow else []),
+        (1, [("DISPLAY HELD (p)", palette.warn)] if held else []),
+        (2, [(f"round {newest}{of}", palette.text)] if state.problems else []),
+        (4, _work(model, palette)),
+        (1, _link(model, palette)),
+        (5, _device(model, palette)),
+        (1, _clock(model, palette)),
+        (8, [(f"{state.verdicts} verdicts", palette.dim)]),
+        (3, [("read-only", palette.warn)] if model.source.read_only and model.link.kind != "replay" else []),
+        (9, [(model.source.name, palette.dim)]),
     ]
-    if state.problems:
-        newest = max((p.rounds[-1].number for p in state.problems.values() if p.rounds), default=0)
-        of = f"/{model.rounds}" if model.rounds is not None else ""
-        parts.append([(f"round {newest}{of}", palette.text)])
-    flight = state.in_flight()
+    kept = [one for one in shown if one[1]]
+    if _width(kept) > width:
+        kept[0] = (0, [best, (_over_short(len(factors), len(state.problems)), palette.dim)])
+    while _width(kept) > width and len(kept) > 1:
+        kept.remove(max(kept, key=lambda one: one[0]))
+    strips = [line(*(["  "] if place else []), *parts) for place, (_, parts) in enumerate(kept)]
+    return Strip.join(strips)
+
+
+def _width(parts: list[tuple[int, list[Part]]]) -> int:
+    return sum(line(*one).cell_length for _, one in parts) + 2 * (len(parts) - 1)
+
+
+def _work(model: Model, palette: Palette) -> list[Part]:
+    flight = model.state.in_flight()
     queued = sum(variant.stage == "queued" for variant in flight)
     busy = len(flight) - queued
-    if flight and not _live(model):
-        parts.append([(f"{len(flight)} unfinished", palette.dim)])
-    elif _live(model):
-        parts.append(
-            [(f"{busy} running", palette.running if busy else palette.dim), (f" {queued} queued", palette.dim)]
-        )
-    parts.append(_link(model, palette))
-    parts.append(_device(model, palette))
+    if model.link.kind in LIVE:
+        return [(f"{busy} running", palette.running if busy else palette.dim), (f" {queued} queued", palette.dim)]
+    return [(f"{len(flight)} unfinished", palette.dim)] if flight else []
+
+
+def _clock(model: Model, palette: Palette) -> list[Part]:
+    """Time of search and its limit; a replay's own place and speed."""
+    if model.link.kind == "replay" and model.playing is not None:
+        return [(model.playing(), palette.text)]
     limit = f"/{fmt.clock(model.minutes * 60)}" if model.minutes is not None else ""
-    parts.append([(f"{fmt.clock(model.search_seconds())}{limit}", palette.dim)])
-    parts.append([(f"{state.verdicts} verdicts", palette.dim)])
-    if held:
-        parts.insert(1, [("DISPLAY HELD (p)", palette.warn)])
-    if follow:
-        parts.insert(1, [("following best", palette.accent)])
-    if model.source.read_only:
-        parts.append([("read-only", palette.warn)])
-    parts.append([(model.source.name, palette.dim)])
-    return _joined(parts, width)
+    over = overrun_of(model) is not None
+    return [(f"{fmt.clock(model.search_seconds())}{limit}", palette.warn if over else palette.dim)]
 
 
 def bests_line(model: Model, palette: Palette, width: int) -> Strip:
@@ -108,18 +130,28 @@ def alarm_of(model: Model) -> str | None:
     return f"NO ENGINE has run on this session. {resume}" if model.engine == "never ran" else None
 
 
+def _news(model: Model) -> str | None:
+    """What happens while no kernel shows it: the first seconds, a device that is held, the end."""
+    if overrun_of(model) is None and waiting_of(model) is None and model.state.variants:
+        return None
+    said = activity_of(model)
+    return f"{said[0].upper()}{said[1:]} …" if said is not None else None
+
+
 def _over(done: int, problems: int) -> str:
     if problems <= 1:
         return " over eager"
     return f" over eager, mean of {done}/{problems}"
 
 
-def _live(model: Model) -> bool:
-    return model.link.kind in ("live", "stalled", "replay")
+def _over_short(done: int, problems: int) -> str:
+    return " eager" if problems <= 1 else f" mean of {done}/{problems}"
 
 
 def _link(model: Model, palette: Palette) -> list[Part]:
     kind = model.engine
+    if overrun_of(model) is not None:
+        return [("finishing", palette.warn)]
     if kind == "live" and model.state.paused:
         return [("search paused (P)", palette.warn)]
     if kind in ("live", "finished"):
@@ -138,15 +170,3 @@ def _device(model: Model, palette: Palette) -> list[Part]:
         return []
     label = "GPU" if gpus else "CPU"
     return [(f"{label} {sum(rates) / len(rates):.0f}%", palette.text)]
-
-
-def _joined(parts: list[list[Part]], width: int) -> Strip:
-    strip = line(*parts[0])
-    for part in parts[1:]:
-        if not part:
-            continue
-        addition = line("  ", *part)
-        if strip.cell_length + addition.cell_length > width:
-            continue
-        strip = Strip.join([strip, addition])
-    return strip

@@ -11,22 +11,29 @@ from textual.strip import Strip
 from engine.session import SessionError
 from engine.state import VariantState
 from tui import format as fmt
+from tui.activity import activity_of
 from tui.glyphs import glyph, standing_of
 from tui.model import Model
-from tui.rows import Row
+from tui.row import Row
 from tui.widgets.detail.diff import diff_lines
 from tui.widgets.detail.evidence import evidence_lines
 from tui.widgets.detail.kernel import kernel_lines
 from tui.widgets.detail.story import idea_lines, why_lines
-from tui.widgets.detail.text import wrapped
+from tui.widgets.detail.text import folded, wrapped
 from tui.widgets.leaders import leader_lines
 from tui.widgets.lines import LinesView, Part, line
 from tui.widgets.pane import Pane
 
 Tab = Literal["Kernel", "Diff", "Evidence", "Why", "Leaders"]
 TABS: tuple[Tab, ...] = ("Kernel", "Diff", "Evidence", "Why", "Leaders")
+PROSE: tuple[Tab, ...] = ("Evidence", "Why")
+"""Tabs whose lines are broken to fit; source and diffs keep theirs."""
 Against = Literal["parent", "best", "marked"]
 AGAINST: tuple[Against, ...] = ("parent", "best", "marked")
+FIRST_STEPS = (
+    "First the problems are inspected and their references timed; then the first kernels are written, built, checked "
+    "and timed, and the best of them lead to the next round."
+)
 SETTLE_S = 0.08
 """Seconds that the cursor must rest before the detail follows it, so that moving stays quick."""
 
@@ -113,7 +120,8 @@ class DetailPane(Pane):
             (problem.best, len(problem.baselines)) if problem is not None else None,
             subject is not None and (state.is_pruned(subject.id), state.is_pinned(subject.id)),
             state.verdicts if self.tab == "Leaders" else None,
-            self.view.size.width if self.tab in ("Evidence", "Why") else None,
+            self.view.size.width if self.tab in PROSE or subject is None else None,
+            activity_of(self.model) if subject is None else None,
             self.app.theme,
         )
 
@@ -146,18 +154,24 @@ class DetailPane(Pane):
             ),
         }
         try:
-            return tabs[self.tab]()
+            lines = tabs[self.tab]()
+            return folded(lines, self.view.size.width - 1) if self.tab in PROSE else lines
         except SessionError as error:
             return wrapped(str(error), palette.warn, self.view.size.width)
 
     def _without_kernel(self) -> list[Strip]:
-        palette, row = self.view.palette, self._row
-        if row is None:
-            return [line(("The search has not begun.", palette.dim))]
-        idea = self.model.state.ideas.get(row.id)
+        palette, row, width = self.view.palette, self._row, self.view.size.width
+        idea = self.model.state.ideas.get(row.id) if row is not None else None
         if idea is not None:
-            return idea_lines(self.model, idea, palette, self.view.size.width)
-        return [line((f"{row.id}: no kernel yet", palette.dim))]
+            return folded(idea_lines(self.model, idea, palette, width), width - 1)
+        now = activity_of(self.model)
+        if row is not None and self.model.state.variants:
+            return wrapped(f"{row.id}: no kernel yet" + (f"; {now}" if now else ""), palette.dim, width)
+        lines = wrapped("There is no kernel yet.", palette.bold, width)
+        if now is not None:
+            lines += wrapped(f"Now: {now}.", palette.text, width)
+            lines += [line(""), *wrapped(FIRST_STEPS, palette.dim, width)]
+        return lines
 
     def _diff(self, subject: VariantState) -> list[Strip]:
         palette = self.view.palette

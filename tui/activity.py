@@ -1,0 +1,63 @@
+"""What the engine does now, in words, where the tree does not show it: while it opens problems, waits, or ends."""
+
+from __future__ import annotations
+
+from engine.state import ProblemState, SessionState
+from tui import format as fmt
+from tui.model import Model
+
+LIVE = ("live", "stalled", "replay")
+
+
+def activity_of(model: Model) -> str | None:
+    """One sentence without a full stop, or None while kernels are at work, which is to be seen."""
+    state = model.state
+    if model.link.kind == "connecting" or not model.opened:
+        return "opening the session"
+    if model.link.kind not in LIVE:
+        return None
+    if state.engine is None or state.engine.stopped is not None:
+        return "the engine is starting: it looks for devices and compilers"
+    if (over := overrun_of(model)) is not None:
+        return over
+    if any(variant.stage != "queued" for variant in state.in_flight()):
+        return waiting_of(model)
+    opening = opening_of(state)
+    if state.problems and not opening:
+        return waiting_of(model)
+    if opening:
+        doing = f"timing eager of {opening[0].id}"
+    else:
+        doing = "inspecting the problems and measuring what the device can do"
+    waits = waiting_of(model)
+    return f"{doing}; {waits}" if waits is not None else doing
+
+
+def opening_of(state: SessionState) -> list[ProblemState]:
+    """Problems whose reference has not been timed yet, in their order."""
+    every = (problem for problem in state.problems.values() if problem.id not in state.refused)
+    return [problem for problem in every if "eager" not in problem.baselines and problem.finished is None]
+
+
+def waiting_of(model: Model) -> str | None:
+    """That a process of somebody else keeps the device from this search."""
+    if model.holder is None:
+        return None
+    return f"waiting for the device: another process holds it, pid {model.holder}"
+
+
+def overrun_of(model: Model) -> str | None:
+    """What the engine still does when its minutes are over."""
+    if model.minutes is None or model.link.kind not in ("live", "stalled"):
+        return None
+    over = model.search_seconds() - model.minutes * 60
+    if over < 0:
+        return None
+    state = model.state
+    if any(variant.stage != "queued" for variant in state.in_flight()):
+        doing = "the last verdicts"
+    elif any("compile" not in one.baselines for one in state.problems.values() if one.id not in state.refused):
+        doing = "torch.compile is timed"
+    else:
+        doing = "finishing"
+    return f"over budget by {fmt.age(over)}: {doing}"
