@@ -121,11 +121,14 @@ class SessionState:
         found = self.problems.get(problem)
         if found is None:
             return []
-        leaders = {leader.id: leader for leader in self.leaders(problem)}
-        best = leaders.pop(found.best, None) if found.best is not None else None
-        heat = [leaders.pop(one.variant) for one in found.standings if one.variant in leaders]
+        best = self.variants.get(found.best) if found.best is not None else None
         order = [best] if best is not None else []
-        for leader in leaders.values():
+        timed = (self.variants[one.variant] for one in found.standings if one.variant in self.variants)
+        heat = [one for one in timed if one is not best and one.correct and not self.is_pruned(one.id)]
+        placed = {one.id for one in (*order, *heat)}
+        for leader in self.leaders(problem, count + len(placed) if count is not None else None):
+            if leader.id in placed:
+                continue
             while heat and (heat[0].speedup or 0.0) >= (leader.speedup or 0.0):
                 order.append(heat.pop(0))
             order.append(leader)
