@@ -14,11 +14,11 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Struct
 
-from engine.models.protocol import CallSite, FailureKind, Finish, Usage
+from engine.models.protocol import CallSite, FailureKind, Finish, Purpose, Usage
 from engine.problem.spec import Form, ProblemSpec
 from engine.verdict import AtSizes, Baseline, Standing, Verdict
 
-StopReason = Literal["finished", "stopped", "budget", "signal", "error"]
+StopReason = Literal["finished", "stopped", "budget", "waiting", "signal", "error"]
 Stage = Literal["queued", "building", "waiting", "checking", "timing"]
 
 
@@ -178,6 +178,21 @@ class ModelReplied(Event, tag="model_replied"):
     tier: str = ""
 
 
+class AnswerMissing(Event, tag="answer_missing"):
+    """A proposer had no answer: it failed, or its reply was of no use. It is asked again in a later round.
+
+    ``subject``: as in ``CallSite``. ``call``: the name of the call whose reply was useless, "" where none came.
+    """
+
+    problem: str
+    round: int
+    purpose: Purpose
+    subject: str
+    proposer: str
+    reason: str
+    call: str = ""
+
+
 class VariantWritten(Event, tag="variant_written"):
     """``source``: blob digest. ``parent``: the kernel it was derived from. ``note``: what distinguishes it
     (knobs of the playbook, a fix turn, an edit). ``data`` is the proposer's own (its recipe)."""
@@ -299,6 +314,7 @@ AnyEvent = (
     | ModelCallStarted
     | ModelCallFailed
     | ModelReplied
+    | AnswerMissing
     | VariantWritten
     | VariantStage
     | VerdictGiven
@@ -375,9 +391,11 @@ class Resume(Command, tag="resume"):
 
 
 class Stop(Command, tag="stop"):
-    """Stop now (work in flight is cancelled) or after the running rounds."""
+    """Stop now (work in flight is cancelled), after the running rounds, or once nothing is left to do but to wait for
+    replies that a person writes."""
 
     after_round: bool = False
+    when_idle: bool = False
 
 
 class SeedIdea(Command, tag="seed_idea"):

@@ -19,6 +19,7 @@ class ExitCode(IntEnum):
     7   NO_TOOLS           no compiler or no torch: nothing can be built or judged
     8   NOTHING_CORRECT    the search ended without one correct kernel
     9   NO_KEY             a model of the configuration needs a key that is not in the environment
+    10  WAITING            nothing is left to do until a person has written replies (run --until-idle)
     130 INTERRUPTED        stopped by SIGINT or SIGTERM; the session is saved and can be resumed
     ==  =================  ==============================================================================
     """
@@ -33,4 +34,5 @@ class ExitCode(IntEnum):
     NO_TOOLS = 7
     NOTHING_CORRECT = 8
     NO_KEY = 9
+    WAITING = 10
     INTERRUPTED = 130

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from engine.events import Carried, SizesChecked, Stage, StopReason
+from engine.events import AnswerMissing, Carried, SizesChecked, Stage, StopReason
+from engine.models.protocol import Purpose
 from engine.problem.spec import Form, ProblemSpec
 from engine.verdict import Baseline, Standing, Verdict
 
@@ -87,7 +88,8 @@ class RoundState:
 
 @dataclass(slots=True)
 class ProblemState:
-    """``ranking``: correct variants as (-speedup, id), fastest first, pruned ones among them."""
+    """``ranking``: correct variants as (-speedup, id), fastest first, pruned ones among them. ``missing``: answers that
+    proposers did not have, by purpose and subject, then by round."""
 
     spec: ProblemSpec
     form: Form
@@ -98,6 +100,7 @@ class ProblemState:
     rounds: list[RoundState] = field(default_factory=list)
     variants: list[str] = field(default_factory=list)
     ranking: list[tuple[float, str]] = field(default_factory=list)
+    missing: dict[tuple[Purpose, str], dict[int, list[AnswerMissing]]] = field(default_factory=dict)
     best: str | None = None
     finished: str | None = None
     standings: tuple[Standing, ...] = ()

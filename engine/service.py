@@ -59,6 +59,7 @@ _MESSAGES: dict[StopReason, str] = {
     "finished": "the search came to its end",
     "stopped": "stopped as asked; resume goes on from here",
     "budget": "the budget is spent; resume with a larger one goes on from here",
+    "waiting": "only replies are missing: answer the prompts in its outbox; resume goes on from here",
     "signal": "ended by a signal; resume goes on from here",
     "error": "ended by an error; the log has the details",
 }
@@ -147,6 +148,7 @@ def main(directory: Path, marker: str) -> ExitCode:
     with contextlib.suppress(PermissionError):  # a process group's leader, started by hand from a shell
         os.setsid()
     os.environ[VARIABLE] = marker
+    began = time.time()
     try:
         lock = EngineLock(paths, marker)
     except SessionError as error:
@@ -156,7 +158,7 @@ def main(directory: Path, marker: str) -> ExitCode:
     try:
         # Only a session of our own may be swept clean; else the shell that started us would go too.
         guard = Guard(os.getpid() if os.getsid(0) == os.getpid() else 0, marker)
-        ending = asyncio.new_event_loop().run_until_complete(_serve(paths, guard))
+        ending = asyncio.new_event_loop().run_until_complete(_serve(paths, guard, began))
     except Exception as error:
         ending = _failed(error)
     finally:
@@ -165,14 +167,14 @@ def main(directory: Path, marker: str) -> ExitCode:
     return ending.exit_code
 
 
-async def _serve(paths: SessionPaths, guard: Guard) -> Ending:
+async def _serve(paths: SessionPaths, guard: Guard, began: float) -> Ending:
     """Search, and record how it ended. Raises SessionError if that cannot be stored."""
     writer = EventWriter(paths, on_trouble=lambda what: _log.error("waiting for storage: %s", what))
     try:
         with SessionReader(paths) as reader:
             state = fold(reader.read())
         starts = state.starts
-        ending = await _search(paths, writer, guard, state)
+        ending = await _search(paths, writer, guard, state, began)
         if writer.failure is not None:
             return ending
         if state.starts == starts:  # it ended before the search could say which devices and sandbox it has
@@ -194,7 +196,7 @@ async def _serve(paths: SessionPaths, guard: Guard) -> Ending:
         await asyncio.to_thread(writer.close)
 
 
-async def _search(paths: SessionPaths, writer: EventWriter, guard: Guard, state: SessionState) -> Ending:
+async def _search(paths: SessionPaths, writer: EventWriter, guard: Guard, state: SessionState, began: float) -> Ending:
     """Run the search until it ends by itself, by a signal, or by storage that gave up. Never raises."""
     loop = asyncio.get_running_loop()
     signals: list[signal.Signals] = []
@@ -210,7 +212,7 @@ async def _search(paths: SessionPaths, writer: EventWriter, guard: Guard, state:
 
     for which in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(which, interrupt, which)
-    search = asyncio.create_task(_run(paths, writer, state))
+    search = asyncio.create_task(_run(paths, writer, state, began))
     heart = asyncio.create_task(_beat(writer, guard, signals))
     await asyncio.wait((search, heart, asked), return_when=asyncio.FIRST_COMPLETED)
     if not search.done():
@@ -232,8 +234,8 @@ async def _search(paths: SessionPaths, writer: EventWriter, guard: Guard, state:
     return _ended(search.result(), state)
 
 
-async def _run(paths: SessionPaths, writer: EventWriter, state: SessionState) -> StopReason:
-    await _refuse_late_stops(paths, writer, state)
+async def _run(paths: SessionPaths, writer: EventWriter, state: SessionState, began: float) -> StopReason:
+    await _refuse_late_stops(paths, writer, state, began)
     config = load_config(paths.config)
     from engine.search import run_search  # here, so that a second engine or a wrong config is told at once
 
@@ -245,10 +247,11 @@ async def _run(paths: SessionPaths, writer: EventWriter, state: SessionState) ->
         inbox.close()
 
 
-async def _refuse_late_stops(paths: SessionPaths, writer: EventWriter, state: SessionState) -> None:
-    """Answer the stops that an earlier engine did not live to see: they were not meant for this one."""
+async def _refuse_late_stops(paths: SessionPaths, writer: EventWriter, state: SessionState, began: float) -> None:
+    """Answer the stops from before ``began``, which an earlier engine did not live to see: they were not for us."""
     with SessionReader(paths) as reader:
-        late = [sent for sent in reader.commands() if isinstance(sent.command, Stop) and sent.id not in state.handled]
+        unanswered = [sent for sent in reader.commands() if sent.id not in state.handled and sent.time < began]
+    late = [sent for sent in unanswered if isinstance(sent.command, Stop)]
     for sent in late:
         answer = CommandHandled(command=sent.id, ok=False, message="the engine had ended before it read this")
         state.apply(await writer.record(answer))
@@ -269,7 +272,9 @@ async def _beat(writer: EventWriter, guard: Guard, signals: list[signal.Signals]
 
 def _ended(reason: StopReason, state: SessionState) -> Ending:
     code = ExitCode.OK
-    if reason in ("finished", "budget") and not any(variant.correct for variant in state.variants.values()):
+    if reason == "waiting":
+        code = ExitCode.WAITING
+    elif reason in ("finished", "budget") and not any(variant.correct for variant in state.variants.values()):
         code = ExitCode.NOTHING_CORRECT
     return Ending(reason, _MESSAGES[reason], code)
 

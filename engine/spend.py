@@ -13,6 +13,9 @@ from typing import NamedTuple
 from engine.events import ModelCallFailed, ModelCallStarted, ModelReplied
 from engine.models.protocol import CallSite, Finish, Usage
 
+MANUAL = "manual"
+"""The provider whose calls are answered by a person: they outlive an engine."""
+
 
 class Amount(NamedTuple):
     """Tokens and dollars; ``dollars`` is None where a price is unknown, and then a sum with it is too."""
@@ -130,8 +133,8 @@ class Spending:
         self._settle(call, event.usage, event.dollars, event.seconds, failed=False)
 
     def lost(self, time: float) -> None:
-        """The engine died: whether its calls were answered, and billed, nobody knows."""
-        for call in list(self.flying.values()):
+        """The engine died: whether its calls were answered, and billed, nobody knows. What a person was asked waits."""
+        for call in [one for one in self.flying.values() if one.provider != MANUAL]:
             call.failure, call.message, call.ended_at = "cancelled", "the engine died while it was under way", time
             self._settle(call, None, None, max(0.0, time - call.started_at), failed=True)
         for call in self.calls.values():

@@ -32,6 +32,7 @@ class SessionState:
     ``flight`` (variants without a verdict, oldest first), ``below`` (node -> the ideas or variants right under it) and
     ``derived`` (variant -> the variants written from it) are indexes, so that a monitor may ask often. ``minutes``,
     ``rounds``, ``dollars``, ``tokens`` and ``calls`` are limits that a person set, None where the config's hold.
+    ``useless``: names of calls whose replies held nothing.
     """
 
     name: str = ""
@@ -62,6 +63,7 @@ class SessionState:
     calls: int | None = None
     spending: Spending = field(default_factory=Spending)
     handled: dict[int, ev.CommandHandled] = field(default_factory=dict)
+    useless: set[str] = field(default_factory=set)
     log: deque[tuple[float, ev.LogLine]] = field(default_factory=lambda: deque(maxlen=LOG_LINES))
     verdicts: int = 0
 
@@ -244,6 +246,14 @@ def _call_failed(state: SessionState, event: ev.ModelCallFailed, time: float) ->
 
 def _replied(state: SessionState, event: ev.ModelReplied, time: float) -> None:
     state.spending.replied(event, time)
+
+
+def _answer_missing(state: SessionState, event: ev.AnswerMissing, time: float) -> None:
+    if event.call:
+        state.useless.add(event.call)
+    if (problem := state.problems.get(event.problem)) is not None:
+        rounds = problem.missing.setdefault((event.purpose, event.subject), {})
+        rounds.setdefault(event.round, []).append(event)
 
 
 def _idea_of(state: SessionState, site: CallSite) -> str | None:
@@ -456,6 +466,7 @@ _HANDLERS: dict[type, Callable[[SessionState, Any, float], None]] = {
     ev.ModelCallStarted: _call_started,
     ev.ModelCallFailed: _call_failed,
     ev.ModelReplied: _replied,
+    ev.AnswerMissing: _answer_missing,
     ev.VariantWritten: _variant_written,
     ev.VariantStage: _variant_stage,
     ev.VerdictGiven: _verdict_given,

@@ -16,6 +16,7 @@ from tui.commands.machine import completion, doctor, init, problems
 from tui.commands.monitor import attach, replay
 from tui.commands.run import resume, run
 from tui.commands.steer import STEERING
+from tui.commands.talk import prompt, reply
 
 _EXIT_CODES = """\b
 Exit codes:
@@ -28,6 +29,8 @@ Exit codes:
   6    disk full, read-only or unsafe for a session
   7    no compiler or no torch: nothing can be built or judged
   8    no correct kernel (a search), or not correct (eval, compare)
+  9    a model of the configuration needs a key that is not in the environment
+  10   only replies by hand are missing (--until-idle)
   130  interrupted; the session is saved and can be resumed
 """
 
@@ -82,6 +85,8 @@ for _command in (
     sessions,
     show,
     *STEERING,
+    prompt,
+    reply,
     evaluate,
     compare,
     build,

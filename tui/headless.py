@@ -17,6 +17,7 @@ from engine import events as ev
 from engine.budget import elapsed_s
 from engine.events import Recorded
 from engine.exit_codes import ExitCode
+from engine.proposers.mailbox import Mailbox
 from engine.session import SessionPaths, SessionReader, engine_liveness, send_command
 from engine.state import SessionState
 from tui.results import Results, results_of
@@ -115,6 +116,9 @@ def _ended(
     code = ExitCode(live.exit_code)
     if code is ExitCode.NOTHING_CORRECT:
         _say_end(f"error: no correct kernel was found{_refusals(results)}")
+    elif code is ExitCode.WAITING:
+        waiting = Mailbox(paths.directory).waiting()
+        _say_end(f"{paths.name}: {live.message}" + "".join(f"\n  {paths.directory}/outbox/{one}.md" for one in waiting))
     elif code not in (ExitCode.OK, ExitCode.INTERRUPTED):
         _say_end(f"error: {live.message}")
     elif not as_json:

@@ -24,6 +24,13 @@ Role = Literal["ideas", "code", "fixes"]
 """What a proposer may be asked for."""
 ALL_ROLES: frozenset[Role] = frozenset(("ideas", "code", "fixes"))
 
+CALL = "call"
+"""Key in the ``data`` of ideas and kernels of a language model: the name of the call that they came from."""
+NUMBER = "number"
+"""Key in such a kernel's ``data``: which of its idea's kernels it is, from 0."""
+UNUSABLE = "unusable"
+"""Key in such a kernel's ``data``: why the reply held none. Its source is then the reply's beginning."""
+
 CATEGORY_NAMES: dict[str, str] = {
     "memory": "memory access",
     "latency": "asynchrony and latency hiding",
@@ -142,7 +149,22 @@ class CatalogueEntry(Struct, frozen=True):
 
 
 class NoAnswer(Exception):
-    """A proposer could not answer now: its server failed, or its reply was of no use. Worth asking again later."""
+    """A proposer could not answer now: its server failed, or its reply was of no use. Worth asking again later.
+
+    ``call``: the name of the call whose reply was of no use, "" where none came.
+    """
+
+    def __init__(self, message: str, call: str = "") -> None:
+        super().__init__(message)
+        self.call = call
+
+
+class Spent(Exception):
+    """A limit forbids to ask. ``scope``: whose limit it is; a model's concerns its own questions only."""
+
+    def __init__(self, message: str, scope: Literal["session", "problem", "model"]) -> None:
+        super().__init__(message)
+        self.scope = scope
 
 
 class Proposer(Protocol):

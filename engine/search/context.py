@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from engine.budget import Budget, budget_of, elapsed_s
 from engine.config import Config
 from engine.devices import usable_cores
-from engine.events import DeviceFact, StopReason
+from engine.events import DeviceFact, LogLine, StopReason
 from engine.problem.spec import ProblemSpec
-from engine.proposers.protocol import Demands, Proposer, Task
+from engine.proposers.protocol import Demands, Proposer, Role, Spent, Task
 from engine.search.ids import Ids
 from engine.search.journal import Journal
 from engine.search.sources import Sources
@@ -32,7 +32,11 @@ def demands_of(config: Config, problem: ProblemSpec) -> Demands:
 
 @dataclass
 class Context:
-    """One search. ``device`` is the one that kernels are written for; ``ending`` is why no new work is started."""
+    """One search. ``device`` is the one that kernels are written for; ``ending`` is why no new work is started.
+
+    ``until_idle``: end once all that is left is to wait for a person's replies. ``spent``: the limit that forbids to
+    ask any model; ``silenced``: models that a limit of their own keeps from being asked.
+    """
 
     config: Config
     paths: SessionPaths
@@ -45,6 +49,9 @@ class Context:
     device: DeviceFact
     ending: StopReason | None = None
     last_rounds: bool = False
+    until_idle: bool = False
+    spent: str | None = None
+    silenced: set[str] = field(default_factory=set)
     _refusals: dict[tuple[str, str], str | None] = field(default_factory=dict)
 
     @property
@@ -84,5 +91,32 @@ class Context:
             self._refusals[key] = proposer.refusal(self.task(self.state.problems[problem]))
         return self._refusals[key]
 
-    def proposers_for(self, problem: str) -> list[Proposer]:
-        return [proposer for proposer, _ in self.proposers if self.refusal(problem, proposer) is None]
+    def proposers_for(self, problem: str, role: Role | None = None) -> list[Proposer]:
+        """Those that can write for ``problem`` (in ``role``) and that no limit of their own keeps from it."""
+        return [
+            proposer
+            for proposer, _ in self.proposers
+            if self.refusal(problem, proposer) is None
+            and proposer.name not in self.silenced
+            and (role is None or role in proposer.roles)
+        ]
+
+    def weights(self, role: Role, names: Sequence[str]) -> list[float]:
+        """How questions of ``role`` are shared out among ``names``."""
+        return [weight for name in names for proposer, weight in self.proposers if proposer.name == name]
+
+    async def forbid(self, error: Spent, problem: str, proposer: Proposer) -> None:
+        """A limit forbade a question: the search ends in order, or goes on without the model whose limit it is."""
+        if error.scope == "model":
+            fresh = proposer.name not in self.silenced
+            self.silenced.add(proposer.name)
+        else:
+            fresh = self.spent is None
+            self.spent = self.spent or str(error)
+        if fresh:
+            await self.journal.record(LogLine(level="warning", text=f"{problem}: {error}"))
+
+    def allow(self) -> None:
+        """The limits changed: who was forbidden to ask may try again."""
+        self.spent = None
+        self.silenced.clear()

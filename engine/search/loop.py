@@ -16,9 +16,13 @@ from engine.config import Config
 from engine.events import (
     AnyEvent,
     BaselineMeasured,
+    BudgetChanged,
     CommandHandled,
     EngineStarted,
     LogLine,
+    ModelCallFailed,
+    ModelCallStarted,
+    ModelReplied,
     ProblemFinished,
     SearchResumed,
     SizesChecked,
@@ -29,7 +33,8 @@ from engine.events import (
     VerdictGiven,
 )
 from engine.exit_codes import ExitCode
-from engine.proposers.registry import make_proposers
+from engine.proposers.protocol import UNUSABLE
+from engine.proposers.registry import check_providers, make_proposers
 from engine.search.context import Context
 from engine.search.final_check import FinalCheck
 from engine.search.ids import Ids
@@ -48,12 +53,28 @@ from engine.workers.protocol import EvaluationError, Evaluator
 
 IDLE_S = 1.5
 """A device that had nothing to do for so long is free for what is not urgent."""
+SETTLED_S = 2.0
+"""What waits for replies only has not moved for so long; more than ``IDLE_S``, so that owed work goes first."""
 COMPILE_GUESS_S = 20.0
 """What ``torch.compile`` of a problem is expected to take until one was measured."""
 LAST_VERDICTS_S = 15.0
 """How long evaluations in flight may go on when the minutes are over."""
 OVERRUN = 0.1
 """What is still owed may start until the minutes are exceeded by this share (at least 10 s)."""
+
+
+_TELLING = (
+    VariantStage,
+    LogLine,
+    CommandHandled,
+    BaselineMeasured,
+    ProblemFinished,
+    SizesChecked,
+    ModelCallStarted,
+    ModelCallFailed,
+    ModelReplied,
+)
+"""Events after which there is nothing new to start."""
 
 
 class NoTools(Exception):
@@ -71,7 +92,7 @@ async def run_search(
     process of the evaluator.
     """
     journal = Journal(writer, state)
-    proposers = make_proposers(config)
+    check_providers(config)
     scratch = paths.directory / "scratch"
     evaluator: Evaluator = LocalEvaluator(config.evaluation, scratch)
     try:
@@ -93,8 +114,12 @@ async def run_search(
         )
         with SessionReader(paths) as reader:
             sources = Sources(writer, reader, state)
+            proposers = make_proposers(config, paths, journal, state, sources.text)
             context = Context(config, paths, state, journal, evaluator, proposers, sources, Ids(state), devices[0])
-            return await Search(context).run(inbox)
+            try:
+                return await Search(context).run(inbox)
+            finally:
+                await asyncio.gather(*(proposer.close() for proposer, _ in proposers))
     finally:
         await evaluator.close()
 
@@ -116,6 +141,7 @@ class Search:
         self._owed_work: asyncio.Task[None] | None = None
         self._compile_s: list[float] = []
         self._drained = False
+        self._moved_at = time.monotonic()
         self._best_written: dict[str, str | None] = {}
         self._failure: BaseException | None = None
 
@@ -157,11 +183,26 @@ class Search:
             if any(problem.heating for problem in self._problems.values()):
                 self._queue.touch()
             self._do_owed(only_if_idle=True)
-            return None
+            return "waiting" if self.context.until_idle and self._only_waits() else None
+        if self.context.spent is not None:
+            return await self._finish_within_budget()
         if self.context.last_rounds:
             return "stopped"
         self._do_owed(only_if_idle=False)
         return None if self._owed_work is not None or self._state.paused else "finished"
+
+    def _only_waits(self) -> bool:
+        """Whether nothing moves, and will not until a person has written a reply."""
+        proposers = [proposer for proposer, _ in self.context.proposers]
+        return (
+            self._opening.done
+            and self._owed_work is None
+            and self._queue.idle_s > SETTLED_S
+            and time.monotonic() - self._moved_at > SETTLED_S
+            and any(proposer.awaited for proposer in proposers)
+            and not any(proposer.busy for proposer in proposers)
+            and not any(problem.heating for problem in self._problems.values())
+        )
 
     # Commands
 
@@ -206,6 +247,10 @@ class Search:
             told.append(context.journal.post(VariantStage(variant=variant_id, stage=stage)))
 
         problem = self._state.problems[variant.problem].spec
+        if (why := variant.data.get(UNUSABLE)) is not None:  # a reply without a kernel: there is nothing to build
+            verdict = Verdict(status="build_error", reason=str(why))
+            await context.journal.record(VerdictGiven(variant=variant_id, verdict=verdict))
+            return
         try:
             source = context.sources.text(variant.source)
             verdict = await context.evaluator.evaluate(problem, variant.form, source, on_stage)
@@ -258,12 +303,15 @@ class Search:
 
     def _heard(self, event: AnyEvent) -> None:
         """After each recorded event: queue what is to be judged, hold or release the queue, wake whom it concerns."""
+        self._moved_at = time.monotonic()
         if isinstance(event, VariantStage) and event.stage == "queued" and self.context.ending is None:
             variant = self._state.variants[event.variant]
             if variant.problem in self._problems:
                 self._queue.put(variant.id, Priority.HAND)
-        if isinstance(event, (VariantStage, LogLine, CommandHandled, BaselineMeasured, ProblemFinished, SizesChecked)):
+        if isinstance(event, _TELLING):
             return
+        if isinstance(event, BudgetChanged):
+            self.context.allow()
         if isinstance(event, VariantWritten) and event.problem in self._problems:
             self._queue.put(event.variant, self._priority(event.variant), event.round)
         if self._state.paused:

@@ -13,25 +13,25 @@ from typing import Any
 from engine.events import (
     Carried,
     HeatFinished,
-    IdeaProposed,
     LogLine,
     ProblemFinished,
     RoundFinished,
     RoundStarted,
     VariantStage,
-    VariantWritten,
 )
+from engine.models.protocol import CallSite, Purpose
 from engine.problem.spec import Form
-from engine.proposers.protocol import Proposer, VariantDraft
+from engine.proposers.protocol import NUMBER, Proposer
+from engine.search.assigning import asked_for, choose
 from engine.search.context import Context
 from engine.search.ids import seed_for
+from engine.search.questions import Questions
 from engine.search.telling import (
     BY_HAND,
+    PATIENCE,
     SEEDED,
-    board_of,
+    answering_model,
     candidates_of,
-    draft_of,
-    kernel_of,
     own_ideas,
     parents_of,
     share_out,
@@ -57,7 +57,8 @@ class ProblemSearch:
         self.id = problem
         self._state = context.state
         self._changed = asyncio.Event()
-        self._jobs: dict[tuple[str, ...], asyncio.Task[None]] = {}
+        self._questions = Questions(context, problem)
+        self._jobs: dict[tuple[str, ...], asyncio.Task[bool | None]] = {}
         self._done: set[tuple[str, ...]] = set()
         self._failure: BaseException | None = None
 
@@ -67,7 +68,9 @@ class ProblemSearch:
 
     @property
     def at_rest(self) -> bool:
-        """Whether no round is open and none will be opened as things stand."""
+        """Whether no round is open and none will be opened as things stand, or a limit keeps it from going on."""
+        if self.context.spent:
+            return True
         return self._open_round() is None and (self.problem.finished is not None or self.context.last_rounds)
 
     @property
@@ -103,23 +106,31 @@ class ProblemSearch:
         """Start what is missing; whether anything is under way."""
         round_ = self._open_round()
         if not self.context.paused:
-            if round_ is not None:
+            if not self.context.spent and round_ is not None:
                 self._start_ideas(round_)
             for idea in [self._state.ideas[name] for one in self.problem.rounds for name in one.ideas]:
-                if (round_ is not None and idea.round == round_.number) or idea.data.get(SEEDED):
-                    self._start_variants(idea)
-            for variant in list(self._state.variants_of(self.id)):
-                if round_ is not None and variant.round == round_.number:
-                    self._start_fix(variant)
-                    if variant.verdict is not None and variant.verdict.status == "error" and variant.judged == 1:
-                        self._start(("again", variant.id), self._judge_again(variant))
+                if not self.context.spent:
+                    self._start_variants(idea, round_)
+            if round_ is not None:
+                self._mend(round_)
         judged = any(variant.stage is not None for variant in self._state.variants_of(self.id))
         return bool(self._jobs) or judged
+
+    def _mend(self, round_: RoundState) -> None:
+        """Repair what failed; judge again what could not be judged."""
+        for variant in list(self._state.variants_of(self.id)):
+            if not self.context.spent:
+                self._start_fix(variant, round_)
+            errors = variant.verdict is not None and variant.verdict.status == "error" and variant.judged == 1
+            if errors and variant.round == round_.number:
+                self._start(("again", variant.id), self._judge_again(variant))
 
     async def _advance(self) -> bool:
         """Nothing is under way: heat, close or open a round, or finish. Whether there is something to wait for."""
         if self.context.paused:
             return True
+        if self.context.spent:
+            return False
         round_ = self._open_round()
         if round_ is not None:
             if self._wants_heat(round_):
@@ -145,6 +156,8 @@ class ProblemSearch:
             return None
         if rounds[-1].number >= self.context.budget.rounds:
             return f"all {rounds[-1].number} rounds are done"
+        if self._owed_in(rounds[-1].number):
+            return None
         if not self._state.leaders(self.id):
             if not any(variant.round == rounds[-1].number for variant in self._state.variants_of(self.id)):
                 return "no correct kernel was found, and no proposer has another first one"
@@ -153,19 +166,30 @@ class ProblemSearch:
             return "no proposer has anything new for any of the correct kernels"
         return None
 
+    def _owed_in(self, round_number: int) -> bool:
+        """Whether a proposer had no answer in the round and will be asked again."""
+        return any(
+            round_number in rounds and len(rounds) < PATIENCE and not self._state.is_pruned(subject or self.id)
+            for (_, subject), rounds in self.problem.missing.items()
+        )
+
     # Doing
 
-    def _start(self, key: tuple[str, ...], job: Coroutine[Any, Any, None]) -> None:
-        """Run a job once in this engine's life; its end wakes the loop, its error ends the search."""
+    def _start(self, key: tuple[str, ...], job: Coroutine[Any, Any, bool | None]) -> None:
+        """Run a job once in this engine's life; its end wakes the loop, its error ends the search.
+
+        A job that returns False was kept from its work by a limit: it may be started again.
+        """
         if key in self._jobs or key in self._done:
             job.close()
             return
         task = asyncio.ensure_future(job)
         self._jobs[key] = task
 
-        def ended(done: asyncio.Task[None]) -> None:
+        def ended(done: asyncio.Task[bool | None]) -> None:
             del self._jobs[key]
-            self._done.add(key)
+            if done.cancelled() or done.exception() is not None or done.result() is not False:
+                self._done.add(key)
             if not done.cancelled() and (error := done.exception()) is not None:
                 self._failure = self._failure or error
             self.wake()
@@ -174,122 +198,88 @@ class ProblemSearch:
 
     def _start_ideas(self, round_: RoundState) -> None:
         context = self.context
-        proposers = context.proposers_for(self.id)
+        names = [one.name for one in context.proposers_for(self.id, "ideas")]
         have = {(idea.parent, idea.proposer) for idea in own_ideas(self._state, round_.ideas)}
         parents = parents_of(self._state, round_, context.config.search.survivors)
-        wanted = share_out(context.config.search.ideas, parents, [context.weight(one) for one in proposers])
+        wanted = share_out(context.config.search.ideas, parents, context.weights("ideas", names)) if names else {}
         for (parent, place), count in wanted.items():
-            proposer = proposers[place]
-            if (parent, proposer.name) not in have:
-                key = ("ideas", str(round_.number), parent or "", proposer.name)
-                self._start(key, self._ideas(round_, proposer, parent, count))
+            proposer = context.proposer(names[place])
+            key = ("ideas", str(round_.number), parent or "", names[place])
+            if proposer is not None and (parent, proposer.name) not in have and not self._given_up("ideas", parent):
+                self._start(key, self._questions.ideas(round_.number, proposer, parent, count))
 
-    def _start_variants(self, idea: IdeaState) -> None:
-        if idea.variants or idea.waiting or idea.proposer == BY_HAND or self._state.is_pruned(idea.id):
+    def _start_variants(self, idea: IdeaState, round_: RoundState | None) -> None:
+        """Ask for the idea's kernels, or for those that a proposer owed in an earlier round."""
+        if idea.waiting or idea.proposer == BY_HAND or self._state.is_pruned(idea.id):
             return
-        if (proposer := self.context.proposer(idea.proposer)) is not None:
-            self._start(("variants", idea.id), self._variants(proposer, idea))
+        number = round_.number if round_ is not None else idea.round
+        seeded, retried = bool(idea.data.get(SEEDED)), self._questions.missing("kernel", idea.id) > 0
+        if round_ is None and not seeded:
+            return
+        if (round_ is None or idea.round != number) and not retried and (idea.variants or not seeded):
+            return
+        if self._given_up("kernel", idea.id):
+            return
+        author = self.context.proposer(idea.proposer)
+        if author is None or (idea.variants and not author.reads_prose):
+            return
+        key = ("variants", idea.id, str(number))
+        if key not in self._jobs and key not in self._done and (shares := self._shares(author, idea, number)):
+            self._start(key, self._questions.kernels(number, idea, shares))
 
-    def _start_fix(self, variant: VariantState) -> None:
+    def _shares(self, author: Proposer, idea: IdeaState, round_number: int) -> dict[str, list[int]]:
+        """Which proposer writes which of the idea's kernels that are still to be written."""
+        count = self.context.config.search.variants
+        if not author.reads_prose:
+            return {author.name: list(range(count))}
+        written = {self._state.variants[name].data.get(NUMBER) for name in idea.variants}
+        names = [one.name for one in self.context.proposers_for(self.id, "code") if one.reads_prose]
+        if not names:
+            return {}
+        weights, asked = self.context.weights("code", names), asked_for(self._state, "code")
+        shares: dict[str, list[int]] = {}
+        for number in (one for one in range(count) if one not in written):
+            site = CallSite(self.id, round_number, "kernel", idea.id, number)
+            known = answering_model(self._state, site)
+            name = known if known in names else choose(names, weights, asked)
+            asked[name] = asked.get(name, 0) + 1
+            shares.setdefault(name, []).append(number)
+        return shares
+
+    def _start_fix(self, variant: VariantState, round_: RoundState) -> None:
         if variant.verdict is None or variant.stage is not None or variant.verdict.status not in FIXABLE:
+            return
+        if variant.round != round_.number and not self._questions.missing("fix", variant.id):
             return
         siblings = [self._state.variants[name] for name in self._state.ideas[variant.idea].variants]
         turn = 1 + _turns(variant, {one.id: one for one in siblings})
         if turn > self.context.config.search.fixes or any(one.parent == variant.id for one in siblings):
             return
-        proposer = self.context.proposer(variant.proposer)
-        if proposer is not None and not self._state.is_pruned(variant.id):
-            self._start(("fix", variant.id), self._fix(proposer, variant, turn))
-
-    async def _ideas(self, round_: RoundState, proposer: Proposer, parent: str | None, count: int) -> None:
-        context, state = self.context, self._state
-        seed = seed_for(state.seed, self.id, round_.number, parent, proposer.name)
-        kernel = kernel_of(state, state.variants[parent], context.sources) if parent is not None else None
-        board = board_of(state, self.problem, round_.number, parent, context.sources)
-        try:
-            drafts = await proposer.ideas(context.task(self.problem), kernel, board, count, seed)
-        except Exception as error:
-            await self._proposer_failed(proposer, "ideas", error)
+        if self._state.is_pruned(variant.id) or self._given_up("fix", variant.id):
             return
-        known = {(idea.parent, idea.text) for idea in state.ideas.values() if idea.problem == self.id}
-        await context.journal.record(
-            *(
-                IdeaProposed(
-                    idea=context.ids.idea(),
-                    problem=self.id,
-                    round=round_.number,
-                    parent=parent,
-                    category=draft.category,
-                    text=draft.text,
-                    proposer=proposer.name,
-                    data=draft.data,
-                )
-                for draft in drafts[:count]
-                if (parent, draft.text) not in known
-            )
-        )
+        if (proposer := self._fixer(variant, round_.number)) is not None:
+            key = ("fix", variant.id, str(round_.number))
+            self._start(key, self._questions.fix(round_.number, proposer, variant, turn))
 
-    async def _variants(self, proposer: Proposer, idea: IdeaState) -> None:
-        context, state = self.context, self._state
-        parent = state.variants.get(idea.parent) if idea.parent is not None else None
-        known = kernel_of(state, parent, context.sources) if parent is not None and parent.verdict is not None else None
-        board = board_of(state, self.problem, idea.round, idea.parent, context.sources)
-        seed = seed_for(state.seed, self.id, idea.id)
-        numbers = range(context.config.search.variants)
-        drafts = []
-        try:
-            async for draft in proposer.variants(
-                context.task(self.problem), draft_of(idea), known, board, numbers, seed
-            ):
-                drafts.append(draft)
-        except Exception as error:
-            await self._proposer_failed(proposer, f"kernels for {idea.id}", error)
-            return
-        events = [self._written(idea, draft, idea.parent, draft.note) for draft in drafts]
-        fresh = [event for event in events if event is not None]
-        await context.journal.record_all(fresh)
-        if drafts and not fresh:
-            await self._say(f"{idea.id}: every kernel that {proposer.name} wrote for it had been tried before")
+    def _fixer(self, variant: VariantState, round_number: int) -> Proposer | None:
+        """Who repairs a kernel: its author, where that reads no prose; else whoever's turn it is."""
+        author = self.context.proposer(variant.proposer)
+        if author is None or not author.reads_prose:
+            return author
+        names = [one.name for one in self.context.proposers_for(self.id, "fixes") if one.reads_prose]
+        if not names:
+            return None
+        known = answering_model(self._state, CallSite(self.id, round_number, "fix", variant.id))
+        weights = self.context.weights("fixes", names)
+        name = known if known in names else choose(names, weights, asked_for(self._state, "fixes"))
+        return self.context.proposer(name)
 
-    async def _fix(self, proposer: Proposer, failed: VariantState, turn: int) -> None:
-        context, state = self.context, self._state
-        idea = state.ideas[failed.idea]
-        try:
-            draft = await proposer.fix(
-                context.task(self.problem),
-                draft_of(idea),
-                kernel_of(state, failed, context.sources),
-                board_of(state, self.problem, idea.round, failed.id, context.sources),
-                turn,
-                seed_for(state.seed, self.id, "fix", failed.id),
-            )
-        except Exception as error:
-            await self._proposer_failed(proposer, f"a fix of {failed.id}", error)
-            return
-        if draft is not None and (event := self._written(idea, draft, failed.id, f"fix {turn} of {failed.id}")):
-            await context.journal.record(event)
+    def _given_up(self, purpose: Purpose, subject: str | None) -> bool:
+        return self._questions.missing(purpose, subject or "") >= PATIENCE
 
     async def _judge_again(self, variant: VariantState) -> None:
         """An evaluation that failed says nothing about the kernel: it gets one more."""
         await self.context.journal.record(VariantStage(variant=variant.id, stage="queued"))
-
-    def _written(self, idea: IdeaState, draft: VariantDraft, parent: str | None, note: str) -> VariantWritten | None:
-        """The event for a draft, or None where the same source exists already for this problem."""
-        digest = self.context.sources.claim(self.id, draft.source)
-        if digest is None:
-            return None
-        return VariantWritten(
-            variant=self.context.ids.variant(),
-            idea=idea.id,
-            problem=self.id,
-            round=idea.round,
-            parent=parent,
-            form=draft.form,
-            source=digest,
-            proposer=idea.proposer,
-            note=note,
-            data=draft.data,
-        )
 
     # Closing and opening
 
@@ -357,10 +347,6 @@ class ProblemSearch:
         candidates = candidates_of(self._state, self.problem)
         seed = seed_for(self._state.seed, self.id, "selection", round_number)
         return STRATEGIES[search.strategy](candidates, round_number=round_number, width=search.survivors, seed=seed)
-
-    async def _proposer_failed(self, proposer: Proposer, what: str, error: Exception) -> None:
-        text = f"{self.id}: {proposer.name} gave no {what}: {type(error).__name__}: {error}"
-        await self.context.journal.record(LogLine(level="error", text=text))
 
     async def _say(self, text: str) -> None:
         await self.context.journal.record(LogLine(level="info", text=text))

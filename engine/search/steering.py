@@ -132,11 +132,15 @@ class Steering:
 
     def _stop(self, command: ev.Stop) -> Outcome:
         def stop() -> None:
-            if command.after_round:
+            if command.when_idle:
+                self._context.until_idle = True
+            elif command.after_round:
                 self._context.last_rounds = True
             else:
                 self._context.ending = "stopped"
 
+        if command.when_idle:
+            return Outcome("stopping once only replies by hand are missing", then=stop)
         return Outcome("stopping after the running rounds" if command.after_round else "stopping now", then=stop)
 
     def _change_budget(self, command: ev.ChangeBudget) -> Outcome:

@@ -7,12 +7,15 @@ from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from engine.events import DeviceFact
+from engine.models.protocol import CallSite
 from engine.proposers.protocol import BankKernel, Board, Demands, IdeaDraft, Kernel, Task, TriedIdea
 from engine.selection import Candidate
 from engine.state import IdeaState, ProblemState, RoundState, SessionState, VariantState
 
 BY_HAND = "hand"
 """Proposer of ideas and kernels that a person wrote."""
+PATIENCE = 3
+"""Rounds in which the same answer may be missing before it is given up."""
 SEEDED = "seeded"
 """Key in an idea's ``data``: a person asked for it; it is not part of what a round owes its parents."""
 
@@ -201,14 +204,24 @@ def own_ideas(state: SessionState, names: Iterable[str]) -> list[IdeaState]:
     return [idea for idea in ideas if idea.proposer != BY_HAND and not idea.data.get(SEEDED)]
 
 
+def answering_model(state: SessionState, site: CallSite) -> str | None:
+    """The model that was asked at ``site`` already, whether it has answered or not."""
+    found = [call.model for call in state.spending.calls.values() if call.site == site]
+    return found[-1] if found else None
+
+
 def _exhausted(state: SessionState, problem: ProblemState) -> set[str]:
-    """Kernels that were parents of a finished round in which no proposer had an idea for them."""
+    """Kernels that were parents of a finished round in which no proposer had an idea for them.
+
+    One that had no answer is another matter: it will be asked again (:class:`~engine.events.AnswerMissing`).
+    """
     dry: set[str] = set()
     for round_ in problem.rounds:
         if round_.finished_at is not None:
             served = {idea.parent for idea in own_ideas(state, round_.ideas)}
             for one in round_.parents:
-                if one.variant in served:
+                missing = problem.missing.get(("ideas", one.variant), {})
+                if one.variant in served or (round_.number in missing and len(missing) < PATIENCE):
                     dry.discard(one.variant)
                 else:
                     dry.add(one.variant)

@@ -46,6 +46,7 @@ MIGRATIONS: tuple[str, ...] = (
     ) STRICT;
     """,
     "",  # calls to models, and what they may cost
+    "",  # answers that a proposer did not have
     "",  # winners at other sizes
 )
 """Ordered: entry ``n`` takes a file from ``user_version`` n to n + 1. Entries are never edited, only appended; a new

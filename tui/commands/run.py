@@ -24,13 +24,20 @@ def _watching(command: F) -> F:
     return click.option("--json", "as_json", is_flag=True, help="Headless, every event as a line of JSON.")(command)
 
 
+def _until_idle(command: F) -> F:
+    return click.option(
+        "--until-idle", is_flag=True, help="End (code 10) once only replies by hand are missing: see docs/models.md."
+    )(command)
+
+
 @click.command()
 @click.argument("config_path", metavar="CONFIG", type=click.Path(path_type=Path))
 @_watching
 @click.option("--new", "choice", flag_value="new", help="Start a new session even if one is unfinished.")
 @click.option("--resume", "choice", flag_value="resume", help="Go on with the newest unfinished session.")
 @click.option("--detach", is_flag=True, help="Start the engine and return at once.")
-def run(config_path: Path, headless: bool, as_json: bool, choice: str | None, detach: bool) -> int:
+@_until_idle
+def run(config_path: Path, headless: bool, as_json: bool, choice: str | None, detach: bool, until_idle: bool) -> int:
     """Search as CONFIG says. The default command: kernel-tui config.toml
 
     If a search of this configuration is running, attach to it; if one was left unfinished, offer to resume it.
@@ -47,11 +54,14 @@ def run(config_path: Path, headless: bool, as_json: bool, choice: str | None, de
         click.echo(f"{earlier.name}: its search is running; attaching (Ctrl-C leaves it running)", err=True)
         return watch(earlier, headless=headless, as_json=as_json, stops_on_interrupt=False)
     if earlier is not None and _wants_resume(earlier, config, choice):
-        return _start_again(earlier, None, None, headless=headless, as_json=as_json, detach=detach)
+        return _start_again(
+            earlier, None, None, headless=headless, as_json=as_json, detach=detach, until_idle=until_idle
+        )
     if choice == "resume":
         raise Failure(f"{config.sessions}: no unfinished session of {config.path}", ExitCode.NO_SESSION)
     paths = create_session(config.sessions, config.name, config.frozen_toml(), str(config.path), config.seed)
     start_engine(paths)
+    _stop_when_idle(paths, until_idle)
     if detach:
         return _say_detached(paths)
     click.echo(f"session {paths.directory}", err=True)
@@ -65,6 +75,7 @@ def run(config_path: Path, headless: bool, as_json: bool, choice: str | None, de
 @click.option("--minutes", type=click.FloatRange(min=0, min_open=True), help="New limit over the whole session.")
 @click.option("--rounds", type=click.IntRange(min=1), help="New number of rounds, after round 0.")
 @click.option("--detach", is_flag=True, help="Start the engine and return at once.")
+@_until_idle
 def resume(
     session: str,
     root: Path,
@@ -73,10 +84,13 @@ def resume(
     minutes: float | None,
     rounds: int | None,
     detach: bool,
+    until_idle: bool,
 ) -> int:
     """Go on with a search that was stopped, has died or is to get more minutes or rounds."""
     paths = find(root, session)
-    return _start_again(paths, minutes, rounds, headless=headless, as_json=as_json, detach=detach)
+    return _start_again(
+        paths, minutes, rounds, headless=headless, as_json=as_json, detach=detach, until_idle=until_idle
+    )
 
 
 def watch(paths: SessionPaths, *, headless: bool, as_json: bool, stops_on_interrupt: bool, skip_seq: int = 0) -> int:
@@ -91,7 +105,14 @@ def watch(paths: SessionPaths, *, headless: bool, as_json: bool, stops_on_interr
 
 
 def _start_again(
-    paths: SessionPaths, minutes: float | None, rounds: int | None, *, headless: bool, as_json: bool, detach: bool
+    paths: SessionPaths,
+    minutes: float | None,
+    rounds: int | None,
+    *,
+    headless: bool,
+    as_json: bool,
+    detach: bool,
+    until_idle: bool,
 ) -> int:
     """Resume a session, or attach to it if its engine lives."""
     from engine.events import ChangeBudget
@@ -108,9 +129,19 @@ def _start_again(
         click.echo(f"{paths.name}: its engine lives; attaching (Ctrl-C leaves it running)", err=True)
     else:
         start_engine(paths)
+    _stop_when_idle(paths, until_idle)
     if detach:
         return _say_detached(paths)
     return watch(paths, headless=headless, as_json=as_json, stops_on_interrupt=not running, skip_seq=state.seq)
+
+
+def _stop_when_idle(paths: SessionPaths, wanted: bool) -> None:
+    """Ask the engine to end once only replies by hand are missing."""
+    from engine.events import Stop
+    from engine.session import send_command
+
+    if wanted:
+        send_command(paths, Stop(when_idle=True), "--until-idle")
 
 
 def _say_detached(paths: SessionPaths) -> int:

@@ -1,0 +1,101 @@
+"""The two directories in which prompts wait for a person and replies for the engine. No engine is needed to use them.
+
+``outbox/CALL.md`` is a prompt with a header that says where its reply goes; it disappears once the reply is recorded.
+``inbox/CALL.md`` (or ``.txt``, or any other ending) is a reply, the whole text as the model gave it. A half-written
+file is not read: it counts once its size and time have stood still between two looks. Paths are all below the session's
+directory, so that it can be copied elsewhere and gone on with.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+from engine.models.protocol import Prompt
+from engine.session.errors import of_os
+from engine.session.paths import replace_file
+
+RULER = "-" * 34 + " 8< " + "-" * 34
+MAX_READ_BYTES = 8 << 20
+
+_WHAT = {
+    "ideas": "ideas, as JSON in the form that the prompt asks for",
+    "kernel": "one kernel, in one fenced block of code",
+    "fix": "the repaired kernel, in one fenced block of code",
+}
+
+
+class Mailbox:
+    """The mailbox of the session in ``directory``. Methods raise SessionError where the disk refuses."""
+
+    def __init__(self, directory: Path) -> None:
+        self.outbox = directory / "outbox"
+        self.inbox = directory / "inbox"
+        self._seen: dict[Path, tuple[int, int]] = {}
+
+    def post(self, call: str, prompt: Prompt) -> Path:
+        """Put a prompt in the outbox; the file appears whole or not at all."""
+        target = self.outbox / f"{call}.md"
+        try:
+            self.outbox.mkdir(exist_ok=True)
+            self.inbox.mkdir(exist_ok=True)
+            replace_file(target, prompt_file(call, prompt).encode())
+        except OSError as error:
+            raise of_os(error, target) from error
+        return target
+
+    def withdraw(self, call: str) -> None:
+        """The call is answered, or nobody wants its answer any more."""
+        with contextlib.suppress(OSError):
+            (self.outbox / f"{call}.md").unlink(missing_ok=True)
+
+    def waiting(self) -> list[str]:
+        """Calls whose prompts wait in the outbox, oldest first."""
+        with contextlib.suppress(OSError):
+            found = [file for file in self.outbox.glob("*.md") if not file.name.startswith(".")]
+            return [file.stem for file in sorted(found, key=lambda file: (file.stat().st_mtime_ns, file.name))]
+        return []
+
+    def reply(self, call: str) -> str | None:
+        """The reply to a call, once its file stands still; None until then. Look every few hundred milliseconds."""
+        for file in self._candidates(call):
+            with contextlib.suppress(OSError):
+                status = file.stat()
+                now = (status.st_size, status.st_mtime_ns)
+                before, self._seen[file] = self._seen.get(file), now
+                if now == before and status.st_size > 0:
+                    with file.open("rb") as opened:
+                        return opened.read(MAX_READ_BYTES).decode(errors="replace")
+        return None
+
+    def has_reply(self, call: str) -> bool:
+        """Whether a file for the reply is there, finished or not."""
+        return bool(self._candidates(call))
+
+    def deliver(self, call: str, text: str) -> Path:
+        """Put a reply into the inbox, whole."""
+        target = self.inbox / f"{call}.md"
+        try:
+            self.inbox.mkdir(exist_ok=True)
+            replace_file(target, text.encode(errors="replace"))
+        except OSError as error:
+            raise of_os(error, target) from error
+        return target
+
+    def _candidates(self, call: str) -> list[Path]:
+        with contextlib.suppress(OSError):
+            names = [file for file in self.inbox.iterdir() if file.stem == call or file.name == call]
+            return sorted(file for file in names if file.suffix not in (".tmp", ".part", ".swp"))
+        return []
+
+
+def prompt_file(call: str, prompt: Prompt) -> str:
+    """The text of an outbox file: where the reply goes, a line to cut at, and the prompt."""
+    return (
+        f"Call:    {call}\n"
+        f"Wanted:  {_WHAT[prompt.purpose]}\n"
+        f"Reply:   save the model's whole reply as inbox/{call}.md in the session's directory,\n"
+        f"         or run: kernel-tui reply SESSION {call} FILE\n"
+        f"{RULER}\n"
+        f"{prompt.system.strip()}\n\n{prompt.user.strip()}\n"
+    )

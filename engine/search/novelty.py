@@ -1,0 +1,60 @@
+"""Whether an idea was had before: the share of words that two texts have in common. Cheap, and easy to explain."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from msgspec import Struct
+
+from engine.proposers.protocol import TriedIdea
+
+SAME = 0.7
+"""Ideas that share at least this much of their words are one idea (Jaccard's index)."""
+_WORD = re.compile(r"[a-z]+|\d+")
+_SMALL = frozenset(
+    re.findall(
+        r"\w+",
+        "a an and are as at be but by can each every for from has have in into is it its of on one only or so that "
+        "the their them then there they this to use uses using we which while will with would",
+    )
+)
+
+
+class Repeats(Struct, frozen=True):
+    """An earlier idea that a new one repeats, and the share of their words that they have in common."""
+
+    idea: str
+    share: float
+
+
+def repeated(text: str, tried: Iterable[TriedIdea]) -> Repeats | None:
+    """The idea of ``tried`` that ``text`` repeats, or None where it may be tried.
+
+    One that led to nothing correct may be tried once more: the next kernel for it may be right.
+    """
+    words = _words(text)
+    alike = [(share, idea) for idea in tried if (share := _shared(words, _words(idea.text))) >= SAME]
+    if not alike:
+        return None
+    failed = [idea for _, idea in alike if idea.speedup is None and idea.failure]
+    if len(alike) == len(failed) == 1:
+        return None
+    share, idea = max(alike, key=lambda one: one[0])
+    return Repeats(idea.idea, share)
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(_stem(word) for word in _WORD.findall(text.lower()) if word not in _SMALL)
+
+
+def _stem(word: str) -> str:
+    """Without the commonest endings: "loads", "loading" and "loaded" are one word."""
+    for ending in ("ing", "ed", "es", "s"):
+        if word.endswith(ending) and len(word) - len(ending) >= 3:
+            return word[: -len(ending)]
+    return word
+
+
+def _shared(one: frozenset[str], other: frozenset[str]) -> float:
+    return len(one & other) / len(one | other) if one and other else 0.0

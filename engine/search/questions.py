@@ -1,0 +1,183 @@
+"""What the search asks its proposers, and how their answers become events: ideas, kernels, repairs, or nothing now."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+
+from engine.events import AnswerMissing, IdeaProposed, LogLine, VariantWritten
+from engine.models.protocol import Purpose
+from engine.proposers.protocol import CALL, UNUSABLE, IdeaDraft, NoAnswer, Proposer, Spent, VariantDraft
+from engine.search.context import Context
+from engine.search.ids import seed_for
+from engine.search.novelty import repeated
+from engine.search.telling import PATIENCE, board_of, draft_of, kernel_of
+from engine.state import IdeaState, ProblemState, VariantState
+
+
+class Questions:
+    """Asks about one problem. What a proposer raises is recorded and never raised on."""
+
+    def __init__(self, context: Context, problem: str) -> None:
+        self._context = context
+        self._state = context.state
+        self._id = problem
+
+    @property
+    def _problem(self) -> ProblemState:
+        return self._state.problems[self._id]
+
+    async def ideas(self, round_number: int, proposer: Proposer, parent: str | None, count: int) -> bool:
+        """Ask for ideas and record the new ones. False where a limit forbade to ask. Raises SessionError."""
+        context, state = self._context, self._state
+        seed = seed_for(state.seed, self._id, round_number, parent, proposer.name)
+        kernel = kernel_of(state, state.variants[parent], context.sources) if parent is not None else None
+        board = board_of(state, self._problem, round_number, parent, context.sources)
+        try:
+            drafts = await proposer.ideas(context.task(self._problem), kernel, board, count, seed)
+        except Exception as error:
+            return await self._nothing(proposer, round_number, "ideas", parent or "", error)
+        for draft in drafts[:count]:
+            if (why := self._repeats(draft, parent, proposer)) is not None:
+                await self._say(f"{self._id}: an idea of {proposer.name} is refused, {why}: {draft.text[:200]}")
+                continue
+            await context.journal.record(
+                IdeaProposed(
+                    idea=context.ids.idea(),
+                    problem=self._id,
+                    round=round_number,
+                    parent=parent,
+                    category=draft.category,
+                    text=draft.text,
+                    proposer=proposer.name,
+                    data=draft.data,
+                )
+            )
+        return True
+
+    async def kernels(self, round_number: int, idea: IdeaState, shares: Mapping[str, Sequence[int]]) -> bool:
+        """Ask each proposer for its share of the idea's kernels. False where a limit forbade to ask."""
+        proposers = [(self._context.proposer(name), numbers) for name, numbers in shares.items()]
+        asked = [self._kernels(one, round_number, idea, numbers) for one, numbers in proposers if one is not None]
+        return all(await asyncio.gather(*asked))
+
+    async def _kernels(self, proposer: Proposer, round_number: int, idea: IdeaState, numbers: Sequence[int]) -> bool:
+        context, state = self._context, self._state
+        parent = state.variants.get(idea.parent) if idea.parent is not None else None
+        known = kernel_of(state, parent, context.sources) if parent is not None and parent.verdict is not None else None
+        board = board_of(state, self._problem, round_number, idea.parent, context.sources)
+        seed = seed_for(state.seed, self._id, idea.id)
+        found: list[VariantWritten | None] = []
+        try:
+            async for draft in proposer.variants(
+                context.task(self._problem), draft_of(idea), known, board, numbers, seed
+            ):
+                written = self._written(idea, draft, proposer, round_number, idea.parent, draft.note)
+                found.append(written)
+                if written is not None and proposer.reads_prose:  # judged while its siblings are being written
+                    await context.journal.record(written)
+        except Exception as error:
+            return await self._nothing(proposer, round_number, "kernel", idea.id, error)
+        fresh = [event for event in found if event is not None]
+        if not proposer.reads_prose:
+            await context.journal.record_all(fresh)
+        if found and not fresh:
+            await self._say(f"{idea.id}: every kernel that {proposer.name} wrote for it had been tried before")
+        return True
+
+    async def fix(self, round_number: int, proposer: Proposer, failed: VariantState, turn: int) -> bool:
+        """Ask to repair a kernel. False where a limit forbade to ask."""
+        context, state = self._context, self._state
+        idea = state.ideas[failed.idea]
+        try:
+            draft = await proposer.fix(
+                context.task(self._problem),
+                draft_of(idea),
+                kernel_of(state, failed, context.sources),
+                board_of(state, self._problem, round_number, failed.id, context.sources),
+                turn,
+                seed_for(state.seed, self._id, "fix", failed.id),
+            )
+        except Exception as error:
+            return await self._nothing(proposer, round_number, "fix", failed.id, error)
+        note = f"fix {turn} of {failed.id}"
+        if draft is not None and (event := self._written(idea, draft, proposer, round_number, failed.id, note)):
+            await context.journal.record(event)
+        return True
+
+    def missing(self, purpose: Purpose, subject: str) -> int:
+        """In how many rounds a proposer had no answer to a question."""
+        return len(self._problem.missing.get((purpose, subject), ()))
+
+    # Answers
+
+    def _repeats(self, draft: IdeaDraft, parent: str | None, proposer: Proposer) -> str | None:
+        """Why an idea is none: it was had for this parent or for a kernel that it descends from, or is recorded."""
+        board = board_of(self._state, self._problem, 0, parent, self._context.sources)
+        lineage = set(self._state.lineage(parent)) if parent is not None else set()
+        same = [idea for idea in board.tried if idea.parent == parent or idea.idea in lineage]
+        call = draft.data.get(CALL)
+        for idea in same:
+            if idea.text == draft.text and idea.parent == parent:
+                return f"it is {idea.idea} word for word" if call is None or idea.data.get(CALL) != call else "recorded"
+        found = repeated(draft.text, same) if proposer.reads_prose else None
+        return f"it repeats {found.idea} ({100 * found.share:.0f} % of the words)" if found is not None else None
+
+    def _written(
+        self, idea: IdeaState, draft: VariantDraft, proposer: Proposer, round_number: int, parent: str | None, note: str
+    ) -> VariantWritten | None:
+        """The event for a draft, or None where the same source, or the answer to the same call, is there already."""
+        call = draft.data.get(CALL)
+        if call is not None and any(self._state.variants[one].data.get(CALL) == call for one in idea.variants):
+            return None
+        if draft.unusable:
+            digest: str | None = self._context.journal.put_blob(draft.source)
+        else:
+            digest = self._context.sources.claim(self._id, draft.source)
+        if digest is None:
+            return None
+        return VariantWritten(
+            variant=self._context.ids.variant(),
+            idea=idea.id,
+            problem=self._id,
+            round=round_number,
+            parent=parent,
+            form=draft.form,
+            source=digest,
+            proposer=proposer.name,
+            note=note,
+            data=draft.data if not draft.unusable else {**draft.data, UNUSABLE: draft.unusable},
+        )
+
+    async def _nothing(
+        self, proposer: Proposer, round_number: int, purpose: Purpose, subject: str, error: Exception
+    ) -> bool:
+        """Record that there is no answer, and that it is asked for again; False where a limit forbade to ask."""
+        if isinstance(error, Spent):
+            await self._context.forbid(error, self._id, proposer)
+            return False
+        reason = str(error) if isinstance(error, NoAnswer) else f"{type(error).__name__}: {error}"
+        call = error.call if isinstance(error, NoAnswer) else ""
+        what = {
+            "ideas": f"no ideas for {subject}" if subject else "no first ideas",
+            "kernel": f"not every kernel for {subject}",
+            "fix": f"no fix of {subject}",
+        }[purpose]
+        times = self.missing(purpose, subject) + 1
+        then = "it is asked again in the next round" if times < PATIENCE else "it is not asked for that again"
+        await self._context.journal.record(
+            AnswerMissing(
+                problem=self._id,
+                round=round_number,
+                purpose=purpose,
+                subject=subject,
+                proposer=proposer.name,
+                reason=reason,
+                call=call,
+            ),
+            LogLine(level="warning", text=f"{self._id}: {proposer.name} gave {what}: {reason}; {then}"),
+        )
+        return True
+
+    async def _say(self, text: str) -> None:
+        await self._context.journal.record(LogLine(level="info", text=text))

@@ -1,0 +1,132 @@
+"""A search whose model is a person with files: prompts out, replies in, stop, copy, resume."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from engine.exit_codes import ExitCode
+from engine.models.protocol import Prompt
+from engine.proposers.mailbox import RULER, Mailbox
+from engine.session import SessionPaths, SessionReader
+from engine.state import SessionState, fold
+from tests.commandline import KernelTui
+from tests.engine.proposers import canned
+
+CONFIG = """\
+name = "demo"
+problems = ["softmax.py"]
+[search]
+rounds = 1
+ideas = 2
+variants = 2
+fixes = 1
+[evaluation]
+device = "cpu"
+trials = 3
+max_pairs = 8
+torch_compile = false
+[[models]]
+provider = "manual"
+"""
+
+
+def state_of(directory: Path) -> SessionState:
+    with SessionReader(SessionPaths.at(directory)) as reader:
+        return fold(reader.read())
+
+
+def answer_all(kernel_tui: KernelTui, session: Path, answer: Callable[[str], str]) -> list[str]:
+    """Answer every waiting prompt; the names of the calls."""
+    mailbox = Mailbox(session)
+    calls = mailbox.waiting()
+    for call in calls:
+        mailbox.deliver(call, answer(call))
+    return calls
+
+
+def test_a_search_by_hand_stops_while_it_waits_and_goes_on_elsewhere(kernel_tui: KernelTui, tmp_path: Path) -> None:
+    (tmp_path / "softmax.py").write_text(canned.PROBLEM)
+    (tmp_path / "config.toml").write_text(CONFIG)
+    session = tmp_path / "sessions" / "demo"
+
+    first = kernel_tui("config.toml", "--headless", "--until-idle")
+    assert first.returncode == ExitCode.WAITING, first.stderr
+    assert "outbox/softmax.r0.ideas.start.0.md" in first.stderr
+    text = (session / "outbox" / "softmax.r0.ideas.start.0.md").read_text()
+    header, _, prompt = text.partition(RULER)
+    assert "inbox/softmax.r0.ideas.start.0.md" in header
+    assert "torch.softmax(x, dim=1)" in prompt
+    assert 'extern "C" int launch(const float* x, float* out, void* workspace);' in prompt
+
+    reply = tmp_path / "reply.txt"
+    reply.write_text("Sure!\n```json\n" + canned.ideas(*canned.IDEAS[:2]) + "\n```\nGood luck.")
+    assert kernel_tui("reply", "demo", "softmax.r0.ideas.start.0", reply).returncode == ExitCode.OK
+    second = kernel_tui("resume", "demo", "--headless", "--until-idle")
+    assert second.returncode == ExitCode.WAITING, second.stderr
+    calls = [one["call"] for one in kernel_tui.json("reply", "demo")]
+    assert calls == [f"softmax.r0.kernel.{idea}.{number}" for idea in ("i1", "i2") for number in (0, 1)]
+
+    # Copied to another place, where neither the config nor the problem's file exists any more.
+    elsewhere = tmp_path / "elsewhere"
+    shutil.copytree(session, elsewhere / "copy")
+    shutil.rmtree(session)
+    (tmp_path / "softmax.py").unlink()
+    session = elsewhere / "copy"
+    sources = {"i1.0": canned.good("one"), "i1.1": canned.wrong("two"), "i2.0": canned.broken("three")}
+    answer_all(
+        kernel_tui,
+        session,
+        lambda call: canned.block(sources[name]) if (name := call[-4:]) in sources else "I would rather not.",
+    )
+    third = kernel_tui("resume", session, "--headless", "--until-idle")
+    assert third.returncode == ExitCode.WAITING, third.stderr
+    state = state_of(session)
+    by_call = {variant.data["call"]: variant for variant in state.variants.values()}
+    statuses = {call[-4:]: v.verdict.status for call, v in by_call.items() if v.verdict is not None}
+    assert statuses == {"i1.0": "correct", "i1.1": "wrong", "i2.0": "build_error", "i2.1": "build_error"}
+    none = next(variant for call, variant in by_call.items() if call.endswith("i2.1"))
+    assert none.verdict is not None
+    assert "no fenced block" in none.verdict.reason
+
+    fixes = Mailbox(session).waiting()
+    failed = {by_call[f"softmax.r0.kernel.{name}"].id for name in ("i1.1", "i2.0", "i2.1")}
+    assert {call.split(".")[3] for call in fixes} == failed
+    for call in fixes:
+        prompt = (session / "outbox" / f"{call}.md").read_text()
+        broken = call.split(".")[3] == by_call["softmax.r0.kernel.i2.0"].id
+        assert ("zero" in prompt and "error:" in prompt) == broken
+    answer_all(kernel_tui, session, lambda call: canned.block(canned.divides(call)))
+    fourth = kernel_tui("resume", session, "--headless", "--until-idle")
+    assert fourth.returncode == ExitCode.WAITING, fourth.stderr
+    assert all(call.startswith("softmax.r1.ideas.v") for call in Mailbox(session).waiting())
+    state = state_of(session)
+    assert state.problems["softmax"].rounds[0].finished_at is not None
+
+    # What was recorded is what was asked: the outbox held the prompts to the letter.
+    with SessionReader(SessionPaths.at(session)) as reader:
+        for call_state in state.spending.calls.values():
+            prompt = Prompt.decode(reader.text(call_state.prompt))
+            assert "launch(const float* x" in prompt.user
+    assert state.spending.total.failed == 0
+    assert state.spending.total.calls == len(state.spending.calls)
+
+
+def test_a_reply_that_is_still_being_written_is_not_read(tmp_path: Path) -> None:
+    mailbox = Mailbox(tmp_path)
+    prompt = Prompt("kernel", "system", "user")
+    mailbox.post("softmax.r0.kernel.i1.0", prompt)
+    assert mailbox.waiting() == ["softmax.r0.kernel.i1.0"]
+    file = mailbox.inbox / "softmax.r0.kernel.i1.0.txt"
+    file.write_text("```cpp\nint half")
+    assert mailbox.reply("softmax.r0.kernel.i1.0") is None
+    with file.open("a") as more:
+        more.write("_of_it;\n```\n")
+    assert mailbox.reply("softmax.r0.kernel.i1.0") is None
+    time.sleep(0.01)
+    assert mailbox.reply("softmax.r0.kernel.i1.0") == "```cpp\nint half_of_it;\n```\n"
+    mailbox.withdraw("softmax.r0.kernel.i1.0")
+    assert mailbox.waiting() == []
+    assert file.exists()

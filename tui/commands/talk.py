@@ -1,0 +1,124 @@
+"""Commands between a person and the prompts: show or edit the next one, answer one that waits."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from engine.exit_codes import ExitCode
+from tui.commands.common import Failure, count, find, json_option, print_json, session_argument, sessions_option
+
+if TYPE_CHECKING:
+    from engine.models.protocol import Purpose
+    from engine.proposers.mailbox import Mailbox
+    from engine.session import SessionPaths
+
+_PURPOSES: dict[str, Purpose] = {"idea": "ideas", "kernel": "kernel", "fix": "fix"}
+
+
+@click.command()
+@session_argument
+@click.argument("node", required=False)
+@sessions_option
+@click.option("--problem", help="Problem of the session.  [default: the first]")
+@click.option("--purpose", type=click.Choice(list(_PURPOSES)), help="[default: what NODE asks for, else idea]")
+@click.option("--edit", is_flag=True, help="Change it in $EDITOR; the call it is for uses your words.")
+@json_option
+def prompt(
+    session: str, node: str | None, root: Path, problem: str | None, purpose: str | None, edit: bool, as_json: bool
+) -> None:
+    """Show the exact prompt that a language model gets next: about NODE (a kernel or an idea), or about the best."""
+    from engine.config import load_config
+    from engine.proposers.language.prompting import Prompts, TemplateProblem, call_name
+    from engine.proposers.language.proposer import edited_prompt
+    from engine.proposers.registry import prompt_directories
+    from engine.search.preview import NothingToAsk, next_prompt
+    from engine.session import SessionReader
+    from engine.state import fold
+
+    paths = find(root, session)
+    wanted = _PURPOSES[purpose] if purpose is not None else None
+    with SessionReader(paths) as reader:
+        state = fold(reader.read())
+        try:
+            prompts = Prompts(prompt_directories(paths))
+            found = next_prompt(state, load_config(paths.config), prompts, reader, problem, wanted, node)
+        except (NothingToAsk, TemplateProblem) as error:
+            raise Failure(f"{paths.name}: {error}", ExitCode.USAGE) from None
+    name = call_name(found.site)
+    user = edited_prompt(paths.directory / "prompts", found.site) or found.prompt.user
+    if edit:
+        _edit(paths, name, user, asked=found.asked)
+    elif as_json:
+        print_json({"call": name, "asked": found.asked, "system": found.prompt.system, "user": user})
+    else:
+        click.echo(f"call {name}, {'waiting for its reply' if found.asked else 'not asked yet'}", err=True)
+        click.echo(f"{found.prompt.system.strip()}\n\n{user.strip()}")
+
+
+@click.command()
+@session_argument
+@click.argument("call", required=False)
+@click.argument("file", required=False, type=click.Path(path_type=Path, allow_dash=True))
+@sessions_option
+@json_option
+def reply(session: str, call: str | None, file: Path | None, root: Path, as_json: bool) -> None:
+    """Answer a prompt of the outbox: CALL with the reply in FILE ('-': standard input). Without CALL, list them."""
+    from engine.proposers.mailbox import Mailbox
+
+    paths = find(root, session)
+    mailbox = Mailbox(paths.directory)
+    waiting = mailbox.waiting()
+    if call is None:
+        _list(paths, mailbox, waiting, as_json)
+        return
+    if call not in waiting:
+        there = f"waiting: {', '.join(waiting)}" if waiting else "none waits"
+        raise Failure(f"{paths.name}: no prompt {call} in {mailbox.outbox}; {there}", ExitCode.USAGE)
+    if file is None:
+        raise click.UsageError("give the FILE that holds the reply, or '-' for standard input")
+    try:
+        text = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise Failure(f"{file}: {error.strerror}", ExitCode.USAGE) from None
+    if not text.strip():
+        raise Failure(f"{file}: the reply is empty", ExitCode.USAGE)
+    target = mailbox.deliver(call, text)
+    if as_json:
+        print_json({"call": call, "file": str(target)})
+    else:
+        click.echo(f"{call}: reply in {target}")
+
+
+def _list(paths: SessionPaths, mailbox: Mailbox, waiting: list[str], as_json: bool) -> None:
+    if as_json:
+        print_json([{"call": one, "prompt": str(mailbox.outbox / f"{one}.md")} for one in waiting])
+    elif not waiting:
+        click.echo(f"{paths.name}: no prompt waits for a reply")
+    else:
+        click.echo(f"{paths.name}: {count(len(waiting), 'prompt')} in {mailbox.outbox}")
+        for one in waiting:
+            click.echo(f"  {one}{'  (answered, not read yet)' if mailbox.has_reply(one) else ''}")
+
+
+def _edit(paths: SessionPaths, name: str, text: str, *, asked: bool) -> None:
+    """Let the person change the prompt for one call."""
+    from engine.session.errors import of_os
+    from engine.session.paths import replace_file
+
+    if asked:
+        raise Failure(f"{paths.name}: {name} was asked already; answer it, or edit the next one", ExitCode.USAGE)
+    edited = click.edit(text, extension=".md")
+    if edited is None or not edited.strip():
+        click.echo("nothing changed")
+        return
+    target = paths.directory / "prompts" / f"{name}.md"
+    try:
+        target.parent.mkdir(exist_ok=True)
+        replace_file(target, edited.encode())
+    except OSError as error:
+        raise of_os(error, target) from error
+    click.echo(f"{name} will be asked in the words of {target}")
