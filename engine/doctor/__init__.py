@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from engine.config import Config
-from engine.doctor import system, tools
+from engine.doctor import models, system, tools
 from engine.doctor.finding import Finding, Level
 
 __all__ = ["Finding", "Level", "run_checks"]
@@ -31,6 +31,7 @@ def run_checks(config: Config | None = None) -> list[Finding]:
         ("sessions", lambda: system.sessions(directory)),
         ("logout", system.logout),
         ("keys", lambda: system.keys(config)),
+        ("models", lambda: models.retirements(config)),
         ("threads", system.threads),
         ("terminal", system.terminal),
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 import re
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -14,7 +15,9 @@ from msgspec import Struct
 from engine import devices
 from engine.config import Config
 from engine.doctor.finding import Finding, run
-from engine.evaluation.build import NoCompiler, command_line, find_cpp_compiler, find_nvcc
+from engine.evaluation.build import command_line
+from engine.problem.spec import Form
+from engine.toolkit import INSTALL_CUDA, NoCompiler, find_cpp_compiler, find_nvcc
 
 _PROGRAM = """\
 #include <omp.h>
@@ -23,6 +26,14 @@ extern "C" int launch() {
 #pragma omp parallel for reduction(+ : sum)
     for (int i = 0; i < 100; ++i) sum += omp_get_num_threads();
     return sum;
+}
+"""
+_CUDA_PROGRAM = """\
+#include <cuda_fp16.h>
+__global__ void probe(float* out) { out[threadIdx.x] = 1.0f; }
+extern "C" int launch(float* out, cudaStream_t stream) {
+    probe<<<1, 32, 0, stream>>>(out);
+    return cudaGetLastError();
 }
 """
 _TORCH_PROBE = """\
@@ -75,14 +86,11 @@ def cpp_compiler() -> Finding:
     except NoCompiler as error:
         return Finding(name, "fail", "no C++ compiler", str(error))
     shown = _first_line([compiler, "--version"]) or compiler
-    with tempfile.TemporaryDirectory(prefix="kernel-tui-doctor-") as directory:
-        source = Path(directory) / "probe.cpp"
-        source.write_text(_PROGRAM)
-        built = run(command_line("cpp", compiler, "", source, source.with_suffix(".so"), []), timeout_s=60)
+    built = _build("cpp", compiler, "", _PROGRAM)
     if built is None:
         return Finding(name, "fail", f"{shown} did not finish a ten-line program in 60 s", "is the machine overloaded?")
     if built.returncode != 0:
-        said = next((line for line in built.stderr.splitlines() if "error" in line), built.stderr.strip()[-200:])
+        said = _first_error(built)
         remedy = "install its OpenMP library (Debian, Ubuntu: apt-get install libomp-dev), or use g++: CXX=g++"
         return Finding(name, "fail", f"{shown} cannot build a kernel with OpenMP: {said}", remedy)
     return Finding(name, "ok", f"{shown} builds with OpenMP")
@@ -125,7 +133,7 @@ def nvidia_driver(found: Gpus, required: bool) -> Finding:
 
 
 def nvcc(found: Gpus, required: bool) -> Finding:
-    """Compiler present, not newer than the driver by a major version, and able to build for the devices."""
+    """Compiler present, not newer than the driver by a major version, and able to build for the devices: tried."""
     name = "nvcc"
     wanted = required or bool(found.names)
     try:
@@ -147,7 +155,13 @@ def nvcc(found: Gpus, required: bool) -> Finding:
     if can_build and (unknown := [arch for arch in found.archs if arch.rstrip("a") not in can_build]):
         remedy = "point CUDA_HOME at a toolkit that knows this device"
         return Finding(name, "fail", f"{shown} cannot build for {', '.join(unknown)}", remedy)
-    return Finding(name, "ok", shown)
+    arch = found.archs[0] if found.archs else "sm_80"
+    built = _build("cu", compiler, arch, _CUDA_PROGRAM)
+    if built is None or built.returncode != 0:
+        said = "did not finish a five-line program in 60 s" if built is None else _first_error(built)
+        remedy = f"reinstall it: {INSTALL_CUDA}; where it refuses the C++ compiler as too new, install an older one"
+        return Finding(name, "fail" if wanted else "warn", f"{shown} cannot build a kernel: {said}", remedy)
+    return Finding(name, "ok", f"{shown} builds for {arch}")
 
 
 def torch(found: Gpus, required: bool) -> Finding:
@@ -198,6 +212,18 @@ def _namespace_remedy(missing: tuple[str, ...]) -> str:
         if file.exists() and file.read_text().strip() != wanted:
             return f"as root: sysctl -w {setting}={wanted}"
     return "in a container: allow user namespaces (docker run --security-opt seccomp=unconfined), or run it on the host"
+
+
+def _build(form: Form, compiler: str, arch: str, text: str) -> subprocess.CompletedProcess[str] | None:
+    """Compile ``text`` as a kernel is compiled; None where that took too long."""
+    with tempfile.TemporaryDirectory(prefix="kernel-tui-doctor-") as directory:
+        source = Path(directory) / f"probe.{form}"
+        source.write_text(text)
+        return run(command_line(form, compiler, arch, source, source.with_suffix(".so"), []), timeout_s=60)
+
+
+def _first_error(built: subprocess.CompletedProcess[str]) -> str:
+    return next((line for line in built.stderr.splitlines() if "error" in line), built.stderr.strip()[-200:])
 
 
 def _output(command: list[str]) -> str:

@@ -22,6 +22,8 @@ from pathlib import Path
 import msgspec
 
 from engine.problem.spec import Form
+from engine.toolkit import NoCompiler as NoCompiler
+from engine.toolkit import find_cpp_compiler, find_nvcc
 from engine.verdict import BuildReport
 
 DEADLINE_S = 60.0
@@ -42,32 +44,6 @@ extern "C" __attribute__((visibility("default"))) int kernel_tui_last_error(void
     return static_cast<int>(cudaGetLastError());
 }
 """
-
-
-class NoCompiler(Exception):
-    """The compiler for a form is absent; the text says what to install."""
-
-
-def find_cpp_compiler() -> str:
-    """``$CXX`` or the first of g++, clang++, c++ on the path. Raises ``NoCompiler``."""
-    wanted = os.environ.get("CXX")
-    for name in (wanted,) if wanted else ("g++", "clang++", "c++"):
-        if path := shutil.which(name):
-            return path
-    asked = f"CXX={wanted} is not an executable" if wanted else "no g++, clang++ or c++ on PATH"
-    raise NoCompiler(f"no C++ compiler: {asked}; install one (Debian, Ubuntu: apt-get install g++)")
-
-
-def find_nvcc() -> str:
-    """``$NVCC``, ``nvcc`` on the path or of ``$CUDA_HOME`` or /usr/local/cuda. Raises ``NoCompiler``."""
-    candidates = [os.environ.get("NVCC"), "nvcc"]
-    candidates += [f"{home}/bin/nvcc" for home in (os.environ.get("CUDA_HOME"), "/usr/local/cuda") if home]
-    for candidate in candidates:
-        if candidate and (path := shutil.which(candidate)):
-            return path
-    raise NoCompiler(
-        "no CUDA compiler: nvcc is not on PATH, in $CUDA_HOME or /usr/local/cuda; install the CUDA toolkit"
-    )
 
 
 def compiler_of(form: Form) -> str:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from datetime import date
 from pathlib import Path
 
 import pytest
 
+from engine import toolkit
 from engine.config import parse_config, preset_text
-from engine.doctor import Finding, run_checks, system, tools
+from engine.doctor import Finding, models, run_checks, system, tools
 from engine.logind import LogoutPolicy
 from engine.session import filesystem
 
@@ -75,6 +77,50 @@ def test_nvcc_against_the_driver(
     monkeypatch.setenv("NVCC", program(tmp_path, "nvcc", script))
     finding = tools.nvcc(gpus, required=False)
     assert (finding.level, words in finding.what) == (level, True)
+
+
+def test_nvcc_that_cannot_build_says_why(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    script = (
+        'test "$1" = --version && echo "release 13.0, V13.0.88" && exit 0\ntest "$1" = --list-gpu-code && exit 0\n'
+        'echo "host_config.h:147:2: error: #error -- unsupported GNU version!" >&2; exit 1'
+    )
+    monkeypatch.setenv("NVCC", program(tmp_path, "nvcc", script))
+    finding = tools.nvcc(H200, required=True)
+    assert finding.level == "fail"
+    assert "cannot build a kernel: host_config.h:147:2: error: #error -- unsupported GNU version!" in finding.what
+    assert "older one" in finding.remedy
+
+
+def test_without_a_toolkit_the_remedy_is_one_installation(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for variable in ("NVCC", "CUDA_HOME"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(toolkit, "SYSTEM_TOOLKIT", tmp_path / "none")
+    monkeypatch.setattr(sys, "path", [])
+    finding = tools.nvcc(H200, required=False)
+    assert finding.level == "fail"
+    assert "pip install 'kernel-tui[cuda]'" in finding.remedy
+    assert tools.nvcc(NO_GPU, required=False).level == "ok"
+
+
+@pytest.mark.parametrize(
+    ("today", "level", "words"),
+    [
+        (date(2026, 11, 21), "warn", "o3 retires on 2026-12-11, in 20 days"),
+        (date(2026, 12, 11), "fail", "o3 was retired on 2026-12-11"),
+    ],
+)
+def test_models_that_are_switched_off(today: date, level: str, words: str) -> None:
+    text = 'problems = ["builtin:quickstart/softmax"]\n[[models]]\nprovider = "openai"\nmodel = "o3-2025-04-16"\n'
+    finding = models.retirements(parse_config(text, "config.toml"), today)
+    assert (finding.level, words.replace("o3 ", "o3-2025-04-16 ") in finding.what, bool(finding.remedy)) == (
+        level,
+        True,
+        True,
+    )
+    published = models.retirements(parse_config(preset_text("published"), "config.toml"), today)
+    assert published.level == "ok"
+    assert models.retirements(None).level == "ok"
 
 
 def test_nvcc_that_does_not_know_the_device(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
