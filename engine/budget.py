@@ -45,11 +45,14 @@ class Cap(Struct, frozen=True):
     calls: int | None = None
 
 
+NO_CAP = Cap()
+
+
 class Caps(Struct, frozen=True):
     """``problem``: of each problem alone. ``models``: of each model alone, by the name of its ``[[models]]`` table."""
 
-    session: Cap = Cap()
-    problem: Cap = Cap()
+    session: Cap = NO_CAP
+    problem: Cap = NO_CAP
     models: dict[str, Cap] = {}
 
 

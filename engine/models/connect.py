@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from engine.budget import Cap, caps_of
+from engine.budget import NO_CAP, caps_of
 from engine.config import Config
 from engine.config_models import GeminiModel, OpenAIModel
 from engine.exit_codes import ExitCode
@@ -92,7 +92,7 @@ class RecordedReplies:
 
 def _check_price(config: Config, state: SessionState, model: str, price: Price) -> None:
     caps = caps_of(state, config)
-    capped = [cap for cap in (caps.session, caps.problem, caps.models.get(model, Cap())) if cap.dollars is not None]
+    capped = [cap for cap in (caps.session, caps.problem, caps.models.get(model, NO_CAP)) if cap.dollars is not None]
     if capped and not price.known:
         raise PriceUnknown(
             f"{model}: its price is unknown, so a limit of ${capped[0].dollars:g} cannot be kept; give input_price and "

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from google.genai.types import GenerateContentResponse, GenerateContentResponseUsageMetadata
 
 OFFICIAL = "https://generativelanguage.googleapis.com/"
-_CONNECT_S = 30.0
 _ENDED = {"STOP": "stop", "FINISH_REASON_UNSPECIFIED": "stop", "MAX_TOKENS": "length"}
 """Every other finish reason is a filter's."""
 
@@ -64,14 +63,11 @@ class GeminiClient:
 
     async def _start(self) -> Client:
         genai = await asyncio.to_thread(import_module, "google.genai")
-        httpx2 = import_module("httpx2")
+        from engine.models.transport import http_client
+
         if self._sdk is None:
             timeout_s = self._config.timeout_s
-            self._http = httpx2.AsyncClient(
-                timeout=httpx2.Timeout(timeout_s, connect=min(timeout_s, _CONNECT_S)),
-                limits=httpx2.Limits(max_connections=None, max_keepalive_connections=None),
-                follow_redirects=True,
-            )
+            self._http = http_client(self._config.concurrency, timeout_s)
             self._sdk = genai.Client(
                 api_key=self._key,
                 vertexai=False,

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from engine.budget import Cap, Caps
+from engine.budget import NO_CAP, Cap, Caps
 from engine.models.protocol import CallSite
 from engine.spend import Amount, CallState, Spend, Spending
 
@@ -78,9 +78,14 @@ class Ledger:
 
     def _limits(self, model: str, site: CallSite) -> Iterator[tuple[Scope, str, Cap, Spend]]:
         caps, spending = self._caps(), self._spending
-        yield "session", "", caps.session, spending.total
-        yield "problem", site.problem, caps.problem, spending.problem.get(site.problem, Spend())
-        yield "model", model, caps.models.get(model, Cap()), spending.model.get(model, Spend())
+        every: tuple[tuple[Scope, str, Cap, Spend | None], ...] = (
+            ("session", "", caps.session, spending.total),
+            ("problem", site.problem, caps.problem, spending.problem.get(site.problem)),
+            ("model", model, caps.models.get(model, NO_CAP), spending.model.get(model)),
+        )
+        for scope, which, cap, spend in every:
+            if cap != NO_CAP:
+                yield scope, which, cap, spend or Spend()
 
     def _refusal(
         self, limit: tuple[Scope, str, Cap, Spend], model: str, site: CallSite, worst: Amount

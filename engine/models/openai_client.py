@@ -7,23 +7,34 @@ event came; both protocols may end early without any error.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from engine.config_models import OpenAIModel
+from engine.models import openai_wire as wire
 from engine.models.keys import without_keys
 from engine.models.protocol import CallFailed, FailureKind, Finish, Prompt, Reply, Usage
 from engine.models.streaming import Growing, Watch, must_be_events, retry_after_s, short
 
 if TYPE_CHECKING:
     from openai import APIError, AsyncOpenAI
-    from openai.types import CompletionUsage
-    from openai.types.responses import Response, ResponseUsage
 
 OFFICIAL = "https://api.openai.com/v1"
-_CONNECT_S = 30.0
+_DRAIN_S = 1.0
+_READ = frozenset(
+    {
+        "response.output_text.delta",
+        "response.refusal.delta",
+        "response.completed",
+        "response.incomplete",
+        "response.failed",
+        "error",
+    }
+)
 _FINISH: dict[str, Finish] = {"length": "length", "content_filter": "refusal"}
 
 
@@ -64,80 +75,88 @@ class OpenAIClient:
 
     async def _start(self) -> AsyncOpenAI:
         openai = await asyncio.to_thread(import_module, "openai")
-        httpx2 = import_module("httpx2")
+        from engine.models.transport import http_client
+
         if self._sdk is None:
-            timeout_s = self._config.timeout_s
             self._sdk = openai.AsyncOpenAI(
                 api_key=self._key,
                 base_url=self._config.base_url or OFFICIAL,
                 max_retries=0,
-                timeout=httpx2.Timeout(timeout_s, connect=min(timeout_s, _CONNECT_S)),
+                timeout=self._config.timeout_s,
+                http_client=http_client(self._config.concurrency, self._config.timeout_s),
             )
         return self._sdk
 
     # Responses
 
     async def _respond(self, sdk: AsyncOpenAI, prompt: Prompt, text: Growing, watch: Watch) -> Reply:
-        config = self._config
-        options: dict[str, Any] = {}
-        if config.effort is not None:
-            options["reasoning"] = {"effort": config.effort}
-        if config.service_tier is not None:
-            options["service_tier"] = config.service_tier
+        body = {
+            "model": self.model,
+            "instructions": prompt.system,
+            "input": prompt.user,
+            "max_output_tokens": self.limit,
+            "store": False,
+        }
+        if self._config.effort is not None:
+            body["reasoning"] = {"effort": self._config.effort}
         if (schema := self._schema(prompt)) is not None:
-            options["text"] = {"format": {"type": "json_schema", **schema}}
-        stream = await sdk.responses.create(
-            model=self.model,
-            instructions=prompt.system,
-            input=prompt.user,
-            max_output_tokens=self.limit,
-            store=False,
-            stream=True,
-            **options,
-        )
-        async with stream:
-            must_be_events(stream.response.headers)
-            async for event in stream:
-                watch.heard()
-                if event.type in ("response.output_text.delta", "response.refusal.delta"):
-                    text.add(event.delta)
-                elif event.type in ("response.completed", "response.incomplete"):
-                    return _reply_of(event.response, text)
-                elif event.type == "response.failed":
-                    raise _failed_response(event.response)
-                elif event.type == "error":
-                    raise CallFailed(_kind_of(None, event.code, None), short(event.message))
+            body["text"] = {"format": {"type": "json_schema", **schema}}
+        async with aclosing(self._events(sdk, "/responses", body, watch)) as events:
+            async for content in events:
+                kind = content.get("type") if isinstance(content, dict) else None
+                if kind not in _READ:
+                    continue
+                event = wire.read(content, wire.Event)
+                response = event.response or wire.Response()
+                if kind in ("response.completed", "response.incomplete"):
+                    await _drain(events)
+                    return self._reply(response, text)
+                if kind == "response.failed":
+                    fault = response.error or wire.Fault()
+                    said = short(fault.message or "the response failed")
+                    raise CallFailed(_kind_of(None, fault.code, None), said, usage=wire.responses_usage(response.usage))
+                if kind == "error":
+                    raise CallFailed(_kind_of(None, event.code, None), short(event.message or "an error event"))
+                text.add(event.delta)
         raise CallFailed("cut_short", "the stream ended without response.completed")
+
+    def _reply(self, response: wire.Response, text: Growing) -> Reply:
+        finish: Finish = "refusal" if response.refused else "stop"
+        if response.status == "incomplete":
+            reason = response.incomplete_details.reason if response.incomplete_details is not None else None
+            finish = "refusal" if reason == "content_filter" else "length"
+        if text.too_long:
+            finish = "length"
+        usage, tier = wire.responses_usage(response.usage), response.service_tier or ""
+        return Reply(text.text, response.model or self.model, usage, finish, tier)
 
     # Chat completions
 
     async def _chat(self, sdk: AsyncOpenAI, prompt: Prompt, text: Growing, watch: Watch) -> Reply:
-        config = self._config
-        options: dict[str, Any] = {"max_completion_tokens" if self._official else "max_tokens": self.limit}
-        if config.effort is not None:
-            options["reasoning_effort"] = config.effort
-        if config.service_tier is not None:
-            options["service_tier"] = config.service_tier
+        body = {
+            "model": self.model,
+            "messages": [{"role": "system", "content": prompt.system}, {"role": "user", "content": prompt.user}],
+            "max_completion_tokens" if self._official else "max_tokens": self.limit,
+            "stream_options": {"include_usage": True},
+        }
+        if self._config.effort is not None:
+            body["reasoning_effort"] = self._config.effort
         if (schema := self._schema(prompt)) is not None:
-            options["response_format"] = {"type": "json_schema", "json_schema": schema}
-        stream = await sdk.chat.completions.create(
-            model=self.model,
-            messages=[{"role": "system", "content": prompt.system}, {"role": "user", "content": prompt.user}],
-            stream=True,
-            stream_options={"include_usage": True},
-            **options,
-        )
+            body["response_format"] = {"type": "json_schema", "json_schema": schema}
         ended, usage, answered, tier, refused = "", None, "", "", False
-        async with stream:
-            must_be_events(stream.response.headers)
-            async for chunk in stream:
-                watch.heard()
+        async with aclosing(self._events(sdk, "/chat/completions", body, watch)) as events:
+            async for content in events:
+                chunk = wire.read(content, wire.Chunk)
                 answered, tier = chunk.model or answered, chunk.service_tier or tier
-                usage = _chat_usage(chunk.usage) if chunk.usage is not None else usage
+                usage = wire.chat_usage(chunk.usage) or usage
                 for choice in (chunk.choices or [])[:1]:
-                    refused |= bool(choice.delta and choice.delta.refusal)
-                    text.add((choice.delta.content or choice.delta.refusal) if choice.delta else None)
+                    delta = choice.delta or wire.Delta()
+                    refused |= bool(delta.refusal)
+                    text.add(delta.content or delta.refusal)
                     ended = choice.finish_reason or ended
+                if ended and usage is not None:
+                    await _drain(events)
+                    break
         if not ended:
             raise CallFailed("cut_short", "the stream ended without a finish_reason", usage=usage)
         if ended == "error":
@@ -145,50 +164,35 @@ class OpenAIClient:
         finish: Finish = "refusal" if refused else _FINISH.get(ended, "stop")
         return Reply(text.text, answered or self.model, usage, "length" if text.too_long else finish, tier)
 
+    async def _events(
+        self, sdk: AsyncOpenAI, path: str, body: dict[str, Any], watch: Watch
+    ) -> AsyncGenerator[object, None]:
+        """The events of a streamed reply, as JSON."""
+        from openai import AsyncStream
+
+        if self._config.service_tier is not None:
+            body["service_tier"] = self._config.service_tier
+        stream = await sdk.post(
+            path, cast_to=object, body={**body, "stream": True}, stream=True, stream_cls=AsyncStream[object]
+        )
+        async with stream:
+            must_be_events(stream.response.headers)
+            async for content in stream:
+                watch.heard()
+                yield content
+
     def _schema(self, prompt: Prompt) -> dict[str, Any] | None:
         if prompt.schema is None or not self._config.structured:
             return None
         return {"name": prompt.purpose, "strict": True, "schema": prompt.schema}
 
 
-def _reply_of(response: Response, text: Growing) -> Reply:
-    finish: Finish = "stop"
-    if response.status == "incomplete":
-        reason = response.incomplete_details.reason if response.incomplete_details is not None else None
-        finish = "refusal" if reason == "content_filter" else "length"
-    elif any(part.type == "refusal" for item in response.output if item.type == "message" for part in item.content):
-        finish = "refusal"
-    usage = _responses_usage(response.usage) if response.usage is not None else None
-    return Reply(text.text, response.model, usage, "length" if text.too_long else finish, response.service_tier or "")
-
-
-def _failed_response(response: Response) -> CallFailed:
-    code, message = (response.error.code, response.error.message) if response.error is not None else (None, "")
-    usage = _responses_usage(response.usage) if response.usage is not None else None
-    return CallFailed(_kind_of(None, code, None), short(message) or "the response failed", usage=usage)
-
-
-def _responses_usage(usage: ResponseUsage) -> Usage:
-    # Servers that imitate the protocol leave the details out.
-    given, made = usage.input_tokens_details, usage.output_tokens_details
-    return Usage(
-        input=usage.input_tokens,
-        output=usage.output_tokens,
-        cached=getattr(given, "cached_tokens", None) or 0,
-        reasoning=getattr(made, "reasoning_tokens", None) or 0,
-        cache_written=getattr(given, "cache_write_tokens", None) or 0,
-    )
-
-
-def _chat_usage(usage: CompletionUsage) -> Usage:
-    given, made = usage.prompt_tokens_details, usage.completion_tokens_details
-    return Usage(
-        input=usage.prompt_tokens,
-        output=usage.completion_tokens,
-        cached=getattr(given, "cached_tokens", None) or 0,
-        reasoning=getattr(made, "reasoning_tokens", None) or 0,
-        cache_written=getattr(given, "cache_write_tokens", None) or 0,
-    )
+async def _drain(events: AsyncGenerator[object, None]) -> None:
+    """Read on to the end of a stream that has said all, so that its connection can be used again."""
+    with contextlib.suppress(Exception):  # the reply is whole, whatever comes now
+        async with asyncio.timeout(_DRAIN_S):
+            async for _ in events:
+                pass
 
 
 def _failure_of(error: Exception) -> CallFailed:
@@ -227,7 +231,7 @@ def _said(error: APIError) -> object:
     return said or error.message
 
 
-def _kind_of(status: int | None, code: str | None, type_: str | None) -> FailureKind:
+def _kind_of(status: int | None, code: str | int | None, type_: str | None) -> FailureKind:
     """By what the server calls the error, and else by the status."""
     names = {str(name).lower() for name in (code, type_) if name is not None}
     if names & {"insufficient_quota", "billing_hard_limit_reached", "billing_not_active"} or status == 402:

@@ -18,6 +18,7 @@ class Price:
 
     def __init__(self, model: OpenAIModel | GeminiModel) -> None:
         self._model = model
+        self._unlisted: set[str] = set()
 
     @property
     def known(self) -> bool:
@@ -43,6 +44,8 @@ class Price:
         return max(known) if len(known) == len(found) else None
 
     def _listed(self, usage: Usage, name: str, tier: str) -> float | None:
+        if name in self._unlisted:
+            return None
         from genai_prices import Usage as PricedUsage
         from genai_prices import calc_price
 
@@ -58,6 +61,9 @@ class Price:
                 found = calc_price(priced, name, provider_api_url=self._model.base_url, price_context=context)
             else:
                 found = calc_price(priced, name, provider_id=_PROVIDER[self._model.provider], price_context=context)
-        except (LookupError, ValueError):  # unknown server or model; a count that does not add up
+        except LookupError:  # unknown server or model
+            self._unlisted.add(name)
+            return None
+        except ValueError:  # counts that do not add up
             return None
         return float(found.total_price)

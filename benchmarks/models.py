@@ -1,0 +1,107 @@
+"""Many calls to a model at once: how near their wall time is to the ideal, and what a call costs this machine.
+
+    python benchmarks/models.py
+
+A model server in a process of its own answers each call after 200 ms, or 2 s, as a stream. Calls go through everything that
+the search uses: gate, limits, journal on disk (two events and a blob each), SDK. The ideal is the server's time alone:
+calls / concurrency x that. The first calls, in which the SDK is imported and connections are made, are not counted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from engine.config import parse_config
+from engine.models.connect import make_callers
+from engine.models.protocol import CallSite, Prompt
+from engine.search.journal import Journal
+from engine.session import EventWriter, SessionReader, create_session
+from engine.state import fold
+
+CASES = ((0.2, 10), (2.0, 3))
+"""Seconds that the server takes for a call, and calls for each place."""
+PROMPT = Prompt("kernel", "You write kernels. " * 50, "Write a softmax. " * 400)
+
+
+def start_server(delay_s: float) -> tuple[subprocess.Popen[str], str]:
+    """A model server and its address."""
+    command = [sys.executable, "-m", "tests.model_server", "--port", "0", "--delay", str(delay_s)]
+    root = Path(__file__).resolve().parents[1]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=root)
+    assert process.stdout is not None
+    found = re.search(r"http://127.0.0.1:\d+", process.stdout.readline())
+    assert found is not None
+    return process, found[0]
+
+
+async def measure(directory: Path, provider: str, address: str, calls: int, concurrency: int) -> tuple[float, float]:
+    """Wall and processor seconds of ``calls`` calls."""
+    where = f'base_url = "{address}/v1"\napi = "responses"' if provider == "openai" else f'base_url = "{address}/"'
+    table = f'[[models]]\nprovider = "{provider}"\nmodel = "m"\n{where}\nconcurrency = {concurrency}\n'
+    config = parse_config('problems = ["builtin:quickstart/softmax"]\n' + table, directory / "config.toml")
+    paths = create_session(directory, provider, config.frozen_toml(), "config.toml", 0)
+    writer = EventWriter(paths)
+    with SessionReader(paths) as reader:
+        journal = Journal(writer, fold(reader.read()))
+        caller = make_callers(config, journal.state, journal, reader.text)["m"]
+        sites = [CallSite("softmax", 1, "kernel", f"i{number}") for number in range(concurrency + calls)]
+        await asyncio.gather(*(caller.call(site, PROMPT) for site in sites[:concurrency]))
+        wall, processor = time.perf_counter(), time.process_time()
+        await asyncio.gather(*(caller.call(site, PROMPT) for site in sites[concurrency:]))
+        wall, processor = time.perf_counter() - wall, time.process_time() - processor
+        assert journal.state.spending.total.calls == len(sites) and not journal.state.spending.total.failed
+        await caller.close()
+    writer.close()
+    return wall, processor
+
+
+@click.command()
+@click.option("--concurrency", default=64, show_default=True)
+@click.option("--repeats", default=3, show_default=True)
+def main(concurrency: int, repeats: int) -> None:
+    """Print one table."""
+    table = Table(title=f"{concurrency} calls at once, best of {repeats}; load {os.getloadavg()[0]:.1f}")
+    for name in ("provider", "a call", "calls", "ideal s", "wall s", "over ideal", "CPU ms per call"):
+        table.add_column(name, justify="left" if name == "provider" else "right")
+    for delay_s, rounds in CASES:
+        process, address = start_server(delay_s)
+        try:
+            for provider in ("openai", "gemini"):
+                calls, ideal = concurrency * rounds, rounds * delay_s
+                with tempfile.TemporaryDirectory() as scratch:
+                    figures = [
+                        asyncio.run(measure(Path(scratch), provider, address, calls, concurrency))
+                        for _ in range(repeats)
+                    ]
+                wall, processor = min(figures)
+                table.add_row(
+                    provider,
+                    f"{delay_s * 1000:g} ms",
+                    str(calls),
+                    f"{ideal:.2f}",
+                    f"{wall:.3f}",
+                    f"{(wall / ideal - 1) * 100:.1f} %",
+                    f"{processor / calls * 1000:.2f}",
+                )
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.wait(10)
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    main()
