@@ -6,13 +6,13 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from engine.doctor.finding import Finding
 from engine.problem.catalog import ProblemRow
 from engine.problem.sizes import written
 from engine.session import SessionSummary
@@ -21,6 +21,9 @@ from engine.verdict import AtSizes, BuildReport, Standing, Verdict, sizes_in_wor
 from tui.format import age, milliseconds, speedup
 from tui.results import Results
 from tui.sanitize import clean_lines, one_line
+
+if TYPE_CHECKING:  # it would bring pydantic into a monitor that prints its results
+    from engine.doctor.finding import Finding
 
 _PIPE_WIDTH = 200
 
@@ -125,18 +128,27 @@ def print_comparison(verdicts: Mapping[str, Verdict], standings: Sequence[Standi
     """Both verdicts in a line each, then the heat if it was run."""
     out = console()
     for name, verdict in verdicts.items():
-        line = f"{name}: {verdict.status.replace('_', ' ')}, {speedup(verdict.speedup)} eager"
+        line = f"{name}: {verdict.status.replace('_', ' ')}, by itself {speedup(verdict.speedup)} eager"
         out.print(Text(line if verdict.correct else f"{name}: {verdict.status.replace('_', ' ')}: {verdict.reason}"))
     if not standings:
         out.print("not timed side by side: only correct kernels are")
         return
-    table = columns("kernel", "ms", "time ratio", "95 %", "", right=("ms", "time ratio", "95 %"))
-    for standing in standings:
-        ratio = f"{standing.ratio:.3f}"
+    fastest, others = standings[0], standings[1:]
+    tied = any(standing.tied for standing in others)
+    table = columns("side by side", "kernel", "ms", "times as long", "95 %", right=("ms", "times as long", "95 %"))
+    table.add_row("as fast" if tied else "FASTEST", Text(fastest.variant), milliseconds(fastest.median_ms), "1", "",
+                  style="" if tied else "bold")  # fmt: skip
+    for standing in others:
         between = f"{standing.ratio_low:.3f}-{standing.ratio_high:.3f}"
-        tied = "no difference to the fastest" if standing.tied else ""
-        table.add_row(Text(standing.variant), milliseconds(standing.median_ms), ratio, between, tied)
+        word = "as fast" if standing.tied else "slower"
+        table.add_row(word, Text(standing.variant), milliseconds(standing.median_ms), f"{standing.ratio:.3f}", between)
     out.print(table)
+    for standing in others:
+        if standing.tied:
+            said = f"No difference between {fastest.variant} and {standing.variant} can be told."
+        else:
+            said = f"{fastest.variant} is the fastest: {standing.variant} takes {standing.ratio:.2f} times as long."
+        out.print(Text(said, style="bold"), soft_wrap=True)
 
 
 def print_build(name: str, report: BuildReport) -> None:
@@ -161,10 +173,13 @@ def print_findings(findings: Sequence[Finding]) -> None:
 
 
 def print_problems(rows: Sequence[ProblemRow]) -> None:
-    table = columns("problem", "inputs", "weights", "outputs", "kernels", "remark")
+    """Each named as a config and ``--problem`` take it, with the forms its kernels may have and its tensors."""
+    table = columns("problem", "kernels", "inputs and weights -> outputs")
+    table.columns[0].no_wrap = table.columns[1].no_wrap = True
     for row in rows:
-        parts = ("\n".join(row.inputs), "\n".join(row.weights), "\n".join(row.outputs), " ".join(row.forms))
-        table.add_row(Text(row.id), *(Text(part) for part in parts), Text(one_line(row.remark)))
+        tensors = f"{', '.join((*row.inputs, *row.weights))} -> {', '.join(row.outputs)}" if row.outputs else ""
+        words = "\n".join(part for part in (tensors, one_line(row.remark)) if part)
+        table.add_row(Text(row.reference), Text(" ".join(row.forms) or "none"), Text(words))
     console().print(table)
 
 

@@ -13,6 +13,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
 from importlib import resources, util
 from pathlib import Path
 
@@ -47,9 +48,13 @@ class CatalogError(Exception):
 
 
 class ProblemRow(Struct, frozen=True):
-    """A row of the ``problems`` command. Shapes read ``x (4096, 65536) float32``."""
+    """A row of the ``problems`` command. Shapes read ``x (4096, 65536) float32``.
+
+    ``reference``: what names the problem in a config and after ``--problem``.
+    """
 
     id: str
+    reference: str
     path: str
     inputs: tuple[str, ...]
     weights: tuple[str, ...]
@@ -62,6 +67,15 @@ def builtin_names() -> tuple[str, ...]:
     """Packaged problems as they are named after ``builtin:``, e.g. ``quickstart/softmax``."""
     root = _builtin_root()
     return tuple(sorted(f"{path.parent.name}/{path.stem}" for path in root.glob("*/*.py")))
+
+
+def reference_of(path: Path) -> str:
+    """What names the file in a config that lies here: ``builtin:quickstart/softmax``, else its path, short if below."""
+    with contextlib.suppress(ValueError):
+        return f"{BUILTIN}{path.relative_to(_builtin_root().resolve()).with_suffix('')}"
+    with contextlib.suppress(ValueError):
+        return str(path.relative_to(Path.cwd().resolve()))
+    return str(path)
 
 
 def _builtin_root() -> Path:
@@ -108,7 +122,9 @@ def _expand(entry: str, base: Path) -> list[Path]:
         if not found:
             raise _NoFile(f"no .py file matches (looked from {base})")
         return [item.resolve() for item in found]
-    raise _NoFile(f"no such file or directory: {path}")
+    meant = [BUILTIN + name for name in builtin_names() if entry in (name, name.rpartition("/")[2])]
+    hint = f"; did you mean {' or '.join(meant)}?" if meant else ""
+    raise _NoFile(f"no such file or directory: {path}{hint}")
 
 
 def _matches(pattern: Path) -> list[Path]:
@@ -121,7 +137,9 @@ def _expand_builtin(name: str) -> list[Path]:
     pattern = f"{name}/*" if (root / name).is_dir() and name else name
     found = sorted(path for path in root.glob(f"{pattern.removesuffix('.py')}.py") if path.parent != root)
     if not found or ".." in name:
-        raise _NoFile(f"no such built-in problem; there are {', '.join(builtin_names())}")
+        near = get_close_matches(name, builtin_names(), n=1)
+        hint = f"did you mean {BUILTIN}{near[0]}? There" if near else "there"
+        raise _NoFile(f"no such built-in problem; {hint} are {', '.join(builtin_names())}")
     return found
 
 
@@ -252,7 +270,7 @@ async def table(files: Sequence[ProblemFile], *, limit_s: int = 60) -> list[Prob
 
 def _row(file: ProblemFile, answer: ProblemSpec | ProblemFailure) -> ProblemRow:
     if isinstance(answer, ProblemFailure):
-        return ProblemRow(file.id, str(file.path), (), (), (), (), str(answer))
+        return ProblemRow(file.id, reference_of(file.path), str(file.path), (), (), (), (), str(answer))
 
     def shapes(role: str) -> tuple[str, ...]:
         return tuple(f"{t.name} {t.shape} {t.dtype}" for t in getattr(answer, role))
@@ -260,5 +278,12 @@ def _row(file: ProblemFile, answer: ProblemSpec | ProblemFailure) -> ProblemRow:
     lacks = "no C form" if answer.forms else "no form"
     remark = "" if answer.c_refusal is None else f"{lacks}: {answer.c_refusal}"
     return ProblemRow(
-        answer.id, str(file.path), shapes("inputs"), shapes("weights"), shapes("outputs"), answer.forms, remark
+        answer.id,
+        reference_of(file.path),
+        str(file.path),
+        shapes("inputs"),
+        shapes("weights"),
+        shapes("outputs"),
+        answer.forms,
+        remark,
     )

@@ -38,9 +38,13 @@ def sessions(root: Path, as_json: bool) -> None:
 @session_argument
 @click.argument("node", required=False)
 @sessions_option
+@click.option("--full", is_flag=True, help="All that is known: ideas and reasons, evidence, source.")
 @json_option
-def show(session: str, node: str | None, root: Path, as_json: bool) -> None:
-    """Show a session: results and rounds; or NODE of it: a problem, an idea, or a kernel with source and verdict."""
+def show(session: str, node: str | None, root: Path, full: bool, as_json: bool) -> None:
+    """Look into a saved search, or at one NODE of it.
+
+    Without NODE its results and rounds. NODE is a problem, an idea (i12) or a kernel (v34).
+    """
     from engine.session import SessionReader
     from engine.state import fold
 
@@ -48,18 +52,18 @@ def show(session: str, node: str | None, root: Path, as_json: bool) -> None:
     with SessionReader(paths) as reader:
         state = fold(reader.read())
         if node is None:
-            _show_session(reader, state, as_json)
+            _show_session(reader, state, session, full=full, as_json=as_json)
         elif node in state.variants:
-            _show_variant(reader, state, node, as_json)
+            _show_variant(reader, state, node, full=full, as_json=as_json)
         elif node in state.ideas:
             _show_idea(state, node, as_json)
         elif node in state.problems:
-            _show_problem(state, node, as_json)
+            _show_problem(state, node, full=full, as_json=as_json)
         else:
             raise Failure(f"{paths.name}: no problem, idea or kernel {node}", ExitCode.USAGE)
 
 
-def _show_session(reader: SessionReader, state: SessionState, as_json: bool) -> None:
+def _show_session(reader: SessionReader, state: SessionState, argument: str, *, full: bool, as_json: bool) -> None:
     import time
 
     from engine.budget import elapsed_s
@@ -72,18 +76,17 @@ def _show_session(reader: SessionReader, state: SessionState, as_json: bool) -> 
         print_json(results)
         return
     from tui.format import clock
-    from tui.tables import print_results, print_rounds
+    from tui.showing import show_session
 
     engine = state.engine
     words = f"searching, engine {live.pid}" if live.running else "no engine has run yet"
     if not live.running and engine is not None:
         words = engine.message if engine.stopped is not None else f"the engine died; resume {reader.paths.name} goes on"
-    click.echo(f"{state.name}: {words}; {clock(results.seconds)} of search, {state.verdicts} verdicts")
-    print_results(results)
-    print_rounds(state)
+    head = f"{state.name}: {words}; {clock(results.seconds)} of search, {state.verdicts} verdicts"
+    show_session(state, results, head, argument, full=full)
 
 
-def _show_problem(state: SessionState, name: str, as_json: bool) -> None:
+def _show_problem(state: SessionState, name: str, *, full: bool, as_json: bool) -> None:
     problem = state.problems[name]
     if as_json:
         rounds = [
@@ -92,11 +95,9 @@ def _show_problem(state: SessionState, name: str, as_json: bool) -> None:
         ]
         print_json({"problem": problem.spec, "baselines": problem.baselines, "best": problem.best, "rounds": rounds})
         return
-    from tui.tables import print_rounds
+    from tui.showing import show_problem
 
-    click.echo(f"{name}: {problem.spec.path}")
-    click.echo(problem.header.strip())
-    print_rounds(state, name)
+    show_problem(state, name, full=full)
 
 
 def _show_idea(state: SessionState, name: str, as_json: bool) -> None:
@@ -116,20 +117,13 @@ def _show_idea(state: SessionState, name: str, as_json: bool) -> None:
             }
         )
         return
-    from tui.sanitize import clean_lines
-    from tui.tables import print_variants
+    from tui.showing import show_idea
 
-    click.echo(f"{name} of {idea.problem}, round {idea.round}, {idea.category}, by {idea.proposer}")
-    for line in clean_lines(idea.text):
-        click.echo(line)
-    if idea.waiting:
-        click.echo(f"waiting: {idea.waiting}")
-    print_variants(state, idea.variants)
+    show_idea(state, name)
 
 
-def _show_variant(reader: SessionReader, state: SessionState, name: str, as_json: bool) -> None:
+def _show_variant(reader: SessionReader, state: SessionState, name: str, *, full: bool, as_json: bool) -> None:
     variant = state.variants[name]
-    source = reader.text(variant.source)
     if as_json:
         print_json(
             {
@@ -148,25 +142,10 @@ def _show_variant(reader: SessionReader, state: SessionState, name: str, as_json
                 "lineage": state.ancestors(name),
                 "verdict": variant.verdict,
                 "at_sizes": variant.at_sizes,
-                "source": source,
+                "source": reader.text(variant.source),
             }
         )
         return
-    from tui.sanitize import clean_lines, one_line
-    from tui.tables import print_at_sizes, print_verdict
+    from tui.showing import show_variant
 
-    idea = state.ideas[variant.idea]
-    click.echo(f"{name} of {variant.idea} in {variant.problem}, round {variant.round}, by {variant.proposer}")
-    click.echo(f"idea: {one_line(idea.text)}")
-    click.echo(f"lineage: {' <- '.join(state.ancestors(name))}")
-    if variant.note:
-        click.echo(f"note: {one_line(variant.note)}")
-    if why := variant.carried or variant.dropped:
-        click.echo(f"{'carried' if variant.carried else 'dropped'}: {one_line(why)}")
-    if variant.verdict is not None:
-        print_verdict(name, variant.verdict)
-    if variant.at_sizes is not None:
-        print_at_sizes(variant.at_sizes.results) if variant.at_sizes.results else click.echo(variant.at_sizes.note)
-    click.echo()
-    for line in clean_lines(source):
-        click.echo(line)
+    show_variant(reader, state, variant, full=full)

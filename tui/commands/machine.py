@@ -16,9 +16,9 @@ from tui.commands.common import Failure, json_option, print_json
 @click.argument("config_path", metavar="[CONFIG]", required=False, type=click.Path(path_type=Path))
 @json_option
 def doctor(config_path: Path | None, as_json: bool) -> None:
-    """Say what this machine has and lacks for a search, each lack with its remedy.
+    """Say what this machine has and lacks for a search.
 
-    With CONFIG, what it asks for must be there. Exits with 7 if a search cannot run.
+    Each lack comes with its remedy. With CONFIG, what it asks for must be there. Exits with 7 if a search cannot run.
     """
     from engine.config import load_config
     from engine.doctor import run_checks
@@ -64,7 +64,10 @@ def init(preset: str, force: bool, path: Path) -> None:
 @click.argument("entries", metavar="[PATHS]...", nargs=-1)
 @json_option
 def problems(entries: tuple[str, ...], as_json: bool) -> None:
-    """List problems: files, globs, directories or builtin:NAME; without PATHS those that ship with kernel-tui."""
+    """List problems as a config and --problem name them.
+
+    PATHS are files, globs, directories or builtin:NAME; without them those that ship with kernel-tui.
+    """
     from engine.problem.catalog import BUILTIN, builtin_names, resolve, table
 
     files = resolve(entries or [BUILTIN + name for name in builtin_names()], Path.cwd())

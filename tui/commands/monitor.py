@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 def attach(
     session: str | None, root: Path, read_only: bool, once: bool, size: str, headless: bool, as_json: bool
 ) -> int:
-    """Open the monitor on a session, running or not; without SESSION, choose one from a list.
+    """Open the monitor on a session, running or not.
+
+    Without SESSION, choose one from a list.
 
     Leaving (q) does not stop a search. Several monitors may watch one session at a time.
     """
@@ -61,7 +63,10 @@ def attach(
     "--speed", type=click.FloatRange(min=0, min_open=True), default=20.0, show_default=True, help="Times as fast."
 )
 def replay(session: str, root: Path, speed: float) -> int:
-    """Show a recorded search as it happened: space pauses, comma and full stop seek, < and > change the speed."""
+    """Show a recorded search as it happened.
+
+    Space holds it, comma and full stop seek, < and > change the speed, 0 begins again, q leaves.
+    """
     paths = find(root, session)
     if not _on_terminal():
         raise Failure("replay needs a terminal", ExitCode.USAGE)

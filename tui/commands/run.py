@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,7 @@ from engine.exit_codes import ExitCode
 from tui.commands.common import F, Failure, count, find, session_argument, sessions_option
 
 if TYPE_CHECKING:
-    from engine.config import Config
+    from engine.config import Config, ConfigError, Fault
     from engine.session import SessionPaths
     from engine.state import SessionState
 
@@ -43,11 +44,14 @@ def run(config_path: Path, headless: bool, as_json: bool, choice: str | None, de
     If a search of this configuration is running, attach to it; if one was left unfinished, offer to resume it.
     Ctrl-C asks a headless search to stop; a second Ctrl-C leaves it running.
     """
-    from engine.config import load_config
+    from engine.config import ConfigError, load_config
     from engine.service import start_engine
     from engine.session import create_session, engine_liveness
 
-    config = load_config(config_path)
+    try:
+        config = load_config(config_path)
+    except ConfigError as error:
+        raise _with_problem_faults(error) from None
     _check(config)
     earlier = _newest_session(config)
     if earlier is not None and choice != "new" and engine_liveness(earlier).running:
@@ -86,7 +90,10 @@ def resume(
     detach: bool,
     until_idle: bool,
 ) -> int:
-    """Go on with a search that was stopped, has died or is to get more minutes or rounds."""
+    """Go on with a search that was stopped or has died.
+
+    With --minutes or --rounds also one that is finished.
+    """
     paths = find(root, session)
     return _start_again(
         paths, minutes, rounds, headless=headless, as_json=as_json, detach=detach, until_idle=until_idle
@@ -151,16 +158,42 @@ def _say_detached(paths: SessionPaths) -> int:
 
 def _check(config: Config) -> None:
     """What can be wrong with a valid config. Raises ConfigError, ProposerUnavailable."""
-    from engine.config import ConfigError, Fault
-    from engine.problem.catalog import CatalogError, resolve
+    from engine.config import ConfigError
     from engine.proposers.registry import check_providers
 
     check_providers(config)
+    faults = _problem_faults(config.problems, config.path)
+    if faults:
+        raise ConfigError(config.path, faults)
+
+
+def _with_problem_faults(error: ConfigError) -> ConfigError:
+    """The error with what is wrong with the problems that the file names, so that both are said in one go."""
+    import tomllib
+
+    from engine.config import ConfigError
+
     try:
-        resolve(config.problems, config.path.parent)
+        entries = tomllib.loads(error.path.read_text(encoding="utf-8-sig")).get("problems")
+    except (OSError, ValueError):
+        return error
+    known = {fault.key for fault in error.faults}
+    if "problems" in known or not isinstance(entries, list) or not all(isinstance(one, str) for one in entries):
+        return error
+    more = _problem_faults(entries, error.path.absolute())
+    return ConfigError(error.path, (*error.faults, *more)) if more else error
+
+
+def _problem_faults(entries: Sequence[str], path: Path) -> tuple[Fault, ...]:
+    """Entries of ``problems`` that name no problem file."""
+    from engine.config import Fault
+    from engine.problem.catalog import CatalogError, resolve
+
+    try:
+        resolve(entries, path.parent)
     except CatalogError as error:
-        faults = tuple(Fault(None, "problems", f"{entry}: {message}") for entry, message in error.entries)
-        raise ConfigError(config.path, faults) from None
+        return tuple(Fault(None, "problems", f"{entry}: {message}") for entry, message in error.entries)
+    return ()
 
 
 def _newest_session(config: Config) -> SessionPaths | None:

@@ -100,7 +100,7 @@ def seed_idea(
     root: Path,
     as_json: bool,
 ) -> None:
-    """Add an idea: TEXT in prose, or --move for one that the playbook knows."""
+    """Add an idea: TEXT in prose, or a --move of the playbook."""
     from engine.events import SeedIdea
 
     if not text and move is None:
@@ -119,7 +119,10 @@ def seed_idea(
 def seed_kernel(
     session: str, kernel: Path, problem: str, parent: str | None, form: str | None, text: str, root: Path, as_json: bool
 ) -> None:
-    """Add a kernel by hand; it is judged next and may be a parent in the same round."""
+    """Add a kernel by hand; it is judged next.
+
+    It may be a parent in the same round.
+    """
     from engine.events import SeedKernel
     from engine.problem.spec import FORM_OF_SUFFIX
     from tui.commands.kernels import read_kernel
@@ -159,9 +162,17 @@ STEERING: tuple[click.Command, ...] = (
     _plain_command("pause", "Pause", "Start no new evaluations; what runs finishes."),
     _plain_command("continue", "Resume", "Go on after a pause."),
     stop,
-    _node_command("prune", "Prune", "Cut a branch (problem, idea or kernel): never a parent or the best again."),
+    _node_command(
+        "prune",
+        "Prune",
+        "Cut a branch.\n\nNODE is a problem, an idea or a kernel. Nothing of it leads on until it is restored.",
+    ),
     _node_command("restore", "Restore", "Take a prune back."),
-    _node_command("pin", "Pin", "Always carry the fastest kernel of a branch to the next round."),
+    _node_command(
+        "pin",
+        "Pin",
+        "Always carry the fastest kernel of a branch on.\n\nNODE is an idea or a kernel.",
+    ),
     _node_command("unpin", "Unpin", "Take a pin back."),
     seed_idea,
     seed_kernel,

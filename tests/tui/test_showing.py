@@ -1,0 +1,115 @@
+"""What a newcomer reads: help that is not cut off, problems by names that work, a search on one screen, who won."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from benchmarks.synthetic_session import CPU, Shape, write_session
+from engine.events import EngineStopped
+from engine.exit_codes import ExitCode
+from engine.session import EngineLock, EventWriter, SessionPaths
+from engine.verdict import Standing, Timing, Verdict
+from tests.commandline import KernelTui
+from tui import tables
+from tui.app import print_parting
+from tui.model import Model
+from tui.source import Link, SessionSource
+from tui.tables import print_comparison
+
+SHAPE = Shape(variants=60, problems=2, rounds=3, flying=0, device=CPU)
+
+
+@pytest.fixture
+def session(tmp_path: Path) -> SessionPaths:
+    return write_session(tmp_path / "sessions", "small", SHAPE)
+
+
+def test_every_summary_fits_in_80_columns(kernel_tui: KernelTui) -> None:
+    text = kernel_tui("--help", env={"COLUMNS": "80"}).stdout
+    commands = text[text.index("Commands:") : text.index("Exit codes:")]
+    assert len(commands.splitlines()) > 20
+    assert "..." not in commands
+
+
+def test_problems_are_named_as_problem_options_take_them(kernel_tui: KernelTui) -> None:
+    text = kernel_tui("problems", "builtin:quickstart/softmax").stdout
+    assert "builtin:quickstart/softmax " in text
+    (row,) = kernel_tui.json("problems", "builtin:quickstart/softmax")
+    assert row["reference"] == "builtin:quickstart/softmax"
+    (kernel_tui.directory / "k.cpp").write_text("int x;\n")
+    refused = kernel_tui("build", "k.cpp", "--problem", "softmax")
+    assert refused.returncode == ExitCode.USAGE
+    assert "builtin:quickstart/softmax" in refused.stderr
+
+
+def test_a_config_is_told_all_that_is_wrong_at_once(kernel_tui: KernelTui) -> None:
+    (kernel_tui.directory / "c.toml").write_text('problems = ["builtin:quickstart/sofmax"]\nfoo = 1\n')
+    told = kernel_tui("c.toml", "--headless")
+    assert told.returncode == ExitCode.USAGE
+    assert "foo: unknown key" in told.stderr
+    assert "did you mean builtin:quickstart/softmax?" in told.stderr
+
+
+def test_show_fits_on_a_screen_and_full_has_everything(kernel_tui: KernelTui, session: SessionPaths) -> None:
+    short = kernel_tui("show", "small").stdout
+    assert len(short.splitlines()) <= 30
+    assert re.search(r"^ layernorm +0 +", short, re.MULTILINE), "a row for each round"
+    full = kernel_tui("show", "small", "--full").stdout
+    assert "Double-buffer the tiles with cp.async" not in short
+    assert "Double-buffer the tiles with cp.async" in full
+    (best,) = (row["best"] for row in kernel_tui.json("show", "small")["problems"] if row["problem"] == "softmax")
+    kernel = kernel_tui("show", "small", best).stdout
+    assert len(kernel.splitlines()) <= 12 and "checks" in kernel and "cuda_runtime" not in kernel
+    assert "cuda_runtime" in kernel_tui("show", "small", best, "--full").stdout
+    assert "fastest kernels" in kernel_tui("show", "small", "softmax").stdout
+
+
+def test_compare_says_which_is_the_fastest(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tables, "console", lambda: Console(width=120, highlight=False))
+    verdict = Verdict(status="correct", speedup=2.0, kernel=Timing(1.0, 1.0, 1.0, 9))
+    first, second = Standing("b.cpp", 1.0, 1.0, 1.0, 1.0, False), Standing("a.cpp", 1.5, 1.5, 1.4, 1.6, False)
+    print_comparison({"a.cpp": verdict, "b.cpp": verdict}, (first, second))
+    text = capsys.readouterr().out
+    assert re.search(r"FASTEST +b\.cpp", text) and re.search(r"slower +a\.cpp", text)
+    assert "b.cpp is the fastest: a.cpp takes 1.50 times as long." in text
+    print_comparison({"a.cpp": verdict, "b.cpp": verdict}, (first, Standing("a.cpp", 1.0, 1.0, 0.99, 1.01, True)))
+    text = capsys.readouterr().out
+    assert "FASTEST" not in text and "No difference between b.cpp and a.cpp" in text
+
+
+def test_leaving_a_finished_search_leaves_its_results_in_the_terminal(
+    session: SessionPaths, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lock, writer = EngineLock(session), EventWriter(session)
+    writer.append(EngineStopped(reason="finished", message="done"))
+    writer.close()
+    lock.release()
+    print_parting(opened(session), session)
+    text = capsys.readouterr().out
+    assert "best softmax: v" in text and "x eager" in text
+    assert "The search small is finished." in text
+
+
+def test_leaving_a_search_that_goes_on_says_how_to_come_back(
+    session: SessionPaths, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = opened(session)
+    model.link = Link("live", 4711)
+    print_parting(model, session)
+    text = capsys.readouterr().out
+    assert f"kernel-tui attach {session.directory}" in text and f"kernel-tui stop {session.directory}" in text
+    assert "x eager" not in text
+
+
+def opened(paths: SessionPaths) -> Any:
+    source = SessionSource(paths)
+    model = Model(source)
+    model.take(source.open())
+    model.link = Link("ended")
+    source.close()
+    return model
