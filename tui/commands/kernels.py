@@ -43,7 +43,9 @@ _DEVICE = click.option("--device", help="auto, cpu, cuda or cuda:1.  [default: a
 def evaluate(
     kernel: Path, problem: str, shapes: tuple[str, ...], config_path: Path | None, device: str | None, as_json: bool
 ) -> None:
-    """Judge KERNEL (.cpp, .cu or .py): is it correct, how fast, and on what evidence.
+    """Judge KERNEL: is it correct, how fast, on what evidence.
+
+    KERNEL is a .cpp, .cu or .py file.
 
     With --shapes also at other sizes, for which it is built anew; auto: a smaller, an odd and a larger problem.
 

@@ -30,7 +30,10 @@ _PURPOSES: dict[str, Purpose] = {"idea": "ideas", "kernel": "kernel", "fix": "fi
 def prompt(
     session: str, node: str | None, root: Path, problem: str | None, purpose: str | None, edit: bool, as_json: bool
 ) -> None:
-    """Show the exact prompt that a language model gets next: about NODE (a kernel or an idea), or about the best."""
+    """Show the exact prompt that a language model gets next.
+
+    NODE is a kernel or an idea that it is about; without it the best kernel.
+    """
     from engine.config import load_config
     from engine.proposers.language.prompting import Prompts, TemplateProblem, call_name
     from engine.proposers.language.proposer import edited_prompt
@@ -66,7 +69,10 @@ def prompt(
 @sessions_option
 @json_option
 def reply(session: str, call: str | None, file: Path | None, root: Path, as_json: bool) -> None:
-    """Answer a prompt of the outbox: CALL with the reply in FILE ('-': standard input). Without CALL, list them."""
+    """Answer a prompt of the outbox, or list those that wait.
+
+    CALL is answered with the reply in FILE ('-': standard input). Without CALL they are listed.
+    """
     from engine.proposers.mailbox import Mailbox
 
     paths = find(root, session)
