@@ -13,6 +13,7 @@ from engine import __version__
 from tui.commands.kernels import build, compare, evaluate
 from tui.commands.look import sessions, show
 from tui.commands.machine import completion, doctor, init, problems
+from tui.commands.machine_code import sass
 from tui.commands.monitor import attach, replay
 from tui.commands.run import resume, run
 from tui.commands.steer import STEERING
@@ -90,6 +91,7 @@ for _command in (
     evaluate,
     compare,
     build,
+    sass,
     problems,
     doctor,
     init,

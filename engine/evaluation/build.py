@@ -121,7 +121,7 @@ async def _compile(
         includes[1].write_text(_CUDA_HARNESS)
     command = command_line(form, compiler, arch, file, library, includes)
     start = time.monotonic()
-    code, log = await _run(command, work)
+    code, log = await run_compiler(command, work)
     seconds = time.monotonic() - start
     shown = " ".join(Path(part).name if part.startswith(str(work)) else part for part in command)
     log = log.replace(str(work) + "/", "")
@@ -132,7 +132,8 @@ async def _compile(
     return BuildReport(code == 0, seconds, shown, False, _trim(log), *_resources(log))
 
 
-async def _run(command: list[str], work: Path) -> tuple[int, str]:
+async def run_compiler(command: list[str], work: Path) -> tuple[int, str]:
+    """Run a compiler in ``work``, bounded in time, memory and size of files; its exit code and what it said."""
     environment = {**os.environ, "TMPDIR": str(work), "LC_ALL": "C"}
     process = await asyncio.create_subprocess_exec(
         *command,

@@ -129,7 +129,7 @@ def build(kernel: Path, problem: str, arch: str, output: Path | None, as_json: b
         from engine.evaluation.build import build as run_build
         from engine.problem.header import derive_header
 
-        header = derive_header(await _inspect(problem), form)
+        header = derive_header(await inspect_problem(problem), form)
         with tempfile.TemporaryDirectory(prefix="kernel-tui-build-") as scratch:
             library, report = await run_build(source, form, header, arch, Path(scratch))
             if library is not None and output is not None:
@@ -182,7 +182,7 @@ def _evaluation_config(config_path: Path | None, device: str | None) -> Evaluati
         ) from None
 
 
-async def _inspect(problem: str) -> ProblemSpec:
+async def inspect_problem(problem: str) -> ProblemSpec:
     """The one problem that ``problem`` names. Raises CatalogError and Failure."""
     from engine.problem.catalog import inspect_files, resolve
     from engine.problem.spec import ProblemSpec
@@ -241,7 +241,7 @@ async def _judge(
 
     with tempfile.TemporaryDirectory(prefix="kernel-tui-eval-") as scratch:
         # Beside the peaks of the device: both start a process that imports torch.
-        inspection = asyncio.ensure_future(_inspect(problem_name))
+        inspection = asyncio.ensure_future(inspect_problem(problem_name))
         evaluator = LocalEvaluator(config, Path(scratch), thorough=True)
         try:
             try:

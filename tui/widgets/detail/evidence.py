@@ -5,10 +5,12 @@ from __future__ import annotations
 from rich.style import Style
 from textual.strip import Strip
 
+from engine.occupancy import block_sizes, occupancy
 from engine.state import VariantState
 from engine.verdict import BuildReport, Timing, Verdict, sizes_in_words
 from tui import format as fmt
 from tui.glyphs import GLYPHS, standing_of
+from tui.machine_code import USUAL_BLOCKS, occupancy_words
 from tui.model import Model, over_compile
 from tui.palette import Palette
 from tui.sanitize import clean_lines, one_line
@@ -37,6 +39,7 @@ def evidence_lines(model: Model, variant: VariantState, palette: Palette, width:
     lines += _checks(verdict, palette, width)
     if verdict.build is not None:
         lines += _build(verdict.build, palette)
+        lines += _occupancy(model, variant, verdict.build, palette)
     if verdict.output_tail:
         lines += [
             *heading("output", palette),
@@ -140,6 +143,17 @@ def _build(build: BuildReport, palette: Palette) -> list[Strip]:
         lines.append(field("command", build.command, palette))
     lines += [line((text, _log_style(text, palette))) for text in clean_lines(build.log)]
     return lines
+
+
+def _occupancy(model: Model, variant: VariantState, build: BuildReport, palette: Palette) -> list[Strip]:
+    """How much of a multiprocessor the kernel can fill, for the block sizes that its source names."""
+    archs = [device.arch for device in model.state.devices.values() if device.kind == "cuda"]
+    if build.registers is None or not archs:
+        return []
+    sizes = block_sizes(model.source.text(variant.source)) or USUAL_BLOCKS
+    found = [occupancy(archs[0], threads, build.registers, build.shared_bytes or 0) for threads in sizes]
+    lines = [field("occupancy", occupancy_words(one), palette) for one in found if one is not None]
+    return [*lines, field("machine code", f"kernel-tui sass {model.state.name} {variant.id}", palette)]
 
 
 def _log_style(text: str, palette: Palette) -> Style:

@@ -1,0 +1,120 @@
+"""Occupancy: how many warps of a CUDA kernel fit on one multiprocessor, and what limits them. Pure.
+
+Limits by compute capability from the tables of the CUDA C++ programming guide ("Compute Capabilities"), allocation
+granularities as in the toolkit's ``cuda_occupancy.h``.
+"""
+
+from __future__ import annotations
+
+import re
+
+from msgspec import Struct
+
+_REGISTERS = 65536
+_WARP = 32
+_REGISTER_UNIT = 256
+"""Registers are given to a warp in units of so many."""
+_WARP_UNIT = 4
+"""Warps live in four quarters of a multiprocessor, each with a quarter of the registers."""
+MAX_THREADS_PER_BLOCK = 1024
+
+
+class SmLimits(Struct, frozen=True):
+    """What one multiprocessor has. ``shared_bytes``: all of its own; ``reserved_bytes``: the system's, per block."""
+
+    warps: int
+    blocks: int
+    shared_bytes: int
+    shared_unit: int = 128
+    reserved_bytes: int = 1024
+
+
+_LIMITS = {
+    "75": SmLimits(32, 16, 64 << 10, 256, 0),
+    "80": SmLimits(64, 32, 164 << 10),
+    "86": SmLimits(48, 16, 100 << 10),
+    "87": SmLimits(48, 16, 164 << 10),
+    "89": SmLimits(48, 24, 100 << 10),
+    "90": SmLimits(64, 32, 228 << 10),
+    "100": SmLimits(64, 32, 228 << 10),
+    "103": SmLimits(64, 32, 228 << 10),
+    "120": SmLimits(48, 24, 100 << 10),
+    "121": SmLimits(48, 24, 100 << 10),
+}
+
+
+class Occupancy(Struct, frozen=True):
+    """``share``: resident warps / warps that a multiprocessor can hold. ``limits``: what keeps more blocks out."""
+
+    threads: int
+    blocks: int
+    warps: int
+    share: float
+    limits: tuple[str, ...]
+
+
+def limits_of(arch: str) -> SmLimits | None:
+    """The limits of ``sm_90a``; None for an architecture that is not in the table."""
+    return _LIMITS.get(re.sub(r"^sm_(\d+)[a-z]?$", r"\1", arch))
+
+
+def occupancy(arch: str, threads: int, registers: int, shared_bytes: int) -> Occupancy | None:
+    """For blocks of ``threads`` (1 to 1024), registers per thread, shared memory per block (static and dynamic).
+
+    0 blocks mean that a block does not fit at all. None for an unknown architecture.
+    """
+    limits = limits_of(arch)
+    if limits is None or not 1 <= threads <= MAX_THREADS_PER_BLOCK:
+        return None
+    warps = -(-threads // _WARP)
+    per_warp = -(-registers * _WARP // _REGISTER_UNIT) * _REGISTER_UNIT
+    by: dict[str, int] = {"warps": limits.warps // warps, "blocks": limits.blocks}
+    if per_warp:
+        by["registers"] = (_REGISTERS // per_warp // _WARP_UNIT * _WARP_UNIT) // warps
+    if shared_bytes:
+        block = -(-(shared_bytes + limits.reserved_bytes) // limits.shared_unit) * limits.shared_unit
+        by["shared memory"] = limits.shared_bytes // block
+    blocks = min(by.values())
+    return Occupancy(
+        threads,
+        blocks,
+        blocks * warps,
+        blocks * warps / limits.warps,
+        tuple(name for name, count in by.items() if count == blocks),
+    )
+
+
+def block_sizes(source: str) -> tuple[int, ...]:
+    """Threads per block that a source launches with, where they are written as numbers: ``<<<grid, 256>>>``, a
+    ``constexpr int`` of the file, ``dim3(32, 8)``. In the order of the source; empty where they are computed."""
+    constants = {
+        name: int(value.replace("'", ""))
+        for name, value in re.findall(r"(?:constexpr|const)\s+[\w\s]*?\b(\w+)\s*=\s*([\d']+)[uUlL]*\s*;", source)
+    }
+    constants |= {name: int(value) for name, value in re.findall(r"#define\s+(\w+)\s+(\d+)\b", source)}
+    found: dict[int, None] = {}
+    for launch in re.findall(r"<<<(.*?)>>>", source, re.DOTALL):
+        arguments = _split(launch)
+        if len(arguments) < 2:
+            continue
+        threads = 1
+        written = re.sub(r"^(?:dim3)?\s*[({](.*)[)}]$", r"\1", arguments[1].strip())
+        for factor in re.split(r"[,*]", written):
+            word = re.sub(r"[uUlL]+$", "", factor.strip())
+            value = int(word) if word.isdecimal() else constants.get(word, 0)
+            threads *= value
+        if 1 <= threads <= MAX_THREADS_PER_BLOCK:
+            found[threads] = None
+    return tuple(found)
+
+
+def _split(arguments: str) -> list[str]:
+    """Arguments of a call, split at the commas outside of any bracket."""
+    parts, depth = [""], 0
+    for character in arguments:
+        depth += (character in "([{") - (character in ")]}")
+        if character == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += character
+    return parts

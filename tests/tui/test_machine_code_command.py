@@ -1,0 +1,45 @@
+"""``kernel-tui sass`` as a person uses it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from engine.exit_codes import ExitCode
+from tests.commandline import KernelTui
+
+PROBLEM = """\
+import torch
+class Model(torch.nn.Module):
+    def forward(self, x):
+        return torch.sqrt(x)
+def get_inputs():
+    return [torch.rand(1000)]
+"""
+KERNEL = """\
+#include <cmath>
+extern "C" int launch(const float* x, float* out, void*) {
+    for (long long i = 0; i < x_numel; i++)
+        out[i] = std::sqrt(x[i]);
+    return 0;
+}
+"""
+
+
+def test_a_file_with_its_problem(tmp_path: Path) -> None:
+    (tmp_path / "root.py").write_text(PROBLEM)
+    (tmp_path / "root.cpp").write_text(KERNEL)
+    shown = KernelTui(tmp_path)("sass", "root.cpp", "--problem", "root.py")
+    assert shown.returncode == ExitCode.OK, shown.stderr
+    assert "    4: out[i] = std::sqrt(x[i]);" in shown.stdout
+    assert "sqrt" in shown.stdout.split("4: out[i]", 1)[1]
+
+
+def test_a_file_needs_its_problem_and_a_session_must_exist(tmp_path: Path) -> None:
+    (tmp_path / "root.cpp").write_text(KERNEL)
+    run = KernelTui(tmp_path)
+    alone = run("sass", "root.cpp")
+    assert alone.returncode == ExitCode.USAGE
+    assert "with --problem P" in alone.stderr
+    nowhere = run("sass", "demo", "v1")
+    assert nowhere.returncode == ExitCode.NO_SESSION
+    assert "no such session" in nowhere.stderr
