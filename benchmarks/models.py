@@ -2,9 +2,9 @@
 
     python benchmarks/models.py
 
-A model server in a process of its own answers each call after 200 ms, or 2 s, as a stream. Calls go through everything that
-the search uses: gate, limits, journal on disk (two events and a blob each), SDK. The ideal is the server's time alone:
-calls / concurrency x that. The first calls, in which the SDK is imported and connections are made, are not counted.
+A model server in a process of its own answers each call after 200 ms, or 2 s, as a stream. Calls go through everything
+that the search uses: gate, limits, journal on disk (two events and a blob each), SDK. The ideal is the server's time
+alone: calls / concurrency x that. The first calls, in which the SDK is imported and connections are made, do not count.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ async def measure(directory: Path, provider: str, address: str, calls: int, conc
     writer = EventWriter(paths)
     with SessionReader(paths) as reader:
         journal = Journal(writer, fold(reader.read()))
-        caller = make_callers(config, journal.state, journal, reader.text)["m"]
+        caller = make_callers(config, journal.state, journal)["m"]
         sites = [CallSite("softmax", 1, "kernel", f"i{number}") for number in range(concurrency + calls)]
         await asyncio.gather(*(caller.call(site, PROMPT) for site in sites[:concurrency]))
         wall, processor = time.perf_counter(), time.process_time()

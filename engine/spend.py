@@ -95,6 +95,12 @@ class Spending:
     idea: dict[str, Spend] = field(default_factory=dict)
     calls: dict[str, CallState] = field(default_factory=dict)
     flying: dict[str, CallState] = field(default_factory=dict)
+    _numbered: int = 0
+
+    def new_call(self) -> str:
+        """An id that no call of the session has, and that is not given again: the engine's to ask for."""
+        self._numbered += 1
+        return f"c{self._numbered}"
 
     @property
     def held(self) -> Amount:
@@ -110,6 +116,8 @@ class Spending:
         if call is None:
             call = CallState(event.call, event.provider, event.model, event.site, event.prompt, idea, time)
             self.calls[event.call] = call
+            number = event.call.removeprefix("c")
+            self._numbered = max(self._numbered, int(number) if number.isdigit() else 0)
         call.attempts, call.flying, call.wait_s = event.attempt, True, None
         call.hold = Amount(event.tokens, event.dollars)
         self.flying[event.call] = call

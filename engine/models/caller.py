@@ -79,10 +79,6 @@ class Recorder(Protocol):
         ...
 
 
-Recorded = Callable[[CallSite, str], Reply | None]
-"""The recorded reply to an equal site and prompt (by digest) that nobody has used yet; it is given once."""
-
-
 def prompt_digest(prompt: Prompt) -> str:
     """Under which the session keeps a prompt."""
     return hashlib.sha256(prompt.encode().encode()).hexdigest()
@@ -99,7 +95,6 @@ class Caller:
         gate: Gate,
         ledger: Ledger,
         recorder: Recorder,
-        recorded: Recorded | None = None,
         retry: Retry | None = None,
     ) -> None:
         self.name = name
@@ -108,7 +103,6 @@ class Caller:
         self.gate = gate
         self._ledger = ledger
         self._recorder = recorder
-        self._recorded = recorded
         self._retry = retry or Retry()
         self._hopeless: CallFailed | None = None
 
@@ -123,8 +117,6 @@ class Caller:
         Raises :class:`CallFailed` when all attempts failed, ``OverBudget`` where a limit forbids one, SessionError.
         """
         digest = self._recorder.put_blob(prompt.encode())
-        if self._recorded is not None and (known := self._recorded(site, digest)) is not None:
-            return known
         call = _Call(self._ledger.next_call(), site, prompt, digest, on_text or _nobody)
         while True:
             outcome = await self._attempt(call)

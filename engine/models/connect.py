@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from engine.budget import NO_CAP, caps_of
 from engine.config import Config
 from engine.config_models import GeminiModel, OpenAIModel
@@ -13,8 +11,7 @@ from engine.models.gate import Gate
 from engine.models.keys import key_for
 from engine.models.ledger import Ledger
 from engine.models.prices import Price
-from engine.models.protocol import CallSite, ModelClient, Reply
-from engine.spend import CallState
+from engine.models.protocol import ModelClient
 from engine.state import SessionState
 
 
@@ -25,33 +22,19 @@ class PriceUnknown(Exception):
 
 
 def make_callers(
-    config: Config,
-    state: SessionState,
-    recorder: Recorder,
-    text: Callable[[str], str],
-    retry: Retry | None = None,
+    config: Config, state: SessionState, recorder: Recorder, retry: Retry | None = None
 ) -> dict[str, Caller]:
-    """Every model of the config that is called over a network, by name. ``text`` reads a blob of the session.
+    """Every model of the config that is called over a network, by name.
 
     Raises ``KeyMissing`` and :class:`PriceUnknown`: a search that cannot work must not begin.
     """
     remote = [model for model in config.models if isinstance(model, OpenAIModel | GeminiModel)]
     ledger = Ledger(state.spending, lambda: caps_of(state, config))
-    recorded = RecordedReplies(state, text)
     callers = {}
     for model in remote:
         client, price = make_client(model, key_for(model)), Price(model)
         _check_price(config, state, model.label, price)
-        callers[model.label] = Caller(
-            model.label,
-            client,
-            price,
-            Gate(model.concurrency),
-            ledger,
-            recorder,
-            recorded.of(model.label),
-            retry,
-        )
+        callers[model.label] = Caller(model.label, client, price, Gate(model.concurrency), ledger, recorder, retry)
     return callers
 
 
@@ -64,30 +47,6 @@ def make_client(model: OpenAIModel | GeminiModel, key: str) -> ModelClient:
     from engine.models.gemini_client import GeminiClient
 
     return GeminiClient(model, key)
-
-
-class RecordedReplies:
-    """Replies that are in the session file already: what a resumed search need not pay for again."""
-
-    def __init__(self, state: SessionState, text: Callable[[str], str]) -> None:
-        self._text = text
-        self._unused: dict[tuple[str, CallSite, str], list[CallState]] = {}
-        for call in state.spending.calls.values():
-            if call.reply is not None:
-                self._unused.setdefault((call.model, call.site, call.prompt), []).append(call)
-
-    def of(self, model: str) -> Callable[[CallSite, str], Reply | None]:
-        """The replies of one model, by site and prompt; each is given once. Raises SessionError."""
-
-        def find(site: CallSite, prompt: str) -> Reply | None:
-            calls = self._unused.get((model, site, prompt))
-            if not calls:
-                return None
-            call = calls.pop(0)
-            assert call.reply is not None
-            return Reply(self._text(call.reply), call.answered, call.usage, call.finish, call.tier)
-
-        return find
 
 
 def _check_price(config: Config, state: SessionState, model: str, price: Price) -> None:

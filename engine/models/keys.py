@@ -32,11 +32,22 @@ def key_for(model: OpenAIModel | GeminiModel) -> str:
     if found := os.environ.pop(variable, "").strip():
         _taken[variable] = found
     if variable not in _taken:
-        raise KeyMissing(
-            f"{model.label}: the environment variable {variable} is not set; set it where kernel-tui is started: "
-            f"export {variable}=..."
-        )
+        raise _missing(model, variable)
     return _taken[variable]
+
+
+def check_key(model: OpenAIModel | GeminiModel) -> None:
+    """Look whether the key is in the environment, and leave it there. Raises :class:`KeyMissing`."""
+    variable = model.key_variable
+    if variable is not None and variable not in _taken and not os.environ.get(variable, "").strip():
+        raise _missing(model, variable)
+
+
+def _missing(model: OpenAIModel | GeminiModel, variable: str) -> KeyMissing:
+    return KeyMissing(
+        f"{model.label}: the environment variable {variable} is not set; set it where kernel-tui is started: "
+        f"export {variable}=..."
+    )
 
 
 def without_keys(text: str, keys: Iterable[str]) -> str:

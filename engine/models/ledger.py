@@ -47,12 +47,10 @@ class Ledger:
         self._caps = caps
         self._holds: set[Hold] = set()
         self._ended = asyncio.Event()
-        self._number = max((int(call[1:]) for call in spending.calls if call[1:].isdigit()), default=0)
 
     def next_call(self) -> str:
         """A new call's id."""
-        self._number += 1
-        return f"c{self._number}"
+        return self._spending.new_call()
 
     async def hold(self, model: str, site: CallSite, worst: Amount) -> Hold:
         """Keep ``worst`` back for an attempt, until :meth:`release`. Waits while only calls under way stand in its way.

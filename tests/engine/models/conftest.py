@@ -38,6 +38,7 @@ class Desk:
     paths: SessionPaths
     journal: Journal
     callers: dict[str, Caller]
+    text: Callable[[str], str]
 
     @property
     def state(self) -> SessionState:
@@ -106,9 +107,9 @@ class Engine:
             await journal.record(
                 EngineStarted(pid=1, host="here", version="0", resumed=False, devices=(), sandbox="none")
             )
-            callers = make_callers(config, journal.state, journal, reader.text, retry)
+            callers = make_callers(config, journal.state, journal, retry)
             try:
-                yield Desk(config, self._paths, journal, callers)
+                yield Desk(config, self._paths, journal, callers, reader.text)
             finally:
                 for caller in callers.values():
                     await caller.close()

@@ -6,10 +6,11 @@ import asyncio
 
 import pytest
 
-from engine.events import BudgetChanged
+from engine.events import BudgetChanged, ModelCallStarted
 from engine.models.connect import PriceUnknown
 from engine.models.ledger import OverBudget
-from engine.models.protocol import CallSite, Prompt
+from engine.models.protocol import CallSite
+from engine.proposers.remote import Remote
 from tests.engine.models.conftest import PROMPT, SITE, Desk, Engine, model_table, until
 from tests.model_server import Do, ModelServer
 
@@ -135,12 +136,28 @@ async def test_a_resumed_search_does_not_pay_again_for_a_reply_it_has(server: Mo
         first = await desk.caller.call(SITE, PROMPT)
         spent = desk.spent.usage
     async with engine.life(text) as desk:
-        assert await desk.caller.call(SITE, PROMPT) == first
+        assert await Remote(desk.caller, desk.state, desk.text).call(SITE, PROMPT) == first
         assert (server.books.calls, desk.spent.usage) == (1, spent)
-        await desk.caller.call(SITE, Prompt("kernel", PROMPT.system, "Another question."))
-        await desk.caller.call(SITE, PROMPT)  # it was used: this is a new question
-        assert server.books.calls == desk.spent.calls == 3
-        assert desk.spent.usage == server.books.told
+
+
+async def test_calls_of_an_engine_that_died_count_as_the_most_they_may_have_cost(
+    server: ModelServer, engine: Engine
+) -> None:
+    text = "[budget]\ntokens = 5000\n" + model_table("chat", server, PRICED)
+    async with engine.life(text) as desk:
+        await desk.caller.call(SITE, PROMPT)
+        lost = ModelCallStarted(
+            call="c2", attempt=1, provider="openai", model="m", site=SITE, prompt="", tokens=4000, dollars=0.04
+        )
+        await desk.journal.record(lost)  # and it is killed
+    async with engine.life(text) as desk:
+        assert (desk.spent.usage, desk.spent.uncertain) == (server.books.told, 1)
+        assert desk.spent.unknown == (4000, 0.04) and not desk.state.spending.flying
+        with pytest.raises(OverBudget):
+            await desk.caller.call(SITE, PROMPT)
+        await desk.journal.record(BudgetChanged(tokens=10_000))
+        await desk.caller.call(SITE, PROMPT)
+        assert list(desk.state.spending.calls) == ["c1", "c2", "c4"]  # c3 was refused
 
 
 async def test_spend_is_kept_by_model_problem_round_and_idea(server: ModelServer, engine: Engine) -> None:
