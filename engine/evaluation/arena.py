@@ -7,6 +7,7 @@ a full set of buffers, so that a kernel never sees the same pointers twice in a 
 
 from __future__ import annotations
 
+import fcntl
 import mmap
 import os
 from collections.abc import Sequence
@@ -36,8 +37,10 @@ class _Memory(Protocol):
 class _HostMemory:
     def __init__(self, nbytes: int) -> None:
         self.size = -(-nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
-        self.descriptor = os.memfd_create("arena", os.MFD_CLOEXEC)
+        self.descriptor = os.memfd_create("arena", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         os.ftruncate(self.descriptor, self.size)
+        # A kernel that shrinks the file would end the judge by SIGBUS.
+        fcntl.fcntl(self.descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
         self._map = mmap.mmap(self.descriptor, self.size)
         self.bytes = torch.frombuffer(self._map, dtype=torch.uint8)
 
@@ -85,6 +88,8 @@ class Slot:
         self.outputs = self._of("output")
         mutated = [tensor for tensor, spec in zip(self.tensors, self.specs, strict=True) if spec.mutated]
         self.results = self.outputs + mutated
+        kept = zip(self.tensors, self.specs, strict=True)
+        self.unwritable = [tensor for tensor, spec in kept if spec.role != "output" and not spec.mutated]
         self.result_names = [spec.name for spec in self.specs if spec.role == "output"]
         self.result_names += [spec.name for spec in self.specs if spec.mutated]
         self._words = [_words(memory, offset, spec.nbytes) for offset, spec in zip(offsets, specs, strict=True)]
@@ -103,6 +108,15 @@ class Slot:
                 words.fill_(POISONS[which])
                 if tail.numel():
                     tail.copy_(_tail_poison(which, tail))
+
+    def forget(self) -> None:
+        """Nothing of an earlier kernel is left in the buffers: zeros, poison, whole guard zones."""
+        for tensor, spec in zip(self.tensors, self.specs, strict=True):
+            if spec.role != "output":
+                tensor.zero_()
+        self.poison(0)
+        for _, guard in self._guards:
+            guard.fill_(255)
 
     def unwritten(self, which: int) -> str | None:
         """What of the outputs still holds the poison: a sentence, or None."""
@@ -185,10 +199,13 @@ def _tail_poison(which: int, tail: torch.Tensor) -> torch.Tensor:
 def _guards(
     memory: torch.Tensor, offsets: Sequence[int], specs: Sequence[TensorSpec]
 ) -> list[tuple[str, torch.Tensor]]:
+    """All bytes between the buffers, each half of a gap named after its neighbour; also those at both ends."""
     guards = []
     for offset, spec in zip(offsets, specs, strict=True):
         end = offset + spec.nbytes
         after = -(-end // _ALIGNMENT) * _ALIGNMENT + GUARD_BYTES
-        guards.append((f"before the start of {spec.name}", memory[offset - GUARD_BYTES // 2 : offset]))
-        guards.append((f"past the end of {spec.name}", memory[end : after - GUARD_BYTES // 2]))
+        first = 0 if offset == GUARD_BYTES else offset - GUARD_BYTES // 2
+        last = after - GUARD_BYTES // 2 if after < memory.numel() else memory.numel()
+        guards.append((f"before the start of {spec.name}", memory[first:offset]))
+        guards.append((f"past the end of {spec.name}", memory[end:last]))
     return guards

@@ -79,7 +79,7 @@ async def build(
     """
     compiler = compiler_of(form)
     flags = CUDA_FLAGS if form == "cu" else CPP_FLAGS
-    material = "\0".join([source, header, form, arch, compiler, _version(compiler), *flags, _host_isa()])
+    material = "\0".join([source, header, form, arch, compiler, _version(compiler), *flags, host_isa()])
     home = directory / hashlib.sha256(material.encode(errors="surrogateescape")).hexdigest()[:32]
     library, saved = home / "kernel.so", home / "report.json"
     if library.exists() and saved.exists():
@@ -129,7 +129,7 @@ async def _compile(
         signature = next((line for line in header.splitlines() if f" {defines}(" in line), defines)
         log = f'no function "{defines}" with C linkage is defined; expected: {signature.strip()}\n{log}'
         code = 1
-    return BuildReport(code == 0, seconds, shown, False, _trim(log), *_resources(log))
+    return BuildReport(code == 0, seconds, shown, False, trimmed(log), *_resources(log))
 
 
 async def run_compiler(command: list[str], work: Path) -> tuple[int, str]:
@@ -175,7 +175,7 @@ def _resources(log: str) -> tuple[int | None, int | None, int | None]:
     return max(registers, default=None), max(spills, default=None), max(shared, default=0 if registers else None)
 
 
-def _trim(log: str) -> str:
+def trimmed(log: str) -> str:
     """First errors matter most; the end tells what the build came to."""
     log = log.strip()
     if len(log) <= LOG_KEPT_CHARS:
@@ -192,7 +192,7 @@ def _version(compiler: str) -> str:
 
 
 @cache
-def _host_isa() -> str:
+def host_isa() -> str:
     """Processor features, since ``-march=native`` means another thing on another machine."""
     with contextlib.suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text().splitlines():

@@ -14,6 +14,7 @@ from statistics import median
 
 from engine.evaluation import timing
 from engine.evaluation.messages import JudgeSettings
+from engine.evaluation.module_runner import runner_for
 from engine.evaluation.sandbox import Limits, Runner
 from engine.evaluation.trials import JudgedProblem
 from engine.verdict import Standing
@@ -37,8 +38,8 @@ def run_heat(
     with ExitStack() as stack:
         runners: dict[str, Runner] = {}
         for name, library in libraries.items():
-            runners[name] = stack.enter_context(Runner(settings.kind, limits, cancelled))
-            runners[name].load(library, arena.descriptor, arena.nbytes, arena.offsets)
+            runners[name] = stack.enter_context(runner_for(library, settings, limits, cancelled))
+            runners[name].load(library, problem)
         order = list(libraries)
         started = time.perf_counter()
         for number in range(-1, MOST_ROUNDS):
@@ -47,7 +48,7 @@ def run_heat(
             problem.device.synchronize()
             random.shuffle(order)
             for name in order:
-                took = runners[name].call(slot_index, 1, settings.kind == "cuda")[0][0]
+                took = runners[name].call(slot_index, 1, settings.kind == "cuda", problem.call_seed())[0][0]
                 if number >= 0:  # the first round only warms up
                     times[name].append(took)
             if number + 1 >= LEAST_ROUNDS and (is_settled(times, margin) or time.perf_counter() - started > _BUDGET_S):

@@ -17,18 +17,21 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
 
 from msgspec import Struct
 
 from engine.evaluation.runner import wire
+
+if TYPE_CHECKING:
+    from engine.evaluation.trials import JudgedProblem
 
 RUNNER = Path(__file__).parent / "runner" / "__main__.py"
 CORES_VARIABLE = "KERNEL_TUI_CORES"
 OUTPUT_LIMIT_BYTES = 1 << 20
 _OUTPUT_KEPT_BYTES = 4096
 _POLL_S = 0.02
-_FORGED = "the runner's answer was forged"
+FORGED = "the runner's answer was forged"
 _SIGNALS = frozenset(signal.Signals)
 
 End = Literal["crashed", "timeout", "memory", "forbidden", "cancelled", "launch_failed", "not_loaded", "error"]
@@ -51,14 +54,34 @@ class Limits(Struct, frozen=True):
     isolate: bool = True
 
 
+class Loaded(Struct, frozen=True):
+    """What a loaded kernel said of itself, in words for the verdict. ``keeps_weights``: it has weights of its own."""
+
+    detail: str
+    keeps_weights: bool = False
+
+
+class Process(Protocol):
+    """What a runner needs of its outermost process, as ``subprocess.Popen`` has it."""
+
+    pid: int
+
+    @property
+    def returncode(self) -> int | None: ...
+
+    def wait(self, timeout: float | None = None) -> int: ...
+
+
 class Runner:
     """One runner process, from start to end. ``cancelled`` is asked while waiting; use as a context manager."""
 
-    def __init__(self, kind: str, limits: Limits, cancelled: Callable[[], bool]) -> None:
+    def __init__(self, kind: str, limits: Limits, cancelled: Callable[[], bool], reports: bool = False) -> None:
         self._limits, self._cancelled = limits, cancelled
         self._output, self._printed = bytearray(), 0
         self._pid: int | None = None
         self._start_bytes: int | None = None
+        self._reports = reports or limits.isolate
+        """Whether the wait status comes through the pipe: the process itself is then not our child."""
         self.sandbox = ""
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._status, status_end = os.pipe()
@@ -66,35 +89,34 @@ class Runner:
         os.set_blocking(self._out, False)
         # Credentials of the first message tell the runner's pid as this process sees it, across PID namespaces.
         self._control.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
-        isolate = "1" if limits.isolate else "0"
         try:
-            self._process = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-I",
-                    "-S",
-                    str(RUNNER),
-                    str(theirs.fileno()),
-                    str(status_end),
-                    kind,
-                    isolate,
-                    _cores(),
-                ],
-                stdin=subprocess.DEVNULL,
-                stdout=out_end,
-                stderr=out_end,
-                pass_fds=(theirs.fileno(), status_end),
-                process_group=0,
-                cwd="/",
-                env=_environment(kind),
-            )
+            self._process = self._start(kind, theirs.fileno(), status_end, out_end)
+        except BaseException:
+            self._control.close()
+            os.close(self._status)
+            os.close(self._out)
+            raise
         finally:
             theirs.close()
             os.close(status_end)
             os.close(out_end)
         self._wait_for_hello()
 
-    def __enter__(self) -> Runner:
+    def _start(self, kind: str, control: int, status: int, output: int) -> Process:
+        """The outermost process of the runner, with these descriptors."""
+        isolate = "1" if self._limits.isolate else "0"
+        return subprocess.Popen(
+            [sys.executable, "-I", "-S", str(RUNNER), str(control), str(status), kind, isolate, cores()],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            pass_fds=(control, status),
+            process_group=0,
+            cwd="/",
+            env=runner_environment(kind),
+        )
+
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -109,30 +131,37 @@ class Runner:
     def output_tail(self) -> str:
         return self._output.decode(errors="replace")
 
-    def load(self, kernel: Path, arena_descriptor: int, arena_bytes: int, slots: list[list[int]]) -> int:
-        """Hand over the shared buffers and the kernel's library; returns the workspace size in bytes.
+    def load(self, kernel: Path, problem: JudgedProblem) -> Loaded:
+        """Hand over the shared buffers and the kernel's library.
 
         Raises ``RunnerEnded`` when the kernel cannot be loaded or does something else instead.
         """
+        arena = problem.arena
         memory = os.memfd_create("kernel", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
             data = kernel.read_bytes()
             os.write(memory, data)
-            order = {"arena_bytes": arena_bytes, "slots": slots, "data_bytes": 2 * self._limits.data_bytes}
-            try:
-                wire.send(self._control, order, (memory, arena_descriptor))
-            except OSError:
-                raise self._post_mortem() from None
+            order = {"arena_bytes": arena.nbytes, "slots": arena.offsets, "data_bytes": 2 * self._limits.data_bytes}
+            ready = self._loaded(order, memory, arena.descriptor)
         finally:
             os.close(memory)
+        workspace = ready.get("workspace_bytes", 0)
+        if not isinstance(workspace, int):
+            raise RunnerEnded("forbidden", FORGED)
+        return Loaded(f"workspace {workspace:,} bytes" if workspace else "no workspace")
+
+    def _loaded(self, order: dict[str, Any], *descriptors: int) -> dict[str, Any]:
+        """Send the order; what the runner says when the kernel is ready. It stands still from then on."""
+        try:
+            wire.send(self._control, order, descriptors)
+        except OSError:
+            raise self._post_mortem() from None
         isolated = self._answer(self._limits.start_s, "start")
         self.sandbox = "; ".join(str(layer) for layer in isolated.get("isolated", ())) or "none"
         self._start_bytes = self._data_bytes() or 0
-        workspace = self._answer(self._limits.start_s, "load").get("workspace_bytes", 0)
+        ready = self._answer(self._limits.start_s, "load")
         self._stand_still()
-        if not isinstance(workspace, int):
-            raise RunnerEnded("forbidden", _FORGED)
-        return workspace
+        return ready
 
     def isolate_only(self) -> list[str]:
         """Isolate without a kernel, as a probe: the layers in force."""
@@ -161,7 +190,8 @@ class Runner:
         self._stand_still()
         code, times = answer.get("code"), answer.get("ms")
         if code != 0:
-            raise RunnerEnded("launch_failed", f"launch returned {code}")
+            said = answer.get("error")
+            raise RunnerEnded("launch_failed", str(said)[:1000] if said else f"launch returned {code}")
         if not isinstance(times, list) or not _are_possible(times, count, wall_ms):
             raise RunnerEnded("forbidden", "its clock was forged: no such times are possible")
         return [float(value) for value in times], wall_ms
@@ -238,7 +268,7 @@ class Runner:
         try:
             received = wire.receive(self._control)
         except (ValueError, RecursionError, OSError):
-            raise RunnerEnded("forbidden", _FORGED) from None
+            raise RunnerEnded("forbidden", FORGED) from None
         if received is None:
             raise self._post_mortem()
         message, descriptors = received
@@ -270,7 +300,7 @@ class Runner:
         return RunnerEnded("crashed", f"ended itself with exit code {os.WEXITSTATUS(status)}")
 
     def _wait_status(self) -> int | None:
-        if self._limits.isolate:
+        if self._reports:
             if select.select([self._status], [], [], 2.0)[0]:
                 text = os.read(self._status, 64)
                 with contextlib.suppress(ValueError):
@@ -316,12 +346,12 @@ def _are_possible(times: list[Any], count: int, wall_ms: float) -> bool:
     return bool(sum(times) <= 1.01 * wall_ms + 0.05)
 
 
-def _cores() -> str:
+def cores() -> str:
     """The cores a kernel may use: all of the engine's. This process's own may be fewer, its threads being bound."""
     return os.environ.get(CORES_VARIABLE) or ",".join(map(str, sorted(os.sched_getaffinity(0))))
 
 
-def _environment(kind: str) -> dict[str, str]:
+def runner_environment(kind: str) -> dict[str, str]:
     """What a kernel may know: threads, waiting policy and the device; nothing of the user's environment."""
     kept = ("OMP_NUM_THREADS", "OMP_PROC_BIND", "OMP_PLACES", "CUDA_VISIBLE_DEVICES", "LD_LIBRARY_PATH")
     environment = {name: os.environ[name] for name in kept if name in os.environ}

@@ -8,6 +8,7 @@ import random
 import secrets
 from collections import OrderedDict
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Literal
 
 import torch
@@ -22,6 +23,11 @@ from engine.problem.spec import ProblemSpec
 Mixing = Literal["rotated", "convex", "none"]
 """How two draws of floating-point inputs make a third. ``rotated``: ``cos(a) * own + sin(a) * other's``, which keeps
 mean zero and variance. ``convex``: between the two, for models that accept only values within bounds."""
+
+_PERIODS = (1021, 8191)
+_NOISE = 0.1
+_TURNED = 64
+"""Signs changed in each floating-point input, so that a kernel that samples its inputs knows little of them."""
 
 
 class Trial:
@@ -64,7 +70,8 @@ def mix_into(
 ) -> None:
     """Fill ``targets`` with values that no earlier call has seen, from two draws; the same for the same ``seed``.
 
-    No earlier output can be scaled into that of a mixture. Integers and booleans change places
+    No earlier outputs can be added up to that of a mixture, not even for a linear model: the second draw is moved by a
+    secret distance, and values are added and signs changed that were in no draw. Integers and booleans change places
     (:func:`engine.problem.integers.shuffle_into`).
     """
     draw = random.Random(seed)
@@ -78,7 +85,37 @@ def mix_into(
             first, second = math.cos(angle), math.sin(angle)
             if mixing == "convex":
                 first, second = first / (first + second), second / (first + second)
-            torch.mul(mine, first, out=target).add_(theirs, alpha=second)
+            _blend(target, mine, theirs, first, second, draw)
+            if mixing == "rotated":
+                _freshen(target, draw)
+
+
+def _blend(
+    target: torch.Tensor, mine: torch.Tensor, theirs: torch.Tensor, first: float, second: float, draw: random.Random
+) -> None:
+    """``first * mine + second * theirs``, the latter moved along by a random number of elements."""
+    torch.mul(mine, first, out=target)
+    flat, from_flat = target.view(-1), theirs.reshape(-1)
+    moved = draw.randrange(flat.numel()) if flat.numel() else 0
+    flat[moved:].add_(from_flat[: flat.numel() - moved], alpha=second)
+    flat[:moved].add_(from_flat[flat.numel() - moved :], alpha=second)
+
+
+def _freshen(target: torch.Tensor, draw: random.Random) -> None:
+    """Add short random numbers, repeated with a random period, and change a few signs at random places."""
+    flat = target.view(-1)
+    count = flat.numel()
+    if count < 2:
+        return
+    generator = torch.Generator().manual_seed(draw.getrandbits(48))
+    period = draw.randrange(min(_PERIODS[0], count), min(_PERIODS[1], count) + 1)
+    size = _NOISE * float(flat[:: max(1, count // 4096)].float().abs().mean())
+    noise = (torch.randn(period, generator=generator) * size).to(target.device, target.dtype)
+    whole = count // period * period
+    flat[:whole].view(-1, period).add_(noise)
+    flat[whole:].add_(noise[: count - whole])
+    places = torch.randint(count, (min(_TURNED, count // 8 + 1),), generator=generator).unique().to(target.device)
+    flat[places] = -flat[places]
 
 
 class JudgedProblem:
@@ -184,11 +221,18 @@ class JudgedProblem:
         return self.trial(plain[index % len(plain)])
 
     def load_mixed(self, index: int, slot: Slot, seed: int) -> Trial:
-        """Load inputs that no earlier call has seen, with the weights of the trial that comes back."""
+        """Load inputs and weights that no earlier call has seen, between those of the trial that comes back and another.
+
+        The same for the same ``seed``.
+        """
         trial, other = self.drawn(index), self.drawn(index + 1)
         mix_into(slot.inputs, trial.inputs, other.inputs, self._orders, self._mixing, seed)
-        for target, source in zip(slot.weights, trial.weights, strict=True):
-            target.copy_(source)
+        share = random.Random(seed).uniform(0.1, 0.9)
+        for target, source, theirs in zip(slot.weights, trial.weights, other.weights, strict=True):
+            if source.is_floating_point() and not self.keeps_weights:
+                torch.lerp(source, theirs, share, out=target)
+            else:
+                target.copy_(source)
         return trial
 
     def fresh_seed(self) -> int:
@@ -198,6 +242,19 @@ class JudgedProblem:
     def call_seed(self) -> int | None:
         """A seed that reference and kernel both get before a call, where the model draws random numbers."""
         return self.fresh_seed() if self.spec.random else None
+
+    @cached_property
+    def copy_ms(self) -> float:
+        """What copying the outputs once takes here: a ``.py`` kernel's are copied after its clock has stopped."""
+        targets = self.arena.slots[0].outputs
+        sources = [torch.zeros_like(target) for target in targets]
+
+        def copy_all() -> None:
+            for target, source in zip(targets, sources, strict=True):
+                target.copy_(source)
+
+        copy_all()
+        return min(self.device.time_ms(copy_all) for _ in range(3))
 
     def close(self) -> None:
         self._kept.clear()

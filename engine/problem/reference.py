@@ -15,6 +15,9 @@ from engine.problem.integers import Order, is_discrete, order_of
 from engine.problem.model import SEED, OnDevice, build_model, flatten, named_weights, output_leaves
 from engine.problem.source import ProblemFileError, ProblemModule
 
+_TENSOR = object()
+"""Stands for a tensor among the leaves, where the others are kept as they are (None is one of those)."""
+
 
 class Reference:
     """A problem's model on one device, in train mode, run without gradients.
@@ -73,7 +76,7 @@ class Reference:
             )
         moved = [leaf.to(self.device).contiguous() if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
         if self._scalars is None:
-            self._scalars = [None if isinstance(leaf, torch.Tensor) else leaf for leaf in moved]
+            self._scalars = [_TENSOR if isinstance(leaf, torch.Tensor) else leaf for leaf in moved]
             self._structure = structure
         return [
             leaf if isinstance(leaf, torch.Tensor) else scalar
@@ -98,11 +101,11 @@ class Reference:
         """The tensors among ``leaves``, in the order of ``ProblemSpec.inputs``."""
         return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
 
-    def with_tensors(self, tensors: Sequence[torch.Tensor]) -> list[Any]:
+    def with_tensors(self, tensors: Sequence[Any]) -> list[Any]:
         """Leaves that hold ``tensors`` (the judge's own buffers, say) and the problem's scalars."""
         given = iter(tensors)
         assert self._scalars is not None
-        return [next(given) if scalar is None else scalar for scalar in self._scalars]
+        return [next(given) if scalar is _TENSOR else scalar for scalar in self._scalars]
 
     def arguments(self, leaves: Sequence[Any]) -> list[Any]:
         """``leaves`` as ``forward`` takes them: lists, tuples and dicts put together again."""

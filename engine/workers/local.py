@@ -20,6 +20,7 @@ from engine.evaluation import messages
 from engine.evaluation.build import NoCompiler, build, compiler_of, default_cache, remove_leftovers
 from engine.evaluation.locks import shared
 from engine.evaluation.messages import JudgeSettings
+from engine.evaluation.modules import build_module
 from engine.evaluation.sandbox import RunnerEnded, SandboxReport, describe, probe
 from engine.events import DeviceFact, Stage
 from engine.problem.spec import FORM_OF_DEVICE, Form, ProblemSpec
@@ -247,6 +248,9 @@ class LocalEvaluator:
         async with self._builders, contextlib.AsyncExitStack() as stack:
             if device.kind == "cpu":
                 await stack.enter_async_context(shared(device.id))
+            if form == "py":
+                isolate = self._sandbox is not None
+                return await build_module(source, problem.source, device.kind, device.arch, self._cache, isolate)
             return await build(source, form, self._headers[problem.id], device.arch, self._cache)
 
     def _inductor_environment(self) -> dict[str, str]:

@@ -250,14 +250,18 @@ async def _judge(
                 raise Failure(str(error), ExitCode.NO_TOOLS) from error
             allowed = FORM_OF_DEVICE[device.kind]
             for name, (form, _) in kernels.items():
-                if form != allowed:
-                    raise Failure(f"{name}: on {device.name} only .{allowed} kernels can be judged", ExitCode.USAGE)
-            form = next(iter(kernels.values()))[0]
+                if form not in (allowed, "py"):
+                    raise Failure(
+                        f"{name}: on {device.name} only .{allowed} and .py kernels can be judged", ExitCode.USAGE
+                    )
             if find_spec("torch") is None:
                 await inspection  # which says so; a judge would only die of it
             await evaluator.measure_device(device)
             problem = await inspection
-            opened = await evaluator.open(problem, derive_header(problem, form))
+            if not problem.forms:
+                raise Failure(f"{problem.path}: no kernel of it can be judged: {problem.c_refusal}", ExitCode.USAGE)
+            in_c = any(form != "py" for form, _ in kernels.values())
+            opened = await evaluator.open(problem, derive_header(problem, allowed) if in_c else "")
             verdicts = [
                 await evaluator.evaluate(problem, form, source, lambda _: None) for form, source in kernels.values()
             ]

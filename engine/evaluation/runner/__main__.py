@@ -112,7 +112,8 @@ def _workspace(library: ctypes.CDLL, allocate: object) -> tuple[int, int]:
     return nbytes, allocate(nbytes) if nbytes else 0  # type: ignore[operator]
 
 
-def _map_arena(descriptor: int, size: int) -> int:
+def map_arena(descriptor: int, size: int) -> int:
+    """The judge's buffers in this process, with inaccessible pages on both sides: their address."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.mmap.restype = ctypes.c_void_p
     protection = mmap.PROT_READ | mmap.PROT_WRITE
@@ -152,7 +153,7 @@ def main() -> int:
             stream = cuda.Stream(driver)
             base = driver.import_memory(arena_descriptor, order["arena_bytes"])
         elif order["arena_bytes"]:
-            base = _map_arena(arena_descriptor, order["arena_bytes"])
+            base = map_arena(arena_descriptor, order["arena_bytes"])
     except (OSError, MemoryError, cuda.CudaError) as error:
         wire.send(control, {"failed": "start", "text": str(error)})
         return 1

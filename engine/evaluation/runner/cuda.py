@@ -95,13 +95,17 @@ class Driver:
 
 
 class Stream:
-    """A stream with a pair of events, and a buffer whose filling evicts the L2 cache."""
+    """A stream with a pair of events, and a buffer whose filling evicts the L2 cache.
 
-    def __init__(self, driver: Driver) -> None:
+    ``legacy``: the default stream, on which PyTorch works, instead of one of its own.
+    """
+
+    def __init__(self, driver: Driver, legacy: bool = False) -> None:
         self._driver = driver
         self.handle, self._start, self._stop = c_void_p(), c_void_p(), c_void_p()
         self._flush = c_uint64()
-        driver.call("cuStreamCreate", byref(self.handle), 0)
+        if not legacy:
+            driver.call("cuStreamCreate", byref(self.handle), 0)
         driver.call("cuEventCreate", byref(self._start), 0)
         driver.call("cuEventCreate", byref(self._stop), 0)
         driver.call("cuMemAlloc_v2", byref(self._flush), c_size_t(FLUSH_BYTES))

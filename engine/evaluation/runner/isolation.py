@@ -12,6 +12,7 @@ import os
 import resource
 import signal
 import sys
+from collections.abc import Sequence
 from typing import NoReturn
 
 from engine.evaluation.runner import landlock, seccomp
@@ -54,10 +55,15 @@ def enter_namespaces(status_descriptor: int) -> list[str]:
     return _fork_and_report(status_descriptor, [f"namespaces ({', '.join(layers)})"])
 
 
-def limit_resources(data_bytes: int, file_descriptors: int = 64) -> list[str]:
-    """No core dump, no file growth, ``data_bytes`` more of memory for data (``RLIMIT_AS`` would break CUDA)."""
+def report_to(status_descriptor: int) -> None:
+    """Without namespaces: fork, and let the parent write the child's wait status."""
+    _fork_and_report(status_descriptor, [])
+
+
+def limit_resources(data_bytes: int, file_descriptors: int = 64, file_bytes: int = 0) -> list[str]:
+    """No core dump, no files, ``data_bytes`` more of memory for data (``RLIMIT_AS`` would break CUDA)."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes, file_bytes))
     resource.setrlimit(resource.RLIMIT_NOFILE, (file_descriptors, file_descriptors))
     if data_bytes:
         bound = _data_bytes_now() + data_bytes
@@ -70,26 +76,27 @@ def _data_bytes_now() -> int:
         return next(int(line.split()[1]) * 1024 for line in status if line.startswith("VmData:"))
 
 
-def restrict_files(cuda: bool) -> list[str]:
-    """Landlock: system libraries readable, nothing writable but null devices and the GPU's own."""
-    readable = [*_READABLE, sys.prefix, sys.base_prefix]
+def restrict_files(cuda: bool, readable: Sequence[str] = (), writable: Sequence[str] = ()) -> list[str]:
+    """Landlock: system libraries and ``readable`` trees, ``writable`` ones, null devices and the GPU's own."""
+    readable = [*_READABLE, sys.prefix, sys.base_prefix, *readable]
     devices = list(_DEVICES)
     if cuda:
         readable += _NVIDIA_READABLE
         devices += [*glob.glob("/dev/nvidia*"), "/dev/nvidia-caps"]  # noqa: PTH207
     try:
-        landlock.restrict(readable, devices)
+        landlock.restrict(readable, devices, writable)
     except OSError:
         return []
     return [f"Landlock (ABI {landlock.abi()})"]
 
 
-def restrict_calls() -> list[str]:
+def restrict_calls(processes: bool = False) -> list[str]:
+    """``processes``: a compiler may be started, as Triton does at a kernel's first call."""
     try:
-        seccomp.install()
+        seccomp.install(processes)
     except OSError:
         return []
-    return ["seccomp"]
+    return ["seccomp, but for starting compilers" if processes else "seccomp"]
 
 
 def _write(path: str, text: str) -> None:

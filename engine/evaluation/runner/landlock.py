@@ -24,8 +24,11 @@ def abi() -> int:
     return max(0, int(found))
 
 
-def restrict(readable: Iterable[str], devices: Iterable[str]) -> None:
-    """Leave only ``readable`` trees (read and map) and ``devices`` (read, write, ioctl). Raises ``OSError``."""
+def restrict(readable: Iterable[str], devices: Iterable[str], writable: Iterable[str] = ()) -> None:
+    """Leave only ``readable`` trees (read and map), ``devices`` (read, write, ioctl) and ``writable`` trees.
+
+    Raises ``OSError``.
+    """
     version = abi()
     if version == 0:
         raise OSError(38, "this kernel has no Landlock")
@@ -40,7 +43,7 @@ def restrict(readable: Iterable[str], devices: Iterable[str]) -> None:
         raise OSError(ctypes.get_errno(), "landlock_create_ruleset")
     read = _EXECUTE | _READ_FILE | _READ_DIR
     use = (_WRITE_FILE | _READ_FILE | _TRUNCATE | _IOCTL_DEV) & rights
-    for paths, allowed in ((readable, read), (devices, use)):
+    for paths, allowed in ((readable, read), (devices, use), (writable, rights & ~_IOCTL_DEV)):
         for path in paths:
             _allow(libc, ruleset, path, allowed)
     forbid_new_privileges()

@@ -15,6 +15,7 @@ _LD, _JEQ, _JGE, _JSET, _RET = 0x20, 0x15, 0x35, 0x45, 0x06
 _ALLOW, _KILL, _ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
 _EPERM, _ENOSYS = 1, 38
 _CLONE_THREAD = 0x10000
+_CLONE_NAMESPACES = 0x7E020000
 _NR, _ARCH, _ARG0_LOW, _ARG2_LOW, _ARG2_HIGH = 0, 4, 16, 32, 36
 _PR_SET_NO_NEW_PRIVS, _PR_SET_SECCOMP, _SECCOMP_MODE_FILTER = 38, 22, 2
 
@@ -57,7 +58,7 @@ def _instruction(code: int, value: int, if_true: int = 0, if_false: int = 0) -> 
     return struct.pack("=HBBI", code, if_true, if_false, value)
 
 
-def _program(table: dict[str, object], own_pid: int) -> list[bytes]:
+def _program(table: dict[str, object], own_pid: int, processes: bool) -> list[bytes]:
     """The filter as a list of BPF instructions; ``own_pid`` is the only thread group that may be signalled."""
 
     def number(key: str) -> int:
@@ -83,9 +84,7 @@ def _program(table: dict[str, object], own_pid: int) -> list[bytes]:
         unknown,
         _instruction(_JEQ, number("clone"), 0, 4),
         _instruction(_LD, _ARG0_LOW),
-        _instruction(_JSET, _CLONE_THREAD, 0, 1),
-        allow,
-        kill,
+        *_clone_rule(processes, allow, kill),
         _instruction(_JEQ, number("tgkill"), 0, 4),
         _instruction(_LD, _ARG0_LOW),
         _instruction(_JEQ, own_pid, 0, 1),
@@ -99,11 +98,18 @@ def _program(table: dict[str, object], own_pid: int) -> list[bytes]:
         allow,
         deny,
     ]
-    for forbidden in numbers("kill"):
+    for forbidden in () if processes else numbers("kill"):
         program += [_instruction(_JEQ, forbidden, 0, 1), kill]
     for denied in numbers("deny"):
         program += [_instruction(_JEQ, denied, 0, 1), deny]
     return [*program, allow]
+
+
+def _clone_rule(processes: bool, allow: bytes, kill: bytes) -> list[bytes]:
+    """Three instructions on the flags of clone: threads only, or processes but in no new namespace."""
+    if processes:
+        return [_instruction(_JSET, _CLONE_NAMESPACES, 1, 0), allow, kill]
+    return [_instruction(_JSET, _CLONE_THREAD, 0, 1), allow, kill]
 
 
 def forbid_new_privileges() -> None:
@@ -113,13 +119,16 @@ def forbid_new_privileges() -> None:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_NO_NEW_PRIVS)")
 
 
-def install() -> None:
-    """Bind this process to the filter. Raises ``OSError`` where the kernel or the architecture cannot."""
+def install(processes: bool = False) -> None:
+    """Bind this process to the filter; with ``processes`` it may start others.
+
+    Raises ``OSError`` where the kernel or the architecture cannot.
+    """
     tables = {"x86_64": _X86_64, "aarch64": _AARCH64}
     table = tables.get(platform.machine())
     if table is None:
         raise OSError(_ENOSYS, f"no seccomp table for {platform.machine()}")
-    code = b"".join(_program(table, os.getpid()))
+    code = b"".join(_program(table, os.getpid(), processes))
     filters = ctypes.create_string_buffer(code, len(code))
     header = struct.pack("=HxxxxxxQ", len(code) // 8, ctypes.addressof(filters))
     libc = ctypes.CDLL(None, use_errno=True)

@@ -1,0 +1,85 @@
+"""torch's C++ headers precompiled: they take most of the time of every C++ extension. Imports no torch.
+
+Built by the engine itself, never by a process that runs a kernel's code, since all kernels share them. GCC only: it
+takes ``extension.h.gch`` from the first include directory, and ignores it wherever its flags do not fit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import hashlib
+import os
+import sysconfig
+from importlib import metadata, util
+from pathlib import Path
+
+from engine.evaluation.build import NoCompiler, host_isa
+from engine.toolkit import find_cpp_compiler
+
+_DEADLINE_S = 240.0
+_STANDARD = ("-std=c++20", "-std=c++17")
+
+
+async def precompiled(flags: tuple[str, ...], directory: Path) -> Path | None:
+    """The include directory with the precompiled header for these compiler flags, built if it is not there.
+
+    None where it cannot be had. Others that want the same wait for it.
+    """
+    try:
+        compiler = find_cpp_compiler()
+    except NoCompiler:
+        return None
+    spec = util.find_spec("torch")
+    if spec is None or spec.origin is None:
+        return None
+    torch = Path(spec.origin).parent
+    material = "\0".join([metadata.version("torch"), compiler, host_isa(), sysconfig.get_path("include"), *flags])
+    home = directory / f"headers-{hashlib.sha256(material.encode()).hexdigest()[:24]}"
+    target = home / "torch" / "extension.h.gch"
+    target.parent.mkdir(parents=True, exist_ok=True)
+    lock = os.open(home / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        while not target.exists() and not (home / "failed").exists():
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                await asyncio.sleep(0.1)
+                continue
+            if not target.exists() and not await _compile(compiler, torch, flags, target):
+                (home / "failed").touch()
+    finally:
+        os.close(lock)
+    return home if target.exists() else None
+
+
+async def _compile(compiler: str, torch: Path, flags: tuple[str, ...], target: Path) -> bool:
+    includes = [torch / "include", torch / "include" / "torch" / "csrc" / "api" / "include"]
+    header = includes[1] / "torch" / "extension.h"
+    header = header if header.exists() else includes[0] / "torch" / "extension.h"
+    command = [compiler, "-x", "c++-header", "-DTORCH_API_INCLUDE_EXTENSION_H"]
+    command += [f"-isystem{include}" for include in (*includes, sysconfig.get_path("include"))]
+    part = target.with_suffix(".part")
+    command += ["-fPIC", _standard(torch), *flags, str(header), "-o", str(part)]
+    process = await asyncio.create_subprocess_exec(
+        *command, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL
+    )
+    try:
+        code = await asyncio.wait_for(process.wait(), _DEADLINE_S)
+    except TimeoutError:
+        return False
+    finally:
+        if process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+    if code == 0:
+        part.rename(target)
+    return code == 0
+
+
+def _standard(torch: Path) -> str:
+    """The language standard that this version of torch builds extensions with."""
+    text = (torch / "utils" / "cpp_extension.py").read_text(errors="replace")
+    return next((standard for standard in _STANDARD if f"'{standard}'" in text), _STANDARD[0])

@@ -1,0 +1,188 @@
+"""Runners of ``.py`` kernels, from the judge's side: forked from a warm process that has torch imported."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import pickle
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+from engine.evaluation.messages import JudgeSettings
+from engine.evaluation.modules import CACHE, EXTENSIONS, starts_compilers
+from engine.evaluation.runner import wire
+from engine.evaluation.runner.order import BufferOrder, ModuleOrder, Slotted
+from engine.evaluation.sandbox import FORGED, Limits, Loaded, Process, Runner, RunnerEnded, cores, runner_environment
+from engine.evaluation.trials import JudgedProblem
+from engine.problem.model import SEED
+
+_ROOT = Path(__file__).parents[2]
+_START_S = 60.0
+_WORDS = {
+    "none": "no weights",
+    "state_dict": "weights in the judge's buffers (the state dicts match)",
+    "replay": "its own weights, drawn as the reference's (the state dicts differ): the same in all trials",
+}
+
+
+class Forked:
+    """The outermost process of a runner: a child of the warm process, watched through a pidfd."""
+
+    def __init__(self, pid: int, watch: int | None) -> None:
+        self.pid = pid
+        self._watch = watch
+        self.returncode: int | None = None
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for the end; its code is known to its parent only. Raises ``subprocess.TimeoutExpired``."""
+        deadline = time.monotonic() + (timeout if timeout is not None else 3600.0)
+        while self.returncode is None and not self._ended(deadline - time.monotonic()):
+            if time.monotonic() > deadline:
+                raise subprocess.TimeoutExpired("runner", timeout or 0.0)
+        self.returncode = 0
+        if self._watch is not None:
+            os.close(self._watch)
+            self._watch = None
+        return 0
+
+    def _ended(self, seconds: float) -> bool:
+        if self._watch is not None:
+            return bool(select.select([self._watch], [], [], max(seconds, 0.0))[0])
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, 0)
+            time.sleep(0.005)
+            return False
+        return True
+
+
+class WarmProcess:
+    """The process that runners are forked from; started at the first ``.py`` kernel, again if it is gone."""
+
+    def __init__(self, kind: str) -> None:
+        self._kind = kind
+        self._process: subprocess.Popen[bytes] | None = None
+        self._requests: socket.socket | None = None
+        atexit.register(self.stop)
+
+    def fork(self, isolate: bool, descriptors: tuple[int, int, int]) -> Forked:
+        """A new runner with these descriptors: control socket, status pipe, output. Raises ``RunnerEnded``."""
+        for last in (False, True):
+            requests = self._running()
+            try:
+                wire.send(requests, {"kind": self._kind, "isolate": isolate}, descriptors)
+                if select.select([requests], [], [], _START_S)[0]:
+                    received = wire.receive(requests)
+                    if received is not None:
+                        message, watches = received
+                        return Forked(int(message["pid"]), watches[0] if watches else None)
+            except OSError:
+                pass
+            self.stop()
+            if last:
+                break
+        raise RunnerEnded("error", "the process that runners of .py kernels come from does not start; see engine.log")
+
+    def stop(self) -> None:
+        """End it and, through it, its runners. Idempotent."""
+        process, self._process = self._process, None
+        if self._requests is not None:
+            self._requests.close()
+            self._requests = None
+        if process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                process.send_signal(signal.SIGKILL)
+            process.wait()
+
+    def _running(self) -> socket.socket:
+        if self._requests is not None and self._process is not None and self._process.poll() is None:
+            return self._requests
+        self.stop()
+        self._requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        path = os.pathsep.join([str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "engine.evaluation.runner.zygote", str(theirs.fileno()), cores()],
+                stdin=subprocess.DEVNULL,
+                stdout=2,
+                pass_fds=(theirs.fileno(),),
+                cwd="/",
+                env={**runner_environment(self._kind), "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"},
+            )
+        return self._requests
+
+
+@cache
+def warm_process(kind: str) -> WarmProcess:
+    """The one warm process of this judge."""
+    return WarmProcess(kind)
+
+
+class ModuleRunner(Runner):
+    """A runner for a ``.py`` kernel that :func:`engine.evaluation.modules.build_module` has prepared."""
+
+    def __init__(self, kind: str, limits: Limits, cancelled: Callable[[], bool], threads: int) -> None:
+        self._threads = threads
+        super().__init__(kind, limits, cancelled, reports=True)
+
+    def _start(self, kind: str, control: int, status: int, output: int) -> Process:
+        return warm_process(kind).fork(self._limits.isolate, (control, status, output))
+
+    def load(self, kernel: Path, problem: JudgedProblem) -> Loaded:
+        order = module_order(kernel, problem, self._threads, 2 * self._limits.data_bytes)
+        try:
+            data = pickle.dumps(order)
+        except Exception as error:
+            raise RunnerEnded("error", f"the model's arguments cannot be handed to a runner: {error}") from None
+        memory = os.memfd_create("order", os.MFD_CLOEXEC)
+        try:
+            os.write(memory, data)
+            os.lseek(memory, 0, os.SEEK_SET)
+            ready = self._loaded({}, memory, problem.arena.descriptor)
+        finally:
+            os.close(memory)
+        weights = ready.get("weights")
+        if weights not in _WORDS:
+            raise RunnerEnded("forbidden", FORGED)
+        return Loaded(_WORDS[str(weights)], weights == "replay")
+
+
+def module_order(kernel: Path, problem: JudgedProblem, threads: int, data_bytes: int) -> ModuleOrder:
+    """What the runner of ``kernel`` is told; the reference is no part of it."""
+    reference, home = problem.reference, kernel.parent
+    placeholders = [Slotted(index) for index in range(len(problem.spec.inputs))]
+    extensions, compiled = home / EXTENSIONS, home / CACHE
+    return ModuleOrder(
+        path=str(kernel),
+        extensions=str(extensions),
+        cache=str(compiled),
+        arena_bytes=problem.arena.nbytes,
+        slots=problem.arena.offsets,
+        buffers=[
+            BufferOrder(spec.name, spec.role, spec.dtype, spec.shape, spec.source_name, spec.mutated)
+            for spec in problem.spec.tensors
+        ],
+        saved=list(reference.model.state_dict()),
+        init_arguments=reference.init_arguments,
+        arguments=reference.arguments(reference.with_tensors(placeholders)),
+        seed=SEED,
+        threads=threads,
+        data_bytes=data_bytes,
+        readable=[str(home), *(path for path in sys.path if path and Path(path).is_dir())],
+        writable=[str(compiled)] if starts_compilers(kernel.read_text(errors="replace")) else [],
+        compiles=starts_compilers(kernel.read_text(errors="replace")),
+    )
+
+
+def runner_for(kernel: Path, settings: JudgeSettings, limits: Limits, cancelled: Callable[[], bool]) -> Runner:
+    """The runner that ``kernel``'s form needs: a shared library, or the ``.py`` file of a module."""
+    if kernel.suffix == ".py":
+        return ModuleRunner(settings.kind, limits, cancelled, settings.threads)
+    return Runner(settings.kind, limits, cancelled)

@@ -1,0 +1,235 @@
+"""A ``.py`` kernel in its runner: ``ModelNew`` on the shared buffers. Imports torch.
+
+Each call gets the inputs (and, where the state dicts match, the weights) as tensors in the judge's memory. ``forward``
+is timed; what it returns is copied into the judge's outputs after the clock has stopped.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import sys
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+import torch
+from torch import nn
+from torch.utils import _pytree as pytree
+
+from engine.evaluation.runner import cuda
+from engine.evaluation.runner.order import BufferOrder, ModuleOrder, Slotted
+from engine.problem.model import named_weights, output_leaves
+
+Weights = Literal["none", "state_dict", "replay"]
+"""Where the weights come from: there are none; the judge's buffers; the model's own, drawn as the reference's."""
+
+# Taken before the module is loaded, which may replace anything.
+_TENSOR, _PARAMETER, _NO_GRAD, _SEED = torch.Tensor, nn.Parameter, torch.no_grad, torch.manual_seed
+_COPY = torch.Tensor.copy_
+
+
+class ModuleError(Exception):
+    """The module cannot be used as a kernel; the text says what and where."""
+
+
+class Buffers:
+    """One slot: tensors over the shared memory, by role."""
+
+    def __init__(self, memory: torch.Tensor, offsets: Sequence[int], orders: Sequence[BufferOrder]) -> None:
+        self.tensors = [_view(memory, offset, order) for offset, order in zip(offsets, orders, strict=True)]
+        pairs = list(zip(self.tensors, orders, strict=True))
+        self.inputs = [tensor for tensor, order in pairs if order.role == "input"]
+        self.outputs = [tensor for tensor, order in pairs if order.role == "output"]
+        weights = [(tensor, order) for tensor, order in pairs if order.role in ("parameter", "buffer")]
+        self.weights = {order.source_name: tensor for tensor, order in weights}
+        self.mutated = {order.source_name: tensor for tensor, order in weights if order.mutated}
+
+
+def _view(memory: torch.Tensor, offset: int, order: BufferOrder) -> torch.Tensor:
+    dtype: torch.dtype = getattr(torch, order.dtype)
+    count = 1
+    for extent in order.shape:
+        count *= extent
+    return memory[offset : offset + count * dtype.itemsize].view(dtype).view(order.shape)
+
+
+def host_memory(address: int, size: int) -> torch.Tensor:
+    """All of a CPU arena as bytes."""
+    return torch.frombuffer((ctypes.c_ubyte * size).from_address(address), dtype=torch.uint8)
+
+
+def device_memory(address: int, size: int) -> torch.Tensor:
+    """All of a GPU arena as bytes, without copying."""
+
+    class Exposed:
+        __cuda_array_interface__ = {  # noqa: RUF012
+            "shape": (size,),
+            "typestr": "|u1",
+            "data": (address, False),
+            "version": 3,
+            "strides": None,
+        }
+
+    return torch.as_tensor(Exposed(), device="cuda")
+
+
+class Model:
+    """``ModelNew``, built as KernelBench builds it, on the slots of ``order``. Raises ``ModuleError``."""
+
+    def __init__(self, order: ModuleOrder, memory: torch.Tensor) -> None:
+        self._path = order.path
+        self._buffers = [Buffers(memory, offsets, order.buffers) for offsets in order.slots]
+        self._outputs = [buffer for buffer in order.buffers if buffer.role == "output"]
+        self._model = self._build(order, memory.device)
+        self._own = {name: tensor for name, tensor, _ in named_weights(self._model)}
+        self.weights = self._match(order)
+        self._arguments = [
+            pytree.tree_map(
+                lambda leaf, b=buffers: b.inputs[leaf.index] if isinstance(leaf, Slotted) else leaf,
+                order.arguments,
+            )
+            for buffers in self._buffers
+        ]
+
+    def _build(self, order: ModuleOrder, device: torch.device) -> nn.Module:
+        try:
+            spec = importlib.util.spec_from_file_location("kernel", order.path)
+            assert spec is not None and spec.loader is not None
+            module = importlib.util.module_from_spec(spec)
+            sys.modules["kernel"] = module
+            spec.loader.exec_module(module)
+            made = getattr(module, "ModelNew", None)
+            if made is None:
+                raise ModuleError("defines no ModelNew")
+            with _NO_GRAD():
+                _SEED(order.seed)
+                model = made(*order.init_arguments)
+                if not isinstance(model, nn.Module):
+                    raise ModuleError(f"ModelNew makes a {type(model).__name__}, not a torch.nn.Module")
+                return model.to(device)
+        except ModuleError:
+            raise
+        except Exception as error:
+            raise ModuleError(self.describe(error)) from error
+
+    def _match(self, order: ModuleOrder) -> Weights:
+        """Strictly, as ``load_state_dict`` does: every name, shape and dtype, or none of them."""
+        wanted = {buffer.source_name: buffer for buffer in order.buffers if buffer.role in ("parameter", "buffer")}
+        saved = {name for name, tensor in self._model.state_dict(keep_vars=True).items() if torch.is_tensor(tensor)}
+        mine = {name for name in self._own if name in saved}
+        theirs = {name for name in wanted if name in order.saved}
+        if not wanted and not mine:
+            return "none"
+        if mine != theirs or not all(_fits(self._own[name], wanted[name]) for name in mine):
+            return "replay"
+        for name in [name for name in self._own if name not in wanted or not _fits(self._own[name], wanted[name])]:
+            del self._own[name]
+        return "state_dict"
+
+    def bind(self, slot: int) -> Callable[[], Any]:
+        """What calls ``forward`` on the inputs, and with the weights, of ``slot``."""
+        if self.weights == "state_dict":
+            stored = self._buffers[slot].weights
+            for name, tensor in self._own.items():
+                tensor.data = stored[name]
+        model, arguments = self._model, self._arguments[slot]
+        return lambda: model(*arguments)
+
+    def keep(self, slot: int, result: Any) -> None:
+        """Copy what ``forward`` returned into the outputs of ``slot``. Raises ``ModuleError`` for what is no output."""
+        buffers = self._buffers[slot]
+        leaves = [leaf for leaf in output_leaves(result) if isinstance(leaf, _TENSOR)]
+        if len(leaves) != len(self._outputs):
+            raise ModuleError(f"forward returned {len(leaves)} tensors, the problem has {len(self._outputs)}")
+        for leaf, order, target in zip(leaves, self._outputs, buffers.outputs, strict=True):
+            _check_output(leaf, order, target.device)
+            _COPY(target, leaf)
+        if self.weights == "state_dict" and buffers.mutated:
+            now = {name: tensor for name, tensor, _ in named_weights(self._model)}
+            for name, target in buffers.mutated.items():
+                tensor = now.get(name)
+                if tensor is not None and tensor.data_ptr() != target.data_ptr() and tensor.shape == target.shape:
+                    _COPY(target, tensor)  # it was replaced, not written in place
+
+    def describe(self, error: BaseException) -> str:
+        """The error, and the innermost line of the module that it came through."""
+        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == self._path]
+        if isinstance(error, SyntaxError) and error.filename == self._path:
+            lines.append(error.lineno)
+        where = f" (line {lines[-1]})" if lines else ""
+        text = " ".join(str(error).split())[:600]
+        return f"{type(error).__name__}: {text}{where}" if text else f"{type(error).__name__}{where}"
+
+
+def _fits(tensor: torch.Tensor, order: BufferOrder) -> bool:
+    return tuple(tensor.shape) == tuple(order.shape) and str(tensor.dtype) == f"torch.{order.dtype}"
+
+
+def _check_output(leaf: torch.Tensor, order: BufferOrder, device: torch.device) -> None:
+    """An output is exactly a ``torch.Tensor`` with its own, filled memory: nothing that computes when it is read."""
+    kind = type(leaf)
+    if kind is not _TENSOR and kind is not _PARAMETER:
+        raise ModuleError(f"{order.name} is a {kind.__module__}.{kind.__qualname__}, not exactly a torch.Tensor")
+    if leaf.device.type != device.type:
+        raise ModuleError(f"{order.name} is on {leaf.device}, the problem's is on {device}")
+    if leaf.layout is not torch.strided or leaf.is_conj() or leaf.is_neg() or torch._is_functional_tensor(leaf):
+        raise ModuleError(f"{order.name} is no plain strided tensor")
+    if str(leaf.dtype) != f"torch.{order.dtype}":
+        raise ModuleError(f"{order.name} is {str(leaf.dtype).removeprefix('torch.')}, the problem's is {order.dtype}")
+    if tuple(leaf.shape) != tuple(order.shape):
+        raise ModuleError(f"{order.name} has shape {tuple(leaf.shape)}, the problem's has {tuple(order.shape)}")
+    if leaf.numel() and leaf.untyped_storage().data_ptr() == 0:
+        raise ModuleError(f"{order.name} has no memory")
+
+
+class CpuModule:
+    """A model on the CPU: the monotonic clock around each ``forward``."""
+
+    def __init__(self, model: Model) -> None:
+        self._model = model
+        self._clock = time.perf_counter
+
+    def run(self, slot: int, count: int, flush: bool, seed: int | None) -> list[float]:
+        """``count`` calls in a row, milliseconds of each; the last one's outputs are kept."""
+        forward, clock, times = self._model.bind(slot), self._clock, []
+        if seed is not None:
+            _SEED(seed)
+        with _NO_GRAD():
+            for _ in range(count):
+                start = clock()
+                result = forward()
+                times.append((clock() - start) * 1e3)
+            self._model.keep(slot, result)
+        return times
+
+
+class CudaModule:
+    """A model on a GPU: events on the default stream, recorded through the driver and not through torch."""
+
+    def __init__(self, model: Model, driver: cuda.Driver, stream: cuda.Stream) -> None:
+        self._model, self._driver, self._stream = model, driver, stream
+
+    def run(self, slot: int, count: int, flush: bool, seed: int | None) -> list[float]:
+        """``flush``: evict the L2 cache before the call, one event pair a call. Else one pair around all.
+
+        Outputs are copied in the order of the stream, before anything waits: work on another stream that is not done
+        by then does not count.
+        """
+        forward, stream = self._model.bind(slot), self._stream
+        if seed is not None:
+            _SEED(seed)
+        times = []
+        with _NO_GRAD():
+            for _ in range(count if flush else 1):
+                if flush:
+                    stream.flush()
+                stream.start()
+                for _ in range(1 if flush else count):
+                    result = forward()
+                stream.stop()
+                self._model.keep(slot, result)
+                self._driver.synchronize()
+                times += [stream.elapsed_ms()] if flush else [stream.elapsed_ms() / count] * count
+        return times
