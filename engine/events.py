@@ -409,13 +409,17 @@ class SeedIdea(Command, tag="seed_idea"):
 
 
 class SeedKernel(Command, tag="seed_kernel"):
-    """A kernel by hand. ``source`` is the text itself. ``parent``: the variant it was edited from, if any."""
+    """A kernel by hand. ``source`` is the text itself. ``parent``: the variant it was edited from, if any.
+
+    ``idea``: one of the session, for which it is written, such as one that waits for an author; None makes a new one.
+    """
 
     problem: str
     form: Form
     source: str
     text: str = "seeded by hand"
     parent: str | None = None
+    idea: str | None = None
 
 
 class Retry(Command, tag="retry"):

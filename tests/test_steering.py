@@ -217,6 +217,11 @@ def test_an_idea_in_prose_waits_for_an_author_when_nobody_reads_prose(search: Li
     node = str(search.tell("seed-idea", "use a lookup table", "--problem", "softmax")["node"])
     assert search.state().ideas[node].waiting
     assert search.state().ideas[node].variants == []
+    made = search.tell("seed-kernel", search.new_kernel(), "--problem", "softmax", "--idea", str(node))
+    state = search.state()
+    assert state.variants[str(made["node"])].idea == node
+    assert state.ideas[str(node)].waiting is None, "it has its author"
+    search.tell("seed-kernel", search.new_kernel(), "--problem", "sum", "--idea", str(node), refused=True)
 
 
 def test_a_move_of_the_catalogue_becomes_kernels(search: LiveSearch) -> None:

@@ -13,7 +13,7 @@ from engine.events import AnyEvent, CommandHandled, IdeaProposed, IdeaWaiting, V
 from engine.search.context import Context
 from engine.search.telling import BY_HAND, SEEDED
 from engine.session import SentCommand, SessionError
-from engine.state import ProblemState
+from engine.state import IdeaState, ProblemState
 
 _log = logging.getLogger(__name__)
 
@@ -181,7 +181,10 @@ class Steering:
 
     def _seed_kernel(self, command: ev.SeedKernel) -> Outcome:
         problem = self._problem(command.problem)
+        written_for = self._idea_of(problem, command.idea) if command.idea is not None else None
         parent = self._parent(problem, command.parent)
+        if parent is None and written_for is not None:
+            parent = written_for.parent
         if not command.source.strip():
             raise Refused("the kernel is empty")
         if command.form != problem.form:
@@ -193,21 +196,24 @@ class Steering:
             known = [one.id for one in self._state.variants_of(problem.id)]
             same = next((one for one in known if self._source(one) == command.source), "an earlier kernel")
             raise Refused(f"the same source is {same} already; retry judges it again")
-        idea = self._idea(problem, parent, "other", command.text.strip() or "seeded by hand", BY_HAND, {})
+        new: tuple[IdeaProposed, ...] = ()
+        if written_for is not None:
+            idea, round_number = written_for.id, written_for.round
+        else:
+            new = (self._idea(problem, parent, "other", command.text.strip() or "seeded by hand", BY_HAND, {}),)
+            idea, round_number = new[0].idea, new[0].round
         variant = VariantWritten(
             variant=self._context.ids.variant(),
-            idea=idea.idea,
+            idea=idea,
             problem=problem.id,
-            round=idea.round,
+            round=round_number,
             parent=parent,
             form=command.form,
             source=digest,
             proposer=BY_HAND,
             note="by hand",
         )
-        return Outcome(
-            f"{variant.variant} is judged next, as {idea.idea}", node=variant.variant, events=(idea, variant)
-        )
+        return Outcome(f"{variant.variant} is judged next, as {idea}", node=variant.variant, events=(*new, variant))
 
     def _retry(self, command: ev.Retry) -> Outcome:
         variant = self._state.variants.get(command.variant)
@@ -254,6 +260,15 @@ class Steering:
         if self._state.is_pruned(name):
             raise Refused(f"{name} is pruned: restore it first")
         return name
+
+    def _idea_of(self, problem: ProblemState, name: str) -> IdeaState:
+        idea = self._state.ideas.get(name)
+        if idea is None or idea.problem != problem.id:
+            own = [one.id for one in self._state.ideas.values() if one.problem == problem.id]
+            raise Refused(f"no idea {name} of {problem.id}{self._near(name, own)}")
+        if self._state.is_pruned(name):
+            raise Refused(f"{name} is pruned: restore it first")
+        return idea
 
     def _move(self, problem: ProblemState, name: str) -> tuple[str, str, dict[str, Any], str]:
         """Category, text, the proposer's data and its name, for a move of a catalogue."""

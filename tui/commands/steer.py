@@ -114,10 +114,19 @@ def seed_idea(
 @click.argument("kernel", type=click.Path(path_type=Path, allow_dash=True))
 @click.option("--problem", required=True, help="Problem of the session.")
 @click.option("--parent", help="Kernel that it was edited from.")
+@click.option("--idea", help="Idea that it is written for, such as one that waits for an author.")
 @click.option("--form", type=click.Choice(["cpp", "cu", "py"]), help="Needed when KERNEL is '-' (stdin).")
 @click.option("--text", default="seeded by hand", show_default=True, help="The idea behind it, in words.")
 def seed_kernel(
-    session: str, kernel: Path, problem: str, parent: str | None, form: str | None, text: str, root: Path, as_json: bool
+    session: str,
+    kernel: Path,
+    problem: str,
+    parent: str | None,
+    idea: str | None,
+    form: str | None,
+    text: str,
+    root: Path,
+    as_json: bool,
 ) -> None:
     """Add a kernel by hand; it is judged next.
 
@@ -131,7 +140,9 @@ def seed_kernel(
     known = form or FORM_OF_SUFFIX.get(kernel.suffix)
     if known is None:
         raise click.UsageError("the form of the kernel is unknown: name it .cpp, .cu or .py, or give --form")
-    command = SeedKernel(problem=problem, form=FORM_OF_SUFFIX[f".{known}"], source=source, text=text, parent=parent)
+    command = SeedKernel(
+        problem=problem, form=FORM_OF_SUFFIX[f".{known}"], source=source, text=text, parent=parent, idea=idea
+    )
     _send(root, session, command, as_json)
 
 
