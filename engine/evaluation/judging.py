@@ -349,7 +349,7 @@ class _Judgement:
         # who lies in most calls only is found by the calls in a row.
         beside = sorted(wall - own for wall, own in zip(pairs.wall_ms, pairs.kernel_ms, strict=True))
         hidden_ms = beside[int(_HIDDEN_QUANTILE * len(beside))]
-        if hidden_ms > 0.15 * claimed.median_ms + _CALL_OVERHEAD_MS + self._beside_ms:
+        if hidden_ms > _HIDDEN_SHARE * claimed.median_ms + _CALL_OVERHEAD_MS[self._settings.kind] + self._beside_ms:
             self._misreports(claimed.median_ms, f"a call took {claimed.median_ms + hidden_ms:.4g} ms", neighbours)
         count = max(2, min(64, round(_BATCH_MS / max(claimed.median_ms, 1e-3))))
         slot = self._slot(0)

@@ -221,7 +221,7 @@ class JudgedProblem:
         return self.trial(plain[index % len(plain)])
 
     def load_mixed(self, index: int, slot: Slot, seed: int) -> Trial:
-        """Load inputs and weights that no earlier call has seen, between those of the trial that comes back and another.
+        """Load inputs and weights that no call has seen, between those of the trial that comes back and another.
 
         The same for the same ``seed``.
         """
