@@ -9,7 +9,7 @@ from typing import Literal
 
 from engine.events import Command, CommandHandled
 from engine.state import ProblemState, SessionState, VariantState
-from tui.source import HISTORY_S, Link, Reading, Source, Update
+from tui.source import HISTORY_S, Limits, Link, Reading, Source, Update
 from tui.story import Story
 
 READINGS = 900
@@ -96,13 +96,25 @@ class Model:
         return self.state.variants.get(problem.best) if problem.best is not None else None
 
     @property
+    def limits(self) -> Limits:
+        """What the search may spend, as changed last."""
+        state, created = self.state, self.source.limits
+        return Limits(
+            minutes=state.minutes if state.minutes is not None else created.minutes,
+            rounds=state.rounds if state.rounds is not None else created.rounds,
+            dollars=state.dollars if state.dollars is not None else created.dollars,
+            tokens=state.tokens if state.tokens is not None else created.tokens,
+            calls=state.calls if state.calls is not None else created.calls,
+        )
+
+    @property
     def minutes(self) -> float | None:
-        """The limit on the minutes of search, as changed last."""
-        return self.state.minutes if self.state.minutes is not None else self.source.limits.minutes
+        """The limit on the minutes of search."""
+        return self.limits.minutes
 
     @property
     def rounds(self) -> int | None:
-        return self.state.rounds if self.state.rounds is not None else self.source.limits.rounds
+        return self.limits.rounds
 
     def search_seconds(self) -> float:
         """Seconds of search so far, over all runs of the engine."""

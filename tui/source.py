@@ -66,6 +66,9 @@ class Limits:
 
     minutes: float | None = None
     rounds: int | None = None
+    dollars: float | None = None
+    tokens: int | None = None
+    calls: int | None = None
 
 
 class Source(Protocol):
@@ -191,9 +194,15 @@ def limits_of(paths: SessionPaths) -> Limits:
         config = tomllib.loads(paths.config.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return Limits()
-    minutes, rounds = config.get("budget", {}).get("minutes"), config.get("search", {}).get("rounds")
+    budget, rounds = config.get("budget", {}), config.get("search", {}).get("rounds")
+    minutes, dollars = (budget.get(name) for name in ("minutes", "dollars"))
+    tokens, calls = (budget.get(name) for name in ("tokens", "calls"))
     return Limits(
-        float(minutes) if isinstance(minutes, int | float) else None, rounds if isinstance(rounds, int) else None
+        minutes=float(minutes) if isinstance(minutes, int | float) else None,
+        rounds=rounds if isinstance(rounds, int) else None,
+        dollars=float(dollars) if isinstance(dollars, int | float) else None,
+        tokens=tokens if isinstance(tokens, int) else None,
+        calls=calls if isinstance(calls, int) else None,
     )
 
 

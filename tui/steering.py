@@ -61,16 +61,13 @@ def plan_retry(state: SessionState, node: str) -> Plan:
     return Plan(ev.Retry(variant=node), "judging again", node, undoable=False)
 
 
-def plan_budget(model: Model, minutes: float | None, rounds: int | None) -> Plan:
-    before = ev.ChangeBudget(minutes=model.minutes, rounds=model.rounds)
-    known = model.minutes is not None or model.rounds is not None
-    return Plan(
-        ev.ChangeBudget(minutes=minutes, rounds=rounds),
-        "changing the budget",
-        None,
-        before if known else None,
-        undoable=known,
+def plan_budget(model: Model, change: ev.ChangeBudget) -> Plan:
+    now = model.limits
+    before = ev.ChangeBudget(
+        minutes=now.minutes, rounds=now.rounds, dollars=now.dollars, tokens=now.tokens, calls=now.calls
     )
+    known = before != ev.ChangeBudget()
+    return Plan(change, "changing the budget", None, before if known else None, undoable=known)
 
 
 def plan_stop(state: SessionState, *, after_round: bool) -> Plan:

@@ -144,18 +144,28 @@ class Steering:
         return Outcome("stopping after the running rounds" if command.after_round else "stopping now", then=stop)
 
     def _change_budget(self, command: ev.ChangeBudget) -> Outcome:
-        minutes, rounds = command.minutes, command.rounds
-        if minutes is None and rounds is None:
-            raise Refused("nothing to change: give minutes, rounds or both")
-        if minutes is not None and not 0 < minutes < float("inf"):
-            raise Refused(f"{minutes:g} minutes: must be more than 0")
-        if rounds is not None and rounds < 1:
-            raise Refused(f"{rounds} rounds: must be 1 or more")
-        said = [f"{minutes:g} minutes"] if minutes is not None else []
-        said += [f"{rounds} rounds"] if rounds is not None else []
-        return Outcome(
-            f"the budget is {' and '.join(said)}", events=(ev.BudgetChanged(minutes=minutes, rounds=rounds),)
+        wishes: dict[str, float | None] = {
+            "{:g} minutes": command.minutes,
+            "{:d} rounds": command.rounds,
+            "${:g}": command.dollars,
+            "{:,d} tokens": command.tokens,
+            "{:,d} calls": command.calls,
+        }
+        said = [text.format(value) for text, value in wishes.items() if value is not None]
+        if not said:
+            raise Refused("nothing to change: give minutes, rounds, dollars, tokens or calls")
+        for text, value in wishes.items():
+            if value is not None and not 0 < value < float("inf"):
+                raise Refused(f"{text.format(value)}: must be more than 0")
+        change = ev.BudgetChanged(
+            minutes=command.minutes,
+            rounds=command.rounds,
+            dollars=command.dollars,
+            tokens=command.tokens,
+            calls=command.calls,
         )
+        listed = said[0] if len(said) == 1 else f"{', '.join(said[:-1])} and {said[-1]}"
+        return Outcome(f"the budget is {listed}", events=(change,))
 
     # Seeds
 

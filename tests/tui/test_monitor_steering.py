@@ -92,9 +92,13 @@ async def test_the_budget_is_changed(open_monitor: Any, engine: Any) -> None:
         await monitor.until_shown("Minutes are a number")
         await monitor.press("backspace", "backspace", "backspace")
         await monitor.type("30")
+        await monitor.press("tab", "tab")
+        await monitor.type("2.5")
+        await monitor.press("tab")
+        await monitor.type("1_000_000")
         await monitor.press("enter")
         await monitor.until(lambda: bool(engine.commands()), "the command")
-        assert engine.commands() == [ev.ChangeBudget(minutes=30.0)]
+        assert engine.commands() == [ev.ChangeBudget(minutes=30.0, dollars=2.5, tokens=1_000_000)]
 
 
 async def test_an_edited_copy_becomes_a_child_and_its_diff_is_shown(

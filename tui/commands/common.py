@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
@@ -108,3 +109,24 @@ def print_json(value: object) -> None:
 
 def count(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def limit_options(function: F) -> F:
+    """Options for every limit; those that are given are handed on as ``limits``."""
+    above_0 = click.FloatRange(min=0, min_open=True)
+    options = (
+        click.option("--minutes", type=above_0, help="Of engine life, over the whole session."),
+        click.option("--rounds", type=click.IntRange(min=1), help="Rounds per problem, after round 0."),
+        click.option("--dollars", type=above_0, help="What models may cost."),
+        click.option("--tokens", type=click.IntRange(min=1), help="Input and output tokens of models."),
+        click.option("--calls", type=click.IntRange(min=1), help="Calls to models; every attempt counts."),
+    )
+
+    @functools.wraps(function)
+    def gathered(*arguments: Any, **named: Any) -> Any:
+        wishes = {name: named.pop(name) for name in ("minutes", "rounds", "dollars", "tokens", "calls")}
+        return function(*arguments, limits={key: value for key, value in wishes.items() if value is not None}, **named)
+
+    for option in reversed(options):
+        gathered = option(gathered)
+    return cast(F, gathered)

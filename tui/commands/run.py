@@ -6,12 +6,12 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from engine.exit_codes import ExitCode
-from tui.commands.common import F, Failure, count, find, session_argument, sessions_option
+from tui.commands.common import F, Failure, count, find, limit_options, session_argument, sessions_option
 
 if TYPE_CHECKING:
     from engine.config import Config, ConfigError, Fault
@@ -58,9 +58,7 @@ def run(config_path: Path, headless: bool, as_json: bool, choice: str | None, de
         click.echo(f"{earlier.name}: its search is running; attaching (Ctrl-C leaves it running)", err=True)
         return watch(earlier, headless=headless, as_json=as_json, stops_on_interrupt=False)
     if earlier is not None and _wants_resume(earlier, config, choice):
-        return _start_again(
-            earlier, None, None, headless=headless, as_json=as_json, detach=detach, until_idle=until_idle
-        )
+        return _start_again(earlier, {}, headless=headless, as_json=as_json, detach=detach, until_idle=until_idle)
     if choice == "resume":
         raise Failure(f"{config.sessions}: no unfinished session of {config.path}", ExitCode.NO_SESSION)
     paths = create_session(config.sessions, config.name, config.frozen_toml(), str(config.path), config.seed)
@@ -76,8 +74,7 @@ def run(config_path: Path, headless: bool, as_json: bool, choice: str | None, de
 @session_argument
 @sessions_option
 @_watching
-@click.option("--minutes", type=click.FloatRange(min=0, min_open=True), help="New limit over the whole session.")
-@click.option("--rounds", type=click.IntRange(min=1), help="New number of rounds, after round 0.")
+@limit_options
 @click.option("--detach", is_flag=True, help="Start the engine and return at once.")
 @_until_idle
 def resume(
@@ -85,19 +82,16 @@ def resume(
     root: Path,
     headless: bool,
     as_json: bool,
-    minutes: float | None,
-    rounds: int | None,
+    limits: dict[str, Any],
     detach: bool,
     until_idle: bool,
 ) -> int:
     """Go on with a search that was stopped or has died.
 
-    With --minutes or --rounds also one that is finished.
+    With a new limit also one that is finished, or has spent the old one.
     """
     paths = find(root, session)
-    return _start_again(
-        paths, minutes, rounds, headless=headless, as_json=as_json, detach=detach, until_idle=until_idle
-    )
+    return _start_again(paths, limits, headless=headless, as_json=as_json, detach=detach, until_idle=until_idle)
 
 
 def watch(paths: SessionPaths, *, headless: bool, as_json: bool, stops_on_interrupt: bool, skip_seq: int = 0) -> int:
@@ -113,8 +107,7 @@ def watch(paths: SessionPaths, *, headless: bool, as_json: bool, stops_on_interr
 
 def _start_again(
     paths: SessionPaths,
-    minutes: float | None,
-    rounds: int | None,
+    limits: dict[str, Any],
     *,
     headless: bool,
     as_json: bool,
@@ -128,10 +121,10 @@ def _start_again(
 
     state = _state_of(paths)
     running = engine_liveness(paths).running
-    if not running and minutes is None and rounds is None and (reason := _nothing_left(paths, state)) is not None:
+    if not running and not limits and (reason := _nothing_left(paths, state)) is not None:
         raise Failure(reason, ExitCode.USAGE)
-    if minutes is not None or rounds is not None:
-        send_command(paths, ChangeBudget(minutes=minutes, rounds=rounds), "resume")
+    if limits:
+        send_command(paths, ChangeBudget(**limits), "resume")
     if running:
         click.echo(f"{paths.name}: its engine lives; attaching (Ctrl-C leaves it running)", err=True)
     else:

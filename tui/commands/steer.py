@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from engine.exit_codes import ExitCode
-from tui.commands.common import F, Failure, find, json_option, print_json, session_argument, sessions_option
+from tui.commands.common import (
+    F,
+    Failure,
+    find,
+    json_option,
+    limit_options,
+    print_json,
+    session_argument,
+    sessions_option,
+)
 
 if TYPE_CHECKING:
     from engine.events import Command
@@ -158,15 +167,14 @@ def retry(session: str, variant: str, root: Path, as_json: bool) -> None:
 
 @click.command()
 @_steering
-@click.option("--minutes", type=click.FloatRange(min=0, min_open=True), help="Of engine life, over the whole session.")
-@click.option("--rounds", type=click.IntRange(min=1), help="Rounds per problem, after round 0.")
-def budget(session: str, minutes: float | None, rounds: int | None, root: Path, as_json: bool) -> None:
+@limit_options
+def budget(session: str, limits: dict[str, Any], root: Path, as_json: bool) -> None:
     """Change what the search may spend."""
     from engine.events import ChangeBudget
 
-    if minutes is None and rounds is None:
-        raise click.UsageError("give --minutes, --rounds or both")
-    _send(root, session, ChangeBudget(minutes=minutes, rounds=rounds), as_json)
+    if not limits:
+        raise click.UsageError("give one or more of --minutes, --rounds, --dollars, --tokens, --calls")
+    _send(root, session, ChangeBudget(**limits), as_json)
 
 
 STEERING: tuple[click.Command, ...] = (

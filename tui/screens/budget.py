@@ -1,4 +1,4 @@
-"""Change the budget: minutes and rounds. An empty field leaves that limit as it is."""
+"""Change the budget: minutes, rounds, and what models may cost. An empty field leaves that limit as it is."""
 
 from __future__ import annotations
 
@@ -6,19 +6,31 @@ from typing import ClassVar
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Vertical
+from textual.containers import Horizontal, Vertical
 from textual.screen import ModalScreen
 from textual.widgets import Input, Static
 
+from engine.events import ChangeBudget
 from tui.model import Model
 
+_FIELDS = {
+    "minutes": "Minutes, over every run of this session",
+    "rounds": "Rounds per problem",
+    "dollars": "Dollars for models",
+    "tokens": "Tokens of models",
+    "calls": "Calls to models",
+}
+_FRACTIONS = ("minutes", "dollars")
 
-class BudgetScreen(ModalScreen[tuple[float | None, int | None] | None]):
+
+class BudgetScreen(ModalScreen[ChangeBudget | None]):
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "dismiss(None)", "cancel", show=False)]
     DEFAULT_CSS = """
     BudgetScreen { align: center middle; }
-    BudgetScreen > Vertical { width: 60; height: auto; padding: 1 2; background: $surface; border: round $primary; }
-    BudgetScreen Input { margin-bottom: 1; }
+    BudgetScreen > Vertical { width: 66; height: auto; padding: 1 2; background: $surface; border: round $primary; }
+    BudgetScreen Horizontal { height: 1; margin-bottom: 1; }
+    BudgetScreen Horizontal Static { width: 42; }
+    BudgetScreen Horizontal Input { width: 1fr; }
     BudgetScreen #problem { color: $text-error; height: auto; }
     """
 
@@ -27,23 +39,32 @@ class BudgetScreen(ModalScreen[tuple[float | None, int | None] | None]):
         self._model = model
 
     def compose(self) -> ComposeResult:
-        minutes, rounds = self._model.minutes, self._model.rounds
+        limits = self._model.limits
         with Vertical():
-            yield Static("Minutes of search in all, over every run of this session", markup=False)
-            yield Input(f"{minutes:g}" if minutes is not None else "", placeholder="as configured", id="minutes")
-            yield Static("Rounds per problem", markup=False)
-            yield Input(str(rounds) if rounds is not None else "", placeholder="as configured", id="rounds")
-            yield Static("enter: change    esc: leave it", markup=False)
+            for name, label in _FIELDS.items():
+                value = getattr(limits, name)
+                shown = "" if value is None else f"{value:g}" if name in _FRACTIONS else str(value)
+                with Horizontal():
+                    yield Static(label, markup=False)
+                    yield Input(shown, placeholder="as configured", id=name, compact=True)
+            yield Static("tab: next    enter: change    esc: leave it", markup=False)
             yield Static("", markup=False, id="problem")
 
     def on_input_submitted(self) -> None:
-        minutes, rounds = (self.query_one(name, Input).value.strip() for name in ("#minutes", "#rounds"))
-        try:
-            wish = (float(minutes) if minutes else None, int(rounds) if rounds else None)
-        except ValueError:
-            self.query_one("#problem", Static).update("Minutes are a number, rounds a whole number.")
+        wishes: dict[str, float | int | None] = {}
+        for name in _FIELDS:
+            text = self.query_one(f"#{name}", Input).value.strip().replace("_", "").replace(",", "")
+            try:
+                wishes[name] = None if not text else float(text) if name in _FRACTIONS else int(text)
+            except ValueError:
+                number = "a number" if name in _FRACTIONS else "a whole number"
+                self._refuse(f"{name.capitalize()} are {number}.")
+                return
+        if any(value is not None and not 0 < value < 1e12 for value in wishes.values()):
+            self._refuse("Every limit must be above 0.")
             return
-        if any(value is not None and not 0 < value < 1e6 for value in wish):
-            self.query_one("#problem", Static).update("Both must be above 0.")
-            return
-        self.dismiss(None if wish == (None, None) else wish)
+        wish = ChangeBudget(**wishes)  # type: ignore[arg-type]
+        self.dismiss(None if wish == ChangeBudget() else wish)
+
+    def _refuse(self, why: str) -> None:
+        self.query_one("#problem", Static).update(why)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from engine.events import SeedIdea, SeedKernel
+from engine.events import ChangeBudget, SeedIdea, SeedKernel
 from engine.problem.spec import Form
 from engine.session import SessionError
 from engine.state import ProblemState, SessionState
@@ -55,13 +55,13 @@ class SteeringKeys:
         # A search whose budget is spent has no engine: the wish waits in the session file for the one that is started.
         stopped = model.link.kind == "ended" and not model.source.read_only
 
-        def chosen(wish: tuple[float | None, int | None] | None) -> None:
+        def chosen(wish: ChangeBudget | None) -> None:
             if wish is None:
                 return
             if stopped:
-                self._monitor.steer(steering.plan_budget(model, *wish), then=self._monitor.start_engine)
+                self._monitor.steer(steering.plan_budget(model, wish), then=self._monitor.start_engine)
             else:
-                self._ask(lambda: steering.plan_budget(model, *wish))
+                self._ask(lambda: steering.plan_budget(model, wish))
 
         if stopped or self._may_steer():
             self._monitor.push_screen(BudgetScreen(model), chosen)
