@@ -11,6 +11,7 @@ import click
 
 from engine import __version__
 from tui.commands.kernels import build, compare, evaluate
+from tui.commands.library import kernels
 from tui.commands.look import sessions, show
 from tui.commands.machine import completion, doctor, init, problems
 from tui.commands.machine_code import sass
@@ -85,6 +86,7 @@ for _command in (
     replay,
     sessions,
     show,
+    kernels,
     *STEERING,
     prompt,
     reply,

@@ -13,6 +13,7 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from engine.library import SavedKernel
 from engine.problem.catalog import ProblemRow
 from engine.problem.sizes import written
 from engine.session import SessionSummary
@@ -190,6 +191,26 @@ def print_sessions(sessions: Sequence[SessionSummary]) -> None:
         since = age(time.time() - one.created) if one.created else "-"
         note = Text(one_line(one.note), style="dim")
         table.add_row(Text(one.name), one.state, since, str(one.verdicts), best, Text(Path(one.config_name).name), note)
+    console().print(table)
+
+
+def print_kernels(kernels: Sequence[SavedKernel]) -> None:
+    """Kernels of the library, a row each."""
+    figures = ("ms", "x eager", "95 %")
+    table = columns("session", "kernel", "problem", "form", "device", *figures, "age", "idea", right=figures)
+    for one in kernels:
+        table.add_row(
+            Text(one.session),
+            f"{one.variant} (best)" if one.best else one.variant,
+            Text(one.problem),
+            one.form,
+            Text(one.device),
+            milliseconds(one.ms),
+            speedup(one.speedup),
+            interval(one.speedup_low, one.speedup_high),
+            age(time.time() - one.at),
+            Text(one_line(one.idea, 100)),
+        )
     console().print(table)
 
 

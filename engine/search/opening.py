@@ -21,6 +21,7 @@ from engine.problem.source import ProblemFailure
 from engine.problem.spec import FORM_OF_DEVICE, Form, ProblemSpec
 from engine.proposers.protocol import Task
 from engine.search.context import Context
+from engine.search.from_bank import Bank
 from engine.workers.protocol import EvaluationError
 
 
@@ -36,6 +37,7 @@ class Opening:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._state = context.state
+        self._bank = Bank(context)
         self.done = False
 
     async def opened(self) -> AsyncIterator[str]:
@@ -53,6 +55,7 @@ class Opening:
             for file, answer in zip(new, await inspection if inspection is not None else [], strict=True):
                 if isinstance(answer, ProblemSpec):
                     if await self._add(answer) and await self._open(answer.id):
+                        await self._bank.seed(answer.id)
                         yield answer.id
                 else:
                     await self._refuse(file, str(answer))

@@ -1,0 +1,209 @@
+"""Kernels of many sessions: found by words, and the first ones of a new search for the same problem."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from engine.events import DeviceFact, EngineStarted, IdeaProposed, ProblemAdded, RoundStarted, VariantWritten
+from engine.events import VerdictGiven as Given
+from engine.library import best_for, matching, problem_key, read_library, session_directories
+from engine.problem.catalog import inspect_files, resolve
+from engine.problem.header import derive_header
+from engine.problem.spec import ProblemSpec
+from engine.service import log_tail, start_engine
+from engine.session import EventWriter, SessionPaths, SessionReader, create_session, engine_liveness
+from engine.state import fold
+from engine.verdict import Timing, Verdict
+from tests.commandline import KernelTui
+
+PROBLEM = """\
+import torch
+
+class Model(torch.nn.Module):
+    def forward(self, x):
+        return torch.softmax(x, dim={dim})
+
+def get_inputs():
+    return [torch.randn({rows}, 1000)]
+"""
+KERNEL = """\
+#include <math.h>
+// {note}
+extern "C" int launch(const float* x, float* out, void* workspace) {{
+    for (long long r = 0; r < x_dim0; ++r) {{
+        const float* a = x + r * x_dim1;
+        float* b = out + r * x_dim1;
+        float top = a[0], sum = 0.0f;
+        for (long long c = 1; c < x_dim1; ++c) top = fmaxf(top, a[c]);
+        for (long long c = 0; c < x_dim1; ++c) sum += b[c] = expf(a[c] - top);
+        for (long long c = 0; c < x_dim1; ++c) b[c] /= sum;
+    }}
+    return 0;
+}}
+"""
+CONFIG = """\
+problems = ["{problem}"]
+bank = ["{bank}"]
+[search]
+rounds = 1
+ideas = 1
+variants = 1
+survivors = 2
+[evaluation]
+device = "cpu"
+trials = 3
+max_pairs = 8
+torch_compile = false
+other_sizes = false
+"""
+CPU = DeviceFact(id="cpu", kind="cpu", name="An old processor", arch="x86_64", memory_bytes=1 << 33, cores=2)
+
+
+@pytest.fixture(scope="module")
+def specs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, ProblemSpec]:
+    """One problem, the same under another name, and two that differ from it in a shape and in an operator."""
+    root = tmp_path_factory.mktemp("problems")
+    texts = {
+        "softmax": PROBLEM.format(rows=200, dim=1),
+        "renamed": "# another name\n" + PROBLEM.format(rows=200, dim=1),
+        "rows": PROBLEM.format(rows=201, dim=1),
+        "columns": PROBLEM.format(rows=200, dim=0),
+    }
+    for name, text in texts.items():
+        (root / f"{name}.py").write_text(text)
+    found = asyncio.run(inspect_files(resolve([str(root)], root)))
+    return {spec.name: spec for spec in found if isinstance(spec, ProblemSpec)}
+
+
+def write_session(root: Path, name: str, spec: ProblemSpec, factors: dict[str, float]) -> SessionPaths:
+    """A session in which an engine has judged one kernel for each note of ``factors``."""
+    paths = create_session(root, name, "", "config.toml", 0)
+    writer = EventWriter(paths)
+    writer.append(EngineStarted(pid=1, host="h", version="0", resumed=False, devices=(CPU,), sandbox="none"))
+    writer.append(ProblemAdded(problem=spec, form="cpp", header=derive_header(spec, "cpp")))
+    writer.append(RoundStarted(problem=spec.id, round=0, parents=()))
+    for number, (note, factor) in enumerate(factors.items(), start=1):
+        writer.append(
+            IdeaProposed(
+                idea=f"i{number}", problem=spec.id, round=0, parent=None, category="memory",
+                text=f"Try to be {note}.", proposer="gpt",
+            )
+        )  # fmt: skip
+        writer.append(
+            VariantWritten(
+                variant=f"v{number}", idea=f"i{number}", problem=spec.id, round=0, parent=None, form="cpp",
+                source=writer.put_blob(KERNEL.format(note=note)), proposer="gpt", note=note,
+            )
+        )  # fmt: skip
+        timing = Timing(10.0 / factor, 1.0, 2.0, 9)
+        writer.append(
+            Given(
+                variant=f"v{number}",
+                verdict=Verdict(status="correct", device=CPU.name, speedup=factor, kernel=timing),
+            )
+        )
+    writer.flush(10)
+    writer.close()
+    return paths
+
+
+@pytest.fixture(scope="module")
+def bank(specs: dict[str, ProblemSpec], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two sessions of one problem, one of another."""
+    root = tmp_path_factory.mktemp("bank")
+    write_session(root / "sessions", "first", specs["softmax"], {"careful": 1.5, "bold": 3.0})
+    write_session(root / "sessions", "second", specs["softmax"], {"bold": 2.9, "plain": 2.0})
+    write_session(root / "sessions", "other", specs["columns"], {"swift": 9.0})
+    return root
+
+
+def test_the_same_problem_is_known_by_what_it_asks_not_by_its_file(specs: dict[str, ProblemSpec]) -> None:
+    key = problem_key(specs["softmax"])
+    assert problem_key(specs["renamed"]) == key
+    assert problem_key(specs["rows"]) != key
+    assert problem_key(specs["columns"]) != key
+
+
+def test_sessions_are_named_by_themselves_by_their_directory_or_by_a_glob(bank: Path) -> None:
+    every = [bank / "sessions" / name for name in ("first", "other", "second")]
+    assert session_directories([bank / "sessions"]) == every
+    assert session_directories([f"{bank}/sessions/*"]) == every
+    assert session_directories([bank / "sessions" / "first", f"{bank}/*"]) == every
+    assert session_directories([bank / "nothing", f"{bank}/none*"]) == []
+
+
+def test_kernels_are_found_by_words_problem_and_device(bank: Path) -> None:
+    library = read_library([bank / "sessions"])
+    assert (library.sessions, library.unread) == (3, ())
+    assert [(one.session, one.variant) for one in matching(library.kernels, ["BOLD"])] == [
+        ("first", "v2"),
+        ("second", "v1"),
+    ]
+    assert [one.note for one in matching(library.kernels, problem="columns")] == ["swift"]
+    assert len(list(matching(library.kernels, ["fmaxf", "memory"], device="old", form="cpp"))) == 5
+    assert list(matching(library.kernels, form="cu")) == []
+
+
+def test_a_session_that_cannot_be_read_costs_only_itself(bank: Path, tmp_path: Path) -> None:
+    broken = tmp_path / "broken"
+    broken.mkdir()
+    (broken / "session.db").write_text("this is no database")
+    library = read_library([tmp_path / "*", bank / "sessions"])
+    assert len(library.kernels) == 5
+    assert len(library.unread) == 1 and str(broken) in library.unread[0]
+
+
+def test_the_best_of_the_very_same_problem_are_chosen_with_reasons(bank: Path, specs: dict[str, ProblemSpec]) -> None:
+    library = read_library([bank / "sessions"])
+    spec = specs["renamed"]
+    chosen = best_for(library, spec, "cpp", CPU, 2)
+    assert [(one.session, one.variant) for one, _ in chosen] == [("first", "v2"), ("second", "v2")]
+    assert chosen[0][1] == ("the fastest of 4 kernels for this very problem on such a device: 3.33 ms, 3.00x eager")
+    elsewhere = DeviceFact(id="c", kind="cpu", name="New", arch="x86_64", memory_bytes=1, cores=1)
+    assert "on An old processor, another device" in best_for(library, spec, "cpp", elsewhere, 1)[0][1]
+    assert best_for(library, spec, "cu", CPU, 2) == []
+    assert best_for(library, specs["rows"], "cpp", CPU, 2) == []
+
+
+def test_a_new_search_begins_with_the_best_of_the_bank(
+    bank: Path, specs: dict[str, ProblemSpec], tmp_path: Path
+) -> None:
+    text = CONFIG.format(problem=specs["renamed"].path, bank=bank / "sessions" / "*")
+    paths = create_session(tmp_path, "demo", text, "config.toml", 0)
+    start_engine(paths)
+    deadline = time.monotonic() + 120
+    while engine_liveness(paths).running:
+        assert time.monotonic() < deadline, log_tail(paths, 50)
+        time.sleep(0.1)
+    with SessionReader(paths) as reader:
+        state = fold(reader.read())
+        first, second = list(state.variants.values())[:2]
+        assert reader.text(first.source) == KERNEL.format(note="bold")
+        assert reader.text(second.source) == KERNEL.format(note="plain")
+    assert state.finished, log_tail(paths, 50)
+    assert (first.note, second.note) == ("v2 of first", "v2 of second")
+    assert first.correct and second.correct and first.round == 0
+    assert state.ideas[first.idea].text.startswith("From the bank, v2 of session first: the fastest of 4 kernels ")
+    assert state.ideas[first.idea].proposer == "bank"
+    own = [one for one in state.ideas.values() if one.proposer == "playbook"]
+    assert any(one.round == 0 for one in own) and any(one.round == 1 for one in own)
+
+
+def test_the_command(bank: Path, tmp_path: Path) -> None:
+    run = KernelTui(tmp_path)
+    found = run.json("kernels", "bold", "--sessions", bank / "sessions")
+    assert [(one["session"], one["variant"], one["speedup"]) for one in found] == [
+        ("first", "v2", 3.0),
+        ("second", "v1", 2.9),
+    ]
+    shown = run("kernels", "--problem", "columns", "--bank", bank / "sessions")
+    assert shown.returncode == 0, shown.stderr
+    assert "swift" in shown.stdout and "9.00x" in shown.stdout and "v1 (best)" in shown.stdout
+    nothing = run("kernels", "nonsense", "--bank", bank / "sessions")
+    assert nothing.stdout.strip() == "no such kernel among 5 correct kernels in 3 sessions"
+    assert json.loads(run("kernels", "nonsense", "--bank", bank / "sessions", "--json").stdout) == []
