@@ -33,8 +33,13 @@ class Problem:
     model: torch.nn.Module
 
 
-def make_problem(folder: Path, forward: str, shapes: dict[str, tuple[int, ...]], init: str = "") -> Problem:
-    """A KernelBench file whose ``forward`` is ``forward`` over inputs of ``shapes``, inspected for real."""
+def make_problem(
+    folder: Path, forward: str, shapes: dict[str, tuple[int, ...]], init: str = "", dtype: str = "float32"
+) -> Problem:
+    """A KernelBench file whose ``forward`` is ``forward`` over inputs of ``shapes``, inspected for real.
+
+    ``dtype``: of inputs and weights.
+    """
     source = "\n".join(
         [
             "import math, torch",
@@ -43,11 +48,13 @@ def make_problem(folder: Path, forward: str, shapes: dict[str, tuple[int, ...]],
             "class Model(nn.Module):",
             "    def __init__(self):",
             "        super().__init__()",
+            f"        torch.set_default_dtype(torch.{dtype})",
             f"        {init or 'pass'}",
+            "        torch.set_default_dtype(torch.float32)",
             f"    def forward(self, {', '.join(shapes)}):",
             *(f"        {line}" for line in forward.splitlines()),
             "def get_inputs():",
-            f"    return [torch.randn(s) for s in {list(shapes.values())!r}]",
+            f"    return [torch.randn(s, dtype=torch.{dtype}) for s in {list(shapes.values())!r}]",
             "def get_init_inputs():",
             "    return []",
         ]
@@ -59,7 +66,7 @@ def make_problem(folder: Path, forward: str, shapes: dict[str, tuple[int, ...]],
     exec(compile(source, str(path), "exec"), scope)
     model = scope["Model"]()
     generator = torch.Generator().manual_seed(7)
-    inputs = [torch.randn(shape, generator=generator) for shape in shapes.values()]
+    inputs = [torch.randn(shape, generator=generator).to(getattr(torch, dtype)) for shape in shapes.values()]
     weights = dict(model.named_parameters()) | dict(model.named_buffers())
     ordered = [weights[tensor.source_name or tensor.name] for tensor in spec.weights]
     for weight in ordered:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from engine.problem.spec import ProblemSpec
 from engine.proposers.playbook.families.base import Family
 from engine.proposers.playbook.matmul.cpp import CppMatmul
+from engine.proposers.playbook.matmul.cuda import CudaMatmul
 from engine.proposers.playbook.matmul.program import MatmulProgram, recognise_matmul
 
 
@@ -12,7 +13,7 @@ class Matmul(Family):
     """``x @ w``, ``torch.matmul``, ``nn.Linear``, transposed or broadcast operands, and a fused epilogue."""
 
     name = "matmul"
-    templates = (CppMatmul(),)
+    templates = (CppMatmul(), CudaMatmul())
 
     def recognise(self, spec: ProblemSpec) -> MatmulProgram | None:
         return recognise_matmul(spec)

@@ -66,30 +66,9 @@ def moves(tiles: Tiles, *, direct: bool, depth: int) -> list[Move]:
             )
         )
     if tiles.rows <= 6:
-        found.append(
-            Move(
-                "larger_tiles",
-                "compute",
-                "There are vector registers left. A larger tile has more sums in flight, which hides the latency of "
-                "the multiply-add, and needs fewer loads for each.",
-                {"rows": 12},
-                ("rows", "vecs"),
-                gain=1.25,
-                helps="compute",
-            )
-        )
+        found.append(larger_tiles())
     if tiles.unroll == 1:
-        found.append(
-            Move(
-                "unroll_depth",
-                "control",
-                "Write several steps of k out, so that loop counter and address arithmetic are paid once for all.",
-                {"unroll": 4},
-                ("unroll",),
-                gain=1.04,
-                helps="compute",
-            )
-        )
+        found.append(unroll_depth())
     if not tiles.prefetch:
         found.append(
             Move(
@@ -104,6 +83,31 @@ def moves(tiles: Tiles, *, direct: bool, depth: int) -> list[Move]:
             )
         )
     return found
+
+
+def larger_tiles() -> Move:
+    return Move(
+        "larger_tiles",
+        "compute",
+        "There are vector registers left. A larger tile has more sums in flight, which hides the latency of the "
+        "multiply-add, and needs fewer loads for each.",
+        {"rows": 12},
+        ("rows", "vecs"),
+        gain=1.25,
+        helps="compute",
+    )
+
+
+def unroll_depth() -> Move:
+    return Move(
+        "unroll_depth",
+        "control",
+        "Write several steps of k out, so that loop counter and address arithmetic are paid once for all.",
+        {"unroll": 4},
+        ("unroll",),
+        gain=1.04,
+        helps="compute",
+    )
 
 
 def share_blocks(cores: int) -> Move:

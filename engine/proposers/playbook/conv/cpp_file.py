@@ -1,0 +1,212 @@
+"""Kernel files of a convolution in C++: nested loops, rows of sums, or an implicit product of matrices in tiles."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from msgspec import Struct
+
+from engine.problem.spec import ProblemSpec
+from engine.proposers.playbook.conv import cpp_text
+from engine.proposers.playbook.conv.program import ConvProgram
+from engine.proposers.playbook.cpp_text import banner, indent, omp_for
+from engine.proposers.playbook.gemm import cpp_tiles
+from engine.proposers.playbook.gemm.cpp_finish import Math, finish, ops_of, pointers, preamble, tensors_struct
+from engine.proposers.playbook.gemm.cpp_tiles import Left, Right, Tiles
+from engine.proposers.playbook.signature import launch_signature
+
+LONGEST_PASS = 2048
+
+
+class ConvOptions(Struct, frozen=True, forbid_unknown_fields=True):
+    """``structure``: ``direct`` sums each pixel by itself; ``rows`` adds multiples of rows of the image to rows of sums
+    of ``filters`` filters; ``tiles`` is an implicit product of matrices in register tiles (:class:`Tiles`).
+
+    ``fused``: pool ``pool_rows`` rows as soon as what they need is computed, instead of in a second pass.
+    """
+
+    structure: Literal["direct", "rows", "tiles"] = "direct"
+    filters: int = 1
+    fused: bool = False
+    pool_rows: int = 4
+    parallel: bool = False
+    schedule: Literal["static", "dynamic"] = "static"
+    rows: int = 6
+    vecs: int = 2
+    lanes: int = 16
+    depth: int = 0
+    row_tiles: int = 8
+    col_tiles: int = 4
+    pack_a: bool = False
+    pack_b: bool = True
+    unroll: int = 1
+    prefetch: bool = False
+    math: Math = "libm"
+
+
+def tiles_of(program: ConvProgram, options: ConvOptions) -> Tiles:
+    """The tiles that ``options`` ask for, no larger than the convolution."""
+    depth = options.depth if 0 < options.depth < program.k else 0
+    if depth == 0 and program.k > LONGEST_PASS:
+        depth = LONGEST_PASS // 4
+    width = options.vecs * options.lanes
+    return Tiles(
+        rows=options.rows,
+        vecs=options.vecs,
+        lanes=options.lanes,
+        depth=depth,
+        row_tiles=min(options.row_tiles, -(-program.m // options.rows)),
+        col_tiles=min(options.col_tiles, -(-program.n // width)),
+        pack_a=options.pack_a,
+        pack_b=True,
+        unroll=options.unroll,
+        prefetch=options.prefetch,
+    )
+
+
+def conv_kernel(program: ConvProgram, options: ConvOptions, spec: ProblemSpec) -> str:
+    """The kernel source."""
+    tiled = options.structure == "tiles"
+    lanes = options.lanes if tiled else 1
+    chains = [program.chain, *([program.before] if program.before is not None else [])]
+    names = pointers(chains, program.x, program.w)
+    outputs = [tensor.name for tensor in spec.outputs]
+    (high, wide), (kh, kw) = program.image, program.kernel
+    title = (
+        f"Convolution for {spec.name}: {program.images} images of {program.channels} x {high} x {wide}, "
+        f"{program.filters} filters of {kh} x {kw}{', then max pooling' if program.pool else ''}."
+    )
+    lines = [*banner(title, ops_of(*chains)), "namespace {", ""]
+    lines += [*preamble(chains, lanes, options.math), *tensors_struct(names, outputs), ""]
+    lines += cpp_text.constants(program)
+    if program.before is not None:
+        lines += finish(program.before, program.n, lanes, "keep", "to")
+        lines += finish(program.chain, program.columns, 1)
+        lines += cpp_text.pool_function(program)
+    else:
+        lines += finish(program.chain, program.n, lanes)
+    lines += _tiles(program, options) if tiled else _loops(program, options)
+    uses_workspace = program.pool is not None and not options.fused
+    lines += ["", "}  // namespace", ""]
+    if uses_workspace:
+        lines += [f'extern "C" size_t workspace_bytes(void) {{ return {program.workspace_bytes}; }}', ""]
+    used = {*names, *(["workspace"] if uses_workspace else [])}
+    lines += [f"{launch_signature(spec, 'cpp', used)} {{"]
+    lines += indent([f"const Tensors t{{{', '.join(names)}}};", *_launch(program, options), "return 0;"])
+    return "\n".join([*lines, "}"]) + "\n"
+
+
+def _row_done(program: ConvProgram, options: ConvOptions, sums: str, n: str, plane: str = "(b * kM + m)") -> list[str]:
+    """Statements that deliver a whole row of scalar sums."""
+    if program.pool is None:
+        call = f"finish(t, {plane} * kN + {n} + c, {n} + c, {sums}[c]);"
+    else:
+        call = f"keep(t, {plane} * kN + {n} + c, {n} + c, {sums}[c], to + (m - m0) * pitch + ({n} - n0) + c);"
+    return [f"for (long long c = 0; c < kOutWide; ++c) {call}"]
+
+
+def _loops(program: ConvProgram, options: ConvOptions) -> list[str]:
+    """``block``: rows [n0, n1) / kOutWide of filters [m0, m1)."""
+    extra = ", float* to, long long pitch" if program.pool is not None else ""
+    image, weights = cpp_text.image_pointer(program), cpp_text.weight_pointer(program)
+    per = options.filters if options.structure == "rows" else 1
+    body = [f"const float* image = {image};", f"const float* weights = {weights};"]
+    if options.structure == "direct":
+        inner = [
+            "float sums[kOutWide];",
+            "for (long long x = 0; x < kOutWide; ++x) {",
+            "  float sum = 0.0f;",
+            *indent(cpp_text.taps(program, ["sum += weights[m * kK + tap] * image[at];"])),
+            "  sums[x] = sum;",
+            "}",
+            *_row_done(program, options, "sums", "y * kOutWide"),
+        ]
+        body += ["for (long long m = m0; m < m1; ++m) {", *_each_row(inner), "}"]
+        note = "// Rows of filters [m0, m1): each pixel by itself."
+    else:
+        inner = [
+            "const int count = m1 - first < kFilters ? int(m1 - first) : kFilters;",
+            "float sums[kFilters][kOutWide] = {};",
+            *cpp_text.tap_rows(
+                program,
+                [
+                    "for (int f = 0; f < count; ++f) {",
+                    "  const float value = weights[(first + f) * kK + tap];",
+                    "  for (long long x = low; x < high; ++x) sums[f][x] += value * from[x * kStep];",
+                    "}",
+                ],
+            ),
+            "for (int f = 0; f < count; ++f) {",
+            "  const long long m = first + f;",
+            *indent(_row_done(program, options, "sums[f]", "y * kOutWide")),
+            "}",
+        ]
+        body = [f"constexpr int kFilters = {min(per, program.m)};", *body]
+        body += ["for (long long first = m0; first < m1; first += kFilters) {", *_each_row(inner), "}"]
+        note = "// Rows of filters [m0, m1): each tap adds a multiple of a row of the image to the sums."
+    head = (
+        f"void block(const Tensors& t, long long b, long long m0, long long m1, long long n0, long long n1{extra}) {{"
+    )
+    return [note, head, *indent(body), "}"]
+
+
+def _each_row(body: list[str]) -> list[str]:
+    return indent(["for (long long y = n0 / kOutWide; y < n1 / kOutWide; ++y) {", *indent(body), "}"])
+
+
+def _tiles(program: ConvProgram, options: ConvOptions) -> list[str]:
+    tiles = tiles_of(program, options)
+    left = Left(cpp_text.weight_pointer(program), program.k, 1)
+    right = Right("", 0, tuple(cpp_text.pack_panel(program)))
+    index = "(b * kM + m + r) * kN + n"
+    if program.pool is None:
+        results, extra = cpp_tiles.finish_row(index), ""
+    else:
+        results = [
+            "float* at = to + (m + r - m0) * pitch + (n - n0);",
+            *cpp_tiles.finish_row(index, "keep", ", at + c"),
+        ]
+        extra = ", float* to, long long pitch"
+    return [
+        *cpp_tiles.constants(tiles, program.m, program.n, program.k)[1:],
+        "",
+        *cpp_tiles.tile_function(tiles, left, tiles.depth > 0),
+        *cpp_tiles.pack_functions(tiles, left, right),
+        *cpp_tiles.block_function(tiles, left, right, program.k, results, extra),
+    ]
+
+
+def _launch(program: ConvProgram, options: ConvOptions) -> list[str]:
+    tiled = options.structure == "tiles"
+    step_m = "kRowBlock" if tiled else str(min(program.m, max(1, options.filters)))
+    m_loop = f"for (long long m0 = 0; m0 < kM; m0 += {step_m})"
+    m_end = f"m0 + {step_m} < kM ? m0 + {step_m} : kM"
+    share = [f"#pragma omp parallel {omp_for(options.schedule, 0)} collapse(3)"] if options.parallel else []
+    if program.pool is not None and options.fused:
+        rows = min(options.pool_rows, program.pool.size[0])
+        return [
+            *share,
+            f"for (long long b = 0; b < {program.batch}; ++b)",
+            f"  {m_loop}",
+            f"    for (long long r0 = 0; r0 < kPoolHigh; r0 += {rows}) {{",
+            *indent(indent(indent(cpp_text.fused_block(program, rows, step_m, m_end, tiled)))),
+            "    }",
+        ]
+    step_n = "kColBlock" if tiled else "kOutWide"
+    arguments = f"t, b, m0, {m_end}, n0, n0 + {step_n} < kN ? n0 + {step_n} : kN"
+    if program.pool is not None:
+        arguments += ", results + (b * kM + m0) * kN + n0, kN"
+    lines = ["float* results = static_cast<float*>(workspace);"] if program.pool is not None else []
+    lines += [
+        *share,
+        f"for (long long b = 0; b < {program.batch}; ++b)",
+        f"  {m_loop}",
+        f"    for (long long n0 = 0; n0 < kN; n0 += {step_n}) block({arguments});",
+    ]
+    if program.pool is not None:
+        lines += [
+            *([f"#pragma omp parallel {omp_for(options.schedule, 0)}"] if options.parallel else []),
+            f"for (long long plane = 0; plane < {program.batch} * kM; ++plane)",
+            "  pool(t, plane, 0, kPoolHigh, results + plane * kN, 0);",
+        ]
+    return lines

@@ -1,0 +1,215 @@
+"""Whole searches whose ideas and kernels come over the wire: repairs, a budget, a death, hostility."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import os
+import re
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from engine.exit_codes import ExitCode
+from engine.session import SessionPaths, SessionReader, engine_liveness
+from engine.state import SessionState, fold
+from tests.commandline import KernelTui
+from tests.engine.proposers import canned
+from tests.model_server import Asked, Do, ModelServer
+
+KEY = "sk-test-0123456789abcdef"
+ENVIRONMENT = {"TEST_MODEL_KEY": KEY}
+
+CONFIG = """\
+name = "demo"
+problems = ["softmax.py"]
+[search]
+rounds = {rounds}
+ideas = 2
+variants = 2
+fixes = 1
+heat = 0
+[budget]
+{budget}
+[evaluation]
+device = "cpu"
+trials = 3
+max_pairs = 8
+torch_compile = false
+other_sizes = false
+[[models]]
+provider = "openai"
+model = "m-one"
+base_url = "{openai}"
+key_env = "TEST_MODEL_KEY"
+max_output_tokens = 1000
+timeout_s = 20
+[[models]]
+provider = "gemini"
+model = "m-two"
+base_url = "{gemini}"
+key_env = "TEST_MODEL_KEY"
+max_output_tokens = 1000
+timeout_s = 20
+roles = {roles}
+"""
+
+
+class Author:
+    """Answers as a model would: new ideas, kernels of which some fail, repairs that are right."""
+
+    def __init__(self) -> None:
+        self._numbers = itertools.count(1)
+        self._lock = threading.Lock()
+
+    def __call__(self, asked: Asked) -> str:
+        with self._lock:
+            number = next(self._numbers)
+        if asked.schema is not None or "Propose " in asked.user:
+            return canned.ideas(*(_words(f"{number} {which}") for which in range(2)))
+        if "The kernel that failed" in asked.user or "could not be used" in asked.user:
+            return canned.block(canned.good(f"repaired {number}"))
+        kinds = (canned.good, canned.wrong, canned.divides, canned.broken)
+        return canned.block(kinds[number % 4](f"number {number}"))
+
+
+def _words(seed: str) -> str:
+    """A sentence that shares no words with that of another seed."""
+    digits = hashlib.sha256(seed.encode()).hexdigest().translate(str.maketrans("0123456789", "ghijklmnop"))
+    return " ".join(digits[start : start + 6] for start in range(0, 48, 6))
+
+
+@pytest.fixture
+def server() -> Iterator[ModelServer]:
+    with ModelServer(keys=[KEY], models=["m-one", "m-two"], author=Author()) as server:
+        yield server
+
+
+def prepare(
+    directory: Path, server: ModelServer, budget: str = "", rounds: int = 1, roles: str = '["ideas", "code", "fixes"]'
+) -> SessionPaths:
+    (directory / "softmax.py").write_text(canned.PROBLEM)
+    text = CONFIG.format(openai=server.openai, gemini=server.gemini, budget=budget, rounds=rounds, roles=roles)
+    (directory / "config.toml").write_text(text)
+    return SessionPaths.at(directory / "sessions" / "demo")
+
+
+def state_of(paths: SessionPaths) -> SessionState:
+    with SessionReader(paths) as reader:
+        return fold(reader.read())
+
+
+def check_books(state: SessionState, server: ModelServer) -> None:
+    """What the session says was spent is what the server says it billed, to the token."""
+    spent = state.spending.total
+    assert (spent.usage.input, spent.usage.output) == (server.books.told.input, server.books.told.output)
+    assert spent.calls == server.books.calls
+
+
+def test_two_providers_share_ideas_kernels_and_repairs(
+    kernel_tui: KernelTui, tmp_path: Path, server: ModelServer
+) -> None:
+    paths = prepare(tmp_path, server)
+    result = kernel_tui("config.toml", "--headless", env=ENVIRONMENT)
+    assert result.returncode == ExitCode.OK, result.stderr + result.stdout
+    state = state_of(paths)
+    check_books(state, server)
+    assert {idea.proposer for idea in state.ideas.values()} == {"m-one", "m-two"}
+    assert {variant.proposer for variant in state.variants.values()} == {"m-one", "m-two"}
+    assert {asked.dialect for asked in server.requests} == {"chat", "gemini"}
+    repaired = [variant for variant in state.variants.values() if variant.note.startswith("fix 1 of ")]
+    failed = [variant for variant in state.variants.values() if not variant.correct and variant not in repaired]
+    assert len(repaired) == len(failed) >= 2
+    assert all(variant.correct for variant in repaired)
+    assert {len(round_.ideas) for round_ in state.problems["softmax"].rounds} == {2}
+    for asked in server.requests:
+        assert KEY not in asked.prompt
+    assert KEY not in paths.log.read_text()
+    assert KEY.encode() not in paths.database.read_bytes()
+
+
+def test_it_ends_in_order_when_its_tokens_are_spent_and_survives_a_death(
+    kernel_tui: KernelTui, tmp_path: Path, server: ModelServer
+) -> None:
+    server.default = Do(delay_s=0.05)
+    paths = prepare(tmp_path, server, budget="tokens = 40_000", rounds=50)
+    started = kernel_tui("config.toml", "--detach", env=ENVIRONMENT)
+    assert started.returncode == ExitCode.OK, started.stderr
+    deadline = time.monotonic() + 60
+    while state_of(paths).verdicts < 3:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    pid = engine_liveness(paths).pid
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    while engine_liveness(paths).running:
+        time.sleep(0.05)
+    finished = kernel_tui("resume", "demo", "--headless", env=ENVIRONMENT)
+    assert finished.returncode == ExitCode.OK, finished.stderr
+    state = state_of(paths)
+    assert state.engine is not None
+    assert state.engine.stopped == "budget"
+    spent = state.spending.total
+    # Calls that were under way when it died: the server may have billed them, and the session says "at most".
+    told = server.books.told
+    assert spent.tokens <= told.input + told.output <= spent.at_most.tokens
+    if not spent.uncertain:
+        check_books(state, server)
+    assert spent.at_most.tokens <= 40_000
+    assert not state.in_flight()
+    calls = [variant.data["call"] for variant in state.variants.values()]
+    assert len(calls) == len(set(calls))
+    replied = {call.site for call in state.spending.calls.values() if call.reply is not None}
+    assert len(replied) == sum(call.reply is not None for call in state.spending.calls.values())
+
+
+def test_replies_of_no_use_are_failed_kernels_and_questions_for_later(
+    kernel_tui: KernelTui, tmp_path: Path, server: ModelServer
+) -> None:
+    paths = prepare(tmp_path, server, rounds=1, roles='["code", "fixes"]')
+    server.script(
+        Do(text="<!doctype html><html><body>Please sign in</body></html>"),
+        Do(text=f"Certainly! {canned.ideas(*canned.IDEAS[:2])} I hope this helps {{ }}."),
+        Do(text="I cannot help with that.", finish="refusal"),
+        Do(text=canned.block(canned.good("cut"))[:300], finish="length"),
+        Do(text=canned.block("import torch\n", "python")),
+        Do(text=canned.block(canned.good("one")) + canned.block(canned.divides("two"))),
+    )
+    result = kernel_tui("config.toml", "--headless", env=ENVIRONMENT)
+    assert result.returncode == ExitCode.OK, result.stderr + result.stdout
+    state = state_of(paths)
+    check_books(state, server)
+    assert "gave no first ideas: the reply is an HTML page" in result.stdout
+    assert "it is asked again in the next round" in result.stdout
+    reasons = sorted(
+        variant.verdict.reason
+        for variant in state.variants.values()
+        if variant.verdict is not None and variant.data.get("unusable")
+    )
+    assert [re.sub(r"[:;(].*", "", reason).strip() for reason in reasons] == [
+        "the block is python, but the kernel must be C++",
+        "the kernel is cut off at the output limit",
+        "the model refused",
+        "the reply has 2 different kernels",
+    ]
+    assert all(idea.proposer == "m-one" for idea in state.ideas.values())
+
+
+def test_a_wrong_key_ends_the_search_with_a_sentence_and_the_right_one_goes_on(
+    kernel_tui: KernelTui, tmp_path: Path, server: ModelServer
+) -> None:
+    paths = prepare(tmp_path, server)
+    missing = kernel_tui("config.toml", "--headless")
+    assert missing.returncode == ExitCode.NO_KEY
+    assert "export TEST_MODEL_KEY=" in missing.stderr
+    wrong = kernel_tui("config.toml", "--headless", env={"TEST_MODEL_KEY": "sk-wrong-9876543210"})
+    assert wrong.returncode == ExitCode.FAILURE
+    assert "not asked any more" in wrong.stderr
+    assert "sk-wrong" not in wrong.stdout + wrong.stderr
+    right = kernel_tui("resume", "demo", "--headless", env=ENVIRONMENT)
+    assert right.returncode == ExitCode.OK, right.stderr
+    assert any(variant.correct for variant in state_of(paths).variants.values())

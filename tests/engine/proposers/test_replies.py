@@ -1,0 +1,154 @@
+"""Replies of language models, as they come: used, or refused with one sentence. Never anything else."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from engine.models.protocol import Finish, Reply
+from engine.problem.spec import Form
+from engine.proposers.language.replies import MAX_KERNEL_CHARS, Unusable, clean, read_ideas, read_kernel
+from engine.proposers.protocol import CATEGORY_NAMES
+from tests.engine.proposers import canned
+
+KERNEL = canned.good("the one")
+
+
+def reply(text: str, finish: Finish = "stop") -> Reply:
+    return Reply(text, "m", None, finish)
+
+
+def reason(text: str, finish: Finish = "stop", form: Form = "cpp") -> str:
+    with pytest.raises(Unusable) as caught:
+        read_kernel(reply(text, finish), form)
+    message = str(caught.value)
+    assert "\n" not in message
+    assert len(message) < 300
+    return message
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        canned.block(KERNEL),
+        canned.block(KERNEL, ""),
+        canned.block(KERNEL, "c++"),
+        canned.block(KERNEL, "{.cpp}"),
+        canned.block(KERNEL).replace("\n", "\r\n"),
+        canned.block(KERNEL).replace("```", "~~~~"),
+        f"First how to build it:\n```bash\nmake\n```\n{canned.block(KERNEL)}And a detail:\n```cpp\nint x;\n```\n",
+        canned.block(KERNEL) + "Once more:\n" + canned.block(KERNEL),
+        KERNEL,
+    ],
+)
+def test_a_kernel_is_found_in_what_stands_around_it(text: str) -> None:
+    assert read_kernel(reply(text), "cpp") == KERNEL
+
+
+@pytest.mark.parametrize(
+    ("text", "finish", "words"),
+    [
+        ("Here is my plan: use launch(x) well.", "stop", "no fenced block"),
+        ("", "stop", "empty"),
+        ("", "length", "the output limit was spent"),
+        (canned.block(KERNEL) + canned.block(canned.divides("b")), "stop", "2 different kernels"),
+        (
+            canned.block("import torch\nclass ModelNew: ...\n", "python"),
+            "stop",
+            "is python, but the kernel must be C++",
+        ),
+        (canned.block("int main() { return 0; }\n"), "stop", "no block of the reply defines launch"),
+        (canned.block(KERNEL)[:400], "length", "cut off at the output limit"),
+        (canned.block(KERNEL)[:400], "stop", "cut off before the end of its block"),
+        ("I can't assist.", "refusal", "the model refused"),
+        ("<!DOCTYPE html>\n<html><body>502 Bad Gateway</body></html>", "stop", "HTML"),
+        ("a" * 5_000_000, "stop", "5,000,000 characters"),
+        (canned.block(KERNEL + "//" + "x" * MAX_KERNEL_CHARS + "\n"), "stop", "characters, allowed"),
+    ],
+)
+def test_what_holds_no_kernel_says_why(text: str, finish: Finish, words: str) -> None:
+    assert words in reason(text, finish)
+
+
+def test_a_python_kernel_is_a_module_with_the_new_model() -> None:
+    source = "import torch\n\nclass ModelNew(torch.nn.Module):\n    pass\n"
+    assert read_kernel(reply(canned.block(source, "python")), "py") == source
+    assert "must be Python" in reason(canned.block(KERNEL), form="py")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        canned.ideas(*canned.IDEAS[:2]),
+        f"Here they are:\n```json\n{canned.ideas(*canned.IDEAS[:2])}\n```\nDone {{}}.",
+        json.dumps([{"text": text, "category": "Memory Access"} for text in canned.IDEAS[:2]]),
+        "\n".join(json.dumps({"text": text, "category": "memory"}) for text in canned.IDEAS[:2]),
+        canned.ideas(*canned.IDEAS[:3])[:-70],
+    ],
+)
+def test_ideas_are_found_in_what_stands_around_them(text: str) -> None:
+    found = read_ideas(reply(text), 2)
+    assert [idea.text for idea in found] == list(canned.IDEAS[:2])
+    assert {idea.category for idea in found} == {"memory"}
+
+
+@pytest.mark.parametrize(
+    ("text", "finish", "words"),
+    [
+        ("Use shared memory.", "stop", "holds no JSON"),
+        ('{"ideas": []}', "stop", "holds no idea"),
+        ('{"ideas": [{"category": "memory", "te', "length", "cut off"),
+        ('{"ideas": "none"}', "stop", "holds no idea"),
+        ("[" * 100_000, "stop", "holds no idea"),
+        ("<html>Sign in</html>", "stop", "HTML"),
+    ],
+)
+def test_what_holds_no_idea_says_why(text: str, finish: Finish, words: str) -> None:
+    with pytest.raises(Unusable, match=words):
+        read_ideas(reply(text, finish), 3)
+
+
+PIECES = st.sampled_from(
+    [
+        *("```", "```cpp\n", "\n```\n", "~~~", "{", "[", '{"ideas": [', '"text": "', '"}', "]}", "launch(", "<html>"),
+        *("\ud800", "\x00", "\r", "\n", "class ModelNew", "python", "```python\n", 'extern "C"', "\u2028"),
+    ]
+)
+FINISHES: st.SearchStrategy[Finish] = st.sampled_from(["stop", "length", "refusal"])
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(st.one_of(PIECES, st.text(max_size=20)), max_size=40).map("".join), FINISHES)
+def test_any_reply_is_used_or_refused(text: str, finish: Finish) -> None:
+    for form in ("cpp", "cu", "py"):
+        try:
+            source = read_kernel(reply(text, finish), form)
+        except Unusable as error:
+            assert str(error)
+            assert "\n" not in str(error)
+        else:
+            assert source.encode() and "\x00" not in source
+    try:
+        ideas = read_ideas(reply(text, finish), 4)
+    except Unusable as error:
+        assert str(error)
+    else:
+        assert 1 <= len(ideas) <= 4
+        assert all(idea.text.encode() and idea.category in CATEGORY_NAMES for idea in ideas)
+    assert clean(clean(text)) == clean(text)
+
+
+@pytest.mark.parametrize("unit", ["`", "```\n", "{", "[{", '{"text": "', "<", " ", "~", "\n", "```cpp\nlaunch(\n"])
+def test_no_reply_takes_long_to_read(unit: str) -> None:
+    text = (unit * 400_000)[:399_000]
+    began = time.monotonic()
+    for read in (lambda: read_kernel(reply(text), "cu"), lambda: read_ideas(reply(text), 4)):
+        try:
+            read()
+        except Unusable:
+            continue
+    assert time.monotonic() - began < 3.0
