@@ -56,6 +56,7 @@ __all__ = [
     "OpenAIModel",
     "PlaybookModel",
     "Preset",
+    "PromptsConfig",
     "RemoteModel",
     "ReplayModel",
     "SearchConfig",
@@ -116,6 +117,9 @@ class SearchConfig(Table):
     """Leaders timed side by side at the end of a round; fewer than 2: no heat."""
     fixes: int = Field(default=1, ge=0, le=10)
     """Turns in which the proposer may repair a kernel that failed."""
+    allocation: Literal["weights", "adaptive"] = "weights"
+    """How questions are shared out among several models: by their weights, or also by the speedup that each earned per
+    dollar so far."""
 
 
 class BudgetConfig(SpendLimits):
@@ -124,6 +128,13 @@ class BudgetConfig(SpendLimits):
     minutes: Positive | None = None
     per_problem: SpendLimits = SpendLimits()
     """Limits of each problem alone."""
+
+
+class PromptsConfig(Table):
+    """What language models are told."""
+
+    directory: ResolvedPath | None = None
+    """Templates that are used in place of the built-in ones of the same name."""
 
 
 class EvaluationConfig(Table):
@@ -176,11 +187,10 @@ class Config(Table):
     problems: Annotated[tuple[ProblemReference, ...], Field(min_length=1, strict=False)]
     sessions: ResolvedPath = Field(default=Path("sessions"), validate_default=True)
     seed: int = Field(default=0, ge=0, lt=2**63)
-    bank: Annotated[tuple[ResolvedPath, ...], Field(strict=False)] = ()
-    """Earlier sessions, as paths or globs, whose best kernels for the same problem a new search begins with."""
     search: SearchConfig = SearchConfig()
     budget: BudgetConfig = BudgetConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
+    prompts: PromptsConfig = PromptsConfig()
     models: Annotated[tuple[ModelConfig, ...], Field(min_length=1, strict=False)] = (PlaybookModel(),)
 
     @field_validator("models")
@@ -189,6 +199,19 @@ class Config(Table):
         names = [model.label for model in models if isinstance(model, RemoteModel)]
         if twice := next((name for name in names if names.count(name) > 1), None):
             raise refusal(f'two tables are called "{twice}", allowed: different names; give one of them a name')
+        return models
+
+    @field_validator("models")
+    @classmethod
+    def _every_role(cls, models: tuple[ModelConfig, ...]) -> tuple[ModelConfig, ...]:
+        if len(models) > 1 and any(isinstance(model, ReplayModel) for model in models):
+            raise refusal("has replay beside others, allowed: replay alone, since it repeats what all of them wrote")
+        prose = [model for model in models if not isinstance(model, PlaybookModel)]
+        for role in ("ideas", "code"):
+            for group in (models, prose):
+                if group and not any(role in model.roles for model in group):
+                    who = "no table" if group is models else "no table but the playbook's"
+                    raise refusal(f'{who} has the role "{role}", allowed: one at least')
         return models
 
     _path: Path = PrivateAttr(default=Path("config.toml"))
@@ -361,6 +384,7 @@ _SECTIONS: dict[str, type[Table]] = {
     "search": SearchConfig,
     "budget": BudgetConfig,
     "evaluation": EvaluationConfig,
+    "prompts": PromptsConfig,
 }
 
 

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, NonNegativeFloat, model_validator
 
 from engine.config_values import BaseUrl, KeyVariable, Positive, ResolvedPath, Table, refusal
+from engine.proposers.protocol import Role
 
 OUTPUT_LIMIT = 32_768
 """Output tokens of one call, thoughts included, unless the config says otherwise; half as many for a server of one's
@@ -25,7 +26,9 @@ class SpendLimits(Table):
 
 class _Proposer(Table):
     weight: Positive = 1.0
-    """Share of the ideas that go to this proposer, against the weights of the others."""
+    """Share of the questions that go to this proposer, against the weights of the others."""
+    roles: Annotated[tuple[Role, ...], Field(min_length=1, strict=False)] = ("ideas", "code", "fixes")
+    """What it is asked for."""
 
 
 class PlaybookModel(_Proposer):

@@ -151,12 +151,13 @@ class CatalogueEntry(Struct, frozen=True):
 class NoAnswer(Exception):
     """A proposer could not answer now: its server failed, or its reply was of no use. Worth asking again later.
 
-    ``call``: the name of the call whose reply was of no use, "" where none came.
+    ``call``: the name of the call whose reply was of no use, "" where none came. ``lasting``: it is of no use to ask
+    this proposer again (a wrong key, no such model).
     """
 
-    def __init__(self, message: str, call: str = "") -> None:
+    def __init__(self, message: str, call: str = "", *, lasting: bool = False) -> None:
         super().__init__(message)
-        self.call = call
+        self.call, self.lasting = call, lasting
 
 
 class Spent(Exception):

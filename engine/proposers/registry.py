@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from engine.config import Config, ModelConfig, PlaybookModel
+from engine.config import Config, GeminiModel, ModelConfig, OpenAIModel, PlaybookModel
 from engine.exit_codes import ExitCode
-from engine.proposers.protocol import ALL_ROLES, Proposer
+from engine.proposers.protocol import Proposer
+from engine.session.errors import of_os
 
 if TYPE_CHECKING:
+    from engine.proposers.language.proposer import Asking
     from engine.search.journal import Journal
     from engine.session import SessionPaths
     from engine.state import SessionState
@@ -26,9 +29,8 @@ def make_proposers(
     config: Config, paths: SessionPaths, journal: Journal, state: SessionState, text: Callable[[str], str]
 ) -> list[tuple[Proposer, float]]:
     """The config's proposers with their weights. ``text`` reads a blob. Raises ``ProposerUnavailable``."""
-    check_providers(config)
     made: list[tuple[Proposer, float]] = []
-    languages = _Languages(config, paths, journal, state, text)
+    languages: _Languages | None = None
     for place, model in enumerate(config.models):
         if isinstance(model, PlaybookModel):
             from engine.proposers.playbook import Playbook
@@ -36,18 +38,32 @@ def make_proposers(
             if not any(isinstance(one, Playbook) for one, _ in made):
                 made.append((Playbook(), sum(one.weight for one in config.models if isinstance(one, PlaybookModel))))
         else:
+            languages = languages or _Languages(config, paths, journal, state, text)
             made.append((languages.make(place, model), model.weight))
     return made
 
 
 def check_providers(config: Config) -> None:
-    """Raises ``ProposerUnavailable`` for a provider that this version does not have; imports nothing."""
+    """What can be found out before a search begins. Raises ``ProposerUnavailable``, KeyMissing."""
     for model in config.models:
-        if model.provider not in ("playbook", "manual"):
-            raise ProposerUnavailable(
-                f'{config.path}: models: provider "{model.provider}" is not available in this version, '
-                'allowed: "playbook", "manual"'
-            )
+        if isinstance(model, OpenAIModel | GeminiModel):
+            from engine.models.keys import check_key
+
+            check_key(model)
+    if config.prompts.directory is not None:
+        _check_templates(config)
+
+
+def _check_templates(config: Config) -> None:
+    from engine.proposers.language.prompting import Prompts, TemplateProblem
+
+    directory = config.prompts.directory
+    if directory is None or not directory.is_dir():
+        raise ProposerUnavailable(f"{config.path}: prompts.directory: {directory} is no directory")
+    try:
+        Prompts((directory,)).check()
+    except TemplateProblem as error:
+        raise ProposerUnavailable(f"{config.path}: prompts.directory: {error}") from None
 
 
 def model_names(config: Config) -> list[str]:
@@ -60,9 +76,9 @@ def model_names(config: Config) -> list[str]:
     return names
 
 
-def prompt_directories(paths: SessionPaths) -> tuple[Path, ...]:
-    """Where templates of a person's own lie: in the session, so that it can be copied."""
-    return (paths.directory / "prompts",)
+def own_prompts(paths: SessionPaths) -> Path:
+    """Where a session keeps templates and prompts in a person's own words, so that it can be copied."""
+    return paths.directory / "prompts"
 
 
 class _Languages:
@@ -71,21 +87,44 @@ class _Languages:
     def __init__(
         self, config: Config, paths: SessionPaths, journal: Journal, state: SessionState, text: Callable[[str], str]
     ) -> None:
-        self._config, self._paths, self._journal, self._state, self._text = config, paths, journal, state, text
+        from engine.models.connect import make_callers
+        from engine.proposers.language.prompting import Prompts
+
+        self._paths, self._journal, self._state, self._text = paths, journal, state, text
         self._names = model_names(config)
-        self._number = max((int(call.removeprefix("c")) for call in state.spending.calls), default=0)
+        self._callers = make_callers(config, state, journal)
+        _adopt_templates(config, paths, state)
+        self._prompts = Prompts((own_prompts(paths),))
 
     def make(self, place: int, model: ModelConfig) -> Proposer:
         from engine.proposers.language import Language
-        from engine.proposers.language.prompting import Prompts
+
+        name = self._names[place]
+        return Language(
+            name, place, self._asking(name), self._prompts, frozenset(model.roles), own_prompts(self._paths)
+        )
+
+    def _asking(self, name: str) -> Asking:
+        if (caller := self._callers.get(name)) is not None:
+            from engine.proposers.remote import Remote
+
+            return Remote(caller, self._state, self._text)
         from engine.proposers.mailbox import Mailbox
         from engine.proposers.manual import Manual
 
-        name = self._names[place]
-        asking = Manual(name, Mailbox(self._paths.directory), self._journal, self._state, self._next_call, self._text)
-        prompts = Prompts(prompt_directories(self._paths))
-        return Language(name, place, asking, prompts, ALL_ROLES, self._paths.directory / "prompts")
+        new_call = self._state.spending.new_call
+        return Manual(name, Mailbox(self._paths.directory), self._journal, self._state, new_call, self._text)
 
-    def _next_call(self) -> str:
-        self._number += 1
-        return f"c{self._number}"
+
+def _adopt_templates(config: Config, paths: SessionPaths, state: SessionState) -> None:
+    """Copy the config's templates into a new session. Raises ``ProposerUnavailable``, SessionError."""
+    if config.prompts.directory is None or state.starts:
+        return
+    _check_templates(config)
+    own = own_prompts(paths)
+    try:
+        own.mkdir(exist_ok=True)
+        for template in config.prompts.directory.glob("*.j2"):
+            shutil.copyfile(template, own / template.name)
+    except OSError as error:
+        raise of_os(error, own) from error

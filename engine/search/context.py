@@ -12,7 +12,8 @@ from engine.config import Config
 from engine.devices import usable_cores
 from engine.events import DeviceFact, LogLine, StopReason
 from engine.problem.spec import ProblemSpec
-from engine.proposers.protocol import Demands, Proposer, Role, Spent, Task
+from engine.proposers.protocol import Demands, Proposer, Role, Task
+from engine.search.assigning import earned_weights
 from engine.search.ids import Ids
 from engine.search.journal import Journal
 from engine.search.sources import Sources
@@ -34,8 +35,9 @@ def demands_of(config: Config, problem: ProblemSpec) -> Demands:
 class Context:
     """One search. ``device`` is the one that kernels are written for; ``ending`` is why no new work is started.
 
-    ``until_idle``: end once all that is left is to wait for a person's replies. ``spent``: the limit that forbids to
-    ask any model; ``silenced``: models that a limit of their own keeps from being asked.
+    ``until_idle``: end once all that is left is to wait for a person's replies. ``spent``: why nobody can be
+    asked any more, by a limit unless ``helpless``; ``silenced``: models that are not asked any more;
+    ``closed``: problems whose own limit is reached, and what it says.
     """
 
     config: Config
@@ -51,7 +53,9 @@ class Context:
     last_rounds: bool = False
     until_idle: bool = False
     spent: str | None = None
+    helpless: bool = False
     silenced: set[str] = field(default_factory=set)
+    closed: dict[str, str] = field(default_factory=dict)
     _refusals: dict[tuple[str, str], str | None] = field(default_factory=dict)
 
     @property
@@ -92,7 +96,7 @@ class Context:
         return self._refusals[key]
 
     def proposers_for(self, problem: str, role: Role | None = None) -> list[Proposer]:
-        """Those that can write for ``problem`` (in ``role``) and that no limit of their own keeps from it."""
+        """Those that can write for ``problem`` (in ``role``) and may be asked."""
         return [
             proposer
             for proposer, _ in self.proposers
@@ -103,20 +107,43 @@ class Context:
 
     def weights(self, role: Role, names: Sequence[str]) -> list[float]:
         """How questions of ``role`` are shared out among ``names``."""
-        return [weight for name in names for proposer, weight in self.proposers if proposer.name == name]
+        weights = [weight for name in names for proposer, weight in self.proposers if proposer.name == name]
+        if self.config.search.allocation == "adaptive" and len(names) > 1:
+            return earned_weights(self.state, role, names, weights)
+        return weights
 
-    async def forbid(self, error: Spent, problem: str, proposer: Proposer) -> None:
-        """A limit forbade a question: the search ends in order, or goes on without the model whose limit it is."""
-        if error.scope == "model":
-            fresh = proposer.name not in self.silenced
+    async def forbid(self, why: str, proposer: Proposer | None, *, lasting: bool = False) -> None:
+        """Nobody (or not ``proposer``) may be asked any more. Without anyone to ask, the search ends in order.
+
+        ``lasting``: because asking is of no use, not because a limit forbids it.
+        """
+        if self.spent is not None or (proposer is not None and proposer.name in self.silenced):
+            return
+        if proposer is not None:
             self.silenced.add(proposer.name)
-        else:
-            fresh = self.spent is None
-            self.spent = self.spent or str(error)
-        if fresh:
-            await self.journal.record(LogLine(level="warning", text=f"{problem}: {error}"))
+        if proposer is None or not self._anyone_left():
+            self.spent = why
+            self.helpless = lasting
+        await self.journal.record(LogLine(level="error" if lasting else "warning", text=why))
+
+    async def close(self, problem: str, why: str) -> None:
+        """Nobody may be asked about ``problem`` any more; the others go on."""
+        if problem not in self.closed:
+            self.closed[problem] = why
+            await self.journal.record(LogLine(level="warning", text=f"{problem}: {why}"))
+
+    def spent_on(self, problem: str) -> bool:
+        """Whether nobody can be asked about ``problem`` any more."""
+        return self.spent is not None or problem in self.closed
+
+    def _anyone_left(self) -> bool:
+        """Whether somebody can still have ideas and write kernels for them."""
+        left = [proposer for proposer, _ in self.proposers if proposer.name not in self.silenced]
+        coders = [proposer for proposer in left if "code" in proposer.roles and proposer.reads_prose]
+        return any("ideas" in proposer.roles and (coders or not proposer.reads_prose) for proposer in left)
 
     def allow(self) -> None:
         """The limits changed: who was forbidden to ask may try again."""
-        self.spent = None
+        self.spent, self.helpless = None, False
         self.silenced.clear()
+        self.closed.clear()

@@ -33,8 +33,8 @@ from engine.events import (
     VerdictGiven,
 )
 from engine.exit_codes import ExitCode
-from engine.proposers.protocol import UNUSABLE
-from engine.proposers.registry import check_providers, make_proposers
+from engine.proposers.protocol import UNUSABLE, Proposer
+from engine.proposers.registry import make_proposers
 from engine.search.context import Context
 from engine.search.final_check import FinalCheck
 from engine.search.ids import Ids
@@ -61,6 +61,12 @@ LAST_VERDICTS_S = 15.0
 """How long evaluations in flight may go on when the minutes are over."""
 OVERRUN = 0.1
 """What is still owed may start until the minutes are exceeded by this share (at least 10 s)."""
+
+
+class NobodyToAsk(Exception):
+    """No model of the config can be asked any more (wrong keys, no such models); the text names the last one."""
+
+    exit_code = ExitCode.FAILURE
 
 
 _TELLING = (
@@ -92,9 +98,26 @@ async def run_search(
     process of the evaluator.
     """
     journal = Journal(writer, state)
-    check_providers(config)
-    scratch = paths.directory / "scratch"
-    evaluator: Evaluator = LocalEvaluator(config.evaluation, scratch)
+    with SessionReader(paths) as reader:
+        sources = Sources(writer, reader, state)
+        # First, so that keys are out of the environment before any other process is started.
+        proposers = make_proposers(config, paths, journal, state, sources.text)
+        try:
+            return await _run_with(proposers, sources, paths, journal, inbox, config, state)
+        finally:
+            await asyncio.gather(*(proposer.close() for proposer, _ in proposers))
+
+
+async def _run_with(
+    proposers: list[tuple[Proposer, float]],
+    sources: Sources,
+    paths: SessionPaths,
+    journal: Journal,
+    inbox: CommandInbox,
+    config: Config,
+    state: SessionState,
+) -> StopReason:
+    evaluator: Evaluator = LocalEvaluator(config.evaluation, paths.directory / "scratch")
     try:
         if find_spec("torch") is None:
             raise NoTools("PyTorch is not installed, so no reference can run; install it: pip install torch")
@@ -112,14 +135,8 @@ async def run_search(
                 sandbox=evaluator.sandbox,
             )
         )
-        with SessionReader(paths) as reader:
-            sources = Sources(writer, reader, state)
-            proposers = make_proposers(config, paths, journal, state, sources.text)
-            context = Context(config, paths, state, journal, evaluator, proposers, sources, Ids(state), devices[0])
-            try:
-                return await Search(context).run(inbox)
-            finally:
-                await asyncio.gather(*(proposer.close() for proposer, _ in proposers))
+        context = Context(config, paths, state, journal, evaluator, proposers, sources, Ids(state), devices[0])
+        return await Search(context).run(inbox)
     finally:
         await evaluator.close()
 
@@ -184,8 +201,11 @@ class Search:
                 self._queue.touch()
             self._do_owed(only_if_idle=True)
             return "waiting" if self.context.until_idle and self._only_waits() else None
-        if self.context.spent is not None:
-            return await self._finish_within_budget()
+        if self.context.spent is not None or self.context.closed:
+            ending = await self._finish_within_budget()
+            if ending is not None and self.context.helpless:
+                raise NobodyToAsk(self.context.spent or "nobody can be asked any more")
+            return ending
         if self.context.last_rounds:
             return "stopped"
         self._do_owed(only_if_idle=False)

@@ -37,7 +37,7 @@ class Questions:
             drafts = await proposer.ideas(context.task(self._problem), kernel, board, count, seed)
         except Exception as error:
             return await self._nothing(proposer, round_number, "ideas", parent or "", error)
-        for draft in drafts[:count]:
+        for draft in drafts:
             if (why := self._repeats(draft, parent, proposer)) is not None:
                 await self._say(f"{self._id}: an idea of {proposer.name} is refused, {why}: {draft.text[:200]}")
                 continue
@@ -154,7 +154,13 @@ class Questions:
     ) -> bool:
         """Record that there is no answer, and that it is asked for again; False where a limit forbade to ask."""
         if isinstance(error, Spent):
-            await self._context.forbid(error, self._id, proposer)
+            if error.scope == "problem":
+                await self._context.close(self._id, str(error))
+            else:
+                await self._context.forbid(str(error), proposer if error.scope == "model" else None)
+            return False
+        if isinstance(error, NoAnswer) and error.lasting:
+            await self._context.forbid(f"{proposer.name} is not asked any more: {error}", proposer, lasting=True)
             return False
         reason = str(error) if isinstance(error, NoAnswer) else f"{type(error).__name__}: {error}"
         call = error.call if isinstance(error, NoAnswer) else ""

@@ -67,9 +67,13 @@ class ProblemSearch:
         return self._state.problems[self.id]
 
     @property
+    def _spent(self) -> bool:
+        return self.context.spent_on(self.id)
+
+    @property
     def at_rest(self) -> bool:
         """Whether no round is open and none will be opened as things stand, or a limit keeps it from going on."""
-        if self.context.spent:
+        if self._spent:
             return True
         return self._open_round() is None and (self.problem.finished is not None or self.context.last_rounds)
 
@@ -106,10 +110,10 @@ class ProblemSearch:
         """Start what is missing; whether anything is under way."""
         round_ = self._open_round()
         if not self.context.paused:
-            if not self.context.spent and round_ is not None:
+            if not self._spent and round_ is not None:
                 self._start_ideas(round_)
             for idea in [self._state.ideas[name] for one in self.problem.rounds for name in one.ideas]:
-                if not self.context.spent:
+                if not self._spent:
                     self._start_variants(idea, round_)
             if round_ is not None:
                 self._mend(round_)
@@ -119,7 +123,7 @@ class ProblemSearch:
     def _mend(self, round_: RoundState) -> None:
         """Repair what failed; judge again what could not be judged."""
         for variant in list(self._state.variants_of(self.id)):
-            if not self.context.spent:
+            if not self._spent:
                 self._start_fix(variant, round_)
             errors = variant.verdict is not None and variant.verdict.status == "error" and variant.judged == 1
             if errors and variant.round == round_.number:
@@ -129,7 +133,7 @@ class ProblemSearch:
         """Nothing is under way: heat, close or open a round, or finish. Whether there is something to wait for."""
         if self.context.paused:
             return True
-        if self.context.spent:
+        if self._spent:
             return False
         round_ = self._open_round()
         if round_ is not None:

@@ -37,7 +37,7 @@ def prompt(
     from engine.config import load_config
     from engine.proposers.language.prompting import Prompts, TemplateProblem, call_name
     from engine.proposers.language.proposer import edited_prompt
-    from engine.proposers.registry import prompt_directories
+    from engine.proposers.registry import own_prompts
     from engine.search.preview import NothingToAsk, next_prompt
     from engine.session import SessionReader
     from engine.state import fold
@@ -47,12 +47,12 @@ def prompt(
     with SessionReader(paths) as reader:
         state = fold(reader.read())
         try:
-            prompts = Prompts(prompt_directories(paths))
+            prompts = Prompts((own_prompts(paths),))
             found = next_prompt(state, load_config(paths.config), prompts, reader, problem, wanted, node)
         except (NothingToAsk, TemplateProblem) as error:
             raise Failure(f"{paths.name}: {error}", ExitCode.USAGE) from None
     name = call_name(found.site)
-    user = edited_prompt(paths.directory / "prompts", found.site) or found.prompt.user
+    user = edited_prompt(own_prompts(paths), found.site) or found.prompt.user
     if edit:
         _edit(paths, name, user, asked=found.asked)
     elif as_json:
@@ -112,6 +112,7 @@ def _list(paths: SessionPaths, mailbox: Mailbox, waiting: list[str], as_json: bo
 
 def _edit(paths: SessionPaths, name: str, text: str, *, asked: bool) -> None:
     """Let the person change the prompt for one call."""
+    from engine.proposers.registry import own_prompts
     from engine.session.errors import of_os
     from engine.session.paths import replace_file
 
@@ -121,7 +122,7 @@ def _edit(paths: SessionPaths, name: str, text: str, *, asked: bool) -> None:
     if edited is None or not edited.strip():
         click.echo("nothing changed")
         return
-    target = paths.directory / "prompts" / f"{name}.md"
+    target = own_prompts(paths) / f"{name}.md"
     try:
         target.parent.mkdir(exist_ok=True)
         replace_file(target, edited.encode())

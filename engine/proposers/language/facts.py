@@ -23,28 +23,32 @@ _IDEA_CHARS = 260
 
 class Architecture(Struct, frozen=True):
     """Limits of a CUDA architecture: CUDA C++ Programming Guide, "Compute Capabilities", and the vendor's tuning
-    guides. ``shared_kib``: most of a block, with opt-in; ``units``: what its instructions offer."""
+    guides. ``shared_kib``: most of a block, with opt-in; ``lanes``: of fp32; ``units``: what its instructions offer."""
 
     shared_kib: int
     threads_per_sm: int
+    lanes: int
     units: str
 
 
 _TENSOR = "tensor cores for fp16, bf16, tf32 and int8 (mma.sync, wmma)"
 ARCHITECTURES = {
-    "sm_70": Architecture(96, 2048, "tensor cores for fp16 (wmma, mma.sync)"),
-    "sm_75": Architecture(64, 1024, "tensor cores for fp16 and int8 (wmma, mma.sync)"),
-    "sm_80": Architecture(163, 2048, f"{_TENSOR}; cp.async"),
-    "sm_86": Architecture(99, 1536, f"{_TENSOR}; cp.async"),
-    "sm_87": Architecture(163, 1536, f"{_TENSOR}; cp.async"),
-    "sm_89": Architecture(99, 1536, f"{_TENSOR} and fp8; cp.async"),
+    "sm_70": Architecture(96, 2048, 64, "tensor cores for fp16 (wmma, mma.sync)"),
+    "sm_75": Architecture(64, 1024, 64, "tensor cores for fp16 and int8 (wmma, mma.sync)"),
+    "sm_80": Architecture(163, 2048, 64, f"{_TENSOR}; cp.async"),
+    "sm_86": Architecture(99, 1536, 128, f"{_TENSOR}; cp.async"),
+    "sm_87": Architecture(163, 1536, 128, f"{_TENSOR}; cp.async"),
+    "sm_89": Architecture(99, 1536, 128, f"{_TENSOR} and fp8; cp.async"),
     "sm_90": Architecture(
-        227, 2048, f"{_TENSOR} and fp8, wgmma; cp.async, TMA (cp.async.bulk), thread block clusters, mbarrier"
+        227, 2048, 128, f"{_TENSOR} and fp8, wgmma; cp.async, TMA (cp.async.bulk), thread block clusters, mbarrier"
     ),
     "sm_100": Architecture(
-        227, 2048, f"{_TENSOR} and fp8, fp4, tcgen05; cp.async, TMA (cp.async.bulk), thread block clusters, mbarrier"
+        227,
+        2048,
+        128,
+        f"{_TENSOR} and fp8, fp4, tcgen05; cp.async, TMA (cp.async.bulk), thread block clusters, mbarrier",
     ),
-    "sm_120": Architecture(99, 1536, f"{_TENSOR} and fp8, fp4; cp.async, TMA (cp.async.bulk)"),
+    "sm_120": Architecture(99, 1536, 128, f"{_TENSOR} and fp8, fp4; cp.async, TMA (cp.async.bulk)"),
 }
 
 
@@ -58,12 +62,14 @@ def device_lines(device: DeviceFact, threads: int) -> list[str]:
     if device.bandwidth_gbs:
         lines.append(f"measured copy bandwidth: {device.bandwidth_gbs:,.0f} GB/s")
     if device.peak_gflops:
-        lines.append(f"measured fp32 rate: {device.peak_gflops:,.0f} GFLOP/s")
+        how = "fp16 matrix product, tensor cores" if device.kind == "cuda" else "fp32 matrix product"
+        lines.append(f"measured rate of a large {how}: {device.peak_gflops:,.0f} GFLOP/s")
     limits = ARCHITECTURES.get(device.arch.rstrip("af")) if device.kind == "cuda" else None
     if limits is not None:
         lines.append(
             f"at most {limits.shared_kib} KiB of shared memory per block (above 48 KiB: dynamic, after "
-            f"cudaFuncSetAttribute), 65,536 registers and {limits.threads_per_sm} threads per SM"
+            f"cudaFuncSetAttribute); per SM {limits.threads_per_sm} threads, 65,536 registers, {limits.lanes} fp32 "
+            "lanes"
         )
         lines.append(limits.units)
     return lines
