@@ -25,7 +25,7 @@ CLI = "import sys; from tui.cli import main; main(sys.argv[1:])"
 class Terminal:
     """``kernel-tui ARGUMENTS`` in a terminal of ``size`` (columns, lines). ``settings``: the directory of its settings.
 
-    ``extra``: Python that runs before the program.
+    ``extra``: Python that runs before the program. ``inside``: what the program is started by, such as ``tmux new``.
     """
 
     def __init__(
@@ -37,6 +37,7 @@ class Terminal:
         directory: Path | None = None,
         environment: Mapping[str, str] | None = None,
         extra: str = "",
+        inside: Sequence[str] = (),
     ) -> None:
         self.master, slave = pty.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", size[1], size[0], 0, 0))
@@ -53,7 +54,7 @@ class Terminal:
                 variables.pop(name, None)
         self.started = time.monotonic()
         self.process = subprocess.Popen(
-            [sys.executable, "-c", extra + CLI, *arguments],
+            [*inside, sys.executable, "-c", extra + CLI, *arguments],
             stdin=slave,
             stdout=slave,
             stderr=slave,

@@ -94,6 +94,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("detach", "q", "detach", "Leave the monitor; a search that runs goes on", "app", 14),
     Action("help", "question_mark", "help", "Help for the focused pane", "app", 13),
     Action("command_palette", "ctrl+p", "palette", "Every action by name", "app", palette=False),
+    Action("alerts", "A", "alerts", "How news reaches you: bell, OSC 9, a command, a webhook", "app"),
     Action("theme", "T", "theme", "Next theme: dark, light, ANSI", "app"),
     Action("screenshot", "f8", "SVG", "Save the screen as SVG", "app"),
     Action("suspend", "ctrl+z", "suspend", "Suspend the monitor to the shell; fg brings it back", "app"),

@@ -23,6 +23,7 @@ from tui import format as fmt
 from tui.activity import opening_of
 from tui.feed import Feed
 from tui.model import Model, Pending
+from tui.news import Messenger, News
 from tui.sanitize import one_line
 from tui.screens.monitor import MonitorScreen
 from tui.settings import THEMES, Settings, load_settings, save_settings
@@ -32,8 +33,6 @@ from tui.terminal import (
     OrphanWatch,
     clipboard_sequence,
     notification_sequence,
-    post_webhook,
-    run_hook,
     tmux_clipboard,
 )
 
@@ -85,7 +84,8 @@ class MonitorApp(App[int]):
         self._feed = Feed(source, self._wake)
         self._notified = False
         self._flushed_at = 0.0
-        self._told: str | None = None
+        self.news = News(self.model)
+        self._messenger = Messenger(self._news_failed)
         self._seen_holder: int | None = None
         self._watch = OrphanWatch(self._orphaned)
 
@@ -131,7 +131,7 @@ class MonitorApp(App[int]):
         self._flushed_at = time.monotonic()
         updates, trouble = self._feed.take()
         model, screen = self.model, self.monitor_screen
-        before, link_before = self._standing(), model.link.kind
+        link_before = model.link.kind
         trouble_news, model.trouble = trouble != model.trouble, trouble
         replaced = False
         fresh: list[Recorded] = []
@@ -154,10 +154,10 @@ class MonitorApp(App[int]):
                 screen.replace_state()
             if updates or trouble_news:
                 screen.take(fresh, readings=readings, told=told)
-        if not replaced:
-            self._tell_news(before)
-        if linked:
-            self._tell_link()
+        if replaced:
+            self.news.catch_up()
+        if news := self.news.look():
+            self.alert("; ".join(news))
 
     def _tick(self) -> None:
         if self.model.opened and self.model.link.kind in ("live", "stalled", "replay", "connecting"):
@@ -282,15 +282,39 @@ class MonitorApp(App[int]):
 
     def alert(self, text: str) -> None:
         """News for a person who looks elsewhere: bell or OSC 9, and their command or webhook."""
-        settings = self.settings
+        self.ring(self.settings, text)
+        self._messenger.tell(self.settings, one_line(text))
+
+    def ring(self, settings: Settings, text: str) -> None:
+        """The terminal's part of news."""
         if settings.notify == "bell":
             self.bell()
         elif settings.notify == "osc9":
             self.write_sequence(notification_sequence(text))
-        if settings.command:
-            run_hook(settings.command, one_line(text))
-        if settings.webhook:
-            post_webhook(settings.webhook, one_line(text))
+
+    def choose_alerts(self) -> None:
+        from tui.screens.alerts import AlertsScreen
+
+        def chosen(settings: Settings | None) -> None:
+            if settings is None:
+                return
+            self.settings = settings
+            try:
+                save_settings(settings)
+            except OSError as error:
+                self.say(f"Kept for this monitor only: {error}", severity="warning")
+            else:
+                self.say("News will reach you so, here and in other sessions.")
+
+        self.push_screen(AlertsScreen(self.settings), chosen)
+
+    def _news_failed(self, text: str) -> None:
+        """Called from a messenger's thread."""
+        self.call_later(self._log_failure, text)
+
+    def _log_failure(self, text: str) -> None:
+        self.model.story.say(self.model.now(), "warning", text)
+        self.monitor_screen.take([], told=True)
 
     def copy_text(self, text: str, what: str) -> None:
         """Onto the clipboard of the terminal that the person sits at."""
@@ -302,30 +326,6 @@ class MonitorApp(App[int]):
         """An escape sequence of our own making."""
         if self._driver is not None and not self.is_headless:
             self._driver.write(sequence)
-
-    def _standing(self) -> dict[str, str | None]:
-        return {problem.id: problem.best for problem in self.model.state.problems.values()}
-
-    def _tell_news(self, before: dict[str, str | None]) -> None:
-        for name, problem in self.model.state.problems.items():
-            best = self.model.best(problem)
-            if best is not None and before.get(name) is not None and before[name] != best.id:
-                self.alert(f"{name}: new best {best.id}, {fmt.speedup(best.speedup)}")
-
-    def _tell_link(self) -> None:
-        kind = self.model.engine
-        if kind == self._told:
-            return
-        first, self._told = self._told is None, kind
-        if first:
-            return
-        name, engine = self.model.source.name, self.model.state.engine
-        if kind == "stalled":
-            self.alert(f"{name}: the engine shows no sign of life")
-        elif kind == "dead":
-            self.alert(f"{name}: the engine died")
-        elif kind in ("finished", "stopped", "ended early"):
-            self.alert(f"{name}: the search ended ({engine.stopped if engine is not None else 'unknown'})")
 
     # The app's own keys
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import os
 import select
-import shlex
 import subprocess
 import sys
 import threading
@@ -42,36 +41,14 @@ def tmux_clipboard(text: str) -> None:
 
 
 def notification_sequence(text: str) -> str:
-    """OSC 9: a desktop notification where the terminal knows them. The text can hold no control character."""
-    return f"\x1b]9;{one_line(text, 200)}\x07"
+    """OSC 9: a desktop notification where the terminal knows them. The text can hold no control character.
 
-
-def run_hook(command: str, text: str) -> None:
-    """A person's own command, told in its last argument and in ``KERNEL_TUI_NEWS``; not waited for."""
-    with suppress(OSError, ValueError):
-        process = subprocess.Popen(
-            [*shlex.split(command), text],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-            env=os.environ | {"KERNEL_TUI_NEWS": text},
-        )
-        threading.Thread(target=process.wait, daemon=True).start()
-
-
-def post_webhook(url: str, text: str) -> None:
-    """POST ``{"text": ...}``, in a thread; a webhook that fails is not worth a word on the screen."""
-
-    def post() -> None:
-        import json
-        from urllib.request import Request, urlopen
-
-        body = json.dumps({"text": text}).encode()
-        with suppress(OSError, ValueError):
-            urlopen(Request(url, body, {"Content-Type": "application/json"}), timeout=10).close()
-
-    threading.Thread(target=post, daemon=True).start()
+    tmux keeps sequences that it does not know to itself, unless they are handed through (``allow-passthrough on``).
+    """
+    sequence = f"\x1b]9;{one_line(text, 200)}\x07"
+    if not os.environ.get("TMUX"):
+        return sequence
+    return "\x1bPtmux;" + sequence.replace("\x1b", "\x1b\x1b") + "\x1b\\"
 
 
 class OrphanWatch:

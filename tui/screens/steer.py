@@ -151,6 +151,9 @@ class SteeringKeys:
     def action_command_palette(self) -> None:
         self._monitor.action_command_palette()
 
+    def action_alerts(self) -> None:
+        self._monitor.choose_alerts()
+
     def action_theme(self) -> None:
         self._monitor.next_theme()
 

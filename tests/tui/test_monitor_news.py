@@ -1,0 +1,241 @@
+"""News reach a person who looks elsewhere: real terminals, commands and servers; what fails there disturbs nothing."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from textual.events import Paste
+
+from benchmarks.pseudo_terminal import Terminal
+from engine import events as ev
+from engine.session import SessionPaths
+from engine.verdict import Timing, Verdict
+from tui.model import Model
+from tui.news import Messenger, News, post_webhook, run_command
+from tui.settings import Settings, load_settings, settings_file
+from tui.source import Link, SessionSource
+
+BEST = ev.VerdictGiven(variant="v57", verdict=Verdict(status="correct", speedup=9.0, kernel=Timing(0.4, 0.4, 0.4, 9)))
+
+
+class Inbox(BaseHTTPRequestHandler):
+    """A webhook that keeps what it gets."""
+
+    got: list[dict[str, str]]
+
+    def do_POST(self) -> None:
+        self.got.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+        self.send_response(500 if self.path == "/broken" else 200)
+        self.end_headers()
+
+    def log_message(self, *arguments: object) -> None:
+        pass
+
+
+@pytest.fixture
+def webhook() -> Iterator[tuple[str, list[dict[str, str]]]]:
+    Inbox.got = []
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Inbox)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}", Inbox.got
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.fixture
+def silent() -> Iterator[str]:
+    """A webhook that accepts a connection and never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield f"http://127.0.0.1:{server.getsockname()[1]}/"
+
+
+def teller(tmp_path: Path) -> tuple[Path, str]:
+    """A file, and a command that adds its news to it."""
+    told = tmp_path / "told"
+    script = tmp_path / "tell"
+    script.write_text(f'#!/bin/sh\nprintf "%s=%s\\n" "$2" "$KERNEL_TUI_NEWS" >> "{told}"\n')
+    script.chmod(0o755)
+    return told, f"{script} --quietly"
+
+
+def wait_until(met: Any, seconds: float = 10.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not met():
+        assert time.monotonic() < deadline, "it never came"
+        time.sleep(0.02)
+
+
+def test_what_is_news(session: SessionPaths) -> None:
+    source = SessionSource(session)
+    model = Model(source)
+    model.take(source.open())
+    source.close()
+    news = News(model)
+    news.catch_up()
+    assert news.look() == [], "what was so before is no news"
+    model.link = Link("live")
+    assert news.look() == []
+    for variant, speedup in (("v57", 9.0), ("v58", 5.0)):
+        verdict = Verdict(status="correct", speedup=speedup, kernel=Timing(0.4, 0.4, 0.4, 9))
+        model.state.apply(ev.Recorded(10_000, 1.0, ev.VerdictGiven(variant=variant, verdict=verdict)))
+    assert news.look() == ["layernorm: new best v57, 9.00x"]
+    for link, stopped, told in (
+        ("stalled", None, ["small: the engine shows no sign of life"]),
+        ("live", None, []),
+        ("ended", None, ["small: the engine died"]),
+        ("live", None, []),
+        ("ended", "budget", ["small: the budget is spent, the search has stopped"]),
+        ("live", None, []),
+        ("ended", "finished", ["small: the search ended (finished)"]),
+    ):
+        assert model.state.engine is not None
+        model.state.engine.stopped = stopped  # type: ignore[assignment]
+        model.link = Link(link)  # type: ignore[arg-type]
+        assert news.look() == told
+        assert news.look() == [], "once"
+
+
+def test_a_command_is_told(tmp_path: Path) -> None:
+    told, command = teller(tmp_path)
+    assert run_command(command, "softmax: new best; $(reboot) 'x'") is None
+    text = "softmax: new best; $(reboot) 'x'"
+    assert told.read_text() == f"{text}={text}\n"
+
+
+def test_what_goes_wrong_with_a_command_is_said(tmp_path: Path) -> None:
+    assert "status 3" in (run_command("sh -c 'exit 3'", "x") or "")
+    assert "cannot be run" in (run_command(str(tmp_path / "missing"), "x") or "")
+    assert "cannot be run" in (run_command("sh -c 'unclosed", "x") or "")
+    begun = time.monotonic()
+    assert "longer than 0.2 s and was killed" in (run_command("sh -c 'sleep 60; true'", "x", 0.2) or "")
+    assert time.monotonic() - begun < 5
+
+
+def test_a_webhook_is_told(webhook: tuple[str, list[dict[str, str]]], silent: str) -> None:
+    address, got = webhook
+    assert post_webhook(f"{address}/hook", 'a "quoted" word') is None
+    assert got == [{"text": 'a "quoted" word'}]
+    assert "500" in (post_webhook(f"{address}/broken", "x") or "")
+    assert "timed out" in (post_webhook(silent, "x", 0.3) or "")
+    assert "Connection refused" in (post_webhook("http://127.0.0.1:1/", "x") or "")
+    assert "no http address" in (post_webhook("file:///etc/passwd", "x") or "")
+
+
+def test_a_hanging_webhook_holds_up_nobody(tmp_path: Path, silent: str) -> None:
+    told, command = teller(tmp_path)
+    failures: list[str] = []
+    messenger = Messenger(failures.append)
+    begun = time.monotonic()
+    for number in range(60):
+        messenger.tell(Settings(command=command, webhook=silent), f"news {number}")
+    assert time.monotonic() - begun < 1
+    wait_until(lambda: told.exists() and "news 59" in told.read_text())
+
+
+def test_the_same_failure_is_said_once() -> None:
+    failures: list[str] = []
+    messenger = Messenger(failures.append)
+    for command in ("false", "false", "true", "false"):
+        messenger.tell(Settings(command=command), "x")
+    wait_until(lambda: len(failures) == 2)
+    assert set(failures) == {"the command for news failed with status 1"}
+
+
+async def test_the_monitor_tells_and_writes_failures_into_its_log(
+    open_monitor: Any, engine: Any, tmp_path: Path, webhook: tuple[str, list[dict[str, str]]]
+) -> None:
+    address, got = webhook
+    async with open_monitor(engine.paths) as monitor:
+        monitor.app.settings = Settings(notify="off", command="sh -c 'exit 7'", webhook=f"{address}/")
+        engine.record(BEST)
+        await monitor.until(lambda: len(got) == 1, "the webhook is told")
+        assert got == [{"text": "layernorm: new best v57, 9.00x"}]
+        await monitor.until_shown("the command for news failed with status 7")
+        await monitor.press("j")
+        assert monitor.row() == "softmax/r0", "the monitor goes on"
+
+
+async def test_how_news_reach_a_person_is_chosen_tried_and_kept(
+    open_monitor: Any, engine: Any, tmp_path: Path, webhook: tuple[str, list[dict[str, str]]]
+) -> None:
+    address, got = webhook
+    told, command = teller(tmp_path)
+    async with open_monitor(engine.paths) as monitor:
+        await monitor.press("A")
+        await monitor.until_shown("News: a new best kernel")
+        await monitor.press("home", "down", "tab")
+        monitor.app.screen.focused.post_message(Paste(command))
+        await monitor.press("tab")
+        monitor.app.screen.focused.post_message(Paste(f"{address}/"))
+        await monitor.press("ctrl+t")
+        await monitor.until_shown("OSC 9 was sent; the command ran; the webhook took it")
+        assert "this is how news will reach you" in told.read_text() and len(got) == 1
+        await monitor.press("enter")
+        await monitor.until_shown("News will reach you so")
+        kept = Settings(notify="osc9", command=command, webhook=f"{address}/")
+        assert load_settings() == kept == monitor.app.settings
+        await monitor.press("A", "tab", "tab", "backspace", "escape")
+        assert load_settings() == kept, "esc leaves it as it was"
+
+
+def bells(terminal: Terminal) -> int:
+    """How often it rang; the same character also ends an OSC."""
+    return re.sub(rb"\x1b\][^\x07\x1b]*\x07", b"", terminal.seen).count(b"\x07")
+
+
+def settled(way: str) -> None:
+    settings_file().parent.mkdir(parents=True)
+    settings_file().write_bytes(msgspec.json.encode({"notify": way}))
+
+
+@pytest.mark.parametrize(
+    ("way", "painted"), [("bell", b"\x07"), ("osc9", b"\x1b]9;layernorm: new best v57, 9.00x\x07")]
+)
+def test_a_terminal_rings_or_notifies(engine: Any, tmp_path: Path, way: str, painted: bytes) -> None:
+    settled(way)
+    terminal = Terminal(["attach", str(engine.paths.directory)], tmp_path / "settings")
+    try:
+        terminal.wait_for("softmax")
+        terminal.read_for(1.0)
+        assert bells(terminal) == 0 and b"\x1b]9;" not in terminal.seen
+        engine.record(BEST)
+        terminal.wait_for("new best v57")
+        terminal.read_for(0.5)
+        assert painted in terminal.seen
+        assert bells(terminal) == (way == "bell")
+        assert (b"\x1b]9;" in terminal.seen) == (way == "osc9")
+    finally:
+        terminal.close()
+
+
+@pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
+def test_the_terminal_around_tmux_notifies(engine: Any, tmp_path: Path) -> None:
+    settled("osc9")
+    (tmp_path / "tmux.conf").write_text("set -g allow-passthrough on\n")
+    server = ["tmux", "-S", str(tmp_path / "tmux"), "-f", str(tmp_path / "tmux.conf")]
+    terminal = Terminal(
+        ["attach", str(engine.paths.directory)], tmp_path / "settings", inside=[*server, "-u", "new-session"]
+    )
+    try:
+        terminal.wait_for("softmax")
+        terminal.read_for(1.0)
+        terminal.forget()
+        engine.record(BEST)
+        terminal.wait_for("new best v57")
+        terminal.read_for(0.5)
+        assert b"\x1b]9;layernorm: new best v57, 9.00x" in terminal.seen
+    finally:
+        terminal.close()
+        subprocess.run([*server, "kill-server"], check=False, capture_output=True)
