@@ -71,6 +71,14 @@ def test_the_quickstart_spells_out_the_defaults() -> None:
     assert parse_config(preset_text("quickstart"), "config.toml").evaluation == config.evaluation
 
 
+@pytest.mark.parametrize("preset", ["quickstart", "headline"])
+def test_models_that_a_preset_only_mentions_are_right_once_the_marks_are_taken_away(preset: str) -> None:
+    playbook, mentioned = preset_text(preset).split("# Language models beside it")  # type: ignore[arg-type]
+    tables = re.sub(r"(?m)^# ?", "", mentioned[mentioned.index("# [[models]]") :])
+    config = parse_config(playbook + tables, "config.toml")
+    assert [model.provider for model in config.models] == ["playbook", "openai", "gemini", "openai", "manual"]
+
+
 def test_every_fault_is_reported_in_one_go_with_its_line() -> None:
     text = """\
 name = "my search"
