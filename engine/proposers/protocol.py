@@ -11,7 +11,7 @@ from typing import Any, Literal, Protocol
 
 from msgspec import Struct
 
-from engine.events import DeviceFact
+from engine.events import Carried, DeviceFact
 from engine.problem.spec import Form, ProblemSpec
 from engine.verdict import Verdict
 
@@ -192,6 +192,10 @@ class Proposer(Protocol):
 
     def catalogue(self, task: Task) -> tuple[CatalogueEntry, ...]:
         """Moves that a person may seed by name, for this problem."""
+        ...
+
+    def parents(self, problem: str, round_number: int) -> tuple[Carried, ...] | None:
+        """The kernels that a round must work on where this proposer repeats another search; None: the best ones."""
         ...
 
     async def ideas(self, task: Task, parent: Kernel | None, board: Board, count: int, seed: int) -> list[IdeaDraft]:

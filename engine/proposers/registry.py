@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from engine.config import Config, GeminiModel, ModelConfig, OpenAIModel, PlaybookModel
+from engine.config import Config, GeminiModel, ModelConfig, OpenAIModel, PlaybookModel, ReplayModel
 from engine.exit_codes import ExitCode
 from engine.proposers.protocol import Proposer
 from engine.session.errors import of_os
@@ -37,6 +37,10 @@ def make_proposers(
 
             if not any(isinstance(one, Playbook) for one, _ in made):
                 made.append((Playbook(), sum(one.weight for one in config.models if isinstance(one, PlaybookModel))))
+        elif isinstance(model, ReplayModel):
+            from engine.proposers.replay import Replay
+
+            made.append((Replay(model.session, journal, state), model.weight))
         else:
             languages = languages or _Languages(config, paths, journal, state, text)
             made.append((languages.make(place, model), model.weight))

@@ -343,7 +343,9 @@ class ProblemSearch:
         """The parents are chosen from the state of now: a person may have pruned, pinned or seeded since."""
         rounds = self.problem.rounds
         number = rounds[-1].number + 1 if rounds else 0
-        parents = self._select(number - 1).survivors if rounds else ()
+        repeated = (one.parents(self.id, number) for one in self.context.proposers_for(self.id))
+        recorded = next((parents for parents in repeated if parents is not None), None)
+        parents = recorded if recorded is not None else self._select(number - 1).survivors if rounds else ()
         await self.context.journal.record(RoundStarted(problem=self.id, round=number, parents=parents))
 
     def _select(self, round_number: int) -> Selection:

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from engine.events import Carried
 from engine.models.protocol import CallSite, Prompt, Purpose, Reply
 from engine.proposers.language.prompting import Prompts, call_name
 from engine.proposers.language.replies import Unusable, clean, read_ideas, read_kernel
@@ -79,6 +80,9 @@ class Language:
 
     def catalogue(self, task: Task) -> tuple[CatalogueEntry, ...]:
         return ()
+
+    def parents(self, problem: str, round_number: int) -> tuple[Carried, ...] | None:
+        return None
 
     async def ideas(self, task: Task, parent: Kernel | None, board: Board, count: int, seed: int) -> list[IdeaDraft]:
         subject = parent.variant if parent is not None else ""

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from engine.events import Carried
 from engine.proposers.playbook import moves as catalogue_of
 from engine.proposers.playbook import sampling
 from engine.proposers.playbook.families import FAMILIES
@@ -59,6 +60,9 @@ class Playbook:
         starts = [first.recipe for first in template.first(program, task.problem, task.device)]
         found = catalogue_of.all_moves(template, program, starts, task.device)
         return tuple(CatalogueEntry(move.name, move.category, move.text) for move in found)
+
+    def parents(self, problem: str, round_number: int) -> tuple[Carried, ...] | None:
+        return None
 
     async def ideas(self, task: Task, parent: Kernel | None, board: Board, count: int, seed: int) -> list[IdeaDraft]:
         template, program = _known(task)
