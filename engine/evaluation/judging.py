@@ -46,13 +46,16 @@ _IDLE_CALL_MS = 0.6
 """Processor time that a runner may use for a call beside the kernel: messages, waking threads."""
 _BETWEEN_CALLS_MS = 0.3
 """Processor time per call that a runner which only waits for the next one may use: ending its threads' last region."""
+_MODULE_CALL_MS = 0.2
+"""What Python does around the ``forward`` of a ``.py`` kernel: arguments, weights, checks of what came back."""
 _COPY_SHARE = 1.5
 """A ``.py`` kernel's outputs are copied after its clock has stopped: what that may take beside the judge's own copy."""
 _SUSPICIOUS_SHARE = 1.02
 _MISREPORT = "misreports its time"
 _SLOWS = "slows the reference"
-_SLOWED = 1.25
-"""The reference beside a kernel / the reference alone: more is no noise."""
+_SLOWED, _SLOWED_MS = 1.25, 0.1
+"""The reference beside a kernel against the reference alone: more than this share and this time is no noise. A few
+microseconds are lost to the change from one process to the other."""
 _ALONE_CALLS = 7
 
 _STATUS_OF_END: dict[End, Status] = {
@@ -157,7 +160,7 @@ class _Judgement:
                 loaded = runner.load(library, self._problem)
                 if loaded.keeps_weights:
                     self._problem = self._problem.with_own_weights()
-                self._beside_ms = _COPY_SHARE * self._problem.copy_ms if module else 0.0
+                self._beside_ms = _MODULE_CALL_MS + _COPY_SHARE * self._problem.copy_ms if module else 0.0
                 self._pass("loads", loaded.detail)
                 self._stage_s["start"] = time.perf_counter() - started
                 with self._stage("check"):
@@ -371,7 +374,7 @@ class _Judgement:
         """The reference must not have been slower while the kernel's process lived than it is now, without it."""
         # It runs after the kernel in every second pair only.
         beside_ms = max(median(pairs.reference_ms[::2]), median(pairs.reference_ms[1::2]))
-        if self._settings.kind == "cpu" or self._eager_ms is None or beside_ms <= _SLOWED * self._eager_ms:
+        if self._settings.kind == "cpu" or self._eager_ms is None or beside_ms <= _slowed(self._eager_ms):
             return  # on a CPU it stands still between its calls; what slows a reference there is another program
         slot = self._slot(0)
         self._problem.bind(slot)
@@ -380,7 +383,7 @@ class _Judgement:
         times_ms = [self._problem.device.time_ms(lambda: self._problem.run(slot)) for _ in range(_ALONE_CALLS)]
         self._runs_ms += sum(times_ms)
         alone_ms = timing.summarize(times_ms).median_ms
-        if beside_ms > _SLOWED * alone_ms:
+        if beside_ms > _slowed(alone_ms):
             found = f"the reference took {beside_ms:.4g} ms beside this kernel and {alone_ms:.4g} ms without it"
             raise Rejected("cheating", _SLOWS, found)
 
@@ -442,6 +445,10 @@ class _Judgement:
 
     def _stage(self, name: str) -> _Stopwatch:
         return _Stopwatch(self._stage_s, name)
+
+
+def _slowed(alone_ms: float) -> float:
+    return _SLOWED * alone_ms + _SLOWED_MS
 
 
 class _Stopwatch:
