@@ -97,7 +97,7 @@ async def _execute(
     scratch = work / EXTENSIONS / "tmp"
     scratch.mkdir()
     environment = _environment(kind, arch, work, scratch)
-    if "load_inline" in source and (headers := await precompiled(extra_flags(source), directory)) is not None:
+    if _wants_headers(source) and (headers := await precompiled(extra_flags(source), directory)) is not None:
         environment["KERNEL_TUI_PCH"] = str(headers)
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-P", "-m", "engine.evaluation.runner.module_builder"),
@@ -156,6 +156,11 @@ def _environment(kind: str, arch: str, work: Path, scratch: Path) -> dict[str, s
         DIRECTORY_VARIABLE: str(work / EXTENSIONS),
         BUILDING_VARIABLE: "1",
     }
+
+
+def _wants_headers(source: str) -> bool:
+    """Whether precompiled headers pay: beside CUDA code, nvcc takes longer than the C++ that goes with it."""
+    return "load_inline" in source and "cuda_sources" not in source and "no_implicit_headers" not in source
 
 
 def extra_flags(source: str) -> tuple[str, ...]:

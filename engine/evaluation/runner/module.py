@@ -27,7 +27,7 @@ Weights = Literal["none", "state_dict", "replay"]
 
 # Taken before the module is loaded, which may replace anything.
 _TENSOR, _PARAMETER, _NO_GRAD, _SEED = torch.Tensor, nn.Parameter, torch.no_grad, torch.manual_seed
-_COPY = torch.Tensor.copy_
+_COPY, _CLOCK = torch.Tensor.copy_, time.perf_counter
 
 
 class ModuleError(Exception):
@@ -151,7 +151,10 @@ class Model:
             for name, target in buffers.mutated.items():
                 tensor = now.get(name)
                 if tensor is not None and tensor.data_ptr() != target.data_ptr() and tensor.shape == target.shape:
-                    _COPY(target, tensor)  # it was replaced, not written in place
+                    # It was replaced, not written in place: the next call wants the bound one again.
+                    _COPY(target, tensor)
+                    owner, _, attribute = name.rpartition(".")
+                    self._model.get_submodule(owner)._buffers[attribute] = self._own[name]
 
     def describe(self, error: BaseException) -> str:
         """The error, and the innermost line of the module that it came through."""
@@ -189,11 +192,10 @@ class CpuModule:
 
     def __init__(self, model: Model) -> None:
         self._model = model
-        self._clock = time.perf_counter
 
     def run(self, slot: int, count: int, flush: bool, seed: int | None) -> list[float]:
         """``count`` calls in a row, milliseconds of each; the last one's outputs are kept."""
-        forward, clock, times = self._model.bind(slot), self._clock, []
+        forward, clock, times = self._model.bind(slot), _CLOCK, []
         if seed is not None:
             _SEED(seed)
         with _NO_GRAD():

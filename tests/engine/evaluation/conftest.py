@@ -53,11 +53,11 @@ class Bench:
         self.header = derive_header(self.problem, self.form) if self.problem.c_refusal is None else ""
         self.opened = self._loop.run_until_complete(self.evaluator.open(self.problem, self.header))
 
-    def judge(self, source: str) -> Verdict:
+    def judge(self, source: str, form: Form | None = None) -> Verdict:
         """The verdict; where the tests beside this one leave no room for any, it is asked for again, as by a search."""
         for _ in range(3):
             verdict = self._loop.run_until_complete(
-                self.evaluator.evaluate(self.problem, self.form, source, lambda stage: None)
+                self.evaluator.evaluate(self.problem, form or self.form, source, lambda stage: None)
             )
             if not (verdict.status == "error" and "machine this busy" in verdict.reason):
                 break

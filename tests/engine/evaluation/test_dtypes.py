@@ -102,7 +102,8 @@ add(
     "    def __init__(self):\n        super().__init__()\n"
     "        self.register_buffer('total', torch.zeros(5000))\n"
     "        self.register_buffer('calls', torch.zeros((), dtype=torch.int64))\n"
-    "    def forward(self, x):\n        self.total.mul_(0.9).add_(x)\n        self.calls += 1\n        return x - self.total",
+    "    def forward(self, x):\n        self.total.mul_(0.9).add_(x)\n        self.calls += 1\n"
+    "        return x - self.total",
     "[torch.randn(5000)]",
     "total[i] = total[i] * 0.9f + x[i]; out[i] = x[i] - total[i]; if (!i) *calls += 1;",
     "float t = total[i] * 0.9f + x[i]; out[i] = x[i] - t; if (!i) *calls += 1;",

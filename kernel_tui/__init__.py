@@ -1,0 +1,16 @@
+"""For kernels in Python: plain C++ or CUDA-C built in a second, callable with tensors.
+
+from kernel_tui import load_c
+
+kernels = load_c('''
+__global__ void twice(const float* x, float* out, long long n) { ... }
+extern "C" int run(const float* x, float* out, long long n, cudaStream_t stream) {
+    twice<<<(n + 255) / 256, 256, 0, stream>>>(x, out, n);
+    return cudaGetLastError();
+}''', "cu")
+kernels.run(x, out, x.numel())
+"""
+
+from kernel_tui.native import BuildError, load_c
+
+__all__ = ["BuildError", "load_c"]
