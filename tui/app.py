@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 FLUSH_S = 0.22
 """The screen takes in what is new at most this often."""
 TICK_S = 1.0
+ANSWER_S = 5.0
+"""A person who seeded an idea still waits for what becomes of it."""
 PLAIN_TERMINALS = ("linux", "vt100", "vt220", "dumb")
 Severity = Literal["information", "warning", "error"]
 
@@ -227,7 +229,7 @@ class MonitorApp(App[int]):
         return bool(left)
 
     def _answered(self, handled: CommandHandled) -> None:
-        self.model.answered(handled)
+        pending = self.model.answered(handled)
         plan = self._plans.pop(handled.command, None)
         if plan is None:
             return
@@ -237,10 +239,12 @@ class MonitorApp(App[int]):
         self.history.happened(plan, handled)
         self.say(handled.message)
         if isinstance(plan.command, SeedKernel | SeedIdea) and handled.node is not None:
-            self.call_later(self._show_seeded, handled.node)
+            waited_s = self.model.now() - pending.sent_at if pending is not None else 0.0
+            self.call_later(self._show_seeded, handled.node, waited_s)
 
-    def _show_seeded(self, node: str) -> None:
-        """Go to what was just made; a kernel that was edited shows what was changed."""
+    def _show_seeded(self, node: str, waited_s: float) -> None:
+        """Go to what was just made. A kernel that was edited shows what was changed; an idea that nobody else can write
+        for opens the person's editor, unless the answer took so long that they do something else by now."""
         screen = self.monitor_screen
         state = self.model.state
         if node in state.ideas and state.ideas[node].variants:
@@ -250,6 +254,9 @@ class MonitorApp(App[int]):
         if variant is not None and variant.parent is not None:
             screen.detail.against = "parent"
             screen.detail.turn("Diff")
+        idea = state.ideas.get(node)
+        if idea is not None and idea.waiting is not None and waited_s < ANSWER_S and self.screen is screen:
+            screen.call_after_refresh(screen.write_for, idea)
 
     def start_engine(self) -> None:
         """Start a dead or stopped session's engine again."""

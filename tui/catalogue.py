@@ -1,9 +1,25 @@
-"""The playbook's moves for a problem of a session: what a person may seed by name."""
+"""What a person may seed: the playbook's moves for a problem by name; prose, where a proposer reads it."""
 
 from __future__ import annotations
 
+import tomllib
+
 from engine.proposers.protocol import CatalogueEntry, Task
+from engine.session import SessionError
 from engine.state import ProblemState, SessionState
+from tui.model import Model
+
+READERS = ("openai", "gemini")
+"""Providers whose proposers read an idea in prose."""
+
+
+def readers_of(model: Model) -> list[str]:
+    """Names of the session's models that read prose, by its frozen configuration."""
+    try:
+        models = tomllib.loads(model.source.text(model.state.config)).get("models", [])
+        return [str(one.get("model") or one["provider"]) for one in models if one.get("provider") in READERS]
+    except (SessionError, tomllib.TOMLDecodeError, AttributeError, TypeError):
+        return []
 
 
 def catalogue_of(state: SessionState, problem: ProblemState) -> tuple[CatalogueEntry, ...]:

@@ -86,8 +86,9 @@ def plain_world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """No colours, settings or editors of whoever runs the tests."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "settings"))
     monkeypatch.setenv("TZ", "UTC")
-    for name in ("NO_COLOR", "VISUAL", "EDITOR", "TMUX"):
+    for name in ("NO_COLOR", "VISUAL", "TMUX"):
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("EDITOR", "true")  # one that saves nothing
 
 
 @pytest.fixture

@@ -207,6 +207,46 @@ async def test_an_idea_in_words_is_seeded_under_the_selected_kernel(open_monitor
         )
         await monitor.until(lambda: monitor.row() == "i900", "the idea is selected")
         await monitor.until_shown("waits for an author: no proposer")
+        await monitor.until_shown("i900 goes on waiting for its author")
+        assert len(engine.commands()) == 1, "the editor saved nothing"
+
+
+async def test_an_idea_that_nobody_reads_opens_the_editor_with_a_template(
+    open_monitor: Any, engine: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    editor = tmp_path / "editor"
+    editor.write_text(f'#!/bin/sh\ncp "$1" {tmp_path}/template\necho "// my kernel" >> "$1"\n')
+    editor.chmod(0o755)
+    idea = ev.IdeaProposed(
+        idea="i900", problem="softmax", round=2, parent="v30", category="other", text="use tma", proposer="hand"
+    )
+    engine.record(idea, ev.IdeaWaiting(idea="i900", reason="no proposer of this session reads prose"))
+    async with open_monitor(engine.paths) as monitor:
+        assert monitor.app.monitor_screen.tree_view.select("i900")
+        monkeypatch.setenv("EDITOR", str(editor))
+        await monitor.press("e")
+        await monitor.until(lambda: bool(engine.commands()), "the command")
+        (command,) = engine.commands()
+        assert isinstance(command, ev.SeedKernel)
+        assert (command.idea, command.parent, command.problem) == ("i900", "v30", "softmax")
+        assert command.source.endswith("// my kernel\n")
+        template = (tmp_path / "template").read_text()
+        assert template.startswith("// i900 for softmax:\n// use tma\n")
+        assert "// constexpr long long x_dim0 = 4096;" in template
+        assert 'extern "C" int launch(const float* x, float* out, void* workspace, cudaStream_t stream) {' in template
+        await monitor.until_shown("submitting …")
+
+
+async def test_what_is_pending_when_the_engine_ends_is_said_to_be_undone(open_monitor: Any, engine: Any) -> None:
+    async with open_monitor(engine.paths) as monitor:
+        await monitor.press("B", "b")
+        await monitor.until_shown("pinning …")
+        engine.record(ev.EngineStopped(reason="finished", message="done"))
+        engine.lock.release()
+        await monitor.until_shown("not carried out, the engine ended")
+        assert not monitor.app.model.pending
+        assert "not carried out" in monitor.app.model.story.lines[-1].text
+        assert "the session is not running" in monitor.text() and "on the device" not in monitor.text()
 
 
 async def test_a_read_only_monitor_steers_nothing(open_monitor: Any, engine: Any) -> None:

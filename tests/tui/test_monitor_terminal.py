@@ -71,6 +71,10 @@ class Tmux:
             self._run("send-keys", key)
             time.sleep(0.2)
 
+    def press(self, key: str) -> None:
+        """One key, at once."""
+        self._run("send-keys", key)
+
     def command(self, text: str) -> None:
         self.type(text)
         self._run("send-keys", "Enter")
@@ -103,6 +107,24 @@ class Tmux:
         return done.stdout
 
 
+def confirmation_ms(tmux: Tmux) -> float:
+    """Pin the selected kernel and unpin it again: the time from the key to the row that says that it is pinned.
+
+    It includes tmux's own time to take the key and to give the screen.
+    """
+    tmux.press("1")
+    before = tmux.screen().count("▪")
+    began = time.monotonic()
+    tmux.press("b")
+    while tmux.screen().count("▪") <= before:
+        assert time.monotonic() - began < 10, tmux.screen()
+    took_ms = (time.monotonic() - began) * 1000
+    tmux.press("b")
+    while tmux.screen().count("▪") > before:
+        assert time.monotonic() - began < 20, tmux.screen()
+    return took_ms
+
+
 @pytest.fixture
 def tmux(tmp_path: Path) -> Iterator[Tmux]:
     if shutil.which("tmux") is None:
@@ -129,9 +151,15 @@ def test_a_search_is_watched_and_steered_from_a_terminal(tmux: Tmux, tmp_path: P
     tmux.until("★ v", 120)  # the first correct kernel
 
     tmux.keys("B", "i")
-    tmux.until("Seed an idea for softmax")
-    tmux.keys("Tab", "Enter")
+    dialog = tmux.until("Seed an idea for softmax")
+    assert dialog.index("Moves of the playbook") < dialog.index("In your own words"), "what works comes first"
+    tmux.keys("Enter")
     tmux.until("playbook writes kernels for it", 20)
+    tmux.keys("i", "Tab")
+    tmux.type("a lookup table")
+    tmux.keys("Enter")
+    tmux.until("a lookup table", 20)  # the editor has saved a template with a line more: it is judged as that idea's
+    tmux.until("is judged next, as i", 20)
 
     paths = SessionPaths.at(tmp_path / "sessions" / "steered")
     best = next((paths.directory / "best").glob("softmax.*"))
@@ -146,6 +174,10 @@ def test_a_search_is_watched_and_steered_from_a_terminal(tmux: Tmux, tmp_path: P
     tmux.until("+// edited by hand", 20)
     edited = tmux.until("Diff")
     child = edited.split(" -> ")[1].split()[0]
+
+    took_ms = [confirmation_ms(tmux) for _ in range(5)]
+    print(f"key to confirmed row, ms: {', '.join(f'{one:.0f}' for one in took_ms)}")
+    assert sorted(took_ms)[2] < 300
 
     tmux.keys("1", "d")
     tmux.until(f"Prune {child}?")

@@ -1,4 +1,4 @@
-"""Seed an idea: pick a move that the playbook knows, or write what to try in your own words."""
+"""Seed an idea: pick a move that the playbook knows, or say what to try in your own words."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from textual.widgets.option_list import Option
 
 from engine.proposers.protocol import CATEGORY_NAMES, CatalogueEntry
 from engine.state import ProblemState
-from tui.catalogue import catalogue_of
+from tui.catalogue import catalogue_of, readers_of
 from tui.model import Model
 from tui.sanitize import one_line
 
@@ -40,8 +40,12 @@ class SeedIdeaScreen(ModalScreen[IdeaWish | None]):
         width: 90%; max-width: 110; height: auto; max-height: 90%; padding: 1 2; background: $surface;
         border: round $primary;
     }
-    SeedIdeaScreen OptionList { height: auto; max-height: 12; margin: 1 0; background: $surface; border: none; }
+    SeedIdeaScreen OptionList { height: auto; max-height: 9; background: $surface; border: none; padding: 0; }
     SeedIdeaScreen Static { height: auto; }
+    SeedIdeaScreen #title { text-style: bold; }
+    SeedIdeaScreen .label { margin-top: 1; color: $text-primary; }
+    SeedIdeaScreen #about { color: $text-muted; height: 3; padding: 0 2; }
+    SeedIdeaScreen Input { background: $panel; }
     SeedIdeaScreen #hint { color: $text-muted; margin-top: 1; }
     """
 
@@ -52,22 +56,27 @@ class SeedIdeaScreen(ModalScreen[IdeaWish | None]):
 
     def compose(self) -> ComposeResult:
         self._moves = catalogue_of(self._model.state, self._problem)
+        readers = readers_of(self._model)
         under = f"works on {self._parent_kernel}" if self._parent_kernel else "works on the best kernel"
         with Vertical():
-            yield Static(f"Seed an idea for {one_line(self._problem.id, 60)}; it {under}", markup=False)
-            yield Input(placeholder="in your own words: what should be tried?", id="prose")
+            yield Static(f"Seed an idea for {one_line(self._problem.id, 60)}; it {under}", markup=False, id="title")
             if self._moves:
+                yield Static("Moves of the playbook, which writes the kernels:", markup=False, classes="label")
                 yield OptionList(*(Option(_entry(move)) for move in self._moves), markup=False, id="moves")
                 yield Static("", markup=False, id="about")
-            yield Static(
-                "enter: seed    tab: words or the playbook's moves    esc: cancel\n"
-                "Words wait for an author where no proposer of this session reads prose.",
-                markup=False,
-                id="hint",
-            )
+            if readers:
+                label = f"In your own words; {', '.join(readers)} writes the kernels:"
+            else:
+                label = (
+                    "In your own words. No model of this session reads them: $EDITOR opens for you to write the kernel:"
+                )
+            yield Static(one_line(label, 300), markup=False, classes="label")
+            yield Input(placeholder="what should be tried?", id="prose", compact=True)
+            moves = "up/down: choose a move    tab: your own words    " if self._moves else ""
+            yield Static(f"enter: seed    {moves}esc: cancel", markup=False, id="hint")
 
     def on_mount(self) -> None:
-        self.query_one("#prose", Input).focus()
+        self.query_one("#moves" if self._moves else "#prose").focus()
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         if text := event.value.strip():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -9,9 +10,10 @@ from typing import TYPE_CHECKING, cast
 from engine.events import ChangeBudget, SeedIdea, SeedKernel
 from engine.problem.spec import Form
 from engine.session import SessionError
-from engine.state import ProblemState, SessionState
+from engine.state import IdeaState, ProblemState, SessionState
 from tui import steering
 from tui.editor import edit_text
+from tui.sanitize import one_line
 from tui.steering import Plan, Refused
 
 if TYPE_CHECKING:
@@ -105,6 +107,12 @@ class SteeringKeys:
 
     def action_edit(self) -> None:
         """Edit a copy of the selected kernel; what is saved becomes its child."""
+        row = self._here.tree_view.row
+        idea = self._state.ideas.get(row.id) if row is not None else None
+        if idea is not None and not idea.variants:
+            if self._may_steer():
+                self.write_for(idea)
+            return
         subject = self._here.detail.subject
         if subject is None:
             self._monitor.say("There is no kernel here to edit.", severity="warning")
@@ -120,6 +128,18 @@ class SteeringKeys:
         edited = self._edited(problem, source, f"{subject.id}.{subject.form}")
         if edited is not None:
             self._submit(problem, subject.form, edited, f"edit of {subject.id}", subject.id)
+
+    def write_for(self, idea: IdeaState) -> None:
+        """A kernel by a person's own hand for an idea that waits for an author; it waits on if none is saved."""
+        problem = self._state.problems[idea.problem]
+        source = self._edited(problem, first_lines(problem, idea), f"{idea.id}.{problem.form}")
+        if source is None:
+            self._monitor.say(f"{idea.id} goes on waiting for its author: e on it opens the editor.")
+            return
+        command = SeedKernel(
+            problem=problem.id, form=problem.form, source=source, text=idea.text, parent=idea.parent, idea=idea.id
+        )
+        self._ask(lambda: Plan(command, "submitting", idea.id))
 
     def action_start_engine(self) -> None:
         self._monitor.start_engine()
@@ -242,12 +262,18 @@ class SteeringKeys:
         self._ask(lambda: Plan(command, "submitting", parent or problem.id))
 
 
-def first_lines(problem: ProblemState) -> str:
-    """What an empty kernel file begins with: the derived header as a comment."""
+def first_lines(problem: ProblemState, idea: IdeaState | None = None) -> str:
+    """What an empty kernel file begins with: the idea it is for and the derived header as comments, an empty launch."""
+    mark = "#" if problem.form == "py" else "//"
+    about = [f"{idea.id} for {problem.id}:", *textwrap.wrap(one_line(idea.text, 2000), 100)] if idea is not None else []
+    said = "".join(f"{mark} {text}\n" for text in about)
     if problem.form == "py":
-        return "import torch\nimport torch.nn as nn\n\n\nclass ModelNew(nn.Module):\n    ...\n"
+        return f"{said}import torch\nimport torch.nn as nn\n\n\nclass ModelNew(nn.Module):\n    ...\n"
     header = "".join(f"// {text}\n" for text in problem.header.splitlines())
-    return f"// The header below is included by itself. Define launch(); return 0 for success.\n{header}\n"
+    declared = next((text for text in problem.header.splitlines() if text.startswith('extern "C" int launch(')), None)
+    launch = f"{declared.rstrip('; ')} {{\n    return 0;\n}}\n" if declared is not None else ""
+    included = "// The header below is included by itself. Define launch(); return 0 for success.\n"
+    return f"{said}{included}{header}\n{launch}"
 
 
 def read_kernel(path: str) -> str:
