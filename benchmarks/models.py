@@ -5,11 +5,13 @@
 A model server in a process of its own answers each call after 200 ms, or 2 s, as a stream. Calls go through everything
 that the search uses: gate, limits, journal on disk (two events and a blob each), SDK. The ideal is the server's time
 alone: calls / concurrency x that. The first calls, in which the SDK is imported and connections are made, do not count.
+"SDK alone" makes the same calls without any of our code.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import re
 import signal
@@ -17,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import click
@@ -69,14 +72,57 @@ async def measure(directory: Path, provider: str, address: str, calls: int, conc
     return wall, processor
 
 
+async def bare(provider: str, address: str, calls: int, concurrency: int) -> tuple[float, float]:
+    """The same calls through the SDK alone: no journal, no limits, no retries, none of our code."""
+    ask = await (bare_openai(address) if provider == "openai" else bare_gemini(address))
+    places = asyncio.Semaphore(concurrency)
+
+    async def one() -> None:
+        async with places:
+            await ask()
+
+    await asyncio.gather(*(one() for _ in range(concurrency)))
+    wall, processor = time.perf_counter(), time.process_time()
+    await asyncio.gather(*(one() for _ in range(calls)))
+    return time.perf_counter() - wall, time.process_time() - processor
+
+
+async def bare_openai(address: str) -> Callable[[], Awaitable[None]]:
+    from openai import AsyncOpenAI
+
+    sdk = AsyncOpenAI(api_key="none", base_url=f"{address}/v1", max_retries=0)
+
+    async def ask() -> None:
+        async for _ in await sdk.responses.create(
+            model="m", instructions=PROMPT.system, input=PROMPT.user, stream=True, store=False
+        ):
+            pass
+
+    return ask
+
+
+async def bare_gemini(address: str) -> Callable[[], Awaitable[None]]:
+    from google.genai import Client
+    from google.genai.types import HttpOptions
+
+    sdk = Client(api_key="none", vertexai=False, http_options=HttpOptions(base_url=f"{address}/"))
+
+    async def ask() -> None:
+        async for _ in await sdk.aio.models.generate_content_stream(model="m", contents=PROMPT.user):
+            pass
+
+    return ask
+
+
 @click.command()
 @click.option("--concurrency", default=64, show_default=True)
 @click.option("--repeats", default=3, show_default=True)
 def main(concurrency: int, repeats: int) -> None:
     """Print one table."""
     table = Table(title=f"{concurrency} calls at once, best of {repeats}; load {os.getloadavg()[0]:.1f}")
-    for name in ("provider", "a call", "calls", "ideal s", "wall s", "over ideal", "CPU ms per call"):
-        table.add_column(name, justify="left" if name == "provider" else "right")
+    for name in ("through", "a call", "calls", "ideal s", "wall s", "over ideal", "CPU ms per call"):
+        table.add_column(name, justify="left" if name == "through" else "right")
+    logging.getLogger("httpx2").setLevel(logging.WARNING)
     for delay_s, rounds in CASES:
         process, address = start_server(delay_s)
         try:
@@ -87,16 +133,17 @@ def main(concurrency: int, repeats: int) -> None:
                         asyncio.run(measure(Path(scratch), provider, address, calls, concurrency))
                         for _ in range(repeats)
                     ]
-                wall, processor = min(figures)
-                table.add_row(
-                    provider,
-                    f"{delay_s * 1000:g} ms",
-                    str(calls),
-                    f"{ideal:.2f}",
-                    f"{wall:.3f}",
-                    f"{(wall / ideal - 1) * 100:.1f} %",
-                    f"{processor / calls * 1000:.2f}",
-                )
+                alone = [asyncio.run(bare(provider, address, calls, concurrency)) for _ in range(repeats)]
+                for name, (wall, processor) in ((provider, min(figures)), (f"{provider}, SDK alone", min(alone))):
+                    table.add_row(
+                        name,
+                        f"{delay_s * 1000:g} ms",
+                        str(calls),
+                        f"{ideal:.2f}",
+                        f"{wall:.3f}",
+                        f"{(wall / ideal - 1) * 100:.1f} %",
+                        f"{processor / calls * 1000:.2f}",
+                    )
         finally:
             process.send_signal(signal.SIGTERM)
             process.wait(10)

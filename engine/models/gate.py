@@ -27,18 +27,17 @@ class Gate:
     @contextlib.asynccontextmanager
     async def enter(self) -> AsyncIterator[float]:
         """Wait for a place. Gives the time of entry (``time.monotonic``), for :meth:`refused`."""
-        while (pause := self._closed_until - time.monotonic()) > 0 or self.inside >= int(self.width):
-            if pause > 0:
-                await asyncio.sleep(pause)
-                continue
-            place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._waiting.append(place)
-            try:
-                await place
-            except asyncio.CancelledError:
-                if place.done() and not place.cancelled():
-                    self._wake()  # the place it was given goes to the next
-                raise
+        try:
+            while (pause := self._closed_until - time.monotonic()) > 0 or self.inside >= int(self.width):
+                if pause > 0:
+                    await asyncio.sleep(pause)
+                else:
+                    place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+                    self._waiting.append(place)
+                    await place
+        except asyncio.CancelledError:
+            self._wake()  # the place that it may have been given goes to the next
+            raise
         self.inside += 1
         try:
             yield time.monotonic()

@@ -7,9 +7,12 @@ connections that is more work than the request itself. Eight to a pool cost next
 from __future__ import annotations
 
 import itertools
+import logging
 from urllib.request import getproxies
 
 import httpx2
+
+logging.getLogger("httpx2").setLevel(logging.WARNING)  # every attempt is an event; a line of log each says no more
 
 CONNECT_S = 30.0
 _POOL = 8

@@ -8,6 +8,7 @@ import pytest
 
 from engine.events import BudgetChanged, ModelCallStarted
 from engine.models.connect import PriceUnknown
+from engine.models.gate import Gate
 from engine.models.ledger import OverBudget
 from engine.models.protocol import CallSite
 from engine.proposers.remote import Remote
@@ -128,6 +129,24 @@ async def test_too_many_requests_narrow_the_gate_and_replies_widen_it(server: Mo
         assert refusals == 14 and desk.spent.calls == 60 + refusals
         assert desk.spent.usage == server.books.told
         assert 1 <= desk.caller.gate.width < 16
+
+
+async def test_a_place_that_nobody_takes_goes_to_the_next() -> None:
+    gate = Gate(1)
+    order: list[str] = []
+
+    async def pass_through(name: str) -> None:
+        async with gate.enter():
+            order.append(name)
+
+    async with gate.enter() as entered:
+        first, second = (asyncio.create_task(pass_through(name)) for name in ("first", "second"))
+        await asyncio.sleep(0)
+        gate.refused(entered, pause_s=0.1)
+    await asyncio.sleep(0.02)  # the first was given the place, and waits for the gate to open
+    first.cancel()
+    await asyncio.wait_for(second, 2)
+    assert order == ["second"]
 
 
 async def test_a_resumed_search_does_not_pay_again_for_a_reply_it_has(server: ModelServer, engine: Engine) -> None:
