@@ -16,6 +16,7 @@ from tui.commands.look import sessions, show
 from tui.commands.machine import completion, doctor, init, problems
 from tui.commands.machine_code import sass
 from tui.commands.monitor import attach, replay
+from tui.commands.profile import profile
 from tui.commands.run import resume, run
 from tui.commands.steer import STEERING
 from tui.commands.talk import prompt, reply
@@ -94,6 +95,7 @@ for _command in (
     compare,
     build,
     sass,
+    profile,
     problems,
     doctor,
     init,

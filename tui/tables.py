@@ -13,6 +13,7 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from engine.evaluation.profile import KernelProfile
 from engine.library import SavedKernel
 from engine.problem.catalog import ProblemRow
 from engine.problem.sizes import written
@@ -192,6 +193,18 @@ def print_sessions(sessions: Sequence[SessionSummary]) -> None:
         note = Text(one_line(one.note), style="dim")
         table.add_row(Text(one.name), one.state, since, str(one.verdicts), best, Text(Path(one.config_name).name), note)
     console().print(table)
+
+
+def print_profile(launches: Sequence[KernelProfile]) -> None:
+    """The counters of every launch, one table each."""
+    out = console()
+    for launch in launches:
+        out.print(Text(one_line(launch.kernel), style="bold"), soft_wrap=True)
+        table = columns("", "value", "unit", "counter", right=("value",))
+        for one in launch.metrics:
+            value = f"{one.value:,.0f}" if abs(one.value) >= 1000 else f"{one.value:.4g}"
+            table.add_row(one.label, value, one.unit, Text(one.name, style="dim"))
+        out.print(table)
 
 
 def print_kernels(kernels: Sequence[SavedKernel]) -> None:

@@ -25,6 +25,7 @@ def run_checks(config: Config | None = None) -> list[Finding]:
         ("c++ compiler", tools.cpp_compiler),
         ("nvidia gpu", lambda: tools.nvidia_driver(found, required)),
         ("nvcc", lambda: tools.nvcc(found, required)),
+        ("gpu counters", lambda: tools.counters(found)),
         ("pytorch", lambda: tools.torch(found, required)),
         ("sandbox", lambda: tools.sandbox(config)),
         ("sqlite", system.sqlite),

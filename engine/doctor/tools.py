@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import re
 import subprocess
@@ -16,8 +17,9 @@ from engine import devices
 from engine.config import Config
 from engine.doctor.finding import Finding, run
 from engine.evaluation.build import command_line
+from engine.evaluation.profile import find_ncu
 from engine.problem.spec import Form
-from engine.toolkit import INSTALL_CUDA, NoCompiler, find_cpp_compiler, find_nvcc
+from engine.toolkit import INSTALL_CUDA, NoCompiler, NoTool, find_cpp_compiler, find_nvcc
 
 _PROGRAM = """\
 #include <omp.h>
@@ -162,6 +164,23 @@ def nvcc(found: Gpus, required: bool) -> Finding:
         remedy = f"reinstall it: {INSTALL_CUDA}; where it refuses the C++ compiler as too new, install an older one"
         return Finding(name, "fail" if wanted else "warn", f"{shown} cannot build a kernel: {said}", remedy)
     return Finding(name, "ok", f"{shown} builds for {arch}")
+
+
+def counters(found: Gpus, driver: Path = Path("/proc/driver/nvidia/params")) -> Finding:
+    """Whether ``kernel-tui profile`` can read hardware counters; a search needs none."""
+    name = "gpu counters"
+    if not found.names:
+        return Finding(name, "ok", "no GPU that would have any")
+    try:
+        ncu = find_ncu()
+    except NoTool as error:
+        return Finding(name, "warn", "no Nsight Compute: kernel-tui profile does not work; a search does", str(error))
+    restricted = driver.exists() and re.search(r"(?m)^RmProfilingAdminOnly: 1$", driver.read_text()) is not None
+    if restricted and os.geteuid() != 0:
+        what = "for root only (ERR_NVGPUCTRPERM): kernel-tui profile does not work; a search does"
+        remedy = "as root: options nvidia NVreg_RestrictProfilingToAdminUsers=0 in /etc/modprobe.d, then reboot"
+        return Finding(name, "warn", what, remedy)
+    return Finding(name, "ok", f"{ncu} may read them")
 
 
 def torch(found: Gpus, required: bool) -> Finding:

@@ -131,6 +131,19 @@ def test_nvcc_that_does_not_know_the_device(monkeypatch: pytest.MonkeyPatch, tmp
     assert "cannot build for sm_90a" in finding.what
 
 
+def test_counters_that_only_root_may_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    program(tmp_path, "ncu", "exit 0")
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    (tmp_path / "params").write_text("ModifyDeviceFiles: 1\nRmProfilingAdminOnly: 1\n")
+    finding = tools.counters(H200, tmp_path / "params")
+    assert finding.level == "warn"
+    assert "NVreg_RestrictProfilingToAdminUsers=0" in finding.remedy
+    (tmp_path / "params").write_text("ModifyDeviceFiles: 1\nRmProfilingAdminOnly: 0\n")
+    assert tools.counters(H200, tmp_path / "params").level == "ok"
+    assert tools.counters(NO_GPU).level == "ok"
+
+
 def test_a_gpu_that_the_config_asks_for_must_be_there() -> None:
     finding = tools.nvidia_driver(NO_GPU, required=True)
     assert finding.level == "fail"
