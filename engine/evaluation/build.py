@@ -14,6 +14,7 @@ import re
 import resource
 import shutil
 import signal
+import sys
 import tempfile
 import time
 from functools import cache
@@ -26,6 +27,9 @@ from engine.toolkit import NoCompiler as NoCompiler
 from engine.toolkit import find_cpp_compiler, find_nvcc
 from engine.verdict import BuildReport
 
+_CONFINED = Path(__file__).parent / "runner" / "confined.py"
+_KEPT = ("PATH", "LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_PATH", "CPATH", "CPLUS_INCLUDE_PATH", "LIBRARY_PATH")
+"""What a compiler needs to know of the environment; a source could make it print the rest."""
 DEADLINE_S = 60.0
 LOG_KEPT_CHARS = 8000
 _MEMORY_BYTES = 8 << 30
@@ -133,9 +137,16 @@ async def _compile(
 
 
 async def run_compiler(command: list[str], work: Path) -> tuple[int, str]:
-    """Run a compiler in ``work``, bounded in time, memory and size of files; its exit code and what it said."""
-    environment = {**os.environ, "TMPDIR": str(work), "LC_ALL": "C"}
+    """Run a compiler in ``work``, bounded in time, memory, size of files and which it sees.
+
+    Its exit code and what it said.
+    """
+    environment = {name: os.environ[name] for name in _KEPT if name in os.environ}
+    environment |= {"TMPDIR": str(work), "LC_ALL": "C"}
+    trees = [sys.prefix, sys.base_prefix, str(Path(command[0]).resolve().parents[1])]
+    trees += [os.environ[name] for name in ("CUDA_HOME", "CUDA_PATH") if os.environ.get(name)]
     process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-I", "-S", str(_CONFINED), str(work), os.pathsep.join(trees)),
         *command,
         cwd=work,
         env=environment,

@@ -186,7 +186,7 @@ def test_threads_that_outlive_a_call_stand_still_until_the_next(bench: Bench) ->
         assert burning.pattern == "works between the calls"
     else:
         assert burning.correct and burning.speedup is not None, burning.reason
-        assert burning.speedup < 1.2 * alone.speedup  # it took no time from the reference, perhaps some from itself
+        assert burning.speedup < 1.6 * alone.speedup  # it took no time from the reference, perhaps some from itself
 
 
 def test_cancelling_ends_a_running_kernel_within_a_second(bench: Bench) -> None:
@@ -246,3 +246,10 @@ def test_work_left_on_the_device_for_the_reference_is_found(bench: Bench) -> Non
     verdict = bench.judge(softmax(bench.form, outside=_OTHER_CONTEXT, after=after))
     assert verdict.status == "cheating", (verdict.status, verdict.reason)
     assert bench.judge(softmax(bench.form)).correct
+
+
+@pytest.mark.parametrize("way", ['#include "/etc/passwd"', 'asm(".incbin \\"/etc/passwd\\"");'])
+def test_a_compiler_cannot_be_made_to_read_other_files(bench: Bench, way: str) -> None:
+    verdict = bench.judge(softmax(bench.form, outside=way))
+    assert verdict.status == "build_error", (verdict.status, verdict.reason)
+    assert verdict.build is not None and "root:" not in verdict.build.log + verdict.reason
