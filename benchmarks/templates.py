@@ -1,6 +1,7 @@
 """Correctness and speed of the playbook's CUDA templates on one GPU, structure by structure.
 
     python benchmarks/templates.py emit DIR     # anywhere: writes kernels and DIR/manifest.json
+    python benchmarks/templates.py compile DIR  # where nvcc is: all of them for sm_80 and sm_90a, no GPU needed
     python benchmarks/templates.py measure DIR  # on the GPU machine; needs torch and nvcc, not this package
 
 ``measure`` builds all kernels in parallel, runs every one against float64 PyTorch on the same GPU (outputs poisoned
@@ -13,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import ctypes
-import itertools
 import json
 import math
 import os
@@ -31,6 +31,9 @@ ROOT = Path(__file__).resolve().parent.parent
 BANDWIDTH_GBS = 4300.0
 """Copy bandwidth measured on an NVIDIA H200 (bytes read plus written)."""
 HANG_S = 30.0
+WANDERED = ("matmul", "conv", "attention")
+WANDERINGS = 12
+"""Random recipes for each small problem of these families."""
 
 MODULE = """\
 import torch
@@ -47,42 +50,6 @@ def get_inputs():
 def get_init_inputs():
     return []
 """
-R = "torch.randn({})".format
-SMALL: dict[str, tuple[str, str, list[str]]] = {
-    # name: weights, result of x (and y), inputs
-    "softmax_7x1": ("", "torch.softmax(x, 1)", [R("7, 1")]),
-    "softmax_5x33": ("", "torch.softmax(x, 1)", [R("5, 33")]),
-    "softmax_2x4098": ("", "torch.softmax(x, 1)", [R("2, 4098")]),
-    "softmax_300x8192": ("", "torch.softmax(x, 1)", [R("300, 8192")]),
-    "softmax_1x1000003": ("", "torch.softmax(x, 1)", ["100 * " + R("1, 1000003")]),
-    "softmax_masked": (
-        "", "torch.softmax(x, 1)", [R("64, 5004") + ".masked_fill(torch.rand(64, 5004) < 0.9, -torch.inf)"],
-    ),
-    "log_softmax_37x20000": ("", "torch.log_softmax(x, 1)", [R("37, 20000")]),
-    "layernorm_5x37": ("self.ln = nn.LayerNorm(37)", "self.ln(x)", ["1000 + " + R("5, 37")]),
-    "layernorm_9x77x20x14": ("self.ln = nn.LayerNorm((77, 20, 14))", "self.ln(x)", ["30 + " + R("9, 77, 20, 14")]),
-    "layernorm_3x400004": ("self.ln = nn.LayerNorm(400004)", "F.gelu(self.ln(x + y))", 2 * [R("3, 400004")]),
-    "rmsnorm_70x4096": (
-        "self.w = nn.Parameter(torch.randn(4096))",
-        "self.w * (x * torch.rsqrt((x * x).mean(-1, keepdim=True) + 1e-6))",
-        [R("70, 4096")],
-    ),
-    "logsumexp_50x10000": ("", "torch.logsumexp(x, 1)", [R("50, 10000")]),
-    "normalize_20x5555": ("", "F.normalize(x, dim=1)", [R("20, 5555")]),
-    "softmax_scaled": ("", "torch.softmax(x * y, 1)", [R("40, 3000"), R("40, 1")]),
-    "softmax_biased": ("", "torch.softmax(x + y, -1)", [R("3, 5, 7, 64"), R("7, 64")]),
-    "layernorm_gated": ("self.ln = nn.LayerNorm(1000)", "self.ln(x) * y", [R("4, 30, 1000"), R("30, 1000")]),
-    "centred_and_sum": ("", "(x - x.amax(1, keepdim=True), x.sum(1), x.amin(1))", [R("31, 2052")]),
-    "gelu_1003": ("", "F.gelu(x, approximate='tanh')", [R("1003")]),
-    "bias_4x6x5x5": ("self.b = nn.Parameter(torch.randn(6, 1, 1))", "torch.tanh(x + self.b)", [R("4, 6, 5, 5")]),
-    "bias_4x6x10x10": ("self.b = nn.Parameter(torch.randn(6, 1, 1))", "torch.sigmoid(x + self.b)", [R("4, 6, 10, 10")]),
-    "swiglu_100x333": ("", "F.silu(x) * y", [R("100, 333"), R("333")]),
-}  # fmt: skip
-LARGE_POINTWISE = {
-    "gelu_large": ("", "0.5 * x * (1 + torch.tanh(0.79788456 * (x + 0.044715 * x * x * x)))", [R("8192, 16384")]),
-}
-HEADLINE = ("softmax", "layernorm", "layernorm_shifted")
-
 
 # --- emit ---------------------------------------------------------------------------------------------------------
 
@@ -90,21 +57,19 @@ HEADLINE = ("softmax", "layernorm", "layernorm_shifted")
 def emit(folder: Path, only: str) -> None:
     """Write every kernel and the manifest."""
     sys.path.insert(0, str(ROOT))
+    from benchmarks.template_problems import HEADLINE, LARGE_POINTWISE, SMALL, TF32_LIMIT, grid
     from engine.events import DeviceFact
     from engine.problem.header import derive_header
     from engine.problem.inspect import inspect_file
-    from engine.proposers.playbook.analyse import analyse
-    from engine.proposers.playbook.cuda_pointwise import CudaPointwise
-    from engine.proposers.playbook.cuda_rows_template import CudaRows
-    from engine.proposers.playbook.ir import RowProgram
     from engine.proposers.playbook.template import Recipe
+    from tests.engine.proposers.wandering import known, ladder, wander
 
     folder.mkdir(parents=True, exist_ok=True)
     device = DeviceFact("gpu", "cuda", "NVIDIA H200", "sm_90a", 0, 132)
     problems: list[dict[str, Any]] = []
     files = {name: ROOT / "problems/headline" / f"{name}.py" for name in HEADLINE}
     for name, (weights, result, inputs) in (SMALL | LARGE_POINTWISE).items():
-        arguments = ", ".join("xy"[: len(inputs)])
+        arguments = ", ".join("xyz"[: len(inputs)])
         files[name] = folder / f"{name}.py"
         files[name].write_text(
             MODULE.format(weights=weights or "pass", arguments=arguments, result=result, inputs=", ".join(inputs))
@@ -113,17 +78,27 @@ def emit(folder: Path, only: str) -> None:
         if only and only not in name:
             continue
         spec = inspect_file(path, name)
-        program = analyse(spec)
-        template = CudaRows() if isinstance(program, RowProgram) else CudaPointwise()
+        template, program = known(spec, "cu")
         timed = name in HEADLINE or name in LARGE_POINTWISE
         (folder / f"{name}.h").write_text(derive_header(spec, "cu"))
         base = template.first(program, spec, device)[0].recipe
         kernels, seen = [], set()
-        for number, (label, changes) in enumerate(_grid(template.family, name, timed)):
-            source = template.emit(program, Recipe(template.name, {**base.choices, **changes}), spec)
+        recipes = [
+            (label, Recipe(template.name, {**base.choices, **{k: v for k, v in changes.items() if k in base.choices}}))
+            for label, changes in grid(template.family, name, timed)
+        ]
+        if template.family in WANDERED and not timed:
+            recipes += [(str(step.choices), step) for step in ladder(template, program, spec, device)]
+            found = (wander(template, program, spec, seed, device, 10) for seed in range(WANDERINGS))
+            recipes += [(str(step.choices), step) for step in found]
+        for number, (label, recipe) in enumerate(recipes):
+            source = template.emit(program, recipe, spec)
             if source not in seen:
                 seen.add(source)
-                kernels.append({"label": label, "file": f"{name}_{number}.cu"})
+                kernel: dict[str, Any] = {"label": label, "file": f"{name}_{number}.cu"}
+                if "precision::tf32" in source:
+                    kernel["limit"] = TF32_LIMIT
+                kernels.append(kernel)
                 (folder / f"{name}_{number}.cu").write_text(source)
         problems.append(
             {
@@ -131,7 +106,7 @@ def emit(folder: Path, only: str) -> None:
                 "source": spec.source,
                 "header": f"{name}.h",
                 "weights": [t.source_name for t in spec.weights],
-                "outputs": [list(t.shape) for t in spec.outputs],
+                "outputs": [[list(t.shape), t.dtype] for t in spec.outputs],
                 "floor_ms": sum(t.nbytes for t in spec.tensors) / BANDWIDTH_GBS / 1e6,
                 "timed": timed,
                 "kernels": kernels,
@@ -139,56 +114,6 @@ def emit(folder: Path, only: str) -> None:
         )
     (folder / "manifest.json").write_text(json.dumps(problems, indent=1))
     print(f"{sum(len(p['kernels']) for p in problems)} kernels of {len(problems)} problems in {folder}")
-
-
-FAST = {"width": 4, "math": "fast", "read": "stream", "store": "stream"}
-ROWS = {**FAST, "merge": "shuffle", "fused": True}
-
-
-def _variations(base: dict[str, Any], **knobs: tuple[Any, ...]) -> list[tuple[str, dict[str, Any]]]:
-    names = list(knobs)
-    out = []
-    for values in itertools.product(*knobs.values()):
-        changes = {**base, **dict(zip(names, values, strict=True))}
-        label = " ".join(
-            [str(base.get("structure", "loop")), *(f"{n}={v}" for n, v in zip(names, values, strict=True))]
-        )
-        out.append((label, changes))
-    return out
-
-
-def _grid(family: str, name: str, timed: bool) -> list[tuple[str, dict[str, Any]]]:
-    if family == "pointwise":
-        found: list[tuple[str, dict[str, Any]]] = [("plain", {})]
-        found += _variations(FAST, unroll=(1, 2, 4), threads=(256, 512), persistent=(False, True))
-        return found
-    found = [("plain", {}), ("shuffle", {"merge": "shuffle"}), ("fused tree", {"fused": True, "width": 4})]
-    if not timed:
-        precise = {**ROWS, "math": "precise"}
-        found += _variations(ROWS, unroll=(4,), threads=(512,))
-        found += _variations(precise | {"structure": "registers"}, cluster=(0, 1, 2, 8), threads=(128,))
-        found += _variations(
-            ROWS | {"structure": "split", "unroll": 2}, rows_per_block=(1, 3), group_rows=(0, 2), span_kb=(16,)
-        )
-        found += _variations(
-            ROWS | {"structure": "ring"}, cluster=(1, 2, 4, 0), keep=(0, 1), threads=(256,), slot_kb=(2, 16)
-        )
-        found += _variations(ROWS | {"structure": "ring", "blocks": 2}, cluster=(4, 0), threads=(128,), slot_kb=(4,))
-    elif name == "softmax":
-        ring = ROWS | {"structure": "ring", "cluster": 2}
-        found += _variations({**ROWS, "threads": 1024}, unroll=(2, 8), read=("plain",))
-        found += _variations(ROWS | {"structure": "registers"}, cluster=(8,), threads=(512,), blocks=(2, 3, 4))
-        found += _variations(ring, threads=(512, 640, 768, 992), slot_kb=(16, 32), store=("stream", "plain"))
-        found += _variations(ring | {"cluster": 8, "blocks": 4}, threads=(128,), slot_kb=(4,))
-    else:
-        split = {**ROWS, "structure": "split", "read": "plain"}
-        found += _variations(split | {"unroll": 4}, rows_per_block=(1, 16), group_rows=(0, 4))
-        found += _variations(split | {"rows_per_block": 16}, unroll=(1, 2), threads=(256, 512), span_kb=(256, 512))
-        ring = ROWS | {"structure": "ring", "cluster": 0}
-        found += _variations(ring, threads=(256, 512, 768, 992), slot_kb=(8, 16), keep=(0, 2, 4))
-        found += _variations(ring | {"threads": 512}, slot_kb=(32,), keep=(0, 1), store=("stream", "plain"))
-        found += _variations(ring | {"blocks": 2}, threads=(256,), slot_kb=(8,), keep=(0, 2))
-    return found
 
 
 # --- measure ------------------------------------------------------------------------------------------------------
@@ -219,6 +144,39 @@ def measure(folder: Path, only: str, compile_too: bool) -> int:
             bad += _print_table(problem, _run_problem(folder, {**problem, "compile": compile_too}))
     print(f"{bad} bad of {len(jobs)}")
     return bad
+
+
+def compile_all(folder: Path, only: str, archs: tuple[str, ...] = ("sm_80", "sm_90a")) -> int:
+    """Compile every kernel without a warning for each of ``archs``, two at a time; prints one table."""
+    problems = [p for p in json.loads((folder / "manifest.json").read_text()) if only in p["name"]]
+    started, bad = time.monotonic(), 0
+
+    def one(problem: dict[str, Any], file: str, arch: str) -> str:
+        command = ["nvcc", "-O3", "-std=c++17", "-cubin", "-Werror", "all-warnings", f"-arch={arch}"]
+        command += ["-include", str(folder / problem["header"]), str(folder / file), "-o", os.devnull]
+        done = subprocess.run(command, capture_output=True, text=True)
+        return f"{file} for {arch}: {(done.stdout + done.stderr)[-600:]}" if done.returncode else ""
+
+    print(f"{'problem':30} {'kernels':>8} {'failed':>7} {'seconds':>8}")
+    with ThreadPoolExecutor(2) as pool:
+        for problem in problems:
+            begun = time.monotonic()
+            jobs = [
+                (k["file"], arch) for k in problem["kernels"] for arch in archs if _for_arch(folder, k["file"], arch)
+            ]
+            logs = [log for log in pool.map(lambda job, p=problem: one(p, *job), jobs) if log]
+            bad += len(logs)
+            print(f"{problem['name']:30} {len(jobs):8} {len(logs):7} {time.monotonic() - begun:8.0f}", flush=True)
+            for log in logs:
+                print(log)
+    print(f"{bad} failed in {time.monotonic() - started:.0f} s")
+    return bad
+
+
+def _for_arch(folder: Path, file: str, arch: str) -> bool:
+    """Kernels are written for the H200; those that use clusters or bulk copies are for it alone."""
+    text = (folder / file).read_text()
+    return arch == "sm_90a" or not ("cluster" in text or "cp.async.bulk" in text)
 
 
 def _build(folder: Path, build: Path, problem: dict[str, Any], kernel: dict[str, str]) -> str | None:
@@ -293,11 +251,13 @@ def child(folder: Path) -> None:
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.5 * torch.randn_like(parameter))
-        weights = [model.state_dict()[n] for n in problem["weights"]]
         wanted = _as_list(model.double()(*(x.double() for x in inputs)))
-        model.float()
+        model.to(inputs[0].dtype)
+        weights = [model.state_dict()[n] for n in problem["weights"]]
         flush = torch.empty(256 * 2**20, dtype=torch.uint8, device="cuda")
-        outputs = [torch.empty(shape, device="cuda") for shape in problem["outputs"]]
+        outputs = [
+            torch.empty(shape, dtype=getattr(torch, dtype), device="cuda") for shape, dtype in problem["outputs"]
+        ]
 
         def timed(call: Any) -> float | None:
             if not problem["timed"]:
@@ -365,7 +325,12 @@ def _print_table(problem: dict[str, Any], rows: list[dict[str, Any]]) -> int:
     by_file = {k["file"]: k for k in problem["kernels"]}
     eager = next((r["error"] for r in rows if r["file"] == "eager"), math.nan)
     limit = max(2e-6, 4 * eager)
-    bad = [r for r in rows if r["file"] in by_file and not (r.get("error", math.nan) <= limit and "fault" not in r)]
+    bad = [
+        r
+        for r in rows
+        if r["file"] in by_file
+        and not (r.get("error", math.nan) <= max(limit, by_file[r["file"]].get("limit", 0.0)) and "fault" not in r)
+    ]
     floor = problem["floor_ms"]
     print(f"\n{problem['name']}: floor {floor:.3f} ms, eager's error {eager:.1e}, {len(rows)} runs, {len(bad)} bad")
     shown = sorted(rows, key=lambda r: r.get("ms") or 1e9) if problem["timed"] else bad
@@ -382,13 +347,15 @@ def _print_table(problem: dict[str, Any], rows: list[dict[str, Any]]) -> int:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("stage", choices=("emit", "measure", "child"))
+    parser.add_argument("stage", choices=("emit", "compile", "measure", "child"))
     parser.add_argument("folder", type=Path)
     parser.add_argument("--only", default="", help="problems whose name contains this")
     parser.add_argument("--compile", action="store_true", help="time torch.compile too")
     arguments = parser.parse_args()
     if arguments.stage == "emit":
         emit(arguments.folder, arguments.only)
+    elif arguments.stage == "compile":
+        return 1 if compile_all(arguments.folder, arguments.only) else 0
     elif arguments.stage == "child":
         child(arguments.folder)
     else:

@@ -29,7 +29,7 @@ FLOATS = ("float32", "float16", "bfloat16")
 
 
 def graph_of(spec: ProblemSpec) -> tuple[GraphNode, ...]:
-    """The nodes that the outputs need, with biases as additions of their own. Raises ``Refused``."""
+    """The nodes that the outputs need, in fewer forms: see ``_simpler``. Raises ``Refused``."""
     if spec.graph is None:
         raise Refused("its reference could not be traced")
     if any(tensor.mutated for tensor in spec.tensors):
@@ -42,7 +42,7 @@ def graph_of(spec: ProblemSpec) -> tuple[GraphNode, ...]:
     found: list[GraphNode] = []
     for node in spec.graph:
         if node.name in wanted:
-            found += _without_bias(node)
+            found += _simpler(node)
     return tuple(found)
 
 
@@ -51,8 +51,9 @@ def calls(graph: tuple[GraphNode, ...], targets: Mapping[str, object] | frozense
     return [node for node in graph if node.op == "call" and node.target in targets]
 
 
-def _without_bias(node: GraphNode) -> list[GraphNode]:
-    """addmm(bias, a, b) as mm(a, b) + bias, and convolution(x, w, bias, ...) as convolution(x, w, None, ...) + bias."""
+def _simpler(node: GraphNode) -> list[GraphNode]:
+    """addmm(bias, a, b) as mm(a, b) + bias, convolution(x, w, bias, ...) as convolution(x, w, None, ...) + bias, and
+    conversions between floating-point types as copies."""
     plain = {"aten.addmm.default": "aten.mm.default", "aten.baddbmm.default": "aten.bmm.default",
              "aten.addmv.default": "aten.mv.default"}.get(node.target)  # fmt: skip
     name, ref = f"{node.name}__product", {"ref": f"{node.name}__product"}
@@ -70,6 +71,9 @@ def _without_bias(node: GraphNode) -> list[GraphNode]:
             f"{name}_bias", "call", "aten.view.default", (node.args[2], list(shape)), {}, shape, node.dtype
         )
         return [bare, bias, replace(node, target="aten.add.Tensor", args=(ref, {"ref": bias.name}), kwargs={})]
+    if node.target == "aten._to_copy.default" and node.kwargs.get("dtype") in FLOATS:
+        # All arithmetic here is in fp32, and a store rounds to the type of its output.
+        return [replace(node, target="aten.clone.default", kwargs={})]
     return [node]
 
 

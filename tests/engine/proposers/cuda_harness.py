@@ -58,7 +58,8 @@ def emulated(source: str) -> str:
     text = _LAUNCH.sub(r"emulator::launch(\2, \3, \4, stream, [=] { \1(\5); });", source)
     text = _SHARED.sub(r"static unsigned char* const \1 = emulator::dynamic;", text)
     text = re.sub(r'asm\("(max|min)\.NaN.*?;$', r"c = \1_of_emulated(a, b);", text, flags=re.M)
-    text = re.sub(r"asm volatile\(\s*\"mma\.sync.*?\);", "emulator::mma_16816(d, a, b);", text, flags=re.S)
+    mma = r"asm volatile\(\s*\"mma\.sync\.aligned\.m16n8k16\.row\.col\.f32\.(bf16|f16).*?\);$"
+    text = re.sub(mma, r"emulator::mma_16816_\1(d, a, b);", text, flags=re.S | re.M)
     assert "<<<" not in text and "asm" not in text
     return text
 

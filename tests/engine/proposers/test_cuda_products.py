@@ -16,7 +16,7 @@ import torch
 
 from engine.events import DeviceFact
 from engine.proposers.playbook.template import Choices, Recipe
-from tests.engine.proposers import test_cpp_conv, test_cpp_matmul
+from tests.engine.proposers import test_cpp_attention, test_cpp_conv, test_cpp_matmul
 from tests.engine.proposers.cpp_harness import Problem, make_problem
 from tests.engine.proposers.cuda_harness import A100, H200, check, compile_cuda, compile_emulated, run
 from tests.engine.proposers.wandering import known, ladder, wander
@@ -24,7 +24,8 @@ from tests.engine.proposers.wandering import known, ladder, wander
 DTYPES = ("float32", "float16", "bfloat16")
 PRODUCTS = tuple(test_cpp_matmul.PRODUCTS)
 CONVOLUTIONS = tuple(test_cpp_conv.CONVOLUTIONS)
-CASES = (*PRODUCTS, *CONVOLUTIONS)
+ATTENTION = tuple(test_cpp_attention.ATTENTION)
+CASES = (*PRODUCTS, *CONVOLUTIONS, *ATTENTION)
 
 
 def random_problem(folder: Path, case: str, dtype: str, seed: int) -> Problem:
@@ -37,6 +38,11 @@ def random_problem(folder: Path, case: str, dtype: str, seed: int) -> Problem:
     if case in PRODUCTS:
         sizes = {"m": size(1, 80), "n": size(1, 140), "k": size(2, 150), "b": rng.randint(1, 3), "c": rng.randint(1, 2)}
         return make_problem(folder, *test_cpp_matmul.shaped(case, sizes), dtype=dtype)
+    if case in ATTENTION:
+        sizes = {"b": rng.randint(1, 2), "h": rng.randint(1, 2), "l": size(1, 90), "s": size(1, 150)}
+        return make_problem(
+            folder, *test_cpp_attention.shaped(case, sizes | {"d": size(1, 80), "e": size(1, 80)}), dtype=dtype
+        )
     sizes = {"n": rng.randint(1, 2), "c": size(1, 9), "f": size(1, 40), "high": size(12, 30), "wide": size(12, 30)}
     limits = {"kh": (1, 3), "kw": (1, 4), "s": (1, 2), "t": (1, 3), "p": (0, 2), "q": (0, 3), "d": (1, 2)}
     sizes |= {name: rng.randint(*limit) for name, limit in limits.items()}
@@ -44,7 +50,9 @@ def random_problem(folder: Path, case: str, dtype: str, seed: int) -> Problem:
 
 
 def uses_tf32(recipe: Recipe, problem: Problem) -> bool:
-    return recipe.choices["structure"] == "tensor" and problem.inputs[0].dtype == torch.float32
+    """Whether fp32 operands were rounded on their way to tensor cores."""
+    products = recipe.template in ("matmul_cu", "conv_cu")
+    return products and recipe.choices["structure"] == "tensor" and problem.inputs[0].dtype == torch.float32
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -78,6 +86,10 @@ COMPILED = [
     ("pooled", "buffered", "float32", H200),
     ("grouped", "tensor", "float16", A100),
     ("pooled_unevenly", "tensor_async", "float32", H200),
+    ("causal", "tiles", "float32", A100),
+    ("heads", "naive", "float16", H200),
+    ("masked", "tensor_async", "float16", A100),
+    ("primitives", "tensor", "bfloat16", H200),
 ]
 
 
@@ -96,9 +108,9 @@ def test_nvcc_takes_every_structure(tmp_path: Path, case: str, structure: str, d
     assert compile_cuda(tmp_path, problem.spec, source, device.arch).stat().st_size > 0
 
 
-@pytest.mark.parametrize("case", ["linear_gelu", "pooled"])
+@pytest.mark.parametrize("case", ["linear_gelu", "pooled", "causal"])
 def test_every_move_changes_the_source_or_opens_a_knob_that_exists(tmp_path: Path, case: str) -> None:
-    problem = random_problem(tmp_path, case, "float32", 0)
+    problem = random_problem(tmp_path, case, "float16" if case in ATTENTION else "float32", 0)
     template, program = known(problem.spec, "cu")
     recipe = template.first(program, problem.spec, H200)[0].recipe
     for _ in range(6):

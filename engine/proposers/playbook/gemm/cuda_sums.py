@@ -15,7 +15,7 @@ __device__ __forceinline__ void read(const Element* from, float* to) {
 """,
     "half": """\
 __device__ __forceinline__ void read(const Element* from, float* to) {
-    Element q[4];
+    __align__(8) Element q[4];
     *reinterpret_cast<uint2*>(q) = *reinterpret_cast<const uint2*>(from);
 #pragma unroll
     for (int w = 0; w < 4; ++w) to[w] = to_float(q[w]);

@@ -1,2 +1,3 @@
 #pragma once
 #include "emulator.h"
+#include "mma_sync.h"

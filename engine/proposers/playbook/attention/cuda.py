@@ -1,0 +1,176 @@
+"""Attention in CUDA C++ as a template."""
+
+from __future__ import annotations
+
+from engine.events import DeviceFact
+from engine.problem.header import ctype
+from engine.problem.spec import ProblemSpec
+from engine.proposers.playbook.attention import cuda_plan, cuda_text
+from engine.proposers.playbook.attention.cpp import as_attention
+from engine.proposers.playbook.attention.cuda_plan import Plan
+from engine.proposers.playbook.attention.program import AttentionProgram
+from engine.proposers.playbook.cuda_text import fill, launch, literal
+from engine.proposers.playbook.gemm.cuda_file import launch_lines
+from engine.proposers.playbook.gemm.cuda_finish import conversions, dtypes_of, finish, helpers, pointers, tensors_struct
+from engine.proposers.playbook.ir import Program
+from engine.proposers.playbook.template import Choice, First, Move, Recipe, Template
+
+_FILE = """\
+#include <cuda_runtime.h>
+#include <cstring>
+
+namespace playbook {
+
+using Element = $element;
+constexpr int queries = $queries, keys = $keys, width = $width, values = $values, threads = $threads;
+constexpr float scale = $scale;
+$conversions$helpers$tensors
+__device__ __forceinline__ float exp_of(float a) { return $exponential; }
+$finish
+$kernel
+}  // namespace playbook
+
+"""
+_FAST_EXP = "exp2f(1.4426950408889634f * a)"
+
+
+class CudaAttention(Template):
+    """The attention family in CUDA C++: fp32, fp16 and bf16 operands, softmax and sums in fp32."""
+
+    name = "attention_cu"
+    family = "attention"
+    language = "cu"
+
+    def refusal(self, program: Program) -> str | None:
+        attention = as_attention(program)
+        if attention.batch * attention.rows >= 2**31 or max(attention.keys, attention.width) >= 2**30:
+            return "its attention is too large for the templates' indices"
+        if attention.value_width > 1024:
+            return f"its values are {attention.value_width} wide and a warp holds at most 1024 columns"
+        return None
+
+    def first(self, program: Program, spec: ProblemSpec, device: DeviceFact) -> list[First]:
+        text = (
+            "A warp per query, with a running maximum: each lane scores one of 32 keys, then the lanes share out the "
+            "columns of the values. Everything is read from global memory."
+        )
+        return [First("warps", text, Recipe(self.name, cuda_plan.plain(device)))]
+
+    def moves(self, program: Program, recipe: Recipe, device: DeviceFact) -> list[Move]:
+        attention, now = as_attention(program), recipe.choices
+        plan, arch = plan_of(attention, recipe), int(now["arch"])
+        found = []
+        if plan.structure == "warps":
+            found.append(
+                Move(
+                    "query_tiles",
+                    "memory",
+                    "Every query reads all keys and values from global memory again. Let a block take 64 queries and "
+                    "go through tiles of keys and values in shared memory; scores and sums stay in registers, and a "
+                    "running maximum (online softmax) joins the tiles.",
+                    {"structure": "tiles"},
+                    ("queries", "keys"),
+                    gain=4.0,
+                    helps="memory",
+                )
+            )
+        if plan.structure != "tensor" and attention.element_bytes == 2 and arch >= 80:
+            found.append(
+                Move(
+                    "tensor_cores",
+                    "compute",
+                    "Both products on tensor cores (mma.m16n8k16), 16 queries per warp: weights go from the first "
+                    "product to the second in registers, since its results are laid out as the next operand must be.",
+                    {"structure": "tensor", "keys": 64},
+                    ("keys", "threads"),
+                    gain=8.0,
+                    helps="compute",
+                )
+            )
+        if plan.structure != "warps" and not now["vector"]:
+            found.append(
+                Move(
+                    "vector_loads",
+                    "memory",
+                    "Load 16 bytes of a row at a time where addresses allow it: a fraction of the load instructions.",
+                    {"vector": True},
+                    (),
+                    gain=1.2,
+                    helps="memory",
+                )
+            )
+        if now["math"] != "fast":
+            found.append(
+                Move(
+                    "fast_exponential",
+                    "compute",
+                    "The softmax takes an exponential for every score. Use the special-function unit: one exp2 with "
+                    "log2(e) folded in. Errors stay near 1e-6.",
+                    {"math": "fast"},
+                    (),
+                    gain=1.1,
+                    helps="compute",
+                )
+            )
+        if plan.structure == "tiles" and plan.rows <= 8:
+            found.append(
+                Move(
+                    "larger_tiles",
+                    "compute",
+                    "Give a thread more rows of scores, so that a key or value that it read serves more queries.",
+                    {"queries": plan.queries * 2},
+                    ("queries", "keys", "threads"),
+                    gain=1.15,
+                    helps="compute",
+                )
+            )
+        return found
+
+    def knobs(self, program: Program, recipe: Recipe, device: DeviceFact) -> dict[str, tuple[Choice, ...]]:
+        structure = plan_of(as_attention(program), recipe).structure
+        if structure == "warps":
+            return {"threads": (32, 64, 128, 256)}
+        if structure == "tensor":
+            return {"keys": (16, 32, 64, 128), "threads": (32, 64, 128, 256)}
+        return {"queries": (16, 32, 64, 128), "keys": (16, 32, 64), "threads": (64, 128, 256)}
+
+    def emit(self, program: Program, recipe: Recipe, spec: ProblemSpec) -> str:
+        attention, fast = as_attention(program), recipe.choices["math"] == "fast"
+        plan = plan_of(attention, recipe)
+        names = pointers([attention.chain], attention.q.tensor, attention.k.tensor, attention.v.tensor)
+        dtypes = dtypes_of(spec)
+        warps = plan.structure == "warps"
+        blocks = -(-attention.rows // plan.queries)
+        grid = -(-attention.batch * attention.rows // plan.queries) if warps else attention.batch * blocks
+        text = fill(
+            _FILE,
+            element=ctype(attention.dtype, "cu"),
+            queries=f"{attention.rows}",
+            keys=attention.keys,
+            width=attention.width,
+            values=attention.value_width,
+            threads=f"{plan.threads}{f', batch = {attention.batch}' if warps else ''}",
+            scale=literal(attention.scale),
+            conversions=conversions({attention.dtype, *(dtypes[name] for name in names)}),
+            helpers=helpers([attention.chain]),
+            tensors=tensors_struct(spec, names),
+            exponential=_FAST_EXP if fast else "expf(a)",
+            finish=finish(attention.chain, attention.value_width, fast),
+            kernel=cuda_text.kernel(attention, plan),
+        )
+        return text + launch(spec, names, [
+            f"const playbook::Tensors t{{{', '.join(names)}}};",
+            *launch_lines("playbook::attention", grid, plan.threads, plan.shared_bytes),
+            "return int(cudaGetLastError());",
+        ])  # fmt: skip
+
+    def safer(self, program: Program, recipe: Recipe) -> Recipe | None:
+        changes: dict[str, Choice] = {"math": "precise"}
+        if recipe.choices["structure"] == "tensor":
+            changes["structure"] = "tiles"
+        exact = recipe.with_(changes)
+        return exact if exact.choices != recipe.choices else None
+
+
+def plan_of(program: AttentionProgram, recipe: Recipe) -> Plan:
+    return cuda_plan.resolve(program, recipe.choices)

@@ -1,0 +1,88 @@
+"""What a recipe of attention in CUDA comes to on a device: choices made legal."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from msgspec import Struct
+
+from engine.events import DeviceFact
+from engine.proposers.playbook.attention.program import AttentionProgram
+from engine.proposers.playbook.gemm.cuda_plan import capability, shared_limit
+from engine.proposers.playbook.template import Choices
+
+COLUMNS = 16
+"""Threads that share a row of scores in ``tiles``: half a warp, so that they can shuffle."""
+
+
+class Plan(Struct, frozen=True):
+    """A kernel's sizes. ``warps`` gives each query to a warp; ``tiles`` takes ``queries`` x ``keys`` scores at a time,
+    a thread ``rows`` x (keys / 16) of them; ``tensor`` takes 16 queries a warp, on tensor cores. ``width`` and
+    ``values`` are those of the problem, padded. ``vector``: elements per load of a row, in the order q, k, v."""
+
+    structure: Literal["warps", "tiles", "tensor"]
+    queries: int
+    keys: int
+    rows: int
+    threads: int
+    width: int
+    values: int
+    vector: tuple[int, int, int]
+    shared_bytes: int
+
+
+def plain(device: DeviceFact) -> Choices:
+    """Round 0: a warp per query."""
+    return {
+        "structure": "warps", "queries": 64, "keys": 32, "threads": 128, "vector": False, "math": "precise",
+        "arch": capability(device.arch),
+    }  # fmt: skip
+
+
+def _up(size: int, by: int) -> int:
+    return -(-size // by) * by
+
+
+def resolve(program: AttentionProgram, choices: Choices) -> Plan:
+    """The plan for ``choices``, changed where the device or the shapes do not allow them."""
+    arch, limit = int(choices["arch"]), shared_limit(int(choices["arch"]))
+    vector = _vectors(program) if choices["vector"] else (1, 1, 1)
+    threads, queries, keys = (int(choices[key]) for key in ("threads", "queries", "keys"))
+    structure = choices["structure"]
+    if structure == "tensor" and (
+        arch < 80 or program.element_bytes != 2 or max(program.width, program.value_width) > 256
+    ):
+        structure = "tiles"
+    if structure == "tensor":
+        width, values = _up(program.width, 16), _up(program.value_width, 16)
+        warps = threads // 32
+        while True:
+            size = 2 * (max(16 * warps, keys) * (width + 8) + values * (keys + 8))
+            if size <= limit:
+                return Plan("tensor", 16 * warps, keys, 16, 32 * warps, width, values, vector, size)
+            warps, keys = (warps, keys // 2) if keys > 16 else (max(1, warps // 2), keys)
+    if structure == "tiles":
+        width, values = program.width, _up(program.value_width, COLUMNS)
+        while keys >= 16:
+            rows = max(1, queries * COLUMNS // threads)
+            queries = rows * threads // COLUMNS
+            size = 4 * (queries * (width + 1) + keys * (width + 1) + keys * values + queries * (keys + 1))
+            if size <= limit and rows * (keys + values) // COLUMNS <= 192:
+                return Plan("tiles", queries, keys, rows, threads, width, values, vector, size)
+            if keys >= queries or queries <= threads // COLUMNS:
+                keys //= 2
+            else:
+                queries //= 2
+    return Plan("warps", threads // 32, 32, 1, threads, program.width, program.value_width, (1, 1, 1), 0)
+
+
+def _vectors(program: AttentionProgram) -> tuple[int, int, int]:
+    """Elements of a row of q, k and v that may be loaded at once: 16 bytes where all addresses allow them."""
+    found = []
+    for operand, width in ((program.q, program.width), (program.k, program.width), (program.v, program.value_width)):
+        many = 16 // operand.element_bytes if operand.col_stride == 1 else 1
+        addresses = (width, operand.row_stride, operand.offset, *(stride for _, stride in operand.batch))
+        while any(number % many for number in addresses):
+            many //= 2
+        found.append(many)
+    return (found[0], found[1], found[2])
