@@ -18,7 +18,7 @@ from packaging.utils import canonicalize_name
 from engine import __version__
 
 ROOT = Path(__file__).parents[1]
-PACKAGES = ("engine", "tui", "problems")
+PACKAGES = ("engine", "kernel_tui", "tui", "problems")
 
 
 def files_of(package: Path) -> set[str]:
