@@ -187,6 +187,8 @@ class Config(Table):
     problems: Annotated[tuple[ProblemReference, ...], Field(min_length=1, strict=False)]
     sessions: ResolvedPath = Field(default=Path("sessions"), validate_default=True)
     seed: int = Field(default=0, ge=0, lt=2**63)
+    bank: Annotated[tuple[ResolvedPath, ...], Field(strict=False)] = ()
+    """Earlier sessions, as paths or globs, whose best kernels for the same problem a new search begins with."""
     search: SearchConfig = SearchConfig()
     budget: BudgetConfig = BudgetConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
