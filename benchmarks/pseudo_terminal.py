@@ -66,6 +66,8 @@ class Terminal:
         self.received = 0
         self.seen = b""
         """The last MiB that was painted."""
+        self.record: bytearray | None = None
+        """All that is painted, if somebody puts one here."""
 
     def read_for(self, seconds: float, until: Callable[[bytes], bool] | None = None) -> float | None:
         """Read what is painted; seconds until ``until`` said so, None if it never did."""
@@ -79,6 +81,8 @@ class Terminal:
             except OSError:  # the program has ended
                 break
             self.received += len(data)
+            if self.record is not None:
+                self.record += data
             self.seen = (self.seen + data)[-(1 << 20) :]
             if until is not None and until(data):
                 return time.monotonic() - begun

@@ -24,7 +24,7 @@ from tui.activity import opening_of
 from tui.feed import Feed
 from tui.model import Model, Pending
 from tui.news import Messenger, News
-from tui.sanitize import one_line
+from tui.sanitize import clean_lines, one_line
 from tui.screens.monitor import MonitorScreen
 from tui.settings import THEMES, Settings, load_settings, save_settings
 from tui.source import SessionSource, Source
@@ -162,6 +162,8 @@ class MonitorApp(App[int]):
             self.alert("; ".join(news))
 
     def _tick(self) -> None:
+        if not self.is_running or not self.monitor_screen.is_attached:
+            return
         if self.model.opened and self.model.link.kind in ("live", "stalled", "replay", "connecting"):
             self._look_for_holder()
             self.monitor_screen.tick()
@@ -399,7 +401,7 @@ def print_parting(model: Model, paths: SessionPaths) -> None:
         from tui.tables import print_results
 
         print_results(results_of(model.state, paths.directory, elapsed_s(model.state, model.state.time)))
-    print(parting_words(model))
+    print("\n".join(clean_lines(parting_words(model))))
 
 
 def parting_words(model: Model) -> str:

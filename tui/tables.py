@@ -20,6 +20,7 @@ from engine.problem.sizes import written
 from engine.session import SessionSummary
 from engine.state import SessionState
 from engine.verdict import AtSizes, BuildReport, Standing, Verdict, sizes_in_words
+from tui.clean_console import clean_console
 from tui.format import age, milliseconds, speedup
 from tui.results import Results
 from tui.sanitize import clean_lines, one_line
@@ -32,7 +33,7 @@ _PIPE_WIDTH = 200
 
 def console() -> Console:
     """Standard output. A pipe gets wide lines and no colours."""
-    return Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH, highlight=False, markup=False, soft_wrap=False)
+    return clean_console(None if sys.stdout.isatty() else _PIPE_WIDTH)
 
 
 def columns(*names: str, right: Sequence[str] = ()) -> Table:

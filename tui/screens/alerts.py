@@ -54,9 +54,7 @@ class AlertsScreen(ModalScreen[Settings | None]):
 
     def compose(self) -> ComposeResult:
         with Vertical():
-            yield Static(
-                "News: a new best kernel, a stalled or dead engine, a spent budget, the end", markup=False
-            )
+            yield Static("News: a new best kernel, a stalled or dead engine, a spent budget, the end", markup=False)
             yield OptionList(*(Option(f"{way}: {about}") for way, about in WAYS), markup=False, id="ways")
             yield Static("A command; it gets the news as its last argument and in KERNEL_TUI_NEWS", markup=False)
             yield Input(self._settings.command, placeholder="such as: notify-send kernel-tui", id="command")
