@@ -1,0 +1,199 @@
+"""What the screen says in words: the first seconds, the end, heats, hints for what has the focus, lines that wrap."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from benchmarks.synthetic_session import CPU
+from engine import events as ev
+from engine.evaluation.holder import holder_of, is_below
+from engine.evaluation.locks import alone, lock_path
+from engine.problem.spec import ProblemSpec
+from engine.session import EngineLock, EventWriter, SessionPaths, create_session
+from engine.verdict import Baseline, Standing, Timing, Verdict
+from tests.tui.conftest import Engine, monitor_of
+from tui.replay import ReplayApp, ReplaySource
+from tui.settings import Settings
+
+
+@pytest.fixture
+def fresh(tmp_path: Path) -> Iterator[Engine]:
+    """A session whose engine has just started and has recorded nothing else."""
+    paths = create_session(tmp_path, "fresh", "# nothing\n", "fresh.toml", 1)
+    lock, writer = EngineLock(paths), EventWriter(paths)
+    yield Engine(paths, lock, writer)
+    writer.close()
+    lock.release()
+
+
+def started(device: ev.DeviceFact = CPU) -> ev.EngineStarted:
+    return ev.EngineStarted(pid=os.getpid(), host="h", version="0", resumed=False, devices=(device,), sandbox="none")
+
+
+def added(name: str) -> ev.ProblemAdded:
+    spec = ProblemSpec(id=name, name=name, path=f"{name}.py", source="", tensors=())
+    return ev.ProblemAdded(problem=spec, form="cpp", header="")
+
+
+async def test_the_first_seconds_say_what_happens(fresh: Engine) -> None:
+    async with monitor_of(fresh.paths) as monitor:
+        await monitor.until_shown("The engine is starting")
+        fresh.record(started())
+        await monitor.until_shown("Inspecting the problems and measuring what the device can do")
+        assert "There is no kernel yet." in monitor.text()
+        fresh.record(added("softmax"), ev.RoundStarted(problem="softmax", round=0, parents=()))
+        await monitor.until_shown("Timing eager of softmax")
+        fresh.record(ev.BaselineMeasured(problem="softmax", baseline=Baseline("eager", Timing(2.0, 2.0, 2.0, 9))))
+        await monitor.until(lambda: "Timing eager" not in monitor.text(), "that is done")
+
+
+HOLD = """
+import sys
+from engine.evaluation.locks import alone
+with alone(sys.argv[1], lambda: False):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+async def test_a_device_that_another_process_holds_is_named_with_its_pid(fresh: Engine) -> None:
+    device = f"test-{os.getpid()}"
+    # Started by a shell that ends: a process of somebody else's, not below this one, which is the engine here.
+    shell = await asyncio.create_subprocess_exec(
+        "sh", "-c", 'exec 3<&0; "$0" -c "$1" "$2" <&3 & echo $!', sys.executable, HOLD, device,
+        stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    assert shell.stdin is not None and shell.stdout is not None
+    try:
+        pid = int(await shell.stdout.readline())
+        assert await shell.stdout.readline() == b"held\n"
+        assert holder_of(device) == pid and not is_below(pid, os.getpid())
+        fact = msgspec.structs.replace(CPU, id=device)
+        async with monitor_of(fresh.paths) as monitor:
+            fresh.record(started(fact))
+            await monitor.until_shown(f"Waiting for the device: another process holds it, pid {pid}")
+            shell.stdin.close()
+            await monitor.until(lambda: holder_of(device) is None, "it is given back")
+            await monitor.until(lambda: "aiting for the device" not in monitor.text(), "it is told")
+        with alone(device, lambda: False):
+            assert holder_of(device) == os.getpid() and is_below(os.getpid(), os.getppid())
+    finally:
+        shell.stdin.close()
+        await shell.wait()
+        lock_path(device).unlink(missing_ok=True)
+        lock_path(device).with_suffix(".queue").unlink(missing_ok=True)
+
+
+async def test_a_search_over_its_budget_says_what_it_still_does(engine: Any) -> None:
+    async with monitor_of(engine.paths) as monitor:
+        model = monitor.app.model
+        spent = model.search_seconds() / 60
+        engine.record(ev.BudgetChanged(minutes=spent - 0.1))
+        await monitor.until_shown("Over budget by 6s: the last verdicts")
+        assert "finishing" in monitor.text().splitlines()[0] and "live" not in monitor.text().splitlines()[0]
+
+
+async def test_a_heat_that_moves_the_star_is_told_and_orders_the_leaders(engine: Any) -> None:
+    async with monitor_of(engine.paths, (200, 60)) as monitor:
+        state = monitor.app.model.state
+        first, second, third = (leader.id for leader in state.leaders("softmax", 3))
+        standings = (
+            Standing(third, 3.0, 1.0, 1.0, 1.0, False),
+            Standing(first, 3.3, 1.1, 1.05, 1.15, False),
+            Standing(second, 3.0, 1.01, 0.99, 1.02, True),
+        )
+        engine.record(ev.HeatFinished(problem="softmax", round=2, standings=standings))
+        await monitor.until_shown(f"side by side {third} is the fastest, not {first}: new best {third}")
+        board = [line[143:] for line in monitor.text().splitlines() if f"★ {third}" in line or " tied " in line]
+        assert any("first" in text for text in board) and any(f"{second} " in text for text in board)
+        assert [leader.id for leader in state.standing_order("softmax", 3)] == [third, first, second]
+
+
+async def test_enter_shows_the_source_whatever_the_tab_was(engine: Any) -> None:
+    async with monitor_of(engine.paths) as monitor:
+        await monitor.press("B", "right_square_bracket", "right_square_bracket")
+        assert monitor.app.monitor_screen.detail.tab == "Evidence"
+        await monitor.press("enter")
+        assert monitor.app.monitor_screen.detail.tab == "Kernel"
+        keys = monitor.text().splitlines()[-1]
+        assert "[ ] tabs" in keys and "D diff" in keys and "esc back" in keys, "hints for the pane with the focus"
+
+
+async def test_hints_follow_the_filter(engine: Any) -> None:
+    async with monitor_of(engine.paths) as monitor:
+        await monitor.press("slash")
+        await monitor.until_shown("!word must not")
+        await monitor.type("softmax")
+        await monitor.press("enter")
+        keys = monitor.text().splitlines()[-1]
+        assert "n next" in keys and "N previous" in keys and "esc back" in keys
+        await monitor.press("escape")
+        assert "i seed idea" in monitor.text().splitlines()[-1]
+
+
+async def test_long_lines_of_evidence_and_reasons_wrap(engine: Any) -> None:
+    words = " ".join(f"word{number}" for number in range(60))
+    verdict = Verdict(status="correct", speedup=9.0, kernel=Timing(0.4, 0.4, 0.4, 9), flags=(words, "日本" * 60))
+    engine.record(ev.VerdictGiven(variant="v57", verdict=verdict))
+    async with monitor_of(engine.paths, (80, 24)) as monitor:
+        await monitor.until(lambda: monitor.app.model.state.variants["v57"].correct, "the verdict")
+        screen = monitor.app.monitor_screen
+        screen.tree_view.select("v57")
+        await monitor.press("enter", "right_square_bracket", "right_square_bracket")
+        lines = screen.detail.view.lines
+        assert max(line.cell_length for line in lines) <= 80
+        whole = " ".join(line.text.strip() for line in lines)
+        assert words.split()[0] in whole and words.split()[-1] in whole
+
+
+async def test_messages_take_the_line_of_the_keys_and_nothing_else(engine: Any) -> None:
+    async with monitor_of(engine.paths, (80, 24)) as monitor:
+        before = monitor.text().splitlines()
+        monitor.app.say("short")
+        await monitor.until_shown("short")
+        after = monitor.text().splitlines()
+        assert after[-1].strip() == "short" and after[3:-1] == before[3:-1]
+
+
+async def test_the_clock_is_there_at_80_columns(engine: Any) -> None:
+    engine.record(ev.BudgetChanged(minutes=60.0))
+    async with monitor_of(engine.paths, (80, 24)) as monitor:
+        await monitor.until_shown("/1:00:00")
+
+
+async def test_help_begins_with_what_is_used_most_and_fits(engine: Any) -> None:
+    async with monitor_of(engine.paths, (80, 24)) as monitor:
+        await monitor.press("question_mark")
+        await monitor.until_shown("Used most here")
+        view = monitor.app.screen.query_one("#help")
+        assert max(line.cell_length for line in view.lines) <= view.size.width
+        texts = [line.text for line in view.lines]
+        assert texts.index("Used most here") < texts.index("Moving in this pane") < texts.index("Glyphs")
+
+
+async def test_a_replay_shows_its_own_keys_and_none_that_steer(session: SessionPaths) -> None:
+    app = ReplayApp(ReplaySource(session, 20.0), settings=Settings(notify="off"), ascii_only=False)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.pause(0.5)
+        from tui.once import screen_text
+
+        keys = screen_text(app).splitlines()[-1]
+        assert keys.startswith(" space hold/go on  , back  . forward  < slower  > faster  0 begin")
+        assert "seed" not in keys and "prune" not in keys and "q leave" in keys
+        assert " at 20x" in screen_text(app).splitlines()[0]
+        await pilot.press("question_mark")
+        await pilot.pause(0.3)
+        shown = screen_text(app)
+        assert "Hold the replay" in shown and "Prune" not in shown
+        await pilot.press("escape", "slash", "less_than_sign", "2")
+        await pilot.pause(0.3)
+        assert app.monitor_screen.tree_rows.view.filter == "<2", "a filter is typed, not a speed"
+        assert app.clock.speed == 20.0
