@@ -20,17 +20,13 @@ def activity_of(model: Model) -> str | None:
         return "the engine is starting: it looks for devices and compilers"
     if (over := overrun_of(model)) is not None:
         return over
+    if (waits := waiting_of(model)) is not None:
+        return waits
     if any(variant.stage != "queued" for variant in state.in_flight()):
-        return waiting_of(model)
-    opening = opening_of(state)
-    if state.problems and not opening:
-        return waiting_of(model)
-    if opening:
-        doing = f"timing eager of {opening[0].id}"
-    else:
-        doing = "inspecting the problems and measuring what the device can do"
-    waits = waiting_of(model)
-    return f"{doing}; {waits}" if waits is not None else doing
+        return None
+    if opening := opening_of(state):
+        return f"timing eager of {opening[0].id}"
+    return None if state.problems else "inspecting the problems and measuring what the device can do"
 
 
 def opening_of(state: SessionState) -> list[ProblemState]:

@@ -22,6 +22,8 @@ class StatusLine(LinesView):
         super().__init__(id=id, focusable=False)
 
     def show(self, model: Model, paused_view: bool, follow: bool) -> None:
+        if not self.is_attached:
+            return
         width = self.size.width or self.app.size.width
         palette = self.palette
         lines = [status_line(model, palette, width, ascii_only=self.ascii_only, held=paused_view, follow=follow)]
