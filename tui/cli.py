@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 
 from engine import __version__
+from tui.commands.export import export
 from tui.commands.kernels import build, compare, evaluate
 from tui.commands.library import kernels
 from tui.commands.look import sessions, show
@@ -94,6 +95,7 @@ for _command in (
     evaluate,
     compare,
     build,
+    export,
     sass,
     profile,
     problems,

@@ -1,0 +1,87 @@
+"""What becomes of a session: training data, a report, and its kernels as files, from the command line too."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from engine.export.report import report
+from engine.export.training import Record, encode, records
+from engine.session import SessionPaths, SessionReader
+from engine.state import SessionState
+from tests.engine.export.conftest import FIRST, SECOND
+
+Opened = tuple[SessionState, SessionReader]
+
+
+def test_training_data_holds_idea_parent_source_and_verdict(opened: Opened) -> None:
+    state, reader = opened
+    lines = [json.loads(encode(record)) for record in records(state, reader.text)]
+    assert [line["kernel"]["variant"] for line in lines] == ["v1", "v2", "v3"]  # an error says nothing of a kernel
+    second = lines[1]
+    assert second["idea"]["text"] == "Unroll the loop | by eight"
+    assert second["parent"]["variant"] == "v1" and second["parent"]["source"].startswith(FIRST)
+    assert second["parent"]["outcome"]["speedup"] == 1.25
+    assert second["kernel"]["source"].startswith(SECOND)
+    assert second["kernel"]["outcome"]["kernel_ms"] == 0.4
+    assert "class Model" in second["reference"] and "launch(const float* x" in second["header"]
+    assert lines[2]["kernel"]["outcome"] | {"log": ""} == lines[2]["kernel"]["outcome"]
+    assert lines[2]["kernel"]["outcome"]["reason"] == "1 element is off"
+
+
+def test_every_line_reads_back_as_a_record(opened: Opened) -> None:
+    import msgspec
+
+    state, reader = opened
+    for record in records(state, reader.text):
+        assert msgspec.json.decode(encode(record), type=Record) == record
+
+
+def test_the_report_shows_table_lineage_and_kernel(opened: Opened) -> None:
+    state, reader = opened
+    text = report(state, reader.text)
+    assert "| relu | 1 | - | 0.8 | 0.4 | 2.5 [2.48, 2.52] | 50% |" in text
+    rows = [line for line in text.splitlines() if line.startswith(("| 0 | v1", "| 1 | v2"))]
+    assert len(rows) == 2 and "Write a plain loop" in rows[0]
+    assert "Unroll the loop \\| by eight" in rows[1]
+    assert "4 kernels judged on a processor, 2 of them correct, from 2 ideas" in text
+    fence = text.rstrip().splitlines()[-1]
+    assert fence == "````", "a fence longer than any in the kernel"
+    assert text.count(fence) == 2 and SECOND.strip() in text
+
+
+def command(paths: SessionPaths, *arguments: str) -> subprocess.CompletedProcess[str]:
+    call = [sys.executable, "-m", "tui.cli", "export", *arguments]
+    root = Path(__file__).parents[3]
+    return subprocess.run(call, cwd=root, capture_output=True, text=True, timeout=60)
+
+
+def test_the_command_writes_the_best_kernel_of_a_problem(session: SessionPaths, tmp_path: Path) -> None:
+    target = tmp_path / "relu.py"
+    done = command(session, str(session.directory), "--best", "relu", "-o", str(target))
+    assert done.returncode == 0, done.stderr
+    text = target.read_text()
+    assert "class ModelNew" in text and SECOND.strip() in text
+    assert "# Kernel v2 of the search night: 2.5 times as fast as eager PyTorch on a processor." in text
+    assert command(session, str(session.directory), "v1").stdout.count("// a first kernel") == 1
+
+
+def test_the_command_writes_training_data_and_a_report(session: SessionPaths, tmp_path: Path) -> None:
+    data, words = tmp_path / "data.jsonl", tmp_path / "report.md"
+    assert command(session, str(session.directory), "--training", str(data)).returncode == 0
+    assert command(session, str(session.directory), "--report", str(words)).returncode == 0
+    assert len(data.read_text().splitlines()) == 3
+    assert words.read_text().startswith("# night\n")
+
+
+def test_what_is_not_there_is_said(session: SessionPaths) -> None:
+    for arguments, code, words in [
+        ((), 2, "name one of VARIANT"),
+        (("v99",), 2, "no kernel v99"),
+        (("--best", "gelu"), 2, "no problem gelu; it has relu"),
+        (("--training", "/nonexistent/file"), 1, "cannot be written"),
+    ]:
+        done = command(session, str(session.directory), *arguments)
+        assert (done.returncode, words in done.stderr) == (code, True), done.stderr
