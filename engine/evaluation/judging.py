@@ -17,7 +17,7 @@ import torch
 from msgspec import Struct
 from msgspec.structs import replace
 
-from engine.evaluation import checks, timing
+from engine.evaluation import checks, patterns, timing
 from engine.evaluation.arena import Slot
 from engine.evaluation.messages import JudgeSettings
 from engine.evaluation.module_runner import runner_for
@@ -42,6 +42,8 @@ _CALL_OVERHEAD_MS = {"cpu": 0.45, "cuda": 1.0}
 Seen on two cores at a load of 6: 0.25 to 0.34 ms."""
 _PROBE_ONE_IN = 8
 """After so many timed pairs on average comes a trial of any kind, so that no kernel knows that only timing is left."""
+_ANSWERS_KEPT = 3
+"""Right answers that are remembered, to name a kernel that gives one of them again."""
 _IDLE_CALL_MS = 0.6
 """Processor time that a runner may use for a call beside the kernel: messages, waking threads."""
 _BETWEEN_CALLS_MS = 0.3
@@ -140,6 +142,7 @@ class _Judgement:
         self._checks: list[Check] = []
         self._stage_s: dict[str, float] = {}
         self._errors = (0.0, 0.0)
+        self._answers: list[list[torch.Tensor]] = []
         self._calls = 0
         self._runs_ms = 0.0
         self._between_s = 0.0
@@ -228,23 +231,45 @@ class _Judgement:
         self._check_writes(slot)
         if (name := trial.unchanged(slot)) is not None:
             raise Rejected("wrong", "writes its inputs", f"wrote into its input {name}")
-        self._check_outputs(slot, trial.expected, index % 2, f"trial {index} ({trial.kind} inputs)")
+        where = f"trial {index} ({trial.kind} inputs)"
+        self._check_outputs(slot, trial.expected, index % 2, where, as_drawn=trial.kind == "drawn")
 
     def _check_writes(self, slot: Slot) -> None:
         if (damage := slot.damaged_guard()) is not None:
             raise Rejected("out_of_bounds", "writes out of bounds", damage)
 
-    def _check_outputs(self, slot: Slot, expected: list[torch.Tensor], poison: int, where: str) -> None:
+    def _check_outputs(
+        self, slot: Slot, expected: list[torch.Tensor], poison: int, where: str, *, as_drawn: bool = True
+    ) -> None:
         worst_abs, worst_rel = self._errors
         tolerances = checks.Tolerances(self._settings.tolerance_fp32, self._settings.tolerance_other)
         count = self._problem.result_count
         found = checks.compare(slot.results[:count], expected[:count], tolerances, slot.result_names[:count])
         self._errors = max(worst_abs, found.max_abs_error), max(worst_rel, found.max_rel_error)
         if found.problem is None:
+            self._answers = [expected[:count], *self._answers[:_ANSWERS_KEPT]]
             return
         if (unwritten := slot.unwritten(poison)) is not None:
             raise Rejected("wrong", "leaves output unwritten", f"{unwritten} ({where})")
-        raise Rejected("wrong", None, f"{found.problem} ({where})")
+        pattern = patterns.name_of(
+            slot.results[:count],
+            expected[:count],
+            slot.inputs,
+            self._answers,
+            lambda: self._with_first_weights(slot),
+            passed=bool(self._answers),
+            as_drawn=as_drawn,
+        )
+        raise Rejected("wrong", pattern, f"{found.problem} ({where})")
+
+    def _with_first_weights(self, slot: Slot) -> list[torch.Tensor] | None:
+        """What the reference gives for the slot's inputs and the weights of the first call."""
+        if not slot.weights or self._problem.mutates or self._problem.keeps_weights:
+            return None
+        for here, first in zip(slot.weights, self._problem.trial(0).weights, strict=True):
+            here.copy_(first)
+        self._problem.bind(slot)
+        return self._problem.run(slot)
 
     # Timing
 
