@@ -12,10 +12,13 @@ from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
 
-from engine.evaluation import timing
+import torch
+
+from engine.evaluation import checks, timing
+from engine.evaluation.arena import Slot
 from engine.evaluation.messages import JudgeSettings
 from engine.evaluation.module_runner import runner_for
-from engine.evaluation.sandbox import Limits, Runner
+from engine.evaluation.sandbox import Limits, Runner, RunnerEnded
 from engine.evaluation.trials import JudgedProblem
 from engine.verdict import Standing
 
@@ -23,6 +26,8 @@ LEAST_ROUNDS = 12
 MOST_ROUNDS = 60
 _BUDGET_S = 2.0
 _NARROW = 0.01
+_CHECKED = 0.3
+"""The share of rounds whose outputs are compared: nothing tells a kernel which."""
 NO_DIFFERENCE = {"cpu": 0.03, "cuda": 0.01}
 """Kernels whose interval reaches this near to the fastest are tied with it: two processes with the same code, each with
 memory of its own, differ so much, and so much do verdicts on one kernel."""
@@ -44,16 +49,36 @@ def run_heat(
         started = time.perf_counter()
         for number in range(-1, MOST_ROUNDS):
             slot_index = number % len(arena.slots)
-            problem.load_mixed(max(number, 0), arena.slots[slot_index], problem.fresh_seed())
-            problem.device.synchronize()
+            slot = arena.slots[slot_index]
+            problem.load_mixed(max(number, 0), slot, problem.fresh_seed())
+            expected = _expected(problem, slot) if random.random() < _CHECKED else None
             random.shuffle(order)
             for name in order:
+                slot.poison(number % 2)
+                problem.device.synchronize()
                 took = runners[name].call(slot_index, 1, settings.kind == "cuda", problem.call_seed())[0][0]
+                if expected is not None:
+                    _check(name, slot, expected, settings)
                 if number >= 0:  # the first round only warms up
                     times[name].append(took)
             if number + 1 >= LEAST_ROUNDS and (is_settled(times, margin) or time.perf_counter() - started > _BUDGET_S):
                 break
     return standings(times, margin)
+
+
+def _expected(problem: JudgedProblem, slot: Slot) -> list[torch.Tensor] | None:
+    """The reference's outputs for the slot, None for a model whose outputs depend on more than its inputs."""
+    if problem.mutates or problem.spec.random or problem.keeps_weights:
+        return None
+    problem.bind(slot)
+    return problem.run(slot)
+
+
+def _check(name: str, slot: Slot, expected: list[torch.Tensor], settings: JudgeSettings) -> None:
+    tolerances = checks.Tolerances(settings.tolerance_fp32, settings.tolerance_other)
+    found = checks.compare(slot.outputs, expected, tolerances, slot.result_names)
+    if found.problem is not None:
+        raise RunnerEnded("error", f"{name}, which was right when it was judged, is wrong in the heat: {found.problem}")
 
 
 def is_settled(times_ms: Mapping[str, list[float]], margin: float) -> bool:
