@@ -41,6 +41,7 @@ class SeedIdeaScreen(ModalScreen[IdeaWish | None]):
         border: round $primary;
     }
     SeedIdeaScreen OptionList { height: auto; max-height: 9; background: $surface; border: none; padding: 0; }
+    SeedIdeaScreen OptionList:focus { border: none; }
     SeedIdeaScreen Static { height: auto; }
     SeedIdeaScreen #title { text-style: bold; }
     SeedIdeaScreen .label { margin-top: 1; color: $text-primary; }

@@ -63,7 +63,7 @@ def status_line(
         (1, _link(model, palette)),
         (5, _device(model, palette)),
         (1, _clock(model, palette)),
-        (8, [(f"{state.verdicts} verdicts", palette.dim)]),
+        (8, [(f"{state.verdicts} verdict{'' if state.verdicts == 1 else 's'}", palette.dim)]),
         (3, [("read-only", palette.warn)] if model.source.read_only and model.link.kind != "replay" else []),
         (9, [(model.source.name, palette.dim)]),
     ]

@@ -166,7 +166,8 @@ class DetailPane(Pane):
             return folded(idea_lines(self.model, idea, palette, width), width - 1)
         now = activity_of(self.model)
         if row is not None and self.model.state.variants:
-            return wrapped(f"{row.id}: no kernel yet" + (f"; {now}" if now else ""), palette.dim, width)
+            what = "no correct kernel yet" if row.kind == "problem" else "no kernel yet"
+            return wrapped(f"{row.id}: {what}" + (f"; {now}" if now else ""), palette.dim, width)
         lines = wrapped("There is no kernel yet.", palette.bold, width)
         if now is not None:
             lines += wrapped(f"Now: {now}.", palette.text, width)

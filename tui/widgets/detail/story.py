@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from textual.strip import Strip
 
 from engine.state import IdeaState, VariantState
@@ -26,7 +28,6 @@ def why_lines(model: Model, variant: VariantState, palette: Palette, width: int)
     lines.append(field("written by", f"{variant.proposer}, in round {variant.round}", palette))
     if variant.note:
         lines.append(field("note", variant.note, palette))
-    lines += [field(str(key), one_line(str(value), 400), palette) for key, value in variant.data.items()]
     lines += heading("lineage, newest first", palette)
     for name in state.ancestors(variant.id):
         above = state.variants[name]
@@ -40,6 +41,8 @@ def why_lines(model: Model, variant: VariantState, palette: Palette, width: int)
                 (one_line(why.text, 160) if why is not None else "", palette.dim),
             )
         )
+    if variant.data:
+        lines += [*heading("recipe", palette), *_facts(variant.data, palette)]
     return lines
 
 
@@ -49,7 +52,7 @@ def idea_lines(model: Model, idea: IdeaState, palette: Palette, width: int) -> l
     lines += wrapped(idea.text, palette.text, width)
     if idea.waiting is not None:
         lines += wrapped(f"waits for an author: {idea.waiting}", palette.warn, width)
-    lines += [field(str(key), one_line(str(value), 400), palette) for key, value in idea.data.items()]
+    lines += _facts(idea.data, palette)
     if idea.parent is not None:
         lines.append(field("works on", idea.parent, palette))
     if idea.variants:
@@ -57,6 +60,22 @@ def idea_lines(model: Model, idea: IdeaState, palette: Palette, width: int) -> l
         factors = [f"{v.id} {fmt.speedup(v.speedup) if v.correct else (v.stage or _status(v))}" for v in variants]
         lines.append(field("kernels", "  ".join(factors), palette))
     return lines
+
+
+def _facts(data: dict[str, Any], palette: Palette) -> list[Strip]:
+    """What a proposer noted for itself, as words."""
+    return [field(one_line(str(key), 40).replace("_", " "), one_line(_words(value), 600), palette)
+            for key, value in data.items()]  # fmt: skip
+
+
+def _words(value: object) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{str(key).replace('_', ' ')} {_words(one)}" for key, one in value.items())
+    if isinstance(value, list | tuple):
+        return " ".join(_words(one) for one in value)
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def _fate(model: Model, variant: VariantState) -> tuple[str, str]:

@@ -47,6 +47,9 @@ def folded(strips: Iterable[Strip], width: int) -> list[Strip]:
 
 def _folded(segments: list[Segment], room: int) -> list[Strip]:
     *head, tail = segments
+    if head and tail.text.startswith(" "):
+        bare = tail.text.lstrip()
+        head, tail = [*head, Segment(" " * (len(tail.text) - len(bare)))], Segment(bare, tail.style)
     indent = sum(segment.cell_length for segment in head)
     if indent > room // 2:  # nothing to align with: the parts one under the other
         return [Strip(head).crop(0, room), *folded([Strip([Segment("  ", tail.style), tail])], room)]
