@@ -56,6 +56,7 @@ class SessionState:
     pruned: set[str] = field(default_factory=set)
     pinned: set[str] = field(default_factory=set)
     paused: bool = False
+    paused_at: float | None = None
     minutes: float | None = None
     rounds: int | None = None
     dollars: float | None = None
@@ -175,6 +176,7 @@ def _session_created(state: SessionState, event: ev.SessionCreated, time: float)
 def _engine_started(state: SessionState, event: ev.EngineStarted, time: float) -> None:
     if state.engine is not None and state.engine.stopped is None:  # it died: its life ended with its last event
         state.search_seconds += state.time - state.engine.started_at
+        _end_pause(state, state.time)
     state.spending.lost(state.time)
     state.engine = EngineState(event.pid, event.host, event.version, time, event.sandbox)
     state.starts += 1
@@ -183,10 +185,18 @@ def _engine_started(state: SessionState, event: ev.EngineStarted, time: float) -
         variant.stage, variant.stage_since = "queued", time
 
 
+def _end_pause(state: SessionState, time: float) -> None:
+    """A pause, and with it the engine's life or not, ended at ``time``: it counts towards nothing."""
+    if state.paused_at is not None:
+        state.search_seconds -= max(0.0, time - state.paused_at)
+        state.paused_at = None
+
+
 def _engine_stopped(state: SessionState, event: ev.EngineStopped, time: float) -> None:
     if state.engine is not None:
         state.engine.stopped, state.engine.message = event.reason, event.message
         state.search_seconds += time - state.engine.started_at
+        _end_pause(state, time)
 
 
 def _device_measured(state: SessionState, event: ev.DeviceMeasured, time: float) -> None:
@@ -363,10 +373,12 @@ def _node_unpinned(state: SessionState, event: ev.NodeUnpinned, time: float) -> 
 
 def _search_paused(state: SessionState, event: ev.SearchPaused, time: float) -> None:
     state.paused = True
+    state.paused_at = time
 
 
 def _search_resumed(state: SessionState, event: ev.SearchResumed, time: float) -> None:
     state.paused = False
+    _end_pause(state, time)
 
 
 def _budget_changed(state: SessionState, event: ev.BudgetChanged, time: float) -> None:

@@ -3,7 +3,16 @@
 from __future__ import annotations
 
 from engine.budget import Budget, budget_of, elapsed_s
-from engine.events import AnyEvent, BudgetChanged, EngineStarted, EngineStopped, LogLine, Recorded
+from engine.events import (
+    AnyEvent,
+    BudgetChanged,
+    EngineStarted,
+    EngineStopped,
+    LogLine,
+    Recorded,
+    SearchPaused,
+    SearchResumed,
+)
 from engine.state import SessionState, fold
 
 
@@ -31,6 +40,15 @@ def test_an_engine_that_died_counts_until_its_last_event() -> None:
 
 def test_a_stopped_engine_counts_no_further() -> None:
     assert elapsed_s(session((100.0, STARTED), (120.0, STOPPED)), now=5000.0) == 20.0
+
+
+def test_a_pause_does_not_count_however_it_ends() -> None:
+    paused = ((100.0, STARTED), (110.0, SearchPaused()))
+    assert elapsed_s(session(*paused), now=500.0) == 10.0
+    assert elapsed_s(session(*paused, (200.0, SearchResumed())), now=205.0) == 15.0
+    assert elapsed_s(session(*paused, (300.0, STOPPED)), now=900.0) == 10.0
+    died = (*paused, (150.0, LogLine(level="info", text="last words")), (1000.0, STARTED), (1001.0, SearchResumed()))
+    assert elapsed_s(session(*died), now=1005.0) == 15.0
 
 
 def test_a_person_overrules_the_config() -> None:
