@@ -11,6 +11,7 @@ import contextlib
 import fcntl
 import hashlib
 import os
+import shutil
 import sysconfig
 from importlib import metadata, util
 from pathlib import Path
@@ -19,6 +20,7 @@ from engine.evaluation.build import NoCompiler, host_isa
 from engine.toolkit import find_cpp_compiler
 
 _DEADLINE_S = 240.0
+_KEPT = 2
 _STANDARD = ("-std=c++20", "-std=c++17")
 
 
@@ -36,6 +38,7 @@ async def precompiled(flags: tuple[str, ...], directory: Path) -> Path | None:
         return None
     torch = Path(spec.origin).parent
     material = "\0".join([metadata.version("torch"), compiler, host_isa(), sysconfig.get_path("include"), *flags])
+    _remove_old(directory)
     home = directory / f"headers-{hashlib.sha256(material.encode()).hexdigest()[:24]}"
     target = home / "torch" / "extension.h.gch"
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -51,7 +54,18 @@ async def precompiled(flags: tuple[str, ...], directory: Path) -> Path | None:
                 (home / "failed").touch()
     finally:
         os.close(lock)
-    return home if target.exists() else None
+    if not target.exists():
+        return None
+    os.utime(target)  # file systems that note no access times
+    return home
+
+
+def _remove_old(directory: Path) -> None:
+    """Each takes most of a gigabyte: keep those that were used last, and any that is being built."""
+    found = sorted(directory.glob("headers-*/torch/extension.h.gch"), key=lambda path: path.stat().st_atime)
+    for header in found[:-_KEPT]:
+        with contextlib.suppress(OSError):
+            shutil.rmtree(header.parents[1])
 
 
 async def _compile(compiler: str, torch: Path, flags: tuple[str, ...], target: Path) -> bool:
