@@ -1,0 +1,60 @@
+"""``kernel-tui eval --shapes`` as a person uses it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from engine.exit_codes import ExitCode
+from tests.commandline import KernelTui
+
+PROBLEM = """\
+import torch
+
+ROWS, COLUMNS = 200, 1000
+
+class Model(torch.nn.Module):
+    def forward(self, x):
+        return torch.sqrt(x)
+
+def get_inputs():
+    return [torch.rand(ROWS, COLUMNS)]
+"""
+KERNEL = """\
+#include <cmath>
+extern "C" int launch(const float* x, float* out, void*) {
+    for (long long i = 0; i < 200 * 1000; i++)
+        out[i] = std::sqrt(x[i]);
+    return 0;
+}
+"""
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> KernelTui:
+    (tmp_path / "root.py").write_text(PROBLEM)
+    (tmp_path / "root.cpp").write_text(KERNEL)
+    quick = '[evaluation]\ndevice = "cpu"\ntrials = 3\nmax_pairs = 8\n'
+    (tmp_path / "quick.toml").write_text(f'problems = ["root.py"]\n{quick}')
+    return KernelTui(tmp_path)
+
+
+@pytest.mark.serial
+def test_a_kernel_that_is_right_at_its_own_sizes_only(run: KernelTui) -> None:
+    shapes = ("--shapes", "ROWS=100,COLUMNS=2000", "--shapes", "ROWS=300")
+    judged = run("eval", "root.cpp", "--problem", "root.py", "--config", "quick.toml", *shapes, "--json", timeout=280)
+    assert judged.returncode == ExitCode.NOTHING_CORRECT, judged.stderr
+    found = run.decode(judged.stdout)
+    assert found["verdict"]["status"] == "correct"
+    assert [(one["sizes"], one["shapes"], one["status"]) for one in found["at_sizes"]] == [
+        ({"ROWS": 100, "COLUMNS": 2000}, "x (100, 2000)", "correct"),
+        ({"ROWS": 300}, "x (300, 1000)", "wrong"),
+    ]
+
+
+@pytest.mark.parametrize("spec", ["ROWS", "ROWS=many"])
+def test_sizes_that_cannot_be_read(run: KernelTui, spec: str) -> None:
+    refused = run("eval", "root.cpp", "--problem", "root.py", "--shapes", spec)
+    assert refused.returncode == ExitCode.USAGE
+    assert f"--shapes '{spec}': a size is NAME=NUMBER" in refused.stderr
