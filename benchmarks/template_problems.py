@@ -40,7 +40,7 @@ SMALL: dict[str, Written] = {
     "swiglu_100x333": ("", "F.silu(x) * y", [R("100, 333"), R("333")]),
     # Products, convolutions, attention: every move and every value of every knob, and random recipes.
     "matmul_uneven": ("", "x @ y", [R("201, 333"), R("333, 407")]),
-    "matmul_fp16": ("", "x @ y", [H("200, 336"), H("336, 408")]),
+    "matmul_half": ("", "x @ y", [H("200, 336"), H("336, 408")]),
     "matmul_bf16_turned": ("", "F.relu(x.t() @ y.t())", [B("333, 201"), B("407, 333")]),
     "matmul_batched": ("", "x @ y.transpose(-1, -2)", [R("3, 1, 70, 96"), R("5, 130, 96")]),
     "linear_gelu": ("self.l = nn.Linear(300, 500)", "F.gelu(self.l(x)) * 2", [R("7, 50, 300")]),

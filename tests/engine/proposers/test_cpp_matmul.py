@@ -9,8 +9,12 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from engine.events import DeviceFact
+from engine.problem.header import derive_header
+from engine.proposers.playbook import Playbook
 from engine.proposers.playbook.matmul.program import batch_text, recognise_matmul
 from engine.proposers.playbook.terms import Refused
+from engine.proposers.protocol import Task
 from tests.engine.proposers.cpp_harness import check, make_problem
 from tests.engine.proposers.wandering import CPU, known, ladder, wander
 
@@ -100,3 +104,14 @@ def test_what_the_templates_lack_is_said(tmp_path: Path, forward: str, reason: s
 
 def test_problems_without_a_product_are_left_to_other_families(tmp_path: Path) -> None:
     assert recognise_matmul(make_problem(tmp_path, "return x + 1", {"x": (8, 8)}).spec) is None
+
+
+def test_what_only_one_language_has_is_said_for_the_other(tmp_path: Path) -> None:
+    problem = make_problem(tmp_path, "return x @ y", {"x": (8, 8), "y": (8, 8)}, dtype="float16")
+    device = DeviceFact(id="cpu", kind="cpu", name="cpu", arch="native", memory_bytes=1 << 33, cores=2)
+    task = Task(problem.spec, derive_header(problem.spec, "cpp"), "cpp", device, None, None)
+    assert Playbook().refusal(task) == (
+        "the playbook has no template for problem, because `x` is float16 and its C++ templates are for float32"
+    )
+    on_gpu = Task(problem.spec, derive_header(problem.spec, "cu"), "cu", device, None, None)
+    assert Playbook().refusal(on_gpu) is None

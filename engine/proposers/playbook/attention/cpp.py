@@ -27,8 +27,8 @@ class CppAttention(Template):
 
     def first(self, program: Program, spec: ProblemSpec, device: DeviceFact) -> list[First]:
         text = (
-            "A query at a time: its score with each key, the softmax of all scores, then for each column the weighted "
-            "sum of values. Scalar and on one core, to be checked by reading."
+            "A query at a time: its score with each key, the softmax of all scores, then the weighted sum of "
+            "values. Scalar and on one core, to be checked by reading."
         )
         return [First("rows", text, Recipe(self.name, choices_of(AttentionOptions())))]
 

@@ -109,11 +109,10 @@ def _rows(program: AttentionProgram) -> list[str]:
         "}",
         "float total = 0.0f;",
         "for (long long j = 0; j < keys; ++j) total += scores[j] = std::exp(scores[j] - highest);",
-        "for (long long d = 0; d < kValues; ++d) {",
-        "  float sum = 0.0f;",
-        f"  for (long long j = 0; j < keys; ++j) sum += scores[j] * v[{_at(program.v, 'j', 'd')}];",
-        "  finish(t, (b * kQueries + i) * kValues + d, d, sum / total);",
-        "}",
+        "float sums[kValues] = {};",
+        "for (long long j = 0; j < keys; ++j)",
+        f"  for (long long d = 0; d < kValues; ++d) sums[d] += scores[j] * v[{_at(program.v, 'j', 'd')}];",
+        "for (long long d = 0; d < kValues; ++d) finish(t, (b * kQueries + i) * kValues + d, d, sums[d] / total);",
     ]
     return ["// Query i: all its scores, their softmax, the weighted sum of values.",
             "inline void query(const Tensors& t, long long b, long long i) {", *indent(body), "}"]  # fmt: skip

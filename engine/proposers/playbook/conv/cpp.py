@@ -28,13 +28,21 @@ class CppConv(Template):
         return None if dtype == "float32" else f"it convolves {dtype} and its C++ templates are for float32"
 
     def first(self, program: Program, spec: ProblemSpec, device: DeviceFact) -> list[First]:
-        pooled = as_conv(program).pool is not None
-        text = (
-            "Loops over images, filters and pixels; each pixel sums its taps by itself, inside the image only."
-            + (" All results go to scratch memory, and a second pass pools them." if pooled else "")
-            + " Scalar and on one core, to be checked by reading."
+        conv = as_conv(program)
+        end = " All results go to scratch memory, and a second pass pools them." if conv.pool is not None else ""
+        direct = First(
+            "direct",
+            "Loops over images, filters and pixels; each pixel sums its taps by itself, inside the image only. Scalar "
+            f"and on one core, to be checked by reading.{end}",
+            Recipe(self.name, choices_of(ConvOptions())),
         )
-        return [First("direct", text, Recipe(self.name, choices_of(ConvOptions())))]
+        rows = First(
+            "rows_of_sums",
+            "Loops over images, filters and rows: each tap adds a multiple of a row of the image to a row of sums, so "
+            f"that bounds are worked out once a row. On one core, without blocking.{end}",
+            Recipe(self.name, choices_of(ConvOptions(structure="rows"))),
+        )
+        return [direct, rows] if conv.flops <= cpp_tile_moves.QUICK_FLOPS else [rows]
 
     def moves(self, program: Program, recipe: Recipe, device: DeviceFact) -> list[Move]:
         conv, now = as_conv(program), options_of(recipe.choices)

@@ -80,6 +80,10 @@ class ConvProgram(Program, frozen=True):
         return self.channels // self.groups * self.kernel[0] * self.kernel[1]
 
     @property
+    def flops(self) -> int:
+        return 2 * self.batch * self.m * self.n * self.k
+
+    @property
     def columns(self) -> int:
         """Elements of a plane of the output."""
         return self.n if self.pool is None else self.pool.size[0] * self.pool.size[1]

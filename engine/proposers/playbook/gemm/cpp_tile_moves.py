@@ -7,6 +7,9 @@ from collections.abc import Iterable
 from engine.proposers.playbook.gemm.cpp_tiles import Tiles
 from engine.proposers.playbook.template import Choice, Choices, Move
 
+QUICK_FLOPS = 10**8
+"""Operations up to which the plainest loops are worth a verdict: beyond, one takes the time of ten others."""
+
 
 def register_tiles(changes: Choices, gain: float) -> Move:
     return Move(

@@ -29,14 +29,22 @@ class CppMatmul(Template):
         return None if other is None else f"`{other.tensor}` is {other.dtype} and its C++ templates are for float32"
 
     def first(self, program: Program, spec: ProblemSpec, device: DeviceFact) -> list[First]:
-        return [
-            First(
-                "dots",
-                "Three nested loops: each result is a sum over k, taken by itself. Scalar and on one core, to be "
-                "checked by reading.",
-                Recipe(self.name, choices_of(MatmulOptions())),
-            )
-        ]
+        product = as_matmul(program)
+        dots = First(
+            "dots",
+            "Three nested loops: each result is a sum over k, taken by itself. Scalar and on one core, to be checked "
+            "by reading.",
+            Recipe(self.name, choices_of(MatmulOptions())),
+        )
+        rows = First(
+            "rows_of_sums",
+            "Three nested loops with the columns innermost: each k adds a multiple of a row of the right operand to a "
+            "row of sums, so that memory is read in order. On one core, without blocking.",
+            Recipe(self.name, choices_of(MatmulOptions(structure="rows"))),
+        )
+        if product.n == 1 or product.b.row_stride == 1:
+            return [dots]
+        return [dots, rows] if product.flops <= cpp_tile_moves.QUICK_FLOPS else [rows]
 
     def moves(self, program: Program, recipe: Recipe, device: DeviceFact) -> list[Move]:
         product, now = as_matmul(program), options_of(recipe.choices)
