@@ -99,12 +99,14 @@ class HostileSearch:
 
     def __init__(self, texts: Sequence[str]) -> None:
         self.texts = texts
+        self.large = max(map(len, texts)) > 100_000
+        """Then a text stands in few places, or a session would be larger than a disk."""
         self.blobs: dict[str, bytes] = {}
         self._next = 0
 
     def text(self) -> str:
         self._next += 1
-        return self.texts[self._next % len(self.texts)]
+        return "large" if self.large else self.texts[self._next % len(self.texts)]
 
     def events(self, *, ended: bool) -> Iterator[AnyEvent]:
         text = self.text
@@ -135,18 +137,18 @@ class HostileSearch:
         text = self.text
         mine = self.texts[number - 1] if number else text()
         start = ((number - 1) * self.per_page) % len(self.texts)
-        page = self.texts[start : start + self.per_page]
+        page = [mine] if self.large else self.texts[start : start + self.per_page]
         yield ev.IdeaProposed(
-            idea=f"i{number}", problem=problem, round=0, parent=parent, category=mine, text=mine, proposer=text(),
-            data={text(): page},
+            idea=f"i{number}", problem=problem, round=0, parent=parent, category=text(), text=mine, proposer=text(),
+            data={text(): [] if self.large else page},
         )  # fmt: skip
         if number % 50 == 7:
             yield ev.IdeaWaiting(idea=f"i{number}", reason=mine)
             return
         yield ev.VariantWritten(
             variant=f"v{number}", idea=f"i{number}", problem=problem, round=0, parent=parent, note=mine,
-            form="py" if number % 7 == 0 else "cu", source=self._store(number, page), proposer=mine,
-            data={text(): text(), "all": page},
+            form="py" if number % 7 == 0 else "cu", source=self._store(number, page), proposer=text(),
+            data={text(): text(), "all": [] if self.large else page},
         )  # fmt: skip
         if number % 50 == 11:
             yield ev.VariantStage(variant=f"v{number}", stage="building")
@@ -156,11 +158,12 @@ class HostileSearch:
             variant=f"v{number}",
             verdict=Verdict(
                 status="correct" if correct else ("build_error", "wrong", "cheating", "crashed")[number // 2 % 4],
-                reason=mine, pattern=None if correct else mine, device=text(), sandbox=text(), flags=tuple(page[:5]),
+                reason=mine, pattern=None if correct else mine, device=text(), sandbox=text(),
+                flags=tuple(text() for _ in range(5)),
                 speedup=1 + number / 1000 if correct else None, kernel=_timing(2.0) if correct else None,
-                reference=_timing(4.0), checks=tuple(Check(one, correct, one) for one in page),
-                build=BuildReport(correct, 1.0, mine, log="\n".join(page), registers=9, spill_bytes=4),
-                output_tail="\n".join(page), stage_s={mine: 1.0},
+                reference=_timing(4.0), checks=tuple(Check(text(), correct, one) for one in page),
+                build=BuildReport(correct, 1.0, text(), log="\n".join(page), registers=9, spill_bytes=4),
+                output_tail=text() if self.large else "\n".join(page), stage_s={text(): 1.0},
             ),
         )  # fmt: skip
         if number % 50 == 20:

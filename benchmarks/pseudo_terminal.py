@@ -21,6 +21,9 @@ import psutil
 ROOT = Path(__file__).resolve().parents[1]
 CLI = "import sys; from tui.cli import main; main(sys.argv[1:])"
 
+LEAVE_S = 10.0
+"""How long the program may take to leave before it is killed."""
+
 
 class Terminal:
     """``kernel-tui ARGUMENTS`` in a terminal of ``size`` (columns, lines). ``settings``: the directory of its settings.
@@ -112,7 +115,10 @@ class Terminal:
         """Leave by the key; kill what is still there after that."""
         with contextlib.suppress(OSError):
             self.type("q")
-            self.read_for(2.0)
+            deadline = time.monotonic() + LEAVE_S
+            while self.process.poll() is None and time.monotonic() < deadline:
+                self.read_for(0.1)
+            self.read_for(0.2)
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGKILL)
         self.process.wait()

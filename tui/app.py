@@ -11,10 +11,12 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from textual import events
 from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
 from textual.message import Message
 from textual.screen import Screen
+from textual.widgets import Input
 
 from engine.evaluation.holder import holder_of, is_below
 from engine.events import CommandHandled, Recorded, SeedIdea, SeedKernel
@@ -24,7 +26,7 @@ from tui.activity import opening_of
 from tui.feed import Feed
 from tui.model import Model, Pending
 from tui.news import Messenger, News
-from tui.sanitize import clean_lines, one_line
+from tui.sanitize import clean_lines, clean_paste, one_line
 from tui.screens.monitor import MonitorScreen
 from tui.settings import THEMES, Settings, load_settings, save_settings
 from tui.source import SessionSource, Source
@@ -39,6 +41,8 @@ from tui.terminal import (
 if TYPE_CHECKING:
     from asyncio import Task
 
+MAX_FIELD, MAX_PASTE = 4_000, 1 << 20
+"""Characters taken of what is pasted into one line, and anywhere: Textual measures each of them again and again."""
 FLUSH_S = 0.22
 """The screen takes in what is new at most this often."""
 TICK_S = 1.0
@@ -108,6 +112,12 @@ class MonitorApp(App[int]):
     def on_unmount(self) -> None:
         self._watch.stop()
         self._feed.stop()
+
+    async def on_event(self, event: events.Event) -> None:
+        if isinstance(event, events.Paste):  # fields show what is pasted as it is
+            in_one_line = isinstance(self.screen.focused, Input)
+            event = events.Paste(clean_paste(event.text[: MAX_FIELD if in_one_line else MAX_PASTE]))
+        await super().on_event(event)
 
     # What is new
 

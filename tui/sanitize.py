@@ -62,6 +62,12 @@ def one_line(text: str, limit: int = MAX_LINE) -> str:
     return clean_line(joined if len(joined) <= limit else f"{joined[: limit - 1]}…", limit)
 
 
+def clean_paste(text: str) -> str:
+    """What a person pastes into a field or an editor here: its line breaks and tabs stay, whatever else a terminal acts
+    on, and what reads otherwise than it compiles, is dropped."""
+    return _UNSAFE.sub(lambda found: found.group() if found.group() in "\n\r\t" else "", text)
+
+
 def _stand_in(found: re.Match[str]) -> str:
     code = ord(found.group())
     if code < 0x20:
