@@ -41,7 +41,7 @@ def export(
     output: str,
     root: Path,
 ) -> None:
-    """Write a kernel as a KernelBench solution file, or a search as data.
+    """Write a kernel for KernelBench, or a search as data.
 
     SOURCE is a session, of which VARIANT (v34) or the --best of a problem is exported, or a kernel's file with its
     --problem. "-" as a FILE is standard output.

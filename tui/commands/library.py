@@ -29,9 +29,9 @@ def kernels(
     root: Path,
     as_json: bool,
 ) -> None:
-    """Search the correct kernels of all sessions; every word of TEXT must occur in idea, note, names or source.
+    """Search the correct kernels of all sessions.
 
-    Fastest first for each problem. Look into one with: kernel-tui show SESSION KERNEL
+    Every word of TEXT must occur in idea, note, names or source. Fastest first for each problem. Look into one with: kernel-tui show SESSION KERNEL
     """
     from engine.library import matching, read_library
 

@@ -38,7 +38,9 @@ def sass(
     root: Path,
     as_json: bool,
 ) -> None:
-    """Show a kernel's machine code beside its source lines, its registers, shared memory, spills and occupancy.
+    """Show a kernel's machine code beside its source lines.
+
+    With its registers, shared memory, spills and occupancy.
 
     \b
     kernel-tui sass SESSION VARIANT

@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 @sessions_option
 @json_option
 def profile(what: str, variant: str | None, problem: str | None, trust: bool, root: Path, as_json: bool) -> None:
-    """Read a .cu kernel's hardware counters with Nsight Compute (ncu), on this machine's first GPU.
+    """Read a .cu kernel's hardware counters.
+
+    With Nsight Compute (ncu), on this machine's first GPU.
 
     \b
     kernel-tui profile SESSION VARIANT

@@ -37,10 +37,10 @@ class SeedIdeaScreen(ModalScreen[IdeaWish | None]):
     DEFAULT_CSS = """
     SeedIdeaScreen { align: center middle; }
     SeedIdeaScreen > Vertical {
-        width: 90%; max-width: 110; height: auto; max-height: 90%; padding: 1 2; background: $surface;
+        width: 90%; max-width: 110; height: auto; max-height: 95%; padding: 0 2; background: $surface;
         border: round $primary;
     }
-    SeedIdeaScreen OptionList { height: auto; max-height: 9; background: $surface; border: none; padding: 0; }
+    SeedIdeaScreen OptionList { height: auto; max-height: 25%; background: $surface; border: none; padding: 0; }
     SeedIdeaScreen OptionList:focus { border: none; }
     SeedIdeaScreen Static { height: auto; }
     SeedIdeaScreen #title { text-style: bold; }
