@@ -1,0 +1,280 @@
+"""Does KernelBench's own evaluator say the same of exported kernels as our judge? Verdicts and times side by side.
+
+    python benchmarks/kernelbench_agreement.py CHECKOUT [--trials 100] [--keep DIRECTORY]
+
+CHECKOUT is a clone of https://github.com/ScalingIntelligence/KernelBench, used as it is: ``eval_kernel_against_ref``
+with its defaults (5 correctness trials, CUDA events, cold cache) and ``validate_kernel_static``. Kernels are what the
+playbook writes for six problems, and the same spoiled in ways that both must find, or that only one can. Each is
+exported by ``engine.export.kernelbench``, built by ``load_inline`` with the others, then judged alone by both. Prints
+one table and ends with 1 where a verdict differs that should not, or a time above 0.1 ms by more than 5 %. Needs a GPU
+and nvcc.
+
+What KernelBench imports for its language models and is not installed is put in place as an empty module.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from engine.config import EvaluationConfig  # noqa: E402
+from engine.events import DeviceFact  # noqa: E402
+from engine.export.kernelbench import solution  # noqa: E402
+from engine.problem.catalog import ProblemFile, inspect_files  # noqa: E402
+from engine.problem.header import derive_header, prototype  # noqa: E402
+from engine.problem.spec import ProblemSpec  # noqa: E402
+from engine.proposers.playbook.families import FAMILIES  # noqa: E402
+from engine.proposers.playbook.moves import apply  # noqa: E402
+from engine.verdict import Verdict  # noqa: E402
+from engine.workers.local import LocalEvaluator  # noqa: E402
+
+COMPARED_ABOVE_MS, APART = 0.1, 0.05
+UNNEEDED = ("datasets", "dotenv", "litellm", "modal", "openai", "tomli", "tqdm", "requests")
+
+PROBLEMS = {
+    "softmax": ("", "return torch.softmax(x, dim=1)", "torch.randn(4096, 16384)"),
+    "layernorm": ("self.norm = torch.nn.LayerNorm(16384)", "return self.norm(x)", "torch.randn(4096, 16384)"),
+    "rmsnorm": (
+        "self.weight = torch.nn.Parameter(torch.rand(8192))",
+        "return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6) * self.weight",
+        "torch.randn(8192, 8192)",
+    ),
+    "gelu": ("", "return torch.nn.functional.gelu(x)", "torch.randn(8192, 8192)"),
+    "relu": ("", "return torch.relu(x)", "torch.rand(8192, 8192)"),
+    "swiglu": ("", "return torch.nn.functional.silu(x) * y", "torch.randn(4096, 8192), torch.randn(4096, 8192)"),
+}
+
+SPOILED = {
+    "one element off": "__global__ void spoil(float* out) { out[1234] = 2.0f * out[1234] + 1.0f; }",
+    "half a percent off": (
+        "__global__ void spoil(float* out) {\n"
+        "    for (long long i = threadIdx.x; i < out_numel; i += 1024) out[i] *= 1.005f;\n}"
+    ),
+    "NaN in one place": '__global__ void spoil(float* out) { out[out_numel - 1] = nanf(""); }',
+    "zeros at the end": "__global__ void spoil(float* out) { out[out_numel - 1 - threadIdx.x] = 0.0f; }",
+    "illegal address": "__global__ void spoil(float* out) { out[1LL << 50] = 0.0f; }",
+}
+UNSEEN = ("half a percent off", "zeros at the end")
+COPY = """
+extern "C" int launch(const float* x, float* out, void* workspace, cudaStream_t stream) {
+    return cudaMemcpyAsync(out, x, x_numel * sizeof(float), cudaMemcpyDeviceToDevice, stream);
+}
+__global__ void unused() {}
+"""
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """``agrees``: whether both evaluators must say the same of it by their rules."""
+
+    problem: ProblemSpec
+    name: str
+    source: str
+    agrees: bool = True
+
+
+async def problems(directory: Path) -> list[ProblemSpec]:
+    files: list[ProblemFile | Path] = []
+    for name, (init, forward, inputs) in PROBLEMS.items():
+        arguments = ", ".join(["x", "y"][: inputs.count("rand")])
+        lines = ["import torch", "class Model(torch.nn.Module):"]
+        lines += ["    def __init__(self):", "        super().__init__()", f"        {init}"] if init else []
+        lines += [f"    def forward(self, {arguments}):", f"        {forward}"]
+        lines += ["def get_inputs():", f"    return [{inputs}]", "def get_init_inputs():", "    return []"]
+        path = directory / f"{name}.py"
+        path.write_text("\n".join(lines) + "\n")
+        files.append(ProblemFile(name, path))
+    found = await inspect_files(files)
+    assert all(isinstance(one, ProblemSpec) for one in found), found
+    return [one for one in found if isinstance(one, ProblemSpec)]
+
+
+def right(problem: ProblemSpec, device: DeviceFact, count: int) -> list[str]:
+    """The playbook's first kernel, then with one more move each."""
+    for family in FAMILIES:
+        if (program := family.recognise(problem)) is None:
+            continue
+        template = next(one for one in family.templates if one.language == "cu" and not one.refusal(program))
+        recipe = template.first(program, problem, device)[-1].recipe
+        found = [template.emit(program, recipe, problem)]
+        while len(found) < count and (moves := template.moves(program, recipe, device)):
+            recipe = apply(recipe, moves[0])
+            found.append(template.emit(program, recipe, problem))
+        return list(dict.fromkeys(found))
+    raise AssertionError(f"the playbook has nothing for {problem.id}")
+
+
+def spoiled(problem: ProblemSpec, source: str, spoil: str) -> str:
+    """``source`` whose ``launch`` does something to its output afterwards."""
+    declared = prototype(problem, "cu").removesuffix(";")
+    names = [part.split()[-1].lstrip("*") for part in declared.split("(")[1].rstrip(")").split(",")]
+    call = f"    const int code = inner_launch({', '.join(names)});"
+    inner = declared.replace(" launch(", " inner_launch(") + ";"
+    spoiling = f"    spoil<<<1, {1024 if '1024' in spoil else 64}, 0, stream>>>(out);"
+    lines = [inner, "#define launch inner_launch", source, "#undef launch", spoil, declared + " {", call, spoiling]
+    return "\n".join([*lines, "    return code;", "}", ""])
+
+
+def kernels(found: list[ProblemSpec], device: DeviceFact) -> list[Kernel]:
+    made = []
+    for problem in found:
+        sources = right(problem, device, 3)
+        made += [Kernel(problem, f"right {number}", source) for number, source in enumerate(sources)]
+        if problem.id in ("softmax", "gelu"):
+            for name, text in SPOILED.items():
+                # Elements of a wide softmax are smaller than KernelBench's absolute tolerance of 1e-4.
+                found_by_both = not (problem.id == "softmax" and name in UNSEEN)
+                made.append(Kernel(problem, name, spoiled(problem, sources[0], text), found_by_both))
+        if problem.id == "relu":
+            made.append(Kernel(problem, "copies its input", COPY, agrees=False))
+    return [*made, Kernel(found[0], "does not compile", "__global__ void broken( {")]
+
+
+def judge_theirs(checkout: Path, file: Path, trials: int) -> dict[str, Any]:
+    """In a process of its own: a kernel may leave it without a usable context."""
+    command = [sys.executable, __file__, str(checkout), "--one", str(file), "--trials", str(trials)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    for line in reversed(done.stdout.splitlines()):
+        if line.startswith("{"):
+            return dict(json.loads(line))
+    return {"compiled": None, "correct": False, "valid": None, "note": (done.stderr.strip().splitlines() or ["?"])[-1]}
+
+
+def one(checkout: Path, file: Path, trials: int) -> None:
+    """The child: KernelBench's two functions on one solution, as JSON on the last line."""
+    import importlib.util
+    from types import ModuleType
+
+    class Absent(ModuleType):
+        def __getattr__(self, name: str) -> None:
+            """Whatever is imported from it is never called here."""
+
+    for name in UNNEEDED:
+        if importlib.util.find_spec(name) is None:
+            sys.modules[name] = Absent(name)
+    sys.path.insert(0, str(checkout / "src"))
+    import torch
+    from kernelbench.eval import eval_kernel_against_ref  # type: ignore[import-not-found]
+    from kernelbench.kernel_static_checker import validate_kernel_static  # type: ignore[import-not-found]
+
+    text = file.read_text()
+    valid, errors, _ = validate_kernel_static(text, backend="cuda", precision="fp32")
+    result = eval_kernel_against_ref(
+        file.with_suffix(".ref").read_text(),
+        text,
+        num_correct_trials=5,
+        num_perf_trials=trials,
+        measure_performance=True,
+        build_dir=str(file.parent),
+        device=torch.device("cuda:0"),
+    )
+    note = str({key: str(value)[:200] for key, value in result.metadata.items() if "error" in key or "issue" in key})
+    answer = {"compiled": result.compiled, "correct": result.correctness, "valid": valid, "ms": result.runtime}
+    answer |= {"reference_ms": result.ref_runtime, "note": note if not result.correctness else "; ".join(errors)}
+    print("\n" + json.dumps(answer))
+
+
+def build(file: Path) -> None:
+    """Fill the build directory that the evaluator will look into."""
+    environment = {**os.environ, "TORCH_EXTENSIONS_DIR": str(file.parent), "TORCH_USE_CUDA_DSA": "1", "MAX_JOBS": "2"}
+    subprocess.run([sys.executable, str(file)], env=environment, capture_output=True, timeout=600, check=False)
+
+
+async def judge_ours(made: list[Kernel], evaluator: LocalEvaluator) -> list[Verdict]:
+    verdicts: list[Verdict] = []
+    opened: set[str] = set()
+    for kernel in made:
+        if kernel.problem.id not in opened:
+            await evaluator.open(kernel.problem, derive_header(kernel.problem, "cu"))
+            opened.add(kernel.problem.id)
+        verdicts.append(await evaluator.evaluate(kernel.problem, "cu", kernel.source, lambda stage: None))
+    return verdicts
+
+
+async def measure(checkout: Path, directory: Path, trials: int) -> int:
+    evaluator = LocalEvaluator(EvaluationConfig(device="cuda", tolerance="kernelbench"), directory)
+    device = (await evaluator.start())[0]
+    try:
+        made = kernels(await problems(directory), device)
+        files = []
+        for number, kernel in enumerate(made):
+            home = directory / f"{number:02d}"
+            home.mkdir()
+            file = home / "solution.py"
+            file.write_text(solution(kernel.problem, "cu", kernel.source, f"{kernel.name}."))
+            file.with_suffix(".ref").write_text(kernel.problem.source)
+            files.append(file)
+        with ThreadPoolExecutor(max(1, (os.cpu_count() or 2) // 2)) as pool:
+            list(pool.map(build, files))
+        ours = await judge_ours(made, evaluator)
+    finally:
+        await evaluator.close()
+    theirs = [judge_theirs(checkout, file, trials) for file in files]
+    return show(made, ours, theirs, device.name)
+
+
+def show(made: list[Kernel], ours: list[Verdict], theirs: list[dict[str, Any]], device: str) -> int:
+    print(f"{device}; {len(made)} kernels\n")
+    head = f"{'problem':10} {'kernel':20} {'ours':14} {'KernelBench':12} {'checker':8}"
+    print(f"{head} {'ours ms':>9} {'theirs':>9} {'ratio':>7}")
+    differing = apart = compared = 0
+    for kernel, verdict, their in zip(made, ours, theirs, strict=True):
+        says = "correct" if their["correct"] else "wrong" if their["compiled"] else "not built"
+        mine = verdict.kernel.median_ms if verdict.kernel is not None else None
+        his = their.get("ms") if their["correct"] else None
+        same = verdict.correct == bool(their["correct"])
+        differing += not same and kernel.agrees
+        remark = "" if same else "  differs" if kernel.agrees else "  differs, as it must by their rules"
+        ratio = his / mine if his and mine else None
+        if ratio is not None and mine is not None and mine > COMPARED_ABOVE_MS:
+            compared += 1
+            apart += abs(ratio - 1) > APART
+        checker = {True: "accepts", False: "REFUSES", None: "-"}[their["valid"]]
+        cells = f"{mine:9.4f}" if mine is not None else f"{'-':>9}"
+        cells += f" {his:9.4f}" if his else f" {'-':>9}"
+        cells += f" {ratio:7.3f}" if ratio is not None else f" {'-':>7}"
+        print(f"{kernel.problem.id:10} {kernel.name:20} {verdict.status:14} {says:12} {checker:8} {cells}{remark}")
+        for words in (verdict.reason, str(their.get("note") or "")):
+            if not same and words:
+                print(f"    {words[:200]}")
+    refused = sum(their["valid"] is False for their in theirs)
+    print(f"\n{differing} of {len(made)} verdicts differ that should not")
+    print(f"{apart} of {compared} times above {COMPARED_ABOVE_MS} ms are more than {APART:.0%} apart")
+    print(f"{refused} solutions refused by the static checker")
+    return int(bool(differing or apart or refused))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("checkout", type=Path, help="a clone of KernelBench")
+    parser.add_argument("--trials", type=int, default=100, help="timed calls of KernelBench for each kernel")
+    parser.add_argument("--keep", type=Path, help="keep the solutions and their builds in this new directory")
+    parser.add_argument("--one", type=Path, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    checkout = arguments.checkout.resolve()
+    if arguments.one is not None:
+        one(checkout, arguments.one, arguments.trials)
+        return
+    if not (checkout / "src" / "kernelbench" / "eval.py").is_file():
+        sys.exit(f"{checkout} is no clone of KernelBench: it has no src/kernelbench/eval.py")
+    if arguments.keep is not None:
+        arguments.keep.mkdir(parents=True)
+        sys.exit(asyncio.run(measure(checkout, arguments.keep.resolve(), arguments.trials)))
+    with tempfile.TemporaryDirectory() as directory:
+        sys.exit(asyncio.run(measure(checkout, Path(directory), arguments.trials)))
+
+
+if __name__ == "__main__":
+    main()
