@@ -46,7 +46,10 @@ class Check(Struct, frozen=True, omit_defaults=True):
 
 
 class BuildReport(Struct, frozen=True, omit_defaults=True):
-    """What the compiler said. ``log`` is its output, trimmed. Register and spill figures are per thread, from ptxas."""
+    """What the compiler said. ``log`` is its output, trimmed. Register and spill figures are per thread, from ptxas.
+
+    ``code``: digest of the machine code (``engine.evaluation.code_hash``), "" where unknown.
+    """
 
     ok: bool
     seconds: float
@@ -56,6 +59,7 @@ class BuildReport(Struct, frozen=True, omit_defaults=True):
     registers: int | None = None
     spill_bytes: int | None = None
     shared_bytes: int | None = None
+    code: str = ""
 
 
 class Verdict(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -63,6 +67,7 @@ class Verdict(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     ``speedup`` is the median over alternating pairs of reference time / kernel time;
     ``speedup_low`` and ``speedup_high`` bound its 95 % interval. ``floor_share`` is floor time / kernel time.
+    ``same_code_as``: the variant whose machine code it has; it was not run, and has no times of its own.
     ``flags`` are remarks that do not change the status ("below the floor: judged twice").
     ``stage_s`` gives seconds per stage: queue, build, start, check, timing; and in ``runs`` those of them in which
     kernel or reference ran.
@@ -88,6 +93,7 @@ class Verdict(Struct, frozen=True, kw_only=True, omit_defaults=True):
     sandbox: str = ""
     flags: tuple[str, ...] = ()
     output_tail: str = ""
+    same_code_as: str | None = None
 
     @property
     def correct(self) -> bool:

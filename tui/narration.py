@@ -68,6 +68,8 @@ def _verdict(event: ev.VerdictGiven, state: SessionState, best: dict[str, str | 
     if not verdict.correct:
         reason = f": {one_line(verdict.reason, _REASON_CHARS)}" if verdict.reason else ""
         return f"{head} {verdict.status.replace('_', ' ')}{reason}"
+    if verdict.same_code_as is not None:
+        return f"{head}: {one_line(verdict.reason)}, not timed again"
     low, high = verdict.speedup_low, verdict.speedup_high
     between = f" [{low:.2f}, {high:.2f}]" if low is not None and high is not None else ""
     now_best = state.problems[variant.problem].best

@@ -22,6 +22,7 @@ from pathlib import Path
 
 import msgspec
 
+from engine.evaluation.code_hash import code_hash
 from engine.problem.spec import Form
 from engine.toolkit import NoCompiler as NoCompiler
 from engine.toolkit import find_cpp_compiler, find_nvcc
@@ -39,7 +40,7 @@ CPP_FLAGS = (
     *("-std=c++20", "-O3", "-march=native", "-fopenmp", "-ffp-contract=fast", "-fno-math-errno"),
     *("-fno-trapping-math", "-fPIC", "-shared", "-Wall"),
 )
-CUDA_FLAGS = ("-std=c++17", "-O3", "-lineinfo", "-Xptxas", "-v", "-Xcompiler", "-fPIC", "-shared")
+CUDA_FLAGS = ("-std=c++17", "-O3", "-lineinfo", "-Xptxas", "-v", "-no-compress", "-Xcompiler", "-fPIC", "-shared")
 
 # The runner asks for launch errors here: the CUDA runtime is linked into the kernel's own library.
 _CUDA_HARNESS = """\
@@ -90,7 +91,8 @@ async def build(
         with contextlib.suppress(msgspec.MsgspecError):
             report = msgspec.json.decode(saved.read_bytes(), type=BuildReport)
             os.utime(home)
-            return library, msgspec.structs.replace(report, cached=True, seconds=0.0)
+            identity = report.code or code_hash(library)  # builds of earlier versions have none
+            return library, msgspec.structs.replace(report, cached=True, seconds=0.0, code=identity)
     directory.mkdir(parents=True, exist_ok=True)
     work = Path(tempfile.mkdtemp(prefix="build-", dir=directory))
     try:
@@ -133,7 +135,8 @@ async def _compile(
         signature = next((line for line in header.splitlines() if f" {defines}(" in line), defines)
         log = f'no function "{defines}" with C linkage is defined; expected: {signature.strip()}\n{log}'
         code = 1
-    return BuildReport(code == 0, seconds, shown, False, trimmed(log), *_resources(log))
+    identity = code_hash(library) if code == 0 else ""
+    return BuildReport(code == 0, seconds, shown, False, trimmed(log), *_resources(log), code=identity)
 
 
 async def run_compiler(command: list[str], work: Path) -> tuple[int, str]:

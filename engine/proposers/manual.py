@@ -14,6 +14,7 @@ from engine.events import ModelCallFailed, ModelCallStarted, ModelReplied
 from engine.models.protocol import CallSite, Prompt, Reply, Usage
 from engine.proposers.language.prompting import call_name
 from engine.proposers.mailbox import Mailbox
+from engine.proposers.protocol import NoAnswer
 from engine.proposers.recorded import recorded_reply
 from engine.search.journal import Journal
 from engine.spend import MANUAL
@@ -41,6 +42,9 @@ class Manual:
         self._next_call = next_call
         self._text = text
         self._waiting: set[CallSite] = set()
+        for call in state.spending.calls.values():
+            if call.provider == MANUAL and not call.flying:  # an engine died before it could take the prompt away
+                mailbox.withdraw(call_name(call.site))
 
     @property
     def awaited(self) -> int:
@@ -75,8 +79,14 @@ class Manual:
         self._mailbox.post(name, prompt)
         self._waiting.add(site)
         try:
-            while (text := self._mailbox.reply(name)) is None:  # noqa: ASYNC110 - a file tells nobody that it came
+            while (text := self._mailbox.reply(name)) is None:
+                if self._is_pruned(site):
+                    raise NoAnswer("pruned before it was answered")
                 await asyncio.sleep(LOOK_S)
+        except (NoAnswer, asyncio.CancelledError):
+            if self._is_pruned(site):
+                self._give_up(number, site)
+            raise
         finally:
             self._waiting.discard(site)
         await self._journal.record(
@@ -95,23 +105,24 @@ class Manual:
         self._mailbox.withdraw(name)
         return Reply(text, self._name, Usage())
 
-    def give_up(self, problem: str) -> None:
-        """Nobody wants the answers to the open calls of ``problem`` any more."""
-        for call in [one for one in self._state.spending.flying.values() if one.provider == MANUAL]:
-            if call.site.problem == problem:
-                self._mailbox.withdraw(call_name(call.site))
-                self._journal.post(
-                    ModelCallFailed(
-                        call=call.id,
-                        attempt=call.attempts,
-                        failure="cancelled",
-                        message="nobody wants the answer any more",
-                        wait_s=None,
-                        seconds=0.0,
-                        usage=Usage(),
-                        dollars=0.0,
-                    )
-                )
+    def _give_up(self, call: str, site: CallSite) -> None:
+        """A person pruned what the call is about: it waits no longer."""
+        self._mailbox.withdraw(call_name(site))
+        self._journal.post(
+            ModelCallFailed(
+                call=call,
+                attempt=1,
+                failure="cancelled",
+                message="pruned before it was answered",
+                wait_s=None,
+                seconds=0.0,
+                usage=Usage(),
+                dollars=0.0,
+            )
+        )
+
+    def _is_pruned(self, site: CallSite) -> bool:
+        return self._state.is_pruned(site.subject or site.problem)
 
     async def close(self) -> None:
         """Prompts stay in the outbox: they still wait."""

@@ -8,6 +8,7 @@ import os
 import platform
 import time
 from collections.abc import Coroutine, Iterable
+from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
@@ -44,7 +45,7 @@ from engine.search.queue import EvaluationQueue, Priority
 from engine.search.rounds import ProblemSearch
 from engine.search.sources import Sources
 from engine.search.steering import Steering
-from engine.search.telling import BY_HAND, SEEDED
+from engine.search.telling import BY_HAND, SEEDED, same_code
 from engine.session import CommandInbox, EventWriter, SessionPaths, SessionReader, write_best
 from engine.state import SessionState
 from engine.verdict import Baseline, Verdict
@@ -273,7 +274,8 @@ class Search:
             return
         try:
             source = context.sources.text(variant.source)
-            verdict = await context.evaluator.evaluate(problem, variant.form, source, on_stage)
+            known = partial(same_code, self._state, variant.problem) if variant.judged == 0 else None
+            verdict = await context.evaluator.evaluate(problem, variant.form, source, on_stage, known)
         except EvaluationError as error:
             verdict = Verdict(status="error", reason=str(error))
         for one in told:

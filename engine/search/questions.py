@@ -162,6 +162,8 @@ class Questions:
         if isinstance(error, NoAnswer) and error.lasting:
             await self._context.forbid(f"{proposer.name} is not asked any more: {error}", proposer, lasting=True)
             return False
+        if self._state.is_pruned(subject or self._id):
+            return True
         reason = str(error) if isinstance(error, NoAnswer) else f"{type(error).__name__}: {error}"
         call = error.call if isinstance(error, NoAnswer) else ""
         what = {

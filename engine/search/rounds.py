@@ -253,6 +253,8 @@ class ProblemSearch:
     def _start_fix(self, variant: VariantState, round_: RoundState) -> None:
         if variant.verdict is None or variant.stage is not None or variant.verdict.status not in FIXABLE:
             return
+        if variant.verdict.same_code_as is not None:  # the other one is repaired
+            return
         if variant.round != round_.number and not self._questions.missing("fix", variant.id):
             return
         siblings = [self._state.variants[name] for name in self._state.ideas[variant.idea].variants]
@@ -324,7 +326,7 @@ class ProblemSearch:
         failed = tuple(
             Carried(variant.id, _why_failed(variant))
             for variant in self._state.variants_of(self.id)
-            if variant.id in concerned and (not variant.correct or self._state.is_pruned(variant.id))
+            if variant.id in concerned and (variant.speedup is None or self._state.is_pruned(variant.id))
         )
         pruned = {variant.variant for variant in failed}
         await self.context.journal.record(
@@ -367,6 +369,8 @@ def _turns(variant: VariantState, siblings: dict[str, VariantState]) -> int:
 
 
 def _why_failed(variant: VariantState) -> str:
+    if variant.verdict is not None and variant.verdict.same_code_as is not None:
+        return f"same machine code as {variant.verdict.same_code_as}"
     if variant.verdict is None or variant.verdict.status in ("correct", "cancelled"):
         return "pruned by hand"
     reason = variant.verdict.reason.strip().splitlines()

@@ -6,11 +6,14 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
+from msgspec.structs import replace
+
 from engine.events import DeviceFact
 from engine.models.protocol import CallSite
 from engine.proposers.protocol import BankKernel, Board, Demands, IdeaDraft, Kernel, Task, TriedIdea
 from engine.selection import Candidate
 from engine.state import IdeaState, ProblemState, RoundState, SessionState, VariantState
+from engine.verdict import Verdict
 
 BY_HAND = "hand"
 """Proposer of ideas and kernels that a person wrote."""
@@ -119,7 +122,9 @@ def _tried(state: SessionState, idea: IdeaState) -> TriedIdea:
     failures: Counter[str] = Counter()
     if speedup is None:
         for variant in variants:
-            if variant.verdict is not None and not variant.verdict.correct:
+            if variant.verdict is not None and variant.verdict.same_code_as is not None:
+                failures[f"same machine code as {variant.verdict.same_code_as}"] += 1
+            elif variant.verdict is not None and not variant.verdict.correct:
                 reason = variant.verdict.reason.strip().splitlines() or [""]
                 failures[f"{variant.verdict.status.replace('_', ' ')}: {reason[0]}".rstrip(": ")] += 1
     return TriedIdea(
@@ -202,6 +207,33 @@ def own_ideas(state: SessionState, names: Iterable[str]) -> list[IdeaState]:
     """Those of ``names`` that a proposer had by itself, not a person."""
     ideas = (state.ideas[name] for name in names)
     return [idea for idea in ideas if idea.proposer != BY_HAND and not idea.data.get(SEEDED)]
+
+
+_JUDGED_BY_CODE = frozenset({"correct", "wrong", "out_of_bounds"})
+"""Statuses that follow from the machine code; others may be the machine's mood."""
+
+
+def same_code(state: SessionState, problem: str, code: str) -> Verdict | None:
+    """The verdict for a kernel of ``problem`` with machine code that another one had: the same, without its times."""
+    for variant in state.variants_of(problem):
+        verdict = variant.verdict
+        if verdict is None or verdict.build is None or verdict.build.code != code or verdict.same_code_as is not None:
+            continue
+        if verdict.status in _JUDGED_BY_CODE:
+            reason = f"same machine code as {variant.id}" + (f": {verdict.reason}" if verdict.reason else "")
+            return replace(
+                verdict,
+                reason=reason,
+                same_code_as=variant.id,
+                speedup=None,
+                speedup_low=None,
+                speedup_high=None,
+                pairs=0,
+                kernel=None,
+                reference=None,
+                floor_share=None,
+            )
+    return None
 
 
 def answering_model(state: SessionState, site: CallSite) -> str | None:

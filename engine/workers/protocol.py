@@ -19,6 +19,10 @@ class Opened(Struct, frozen=True):
     floor_ms: float | None
 
 
+Known = Callable[[str], Verdict | None]
+"""The verdict for machine code that was judged before, by its digest (``BuildReport.code``); None for new code."""
+
+
 class EvaluationError(Exception):
     """The evaluation itself failed (no compiler, judge gone, reference raised); says what, where, what to do."""
 
@@ -44,11 +48,17 @@ class Evaluator(Protocol):
         ...
 
     async def evaluate(
-        self, problem: ProblemSpec, form: Form, source: str, on_stage: Callable[[Stage], None]
+        self,
+        problem: ProblemSpec,
+        form: Form,
+        source: str,
+        on_stage: Callable[[Stage], None],
+        known: Known | None = None,
     ) -> Verdict:
         """Build, check and time one kernel. Cancelling the task ends its processes within a second.
 
-        Never raises for what a kernel did: that is the verdict. ``on_stage`` is called from the event loop.
+        Never raises for what a kernel did: that is the verdict. ``on_stage`` is called from the event loop, and so is
+        ``known``, once the kernel is built and would be run next.
         """
         ...
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
+PATIENCE_S = 280.0
+"""How long a search may take on a machine on which others measure too."""
+
 PROBLEM = """\
 import torch
 

@@ -19,7 +19,10 @@ from engine.session import SessionPaths, SessionReader, engine_liveness
 from engine.state import SessionState, fold
 from tests.commandline import KernelTui
 from tests.engine.proposers import canned
+from tests.engine.proposers.canned import PATIENCE_S
 from tests.model_server import Asked, Do, ModelServer
+
+pytestmark = pytest.mark.timeout(900)
 
 KEY = "sk-test-0123456789abcdef"
 ENVIRONMENT = {"TEST_MODEL_KEY": KEY}
@@ -114,7 +117,7 @@ def test_two_providers_share_ideas_kernels_and_repairs(
     kernel_tui: KernelTui, tmp_path: Path, server: ModelServer
 ) -> None:
     paths = prepare(tmp_path, server)
-    result = kernel_tui("config.toml", "--headless", env=ENVIRONMENT)
+    result = kernel_tui("config.toml", "--headless", env=ENVIRONMENT, timeout=PATIENCE_S)
     assert result.returncode == ExitCode.OK, result.stderr + result.stdout
     state = state_of(paths)
     check_books(state, server)
@@ -122,9 +125,22 @@ def test_two_providers_share_ideas_kernels_and_repairs(
     assert {variant.proposer for variant in state.variants.values()} == {"m-one", "m-two"}
     assert {asked.dialect for asked in server.requests} == {"chat", "gemini"}
     repaired = [variant for variant in state.variants.values() if variant.note.startswith("fix 1 of ")]
-    failed = [variant for variant in state.variants.values() if not variant.correct and variant not in repaired]
+    failed = [
+        variant
+        for variant in state.variants.values()
+        if variant.verdict is not None and not variant.correct and variant.verdict.same_code_as is None
+    ]
     assert len(repaired) == len(failed) >= 2
     assert all(variant.correct for variant in repaired)
+    codes: dict[str, list[str]] = {}
+    for variant in state.variants.values():
+        if variant.verdict is not None and variant.verdict.build is not None and variant.verdict.build.code:
+            codes.setdefault(variant.verdict.build.code, []).append(variant.id)
+    assert len(codes) == 3, "good, divides and wrong"
+    for same in codes.values():
+        timed = [name for name in same if (verdict := state.variants[name].verdict) and not verdict.same_code_as]
+        assert len(timed) == 1
+        assert f"same machine code as {timed[0]}" in result.stdout or len(same) == 1
     assert {len(round_.ideas) for round_ in state.problems["softmax"].rounds} == {2}
     for asked in server.requests:
         assert KEY not in asked.prompt
@@ -139,7 +155,7 @@ def test_it_ends_in_order_when_its_tokens_are_spent_and_survives_a_death(
     paths = prepare(tmp_path, server, budget="tokens = 40_000", rounds=50)
     started = kernel_tui("config.toml", "--detach", env=ENVIRONMENT)
     assert started.returncode == ExitCode.OK, started.stderr
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE_S
     while state_of(paths).verdicts < 3:
         assert time.monotonic() < deadline
         time.sleep(0.05)
@@ -148,7 +164,7 @@ def test_it_ends_in_order_when_its_tokens_are_spent_and_survives_a_death(
     os.kill(pid, signal.SIGKILL)
     while engine_liveness(paths).running:
         time.sleep(0.05)
-    finished = kernel_tui("resume", "demo", "--headless", env=ENVIRONMENT)
+    finished = kernel_tui("resume", "demo", "--headless", env=ENVIRONMENT, timeout=PATIENCE_S)
     assert finished.returncode == ExitCode.OK, finished.stderr
     state = state_of(paths)
     assert state.engine is not None
@@ -179,7 +195,7 @@ def test_replies_of_no_use_are_failed_kernels_and_questions_for_later(
         Do(text=canned.block("import torch\n", "python")),
         Do(text=canned.block(canned.good("one")) + canned.block(canned.divides("two"))),
     )
-    result = kernel_tui("config.toml", "--headless", env=ENVIRONMENT)
+    result = kernel_tui("config.toml", "--headless", env=ENVIRONMENT, timeout=PATIENCE_S)
     assert result.returncode == ExitCode.OK, result.stderr + result.stdout
     state = state_of(paths)
     check_books(state, server)
@@ -203,13 +219,13 @@ def test_a_wrong_key_ends_the_search_with_a_sentence_and_the_right_one_goes_on(
     kernel_tui: KernelTui, tmp_path: Path, server: ModelServer
 ) -> None:
     paths = prepare(tmp_path, server)
-    missing = kernel_tui("config.toml", "--headless")
+    missing = kernel_tui("config.toml", "--headless", timeout=PATIENCE_S)
     assert missing.returncode == ExitCode.NO_KEY
     assert "export TEST_MODEL_KEY=" in missing.stderr
-    wrong = kernel_tui("config.toml", "--headless", env={"TEST_MODEL_KEY": "sk-wrong-9876543210"})
+    wrong = kernel_tui("config.toml", "--headless", env={"TEST_MODEL_KEY": "sk-wrong-9876543210"}, timeout=PATIENCE_S)
     assert wrong.returncode == ExitCode.FAILURE
     assert "not asked any more" in wrong.stderr
     assert "sk-wrong" not in wrong.stdout + wrong.stderr
-    right = kernel_tui("resume", "demo", "--headless", env=ENVIRONMENT)
+    right = kernel_tui("resume", "demo", "--headless", env=ENVIRONMENT, timeout=PATIENCE_S)
     assert right.returncode == ExitCode.OK, right.stderr
     assert any(variant.correct for variant in state_of(paths).variants.values())

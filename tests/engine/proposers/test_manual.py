@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from engine.exit_codes import ExitCode
 from engine.models.protocol import Prompt
 from engine.proposers.mailbox import RULER, Mailbox
@@ -14,6 +16,9 @@ from engine.session import SessionPaths, SessionReader
 from engine.state import SessionState, fold
 from tests.commandline import KernelTui
 from tests.engine.proposers import canned
+from tests.engine.proposers.canned import PATIENCE_S
+
+pytestmark = pytest.mark.timeout(900)
 
 CONFIG = """\
 name = "demo"
@@ -52,7 +57,7 @@ def test_a_search_by_hand_stops_while_it_waits_and_goes_on_elsewhere(kernel_tui:
     (tmp_path / "config.toml").write_text(CONFIG)
     session = tmp_path / "sessions" / "demo"
 
-    first = kernel_tui("config.toml", "--headless", "--until-idle")
+    first = kernel_tui("config.toml", "--headless", "--until-idle", timeout=PATIENCE_S)
     assert first.returncode == ExitCode.WAITING, first.stderr
     assert "outbox/softmax.r0.ideas.start.0.md" in first.stderr
     text = (session / "outbox" / "softmax.r0.ideas.start.0.md").read_text()
@@ -64,7 +69,7 @@ def test_a_search_by_hand_stops_while_it_waits_and_goes_on_elsewhere(kernel_tui:
     reply = tmp_path / "reply.txt"
     reply.write_text("Sure!\n```json\n" + canned.ideas(*canned.IDEAS[:2]) + "\n```\nGood luck.")
     assert kernel_tui("reply", "demo", "softmax.r0.ideas.start.0", reply).returncode == ExitCode.OK
-    second = kernel_tui("resume", "demo", "--headless", "--until-idle")
+    second = kernel_tui("resume", "demo", "--headless", "--until-idle", timeout=PATIENCE_S)
     assert second.returncode == ExitCode.WAITING, second.stderr
     calls = [one["call"] for one in kernel_tui.json("reply", "demo")]
     assert calls == [f"softmax.r0.kernel.{idea}.{number}" for idea in ("i1", "i2") for number in (0, 1)]
@@ -81,7 +86,7 @@ def test_a_search_by_hand_stops_while_it_waits_and_goes_on_elsewhere(kernel_tui:
         session,
         lambda call: canned.block(sources[name]) if (name := call[-4:]) in sources else "I would rather not.",
     )
-    third = kernel_tui("resume", session, "--headless", "--until-idle")
+    third = kernel_tui("resume", session, "--headless", "--until-idle", timeout=PATIENCE_S)
     assert third.returncode == ExitCode.WAITING, third.stderr
     state = state_of(session)
     by_call = {variant.data["call"]: variant for variant in state.variants.values()}
@@ -99,7 +104,7 @@ def test_a_search_by_hand_stops_while_it_waits_and_goes_on_elsewhere(kernel_tui:
         broken = call.split(".")[3] == by_call["softmax.r0.kernel.i2.0"].id
         assert ("zero" in prompt and "error:" in prompt) == broken
     answer_all(kernel_tui, session, lambda call: canned.block(canned.divides(call)))
-    fourth = kernel_tui("resume", session, "--headless", "--until-idle")
+    fourth = kernel_tui("resume", session, "--headless", "--until-idle", timeout=PATIENCE_S)
     assert fourth.returncode == ExitCode.WAITING, fourth.stderr
     assert all(call.startswith("softmax.r1.ideas.v") for call in Mailbox(session).waiting())
     state = state_of(session)

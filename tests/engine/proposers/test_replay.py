@@ -7,12 +7,17 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from engine.exit_codes import ExitCode
 from engine.session import SessionPaths, SessionReader
 from engine.state import SessionState, fold
 from tests.commandline import ROOT, KernelTui, environment
+from tests.engine.proposers.canned import PATIENCE_S
 from tests.engine.proposers.test_language_search import ENVIRONMENT, Author, prepare
 from tests.model_server import ModelServer
+
+pytestmark = pytest.mark.timeout(900)
 
 REPLAY = """\
 name = "again"
@@ -68,7 +73,7 @@ def tree_of(directory: Path) -> tuple[Tree, Tree, SessionState]:
 def test_replay_gives_the_same_tree_without_a_network(kernel_tui: KernelTui, tmp_path: Path) -> None:
     with ModelServer(author=Author()) as server:
         paths = prepare(tmp_path, server)
-        recorded = kernel_tui("config.toml", "--headless", env=ENVIRONMENT)
+        recorded = kernel_tui("config.toml", "--headless", env=ENVIRONMENT, timeout=PATIENCE_S)
         assert recorded.returncode == ExitCode.OK, recorded.stderr
     shutil.move(paths.directory, tmp_path / "record")
     (tmp_path / "replay.toml").write_text(REPLAY)
@@ -80,7 +85,7 @@ def test_replay_gives_the_same_tree_without_a_network(kernel_tui: KernelTui, tmp
         [sys.executable, "-c", reached], env=environment() | offline, capture_output=True, text=True
     )
     assert "a socket to the network was opened" in blocked.stderr
-    again = kernel_tui("replay.toml", "--headless", env=offline)
+    again = kernel_tui("replay.toml", "--headless", env=offline, timeout=PATIENCE_S)
     assert again.returncode == ExitCode.OK, again.stderr + again.stdout
 
     ideas, kernels, before = tree_of(tmp_path / "record")
@@ -96,6 +101,6 @@ def test_replay_gives_the_same_tree_without_a_network(kernel_tui: KernelTui, tmp
 def test_a_record_that_is_not_there_is_named(kernel_tui: KernelTui, tmp_path: Path) -> None:
     (tmp_path / "softmax.py").write_text("import torch\n")
     (tmp_path / "replay.toml").write_text(REPLAY)
-    result = kernel_tui("replay.toml", "--headless")
+    result = kernel_tui("replay.toml", "--headless", timeout=PATIENCE_S)
     assert result.returncode == ExitCode.NO_SESSION
     assert "no session to replay" in result.stderr

@@ -1,0 +1,154 @@
+"""Prompts: what they say and leave out, for each form; templates of a person's own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from engine.events import DeviceFact
+from engine.models.protocol import CallSite
+from engine.problem.spec import Form, ProblemSpec, TensorSpec
+from engine.proposers.language.facts import TRIED
+from engine.proposers.language.prompting import Prompts, TemplateProblem, call_name
+from engine.proposers.language.trimming import build_log, failure
+from engine.proposers.protocol import BankKernel, Board, Demands, IdeaDraft, Kernel, Task, TriedIdea
+from engine.verdict import BuildReport, Timing, Verdict
+
+SPEC = ProblemSpec(
+    id="rows",
+    name="rows",
+    path="rows.py",
+    source="class Model(torch.nn.Module): ...",
+    tensors=(TensorSpec("x", "input", "float32", (64, 100)), TensorSpec("out", "output", "float32", (64, 100))),
+    floor_bytes=51_200_000,
+    flops=12_000_000,
+)
+H200 = DeviceFact("gpu", "cuda", "NVIDIA H200", "sm_90a", 141 << 30, 132, 4300.0, 700_000.0)
+CPU = DeviceFact("cpu", "cpu", "Some Processor", "x86_64", 16 << 30, 4, 20.0, 100.0)
+
+
+def task(form: Form = "cu", **more: object) -> Task:
+    header = "" if form == "py" else 'extern "C" int launch(const float* x, float* out);'
+    return Task(SPEC, header, form, CPU if form == "cpp" else H200, 0.012, 0.5, 0.3, Demands(threads=4))
+
+
+def kernel(name: str, ms: float, idea: str = "", spills: int = 0) -> Kernel:
+    build = BuildReport(True, 1.0, registers=64, spill_bytes=spills, shared_bytes=2048)
+    verdict = Verdict(
+        status="correct", speedup=0.5 / ms, kernel=Timing(ms, ms, ms, 10), floor_share=0.012 / ms, build=build
+    )
+    return Kernel(name, f"// source of {name}\n", "cu", verdict, "m", {}, idea or f"the idea of {name}")
+
+
+BOARD = Board(
+    round=2,
+    tried=(
+        TriedIdea("i1", None, "first", "Plain loops.", 0.8),
+        TriedIdea("i2", "v1", "memory", "Stage rows in shared memory.", None, {}, 0.8, "wrong: off by 3"),
+    ),
+    kernels=(kernel("v1", 0.6), kernel("v2", 0.2), kernel("v3", 0.25), kernel("v4", 0.22, "the idea of v2")),
+    bank=(BankKernel("gelu", "v9", "cu", "// source of v9\n", 3.0, "Four values a thread."),),
+    lineage=("v1",),
+)
+
+
+@pytest.mark.parametrize(
+    ("form", "words"),
+    [
+        ("cu", ["CUDA C++17", "sm_90a", "227 KiB", "copy bandwidth: 4,300 GB/s", "stream", "cold L2"]),
+        ("cpp", ["C++20", "-march=native", "4 threads", "OpenMP", "copy bandwidth: 20 GB/s"]),
+        ("py", ["class ModelNew", "No `try`"]),
+    ],
+)
+def test_every_form_has_its_rules_and_the_device(form: Form, words: list[str]) -> None:
+    prompt = Prompts().kernel(task(form), IdeaDraft("memory", "Do it well.", {"bottleneck": "loads"}), None, Board(), 0)
+    assert [word for word in words if word not in prompt.user] == []
+    assert "Do it well." in prompt.user and "Bottleneck: loads" in prompt.user
+    assert SPEC.source in prompt.user
+    assert ("extern" in prompt.user) == (form != "py")
+
+
+def test_ideas_are_asked_for_with_several_good_kernels_and_what_was_tried() -> None:
+    parent = BOARD.kernels[0]
+    prompt = Prompts().ideas(task(), parent, BOARD, 3)
+    assert prompt.schema is not None
+    text = prompt.user
+    assert "Propose 3 optimisation ideas for v1" in text
+    assert "0.6 ms, 0.83x eager, 0.50x torch.compile, floor/time 2 %" in text
+    assert "ptxas: 64 registers per thread, 0 bytes spilled, 2048 bytes of static shared memory" in text
+    assert text.index("- v2:") < text.index("- v3:"), "the fastest first"
+    assert "- v4:" not in text, "one kernel an idea"
+    assert "// source of v1" in text and "// source of v2" in text and "// source of v3" not in text
+    assert "(memory access) Stage rows in shared memory. -> wrong: off by 3" in text
+    assert "gelu, 3.00x eager: Four values a thread." in text
+
+
+def test_the_history_stays_short_and_keeps_what_bears_on_the_kernel() -> None:
+    tried = tuple(
+        TriedIdea(f"i{n}", "v8" if n % 5 else "v1", "compute", f"Idea {n}.", 1.0 + n / 100) for n in range(200)
+    )
+    text = Prompts().ideas(task(), BOARD.kernels[0], Board(tried=tried, lineage=("v1",)), 2).user
+    shown = [n for n in range(200) if f"Idea {n}. ->" in text]
+    assert len(shown) <= TRIED
+    assert {195, 190, 185} <= set(shown), "those on this kernel"
+    assert 199 in shown, "the best of the others"
+
+
+def test_variants_of_an_idea_are_asked_for_differently_and_the_same_again_for_the_same_number() -> None:
+    idea = IdeaDraft("memory", "Do it well.")
+    prompts = [Prompts().kernel(task(), idea, BOARD.kernels[0], BOARD, number).user for number in range(4)]
+    assert len(set(prompts)) == 4
+    assert Prompts().kernel(task(), idea, BOARD.kernels[0], BOARD, 2).user == prompts[2]
+
+
+LOG = """\
+kernel.cu: In function 'int launch()':
+kernel.cu(7): warning: variable "y" was declared but never referenced
+kernel.cu(10): error: identifier "foo" is undefined
+      foo();
+      ^
+kernel.cu(12): error: identifier "foo" is undefined
+      foo();
+      ^
+ptxas info    : 0 bytes gmem
+kernel.cu(20): error: expected a ";"
+  }
+  ^
+
+2 errors detected in the compilation of "kernel.cu".
+"""
+
+
+def test_a_repair_gets_the_first_errors_and_no_more() -> None:
+    text = build_log(LOG)
+    assert text.count("error:") == 2
+    assert 'expected a ";"' in text and "warning" not in text and "ptxas" not in text
+    assert len(build_log(LOG * 1000)) < 4_000
+    failed = Kernel("v5", "int launch", "cu", Verdict(status="build_error", build=BuildReport(False, 1, log=LOG)), "m")
+    prompt = Prompts().fix(task(), IdeaDraft("memory", "Do it."), failed, "", 1).user
+    assert text in prompt and "int launch" in prompt
+
+
+def test_a_repair_of_a_wrong_kernel_gets_the_judges_sentence() -> None:
+    verdict = Verdict(status="wrong", reason="out: 3 elements are off", max_abs_error=0.5, max_rel_error=0.25)
+    assert failure(verdict) == ("wrong: out: 3 elements are off\nlargest error: 0.5 absolute, 0.25 relative")
+
+
+def test_a_template_of_ones_own_is_used_and_its_faults_are_named(tmp_path: Path) -> None:
+    (tmp_path / "kernel.md.j2").write_text("Only this: {{ idea.text }}")
+    prompts = Prompts((tmp_path,))
+    assert prompts.kernel(task(), IdeaDraft("memory", "Do it."), None, Board(), 0).user == "Only this: Do it.\n"
+    assert "Propose" in prompts.ideas(task(), None, Board(), 1).user
+    prompts.check()
+    (tmp_path / "fix.md.j2").write_text("one\n{% if %}")
+    with pytest.raises(TemplateProblem, match=r"fix\.md\.j2:2: "):
+        Prompts((tmp_path,)).check()
+    (tmp_path / "ideas.md.j2").write_text("{{ idae }}")
+    with pytest.raises(TemplateProblem, match="'idae' is undefined"):
+        Prompts((tmp_path,)).ideas(task(), None, Board(), 1)
+
+
+def test_a_calls_name_is_a_file_name() -> None:
+    assert call_name(CallSite("softmax", 0, "ideas", "", 1)) == "softmax.r0.ideas.start.1"
+    assert call_name(CallSite("softmax", 3, "kernel", "i7", 0)) == "softmax.r3.kernel.i7.0"

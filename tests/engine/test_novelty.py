@@ -1,0 +1,108 @@
+"""Ideas had before, and which model is asked next."""
+
+from __future__ import annotations
+
+import pytest
+
+from engine.events import (
+    AnyEvent,
+    IdeaProposed,
+    ModelCallStarted,
+    ModelReplied,
+    ProblemAdded,
+    Recorded,
+    RoundStarted,
+    VariantWritten,
+    VerdictGiven,
+)
+from engine.models.protocol import CallSite, Usage
+from engine.problem.spec import ProblemSpec
+from engine.proposers.protocol import TriedIdea
+from engine.search.assigning import LEAST_SHARE, choose, earned_weights
+from engine.search.novelty import repeated
+from engine.state import SessionState, fold
+from engine.verdict import Timing, Verdict
+
+TEXT = "Stage a tile of 64 by 64 values in shared memory, padded against bank conflicts, and read it by columns."
+
+
+@pytest.mark.parametrize(
+    ("text", "repeats"),
+    [
+        (TEXT, True),
+        (
+            "Stage tiles of 64 by 64 values into shared memory, padded against bank conflicts; read by the columns.",
+            True,
+        ),
+        ("Compute the exponential with a polynomial instead of expf, two lanes at a time.", False),
+        ("Stage the weights in registers and stream rows past them with asynchronous copies.", False),
+        ("", False),
+    ],
+)
+def test_the_same_idea_in_other_words(text: str, repeats: bool) -> None:
+    found = repeated(text, [TriedIdea("i1", "v1", "memory", TEXT, 1.2)])
+    assert (found is not None and found.idea == "i1" and found.share >= 0.7) is repeats
+
+
+def test_an_idea_that_came_to_nothing_may_be_tried_once_more() -> None:
+    failed = TriedIdea("i1", "v1", "memory", TEXT, None, {}, None, "wrong: off")
+    assert repeated(TEXT, [failed]) is None
+    assert repeated(TEXT, [failed, TriedIdea("i2", "v1", "memory", TEXT, None, {}, None, "wrong: off")]) is not None
+
+
+def test_over_time_each_is_asked_by_its_weight() -> None:
+    asked = {"a": 0, "b": 0}
+    for _ in range(40):
+        asked[choose(["a", "b"], [3.0, 1.0], asked)] += 1
+    assert asked == {"a": 30, "b": 10}
+
+
+def session(*answers: tuple[str, float, float]) -> SessionState:
+    """Kernels by (model, factor over eager, dollars), judged one after the other."""
+    spec = ProblemSpec(id="p", name="p", path="p.py", source="", tensors=())
+    events: list[AnyEvent] = [
+        ProblemAdded(problem=spec, form="cpp", header=""),
+        RoundStarted(problem="p", round=0, parents=()),
+        IdeaProposed(idea="i1", problem="p", round=0, parent=None, category="first", text="", proposer="a"),
+    ]
+    for number, (model, factor, dollars) in enumerate(answers, start=1):
+        call, name = f"c{number}", f"v{number}"
+        site = CallSite("p", 0, "kernel", "i1", number)
+        usage = Usage(100, 100)
+        verdict = Verdict(status="correct", speedup=factor, kernel=Timing(1, 1, 1, 1))
+        started = ModelCallStarted(
+            call=call, attempt=1, provider="openai", model=model, site=site, prompt="", tokens=9, dollars=dollars
+        )
+        replied = ModelReplied(
+            call=call,
+            attempt=1,
+            answered=model,
+            prompt="",
+            reply="",
+            finish="stop",
+            seconds=1.0,
+            usage=usage,
+            dollars=dollars,
+        )
+        written = VariantWritten(
+            variant=name, idea="i1", problem="p", round=0, parent=None, form="cpp", source=name, proposer=model
+        )
+        events += [started, replied, written, VerdictGiven(variant=name, verdict=verdict)]
+    return fold(Recorded(seq, float(seq), event) for seq, event in enumerate(events, start=1))
+
+
+def test_who_earns_more_per_dollar_is_asked_more() -> None:
+    names, weights = ["a", "b"], [1.0, 1.0]
+    assert earned_weights(session(), "code", names, weights) == weights
+    better = session(("b", 1.0, 0.1), *(("a", 1.2**n, 0.1) for n in range(1, 7)), *(("b", 1.0, 0.1) for _ in range(5)))
+    a, b = earned_weights(better, "code", names, weights)
+    assert a > 2 * b >= 2 * LEAST_SHARE * 0.9
+    dearer = session(*(one for n in range(6) for one in (("a", 1.2 ** (2 * n), 1.0), ("b", 1.2 ** (2 * n + 1), 0.05))))
+    a, b = earned_weights(dearer, "code", names, weights)
+    assert b > a, "as much speedup for a twentieth of the money"
+    assert earned_weights(better, "fixes", names, weights) == weights, "repairs are counted by themselves"
+
+
+def test_weights_still_count() -> None:
+    state = session(("a", 1.0, 0.1), ("b", 1.0, 0.1))
+    assert earned_weights(state, "code", ["a", "b"], [3.0, 1.0]) == [3.0, 1.0]
