@@ -18,6 +18,9 @@ import sys
 os.environ["OPENBLAS_NUM_THREADS"] = "1"
 os.sched_setaffinity(0, map(int, sys.argv[2].split(",")))
 
+# Whoever asks whether there is a GPU must not start CUDA here: a process forked afterwards could not use it.
+os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
+
 import torch  # noqa: E402
 
 from engine.evaluation.device import keep_freed_memory  # noqa: E402
