@@ -160,7 +160,7 @@ class EvaluationConfig(Table):
     """``auto``: the strongest isolation that works here; ``require``: refuse to run without; ``off``."""
     torch_compile: bool = True
     """Also measure ``torch.compile`` of the reference."""
-    other_sizes: bool = True
+    other_sizes: bool = False
     """At the end, judge each problem's winner at a smaller, an odd and a larger size too."""
 
     @property

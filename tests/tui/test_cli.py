@@ -172,11 +172,11 @@ def test_completion_knows_the_sessions(kernel_tui: KernelTui, finished: tuple[Ke
 def test_eval_says_what_is_right_and_what_is_wrong(kernel_tui: KernelTui, endless: Path) -> None:
     (endless / "good.cpp").write_text(SCALAR)
     (endless / "bad.cpp").write_text(SCALAR.replace("/= sum", "/= 1.5f * sum"))
-    good = kernel_tui("eval", "good.cpp", "--problem", "softmax.py", "--device", "cpu")
+    good = kernel_tui("eval", "good.cpp", "--problem", "softmax.py", "--device", "cpu", "--quick")
     assert good.returncode == ExitCode.OK, good.stderr
     for word in ("good.cpp: correct", "kernel", "eager", "95 %", "right on fresh inputs"):
         assert word in good.stdout
-    bad = kernel_tui("eval", "bad.cpp", "--problem", "softmax.py", "--device", "cpu", "--json")
+    bad = kernel_tui("eval", "bad.cpp", "--problem", "softmax.py", "--device", "cpu", "--quick", "--json")
     assert bad.returncode == ExitCode.NOTHING_CORRECT
     assert json.loads(bad.stdout)["status"] == "wrong"
 
@@ -185,7 +185,9 @@ def test_compare_times_two_kernels_side_by_side(kernel_tui: KernelTui, endless: 
     (endless / "one.cpp").write_text(SCALAR)
     slower = SCALAR.replace("    return 0;", "    for (int k = 0; k < 3; ++k)\n" + _again() + "    return 0;")
     (endless / "three.cpp").write_text(slower)
-    result = kernel_tui("compare", "three.cpp", "one.cpp", "--problem", "softmax.py", "--device", "cpu", "--json")
+    result = kernel_tui(
+        "compare", "three.cpp", "one.cpp", "--problem", "softmax.py", "--device", "cpu", "--quick", "--json"
+    )
     assert result.returncode == ExitCode.OK, result.stdout + result.stderr
     standings = json.loads(result.stdout)["standings"]
     assert [one["variant"] for one in standings] == ["one.cpp", "three.cpp"]
@@ -225,7 +227,7 @@ def test_a_headless_run_tells_its_story_and_ends_with_a_table(
 def test_the_best_kernel_is_a_file_that_eval_accepts(finished: tuple[KernelTui, object]) -> None:
     kernel_tui, _ = finished
     file = session(kernel_tui.directory).best("softmax", ".cpp")
-    assert kernel_tui("eval", file, "--problem", "softmax.py", "--device", "cpu").returncode == ExitCode.OK
+    assert kernel_tui("eval", file, "--problem", "softmax.py", "--device", "cpu", "--quick").returncode == ExitCode.OK
 
 
 def test_show_and_sessions_read_what_was_saved(finished: tuple[KernelTui, object]) -> None:

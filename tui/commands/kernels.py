@@ -26,6 +26,7 @@ _CONFIG = click.option(
     "--config", "config_path", type=click.Path(path_type=Path), help="Take [evaluation] from this file."
 )
 _DEVICE = click.option("--device", help="auto, cpu, cuda or cuda:1.  [default: as the config says, else auto]")
+_QUICK = click.option("--quick", is_flag=True, help="As a search would: in a second or two, with a wider interval.")
 
 
 @click.command("eval")
@@ -39,9 +40,16 @@ _DEVICE = click.option("--device", help="auto, cpu, cuda or cuda:1.  [default: a
 )
 @_CONFIG
 @_DEVICE
+@_QUICK
 @json_option
 def evaluate(
-    kernel: Path, problem: str, shapes: tuple[str, ...], config_path: Path | None, device: str | None, as_json: bool
+    kernel: Path,
+    problem: str,
+    shapes: tuple[str, ...],
+    config_path: Path | None,
+    device: str | None,
+    quick: bool,
+    as_json: bool,
 ) -> None:
     """Judge KERNEL: is it correct, how fast, on what evidence.
 
@@ -62,7 +70,7 @@ def evaluate(
             if shapes:
                 at_sizes.extend(await _judge_at(evaluator, spec, wanted, "auto" in shapes, form, source))
 
-        return await _judge(config, problem, {kernel.name: (form, source)}, heat=False, then=then)
+        return await _judge(config, problem, {kernel.name: (form, source)}, quick=quick, then=then)
 
     _, verdicts, _ = asyncio.run(judge())
     if as_json:
@@ -83,9 +91,16 @@ def evaluate(
 @_PROBLEM
 @_CONFIG
 @_DEVICE
+@_QUICK
 @json_option
 def compare(
-    first: Path, second: Path, problem: str, config_path: Path | None, device: str | None, as_json: bool
+    first: Path,
+    second: Path,
+    problem: str,
+    config_path: Path | None,
+    device: str | None,
+    quick: bool,
+    as_json: bool,
 ) -> None:
     """Time two kernels side by side, after judging both.
 
@@ -98,7 +113,7 @@ def compare(
     config = _evaluation_config(config_path, device)
 
     async def judge() -> tuple[Opened, list[Verdict], tuple[Standing, ...]]:
-        return await _judge(config, problem, kernels, heat=True)
+        return await _judge(config, problem, kernels, quick=quick, heat=True)
 
     _, verdicts, standings = asyncio.run(judge())
     if as_json:
@@ -227,7 +242,8 @@ async def _judge(
     problem_name: str,
     kernels: dict[str, tuple[Form, str]],
     *,
-    heat: bool,
+    quick: bool,
+    heat: bool = False,
     then: Callable[[Evaluator, ProblemSpec], Awaitable[None]] | None = None,
 ) -> tuple[Opened, list[Verdict], tuple[Standing, ...]]:
     """Judge each kernel in turn and, if all are correct and ``heat`` is wanted, time them side by side.
@@ -242,7 +258,7 @@ async def _judge(
     with tempfile.TemporaryDirectory(prefix="kernel-tui-eval-") as scratch:
         # Beside the peaks of the device: both start a process that imports torch.
         inspection = asyncio.ensure_future(inspect_problem(problem_name))
-        evaluator = LocalEvaluator(config, Path(scratch), thorough=True)
+        evaluator = LocalEvaluator(config, Path(scratch), thorough=not quick)
         try:
             try:
                 device = (await evaluator.start())[0]
