@@ -15,8 +15,6 @@ from engine.proposers.playbook.gemm.cpp_finish import Math, finish, ops_of, poin
 from engine.proposers.playbook.gemm.cpp_tiles import Left, Right, Tiles
 from engine.proposers.playbook.signature import launch_signature
 
-LONGEST_PASS = 2048
-
 
 class ConvOptions(Struct, frozen=True, forbid_unknown_fields=True):
     """``structure``: ``direct`` sums each pixel by itself; ``rows`` adds multiples of rows of the image to rows of sums
@@ -45,23 +43,7 @@ class ConvOptions(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def tiles_of(program: ConvProgram, options: ConvOptions) -> Tiles:
-    """The tiles that ``options`` ask for, no larger than the convolution."""
-    depth = options.depth if 0 < options.depth < program.k else 0
-    if depth == 0 and program.k > LONGEST_PASS:
-        depth = LONGEST_PASS // 4
-    width = options.vecs * options.lanes
-    return Tiles(
-        rows=options.rows,
-        vecs=options.vecs,
-        lanes=options.lanes,
-        depth=depth,
-        row_tiles=min(options.row_tiles, -(-program.m // options.rows)),
-        col_tiles=min(options.col_tiles, -(-program.n // width)),
-        pack_a=options.pack_a,
-        pack_b=True,
-        unroll=options.unroll,
-        prefetch=options.prefetch,
-    )
+    return cpp_tiles.fitting_tiles(options, program.m, program.n, program.k, pack_b=True)
 
 
 def conv_kernel(program: ConvProgram, options: ConvOptions, spec: ProblemSpec) -> str:

@@ -6,9 +6,14 @@ are packed (``Right``) and in what is done with a finished block.
 
 from __future__ import annotations
 
+from typing import Protocol
+
 from msgspec import Struct
 
 from engine.proposers.playbook.cpp_text import function, indent
+
+LONGEST_PASS = 2048
+"""K-steps above which a block is computed in several passes, so that its panels stay small."""
 
 
 class Tiles(Struct, frozen=True):
@@ -28,6 +33,48 @@ class Tiles(Struct, frozen=True):
     pack_b: bool
     unroll: int
     prefetch: bool = False
+
+
+class TileOptions(Protocol):
+    """The knobs of a recipe that shape its tiles; the meaning of each is that of :class:`Tiles`."""
+
+    @property
+    def rows(self) -> int: ...
+    @property
+    def vecs(self) -> int: ...
+    @property
+    def lanes(self) -> int: ...
+    @property
+    def depth(self) -> int: ...
+    @property
+    def row_tiles(self) -> int: ...
+    @property
+    def col_tiles(self) -> int: ...
+    @property
+    def pack_a(self) -> bool: ...
+    @property
+    def unroll(self) -> int: ...
+    @property
+    def prefetch(self) -> bool: ...
+
+
+def fitting_tiles(options: TileOptions, m: int, n: int, k: int, *, pack_b: bool) -> Tiles:
+    """The tiles that ``options`` ask for, no larger than a product of ``m`` x ``n`` results of ``k`` steps each."""
+    depth = options.depth if 0 < options.depth < k else 0
+    if depth == 0 and k > LONGEST_PASS:
+        depth = LONGEST_PASS // 4
+    return Tiles(
+        rows=options.rows,
+        vecs=options.vecs,
+        lanes=options.lanes,
+        depth=depth,
+        row_tiles=min(options.row_tiles, -(-m // options.rows)),
+        col_tiles=min(options.col_tiles, -(-n // (options.vecs * options.lanes))),
+        pack_a=options.pack_a,
+        pack_b=pack_b,
+        unroll=options.unroll,
+        prefetch=options.prefetch,
+    )
 
 
 class Left(Struct, frozen=True):

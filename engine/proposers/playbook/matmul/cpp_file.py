@@ -14,9 +14,6 @@ from engine.proposers.playbook.gemm.cpp_tiles import Left, Right, Tiles
 from engine.proposers.playbook.matmul.program import MatmulProgram, Operand, batch_text
 from engine.proposers.playbook.signature import launch_signature
 
-LONGEST_PASS = 2048
-"""K-steps above which a block is computed in several passes, so that its panels stay small."""
-
 
 class MatmulOptions(Struct, frozen=True, forbid_unknown_fields=True):
     """``structure``: ``dots`` sums each result by itself, ``rows`` adds multiples of rows of the right operand to a
@@ -40,22 +37,8 @@ class MatmulOptions(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def tiles_of(program: MatmulProgram, options: MatmulOptions) -> Tiles:
-    """The tiles that ``options`` ask for, no larger than the product."""
-    depth = options.depth if 0 < options.depth < program.k else 0
-    if depth == 0 and program.k > LONGEST_PASS:
-        depth = LONGEST_PASS // 4
-    width = options.vecs * options.lanes
-    return Tiles(
-        rows=options.rows,
-        vecs=options.vecs,
-        lanes=options.lanes,
-        depth=depth,
-        row_tiles=min(options.row_tiles, -(-program.m // options.rows)),
-        col_tiles=min(options.col_tiles, -(-program.n // width)),
-        pack_a=options.pack_a,
-        pack_b=options.pack_b or program.b.col_stride != 1,
-        unroll=options.unroll,
-        prefetch=options.prefetch,
+    return cpp_tiles.fitting_tiles(
+        options, program.m, program.n, program.k, pack_b=options.pack_b or program.b.col_stride != 1
     )
 
 
