@@ -182,8 +182,8 @@ def test_threads_that_outlive_a_call_stand_still_until_the_next(bench: Bench) ->
     }
     burning, alone = bench.judge(softmax(bench.form, **burn)), bench.judge(softmax(bench.form))
     assert alone.correct and alone.speedup is not None, alone.reason
-    if burning.status == "cheating":  # a busy machine may let it run on for a moment after its calls
-        assert burning.pattern == "works between the calls"
+    if burning.status == "cheating":  # it ran on for a moment before it was stopped, and was seen
+        assert burning.pattern in ("works between the calls", "misreports its time")
     else:
         assert burning.correct and burning.speedup is not None, burning.reason
         assert burning.speedup < 1.6 * alone.speedup  # it took no time from the reference, perhaps some from itself
