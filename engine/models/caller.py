@@ -112,7 +112,8 @@ class Caller:
         return str(self._hopeless) if self._hopeless is not None else None
 
     async def call(self, site: CallSite, prompt: Prompt, on_text: Callable[[str], None] | None = None) -> Reply:
-        """The model's reply, recorded already; ``on_text`` is given the text so far while it streams.
+        """The model's reply, recorded already; ``on_text`` is given the text so far while it streams, "" where an
+        attempt begins.
 
         Raises :class:`CallFailed` when all attempts failed, ``OverBudget`` where a limit forbids one, SessionError.
         """
@@ -148,6 +149,7 @@ class Caller:
             try:
                 await self._recorder.record(self._started(call, worst))
                 began, sent = time.monotonic(), True
+                call.on_text("")  # what an attempt before it said is no part of this one
                 try:
                     reply = await self.client.complete(call.prompt, call.on_text)
                 except CallFailed as error:

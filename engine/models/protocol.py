@@ -48,6 +48,11 @@ class CallSite(Struct, frozen=True):
     number: int = 0
 
 
+def call_name(site: CallSite) -> str:
+    """A call's name, for a person and as a file name: ``softmax.r2.kernel.i7.0``."""
+    return ".".join((site.problem, f"r{site.round}", site.purpose, site.subject or "start", str(site.number)))
+
+
 class Prompt(Struct, frozen=True, omit_defaults=True):
     """``purpose`` "ideas" wants structured output, the others one fenced block of code.
 

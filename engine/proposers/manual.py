@@ -11,8 +11,7 @@ import time
 from collections.abc import Callable
 
 from engine.events import ModelCallFailed, ModelCallStarted, ModelReplied
-from engine.models.protocol import CallSite, Prompt, Reply, Usage
-from engine.proposers.language.prompting import call_name
+from engine.models.protocol import CallSite, Prompt, Reply, Usage, call_name
 from engine.proposers.mailbox import Mailbox
 from engine.proposers.protocol import NoAnswer
 from engine.proposers.recorded import recorded_reply

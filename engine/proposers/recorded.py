@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from engine.models.protocol import CallSite, Reply
-from engine.proposers.language.prompting import call_name
+from engine.models.protocol import CallSite, Reply, call_name
 from engine.state import SessionState
 
 

@@ -93,20 +93,22 @@ class _Languages:
     ) -> None:
         from engine.models.connect import make_callers
         from engine.proposers.language.prompting import Prompts
+        from engine.proposers.partial import Partials
 
         self._paths, self._journal, self._state, self._text = paths, journal, state, text
         self._names = model_names(config)
         self._callers = make_callers(config, state, journal)
         _adopt_templates(config, paths, state)
         self._prompts = Prompts((own_prompts(paths),))
+        self._partials = Partials(paths.directory)
+        self._partials.sweep()
 
     def make(self, place: int, model: ModelConfig) -> Proposer:
         from engine.proposers.language import Language
 
         name = self._names[place]
-        return Language(
-            name, place, self._asking(name), self._prompts, frozenset(model.roles), own_prompts(self._paths)
-        )
+        roles, edits = frozenset(model.roles), own_prompts(self._paths)
+        return Language(name, place, self._asking(name), self._prompts, roles, edits, self._partials)
 
     def _asking(self, name: str) -> Asking:
         if (caller := self._callers.get(name)) is not None:

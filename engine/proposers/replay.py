@@ -13,8 +13,7 @@ from typing import Any
 
 from engine.events import Carried, ModelCallStarted, ModelReplied
 from engine.exit_codes import ExitCode
-from engine.models.protocol import CallSite, Usage
-from engine.proposers.language.prompting import call_name
+from engine.models.protocol import CallSite, Usage, call_name
 from engine.proposers.protocol import (
     ALL_ROLES,
     CALL,

@@ -35,7 +35,8 @@ def prompt(
     NODE is a kernel or an idea that it is about; without it the best kernel.
     """
     from engine.config import load_config
-    from engine.proposers.language.prompting import Prompts, TemplateProblem, call_name
+    from engine.models.protocol import call_name
+    from engine.proposers.language.prompting import Prompts, TemplateProblem
     from engine.proposers.language.proposer import edited_prompt
     from engine.proposers.registry import own_prompts
     from engine.search.preview import NothingToAsk, next_prompt

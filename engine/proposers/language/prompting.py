@@ -13,7 +13,7 @@ from typing import Any
 
 import jinja2
 
-from engine.models.protocol import CallSite, Prompt, Purpose
+from engine.models.protocol import Prompt, Purpose
 from engine.proposers.language import facts
 from engine.proposers.language.approaches import approach
 from engine.proposers.language.trimming import failure
@@ -137,11 +137,6 @@ class Prompts:
             return self._environment.get_template(name + SUFFIX).render(values).strip() + "\n"
         except jinja2.TemplateError as error:
             raise _problem(name, error) from error
-
-
-def call_name(site: CallSite) -> str:
-    """A call's name, for a person and as a file name: ``softmax.r2.kernel.i7.0``."""
-    return ".".join((site.problem, f"r{site.round}", site.purpose, site.subject or "start", str(site.number)))
 
 
 def _problem(name: str, error: jinja2.TemplateError) -> TemplateProblem:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Protocol
 
 from engine.events import Carried
-from engine.models.protocol import CallSite, Prompt, Purpose, Reply
-from engine.proposers.language.prompting import Prompts, call_name
+from engine.models.protocol import CallSite, Prompt, Purpose, Reply, call_name
+from engine.proposers.language.prompting import Prompts
 from engine.proposers.language.replies import Unusable, clean, read_ideas, read_kernel
+from engine.proposers.partial import Partials
 from engine.proposers.protocol import (
     CALL,
     NUMBER,
@@ -51,13 +53,20 @@ class Language:
 
     ``name``: as ideas and kernels are signed. ``place``: its place among the models, which tells apart the ideas that
     several are asked for the same parent. ``edits``: the directory in which a person may leave the exact prompt for a
-    call, as ``CALL.md``.
+    call, as ``CALL.md``. ``partials``: where a reply is shown while it streams.
     """
 
     reads_prose = True
 
     def __init__(
-        self, name: str, place: int, asking: Asking, prompts: Prompts, roles: frozenset[Role], edits: Path | None = None
+        self,
+        name: str,
+        place: int,
+        asking: Asking,
+        prompts: Prompts,
+        roles: frozenset[Role],
+        edits: Path | None = None,
+        partials: Partials | None = None,
     ) -> None:
         self.name = name
         self.roles = roles
@@ -65,6 +74,7 @@ class Language:
         self._asking = asking
         self._prompts = prompts
         self._edits = edits
+        self._partials = partials
         self._open = 0
 
     @property
@@ -140,7 +150,8 @@ class Language:
     async def _ask(self, site: CallSite, prompt: Prompt) -> Reply:
         self._open += 1
         try:
-            return await self._asking.call(site, self._edited(site, prompt))
+            with self._partials.of(site) if self._partials is not None else nullcontext(None) as on_text:
+                return await self._asking.call(site, self._edited(site, prompt), on_text)
         finally:
             self._open -= 1
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from engine.events import DeviceFact
-from engine.models.protocol import CallSite
+from engine.models.protocol import CallSite, call_name
 from engine.problem.spec import Form, ProblemSpec, TensorSpec
 from engine.proposers.language.facts import TRIED
-from engine.proposers.language.prompting import Prompts, TemplateProblem, call_name
+from engine.proposers.language.prompting import Prompts, TemplateProblem
 from engine.proposers.language.trimming import build_log, failure
 from engine.proposers.protocol import BankKernel, Board, Demands, IdeaDraft, Kernel, Task, TriedIdea
 from engine.verdict import BuildReport, Timing, Verdict
