@@ -87,9 +87,14 @@ class ProblemRefused(Event, tag="problem_refused"):
 
 
 class BaselineMeasured(Event, tag="baseline_measured"):
+    """``degenerate``: which kernels that compute nothing pass every check of the problem, in words. ``tightened``: why
+    its tolerance is smaller than configured. Both come with the eager baseline."""
+
     problem: str
     baseline: Baseline
     floor_ms: float | None = None
+    degenerate: str = ""
+    tightened: str = ""
 
 
 class Carried(Struct, frozen=True, omit_defaults=True):

@@ -97,6 +97,9 @@ class ProblemState:
     added_at: float
     baselines: dict[str, Baseline] = field(default_factory=dict)
     floor_ms: float | None = None
+    degenerate: str = ""
+    """Which kernels that compute nothing pass every check, in words; "" where the problem is sound."""
+    tightened: str = ""
     rounds: list[RoundState] = field(default_factory=list)
     variants: list[str] = field(default_factory=list)
     ranking: list[tuple[float, str]] = field(default_factory=list)

@@ -216,6 +216,8 @@ def _baseline_measured(state: SessionState, event: ev.BaselineMeasured, time: fl
         problem.baselines[event.baseline.which] = event.baseline
         if event.floor_ms is not None:
             problem.floor_ms = event.floor_ms
+        problem.degenerate = event.degenerate or problem.degenerate
+        problem.tightened = event.tightened or problem.tightened
 
 
 def _round_started(state: SessionState, event: ev.RoundStarted, time: float) -> None:

@@ -56,7 +56,9 @@ def _baseline(event: ev.BaselineMeasured) -> str:
     if event.baseline.timing is None:
         return f"{event.problem}: no {name} time: {one_line(event.baseline.failure or 'unknown', _REASON_CHARS)}"
     floor = f", floor {milliseconds(event.floor_ms)} ms" if event.floor_ms is not None else ""
-    return f"{event.problem}: {name} {milliseconds(event.baseline.timing.median_ms)} ms{floor}"
+    remark = f"; DEGENERATE: {event.degenerate} pass every check" if event.degenerate else ""
+    remark = remark or (f"; {event.tightened}" if event.tightened else "")
+    return f"{event.problem}: {name} {milliseconds(event.baseline.timing.median_ms)} ms{floor}{remark}"
 
 
 def _verdict(event: ev.VerdictGiven, state: SessionState, best: dict[str, str | None]) -> str | None:

@@ -69,6 +69,10 @@ def at_other_sizes(variant: VariantState) -> str:
     return "" if checked is None else checked.note or sizes_in_words(checked.results)
 
 
+def _degenerate(problem: ProblemState) -> str:
+    return f"degenerate: {problem.degenerate} pass every check" if problem.degenerate else ""
+
+
 def _row(state: SessionState, problem: ProblemState, directory: Path) -> ResultRow:
     judged = [one for one in state.variants_of(problem.id) if one.verdict is not None]
     best = state.variants[problem.best] if problem.best is not None else None
@@ -94,5 +98,5 @@ def _row(state: SessionState, problem: ProblemState, directory: Path) -> ResultR
         floor_share=verdict.floor_share if verdict is not None else None,
         file=str(directory / "best" / f"{problem.id}.{best.form}") if best is not None else None,
         sizes=at_other_sizes(best) if best is not None else "",
-        remark=problem.finished or "",
+        remark="; ".join(filter(None, [_degenerate(problem), problem.finished])),
     )

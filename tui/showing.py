@@ -49,6 +49,10 @@ def show_problem(state: SessionState, name: str, *, full: bool) -> None:
         took = f"{milliseconds(baseline.timing.median_ms)} ms" if baseline.timing is not None else baseline.failure
         _field("torch.compile" if which == "compile" else which, one_line(took or "no time"))
     _field("floor", f"{milliseconds(problem.floor_ms)} ms")
+    if problem.degenerate:
+        _field("degenerate", f"{problem.degenerate} pass every check: a win here says nothing")
+    if problem.tightened:
+        _field("remark", problem.tightened)
     _field("inputs", ", ".join(f"{one.name} {one.shape} {one.dtype}" for one in problem.spec.inputs))
     _print_round_table([problem], state)
     click.echo("fastest kernels")

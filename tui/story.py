@@ -117,7 +117,10 @@ def _baseline(state: SessionState, event: ev.BaselineMeasured) -> tuple[Level, s
         which = "torch.compile" if baseline.which == "compile" else baseline.which
         return "warning", f"{event.problem}: no {which} baseline: {baseline.failure or 'unknown'}"
     which = "torch.compile" if baseline.which == "compile" else baseline.which
-    return "info", f"{event.problem}: {which} takes {fmt.milliseconds(baseline.timing.median_ms)} ms"
+    if event.degenerate:
+        return "warning", f"{event.problem}: degenerate, {event.degenerate} pass every check: a win here says nothing"
+    note = f"; {event.tightened}" if event.tightened else ""
+    return "info", f"{event.problem}: {which} takes {fmt.milliseconds(baseline.timing.median_ms)} ms{note}"
 
 
 def _round_finished(state: SessionState, event: ev.RoundFinished) -> tuple[Level, str]:

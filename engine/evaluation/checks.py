@@ -66,7 +66,7 @@ def _compare_one(out: torch.Tensor, want: torch.Tensor, tolerance: float) -> Com
         return _compare_exactly(out, want)
     if out.dtype in _HALVES and out.device.type != "cpu":
         out, want = out.float(), want.float()
-    rms = _rms(want)
+    rms = root_mean_square(want)
     if not _finite(rms):
         return _compare_with_infinities(out, want, tolerance)
     wide = torch.float32 if want.dtype in _HALVES else want.dtype
@@ -105,8 +105,8 @@ def _compare_exactly(out: torch.Tensor, want: torch.Tensor) -> Comparison:
     return Comparison(text, error, error / max(abs(float(want.double().abs().max())), 1.0))
 
 
-def _rms(want: torch.Tensor) -> float:
-    """Root mean square; of a large tensor, that of every 61st element."""
+def root_mean_square(want: torch.Tensor) -> float:
+    """Of all elements; of a large tensor, that of every 61st element."""
     flat = want.reshape(-1)
     sample = flat[::_SAMPLE_STRIDE] if flat.numel() > _SAMPLE_ABOVE else flat
     norm = float(torch.linalg.vector_norm(sample, dtype=torch.float32 if sample.dtype in _HALVES else None))

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Iterator
 from pathlib import Path
 
-_ELF = b"\x7fELF\x02\x01"
+from engine.evaluation import elf
+
 _FATBIN = ".nv_fatbin"
 _ALLOCATED = 0x2
-_PROGBITS, _NOBITS = 1, 8
+_PROGBITS = 1
 _CUDA_MACHINE = 190
 _LEFT_OUT = (".note", ".eh_frame", _FATBIN, ".nvFatBinSegment", "__nv_")
 _DEVICE_SECTIONS = (".text", ".nv.constant", ".nv.info", ".nv.shared", ".nv.global", ".rodata")
@@ -25,46 +25,35 @@ def code_hash(library: Path) -> str:
     """The digest, or "" for a file that is no library as we build them."""
     digest = hashlib.sha256()
     try:
-        elf = library.read_bytes()
-        for name, flags, kind, content in _sections(elf):
-            if name == _FATBIN:
-                _add_device_code(digest, content)
-            elif flags & _ALLOCATED and kind in (_PROGBITS, _NOBITS) and not name.startswith(_LEFT_OUT):
-                _add(digest, name, content)
-    except (OSError, ValueError, IndexError, OverflowError, struct.error):
+        for section in elf.sections(library.read_bytes()):
+            if section.name == _FATBIN:
+                _add_device_code(digest, section.content)
+            elif (
+                section.flags & _ALLOCATED
+                and section.kind in (_PROGBITS, elf.NOBITS)
+                and not section.name.startswith(_LEFT_OUT)
+            ):
+                _add(digest, section)
+    except (OSError, *elf.FAULTS):
         return ""
     return digest.hexdigest()[:32]
 
 
 def _add_device_code(digest: hashlib._Hash, fatbin: bytes) -> None:
     """Raises ValueError where there is none that can be read."""
-    found, place = 0, fatbin.find(_ELF)
+    found, place = 0, fatbin.find(elf.MAGIC)
     while place >= 0:
-        elf = fatbin[place:]
-        if struct.unpack_from("<H", elf, 0x12)[0] == _CUDA_MACHINE:
-            for name, _, _, content in _sections(elf):
-                if name.startswith(_DEVICE_SECTIONS):
-                    _add(digest, name, content)
+        code = fatbin[place:]
+        if struct.unpack_from("<H", code, 0x12)[0] == _CUDA_MACHINE:
+            for section in elf.sections(code):
+                if section.name.startswith(_DEVICE_SECTIONS):
+                    _add(digest, section)
                     found += 1
-        place = fatbin.find(_ELF, place + 1)
+        place = fatbin.find(elf.MAGIC, place + 1)
     if not found:
         raise ValueError("no device code that can be read")
 
 
-def _add(digest: hashlib._Hash, name: str, content: bytes) -> None:
-    digest.update(f"\0{name}\0{len(content)}\0".encode())
-    digest.update(content)
-
-
-def _sections(elf: bytes) -> Iterator[tuple[str, int, int, bytes]]:
-    """Name, flags, kind and content of a 64-bit little-endian ELF file's sections. Raises ValueError, struct.error."""
-    if not elf.startswith(_ELF):
-        raise ValueError("not a 64-bit little-endian ELF file")
-    (table,) = struct.unpack_from("<Q", elf, 0x28)
-    entry_size, count, names_at = struct.unpack_from("<HHH", elf, 0x3A)
-    headers = [struct.unpack_from("<IIQQQQ", elf, table + index * entry_size) for index in range(count)]
-    names = headers[names_at][4]
-    for name_at, kind, flags, _, offset, size in headers:
-        start = names + name_at
-        name = elf[start : elf.index(b"\0", start)].decode(errors="replace")
-        yield name, flags, kind, elf[offset : offset + size] if kind != _NOBITS else str(size).encode()
+def _add(digest: hashlib._Hash, section: elf.Section) -> None:
+    digest.update(f"\0{section.name}\0{len(section.content)}\0".encode())
+    digest.update(section.content)

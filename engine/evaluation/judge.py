@@ -15,12 +15,15 @@ from pathlib import Path
 
 import msgspec
 import torch
+from msgspec.structs import replace
 
 from engine.evaluation import heat, judging, messages, native, roofline
 from engine.evaluation.baseline import time_eager
+from engine.evaluation.checks import Tolerances
 from engine.evaluation.device import JudgeDevice
 from engine.evaluation.locks import alone
 from engine.evaluation.messages import AnyAnswer, JudgeSettings
+from engine.evaluation.null_kernels import NullResult, try_null_kernels
 from engine.evaluation.runner.isolation import die_with_parent
 from engine.evaluation.sandbox import RunnerEnded
 from engine.evaluation.trials import JudgedProblem
@@ -30,8 +33,18 @@ _PROBLEMS_KEPT = {"cpu": 8, "cuda": 2}
 
 
 class _Opened:
-    def __init__(self, judged: JudgedProblem, eager_ms: float | None, floor_ms: float | None) -> None:
-        self.judged, self.eager_ms, self.floor_ms = judged, eager_ms, floor_ms
+    """``settings``: the judge's, with the tolerances of this problem."""
+
+    def __init__(
+        self,
+        judged: JudgedProblem,
+        eager_ms: float | None,
+        floor_ms: float | None,
+        nulls: NullResult,
+        settings: JudgeSettings,
+    ) -> None:
+        self.judged, self.eager_ms, self.floor_ms, self.flags = judged, eager_ms, floor_ms, nulls.flags
+        self.settings = replace(settings, tolerance_fp32=nulls.tolerances.full, tolerance_other=nulls.tolerances.half)
 
 
 class Judge:
@@ -73,18 +86,18 @@ class Judge:
                         opened.judged,
                         Path(request.library),
                         request.build,
-                        self._settings,
+                        opened.settings,
                         opened.floor_ms,
                         opened.eager_ms,
                         self._on_stage,
                         self._poll_cancelled,
                     )
-                    return messages.Judged(verdict)
+                    return messages.Judged(replace(verdict, flags=(*verdict.flags, *opened.flags)))
                 case messages.RunHeat():
                     libraries = {name: Path(path) for name, path in request.libraries.items()}
                     opened = self._problem(request.problem)
                     return messages.HeatRun(
-                        heat.run_heat(opened.judged, libraries, self._settings, self._poll_cancelled)
+                        heat.run_heat(opened.judged, libraries, opened.settings, self._poll_cancelled)
                     )
             return messages.Failed(f"unknown request {request}")
         except RunnerEnded as ended:
@@ -104,8 +117,9 @@ class Judge:
         bandwidth, gflops = self._peaks
         floor = roofline.floor_ms(request.problem, self._device, bandwidth or 1.0, gflops or 1.0)
         eager_ms = eager.timing.median_ms if eager.timing is not None else None
-        self._opened[request.problem.id] = _Opened(judged, eager_ms, floor)
-        return messages.ProblemOpened(eager, floor)
+        nulls = try_null_kernels(judged, Tolerances(self._settings.tolerance_fp32, self._settings.tolerance_other))
+        self._opened[request.problem.id] = _Opened(judged, eager_ms, floor, nulls, self._settings)
+        return messages.ProblemOpened(eager, floor, nulls.degenerate, nulls.tightened)
 
     def _problem(self, name: str) -> _Opened:
         if name not in self._opened:

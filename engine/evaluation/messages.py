@@ -74,8 +74,12 @@ class Measured(Struct, frozen=True, tag_field="is", tag="measured"):
 
 
 class ProblemOpened(Struct, frozen=True, tag_field="is", tag="opened"):
+    """``degenerate``, ``tightened``: see :class:`engine.evaluation.null_kernels.NullResult`."""
+
     eager: Baseline
     floor_ms: float | None
+    degenerate: str = ""
+    tightened: str = ""
 
 
 class Judged(Struct, frozen=True, tag_field="is", tag="judged"):

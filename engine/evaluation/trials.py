@@ -184,6 +184,11 @@ class JudgedProblem:
         return list(self.reference.run(self.reference.with_tensors(slot.inputs)))
 
     @property
+    def trials(self) -> int:
+        """How many there are."""
+        return len(self._kinds)
+
+    @property
     def mutates(self) -> bool:
         """Whether the model writes inputs or buffers, so that they must be loaded anew before each call."""
         return any(tensor.mutated for tensor in self.spec.tensors)

@@ -117,7 +117,13 @@ class Opening:
             return False
         if "eager" not in problem.baselines:
             await self._context.journal.record(
-                BaselineMeasured(problem=name, baseline=opened.eager, floor_ms=opened.floor_ms)
+                BaselineMeasured(
+                    problem=name,
+                    baseline=opened.eager,
+                    floor_ms=opened.floor_ms,
+                    degenerate=opened.degenerate,
+                    tightened=opened.tightened,
+                )
             )
         return True
 

@@ -84,7 +84,7 @@ class LocalEvaluator:
         self._headers[problem.id] = header
         async with self._take(problem.id) as judge:
             opened = await self._open_in(judge, problem)
-        return Opened(opened.eager, opened.floor_ms)
+        return Opened(opened.eager, opened.floor_ms, opened.degenerate, opened.tightened)
 
     async def evaluate(
         self,

@@ -13,10 +13,16 @@ from engine.verdict import Baseline, Standing, Verdict
 
 
 class Opened(Struct, frozen=True):
-    """What opening a problem on a device gave: the eager baseline and the floor in milliseconds."""
+    """What opening a problem on a device gave: the eager baseline and the floor in milliseconds.
+
+    ``degenerate``: which kernels that compute nothing are taken for right, in words. ``tightened``: why the tolerance
+    is smaller than configured.
+    """
 
     eager: Baseline
     floor_ms: float | None
+    degenerate: str = ""
+    tightened: str = ""
 
 
 Known = Callable[[str], Verdict | None]

@@ -52,7 +52,9 @@ def scoreboard(model: Model, palette: Palette, width: int, *, ascii_only: bool) 
             line(
                 (fmt.pad(problem.id, name_width), palette.bold if problem.finished is None else palette.dim),
                 *((text.rjust(size), style) for (text, style), (_, size) in zip(cells, figures, strict=False)),
-                (f" {spark}", palette.chart),
+                (f" degenerate: {problem.degenerate}", palette.warn)
+                if problem.degenerate
+                else (f" {spark}", palette.chart),
             )
         )
     for refused in state.refused.values():

@@ -164,6 +164,7 @@ class RowLines:
             (problem.id, palette.title),
             (f"  {pending} …" if pending else "", palette.warn),
             ("  pruned" if problem.id in self.model.state.pruned else "", palette.warn),
+            ("  degenerate" if problem.degenerate else "", palette.warn),
             (f"  {status} · {len(problem.variants)} kernels", palette.dim),
         ]
         right = [
