@@ -5,7 +5,8 @@ Usage: python benchmarks/monitor.py [--seconds 20] [--only busy,open,paint,idle,
 busy     5,000 kernels and 50 events/s from another process, the tree by round and by lineage: share of a core, bytes to
          the terminal, and the time from a key written to the terminal to the first byte painted
 open     a session of 20,000 kernels and about 160,000 events: from the command to the tree on the screen
-paint    from the command to the first paint
+paint    from the command to the first paint: of a new search (kernel-tui config.toml), of one that is resumed, and of a
+         saved session (kernel-tui attach)
 idle     a finished session, nobody at the keys: share of a core
 imports  what the process must not have imported
 steer    a real search on this machine: from the key that pins a kernel, or unpins it, to the row that shows it, with
@@ -155,9 +156,50 @@ def paint(directory: Path, seconds: float) -> list[Figure]:
             first.append(terminal.wait_for("Tree"))
             full.append(terminal.wait_for("softmax"))
     return [
-        Figure("first paint after the command", statistics.median(first[1:]), "s", 0.6),
-        Figure("small session on the screen after the command", statistics.median(full[1:]), "s"),
+        *_paint_of_searches(directory),
+        Figure("attach: first paint after the command", statistics.median(first[1:]), "s", 0.6),
+        Figure("attach: small session on the screen after the command", statistics.median(full[1:]), "s"),
     ]
+
+
+def _paint_of_searches(directory: Path) -> list[Figure]:
+    """New searches, each in a directory of its own, that are left at once and then resumed; engines are killed."""
+    _compile_engine()
+    new, runs, resumed = [], [], []
+    for number in range(6):
+        place = directory / str(number)
+        place.mkdir()
+        (place / "config.toml").write_text(SEARCH)
+        paths = SessionPaths.at(place / "sessions" / "steered")
+        for words, times in ((["config.toml"], new), (["resume", "steered"], resumed)):
+            terminal = Terminal(words, place / "settings", directory=place)
+            try:
+                times.append(terminal.wait_for("Tree"))
+                if times is new:
+                    runs.append(terminal.wait_for("live"))
+                terminal.read_for(1.0, lambda _, paths=paths: engine_liveness(paths).running)  # type: ignore[misc]
+            finally:
+                terminal.close()
+                _kill_engine(paths)
+    return [
+        Figure("new search: first paint after the command", statistics.median(new[1:]), "s", 0.6),
+        Figure("new search: its engine seen to run", statistics.median(runs[1:]), "s"),
+        Figure("resumed search: first paint after the command", statistics.median(resumed[1:]), "s", 0.6),
+    ]
+
+
+def _compile_engine() -> None:
+    """All that an engine imports, as bytecode, so that no search compiles it while it is measured."""
+    warm = "import torch, engine.config, engine.doctor, engine.search, engine.service, tui.app, tui.commands.begin"
+    subprocess.run([sys.executable, "-c", warm], cwd=ROOT, check=True)
+
+
+def _kill_engine(paths: SessionPaths) -> None:
+    while (living := engine_liveness(paths)).running:
+        if living.pid is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(living.pid, 9)
+        time.sleep(0.05)
 
 
 def idle(directory: Path, seconds: float) -> list[Figure]:
@@ -187,11 +229,9 @@ def steer(directory: Path, seconds: float) -> list[Figure]:
     config = directory / "c.toml"
     config.write_text(SEARCH)
     paths = SessionPaths.at(directory / "sessions" / "steered")
-    warm = "import torch, engine.config, engine.doctor, engine.search, engine.service, tui.app, tui.commands.run"
-    subprocess.run([sys.executable, "-c", warm], cwd=ROOT, check=True)
+    _compile_engine()
     terminal = Terminal([str(config)], directory / "settings", directory=directory)
     try:
-        first = terminal.wait_for("Tree")
         terminal.wait_for("★ v", 120)
         delays = []
         for _ in range(STEERED):
@@ -211,10 +251,8 @@ def steer(directory: Path, seconds: float) -> list[Figure]:
         terminal.read_for(30.0, lambda _: not engine_liveness(paths).running)
     finally:
         terminal.close()
-        if (living := engine_liveness(paths)).running and living.pid is not None:
-            os.kill(living.pid, 15)
+        _kill_engine(paths)
     return [
-        Figure("a new search: first paint after the command", first, "s"),
         Figure(f"key to the confirmed row, real search, median of {len(delays)}", statistics.median(delays), "ms"),
         Figure("key to the confirmed row, real search, p95", _p95(delays), "ms", 300.0),
         Figure("key to the confirmed row, real search, longest", max(delays), "ms"),

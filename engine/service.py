@@ -1,9 +1,9 @@
-"""The engine as a background process: start, heartbeat, signals, stop. The only way in which an engine runs.
+"""The engine as a background process: heartbeat, signals, stop. The only way in which an engine runs.
 
-:func:`start_engine` is what the monitor and the command line call, for a new session and for resuming one: the fold
-of the session's events is the starting state. ``python -m engine.service DIRECTORY`` is what it starts: a process in a
-session of its own with its three standard streams redirected, so that neither a closed terminal nor a lost SSH
-connection reaches it.
+``python -m engine.service DIRECTORY`` is what :mod:`engine.launch` starts for the monitor and the command line, for a
+new session and for resuming one: the fold of the session's events is the starting state. It is a process in a session
+of its own with its three standard streams redirected, so that neither a closed terminal nor a lost SSH connection
+reaches it.
 
 The process ends in order on SIGTERM and SIGINT (``engine_stopped`` with reason ``signal``), ignores SIGHUP, and leaves
 how it ended in its lock file, also when there was no room left for an event. Its exit status is an
@@ -18,9 +18,7 @@ import logging
 import os
 import platform
 import signal
-import subprocess
 import sys
-import threading
 import time
 import uuid
 from pathlib import Path
@@ -32,27 +30,22 @@ from engine.devices import DeviceReader
 from engine.events import CommandHandled, EngineStarted, EngineStopped, Stop, StopReason
 from engine.exit_codes import ExitCode
 from engine.guard import VARIABLE, Guard
-from engine.logind import logout_policy, surviving
 from engine.session import (
     CommandInbox,
     EngineLock,
     EventWriter,
     SessionError,
-    SessionLocked,
     SessionPaths,
     SessionReader,
-    engine_liveness,
 )
-from engine.session.errors import of_os
-from engine.session.lock import read_holder
 from engine.state import SessionState, fold
 
-START_S = 60.0
 HEARTBEAT_S = 1.0
 STOP_S = 15.0
 """How long a search may take to end in order before the engine leaves without it (its guard kills the rest)."""
 
-_LOG_TAIL_LINES = 8
+LATE_STOP = "a stop from before this engine was started does not hold for it: none had lived to read it"
+
 _log = logging.getLogger("engine")
 
 _MESSAGES: dict[StopReason, str] = {
@@ -65,15 +58,6 @@ _MESSAGES: dict[StopReason, str] = {
 }
 
 
-class EngineNotStarted(SessionError):
-    """The engine's process ended, or said nothing, before it held its session. ``exit_code`` is its own."""
-
-    def __init__(self, paths: SessionPaths, what: str, exit_code: ExitCode) -> None:
-        tail = log_tail(paths)
-        super().__init__(f"{paths.directory}: {what}. {f'{paths.log} ends:{chr(10)}{tail}' if tail else ''}", paths.log)
-        self.exit_code = exit_code
-
-
 class Ending(NamedTuple):
     """How a run of the engine ended."""
 
@@ -82,65 +66,11 @@ class Ending(NamedTuple):
     exit_code: ExitCode
 
 
-def start_engine(paths: SessionPaths, timeout_s: float = START_S) -> int:
-    """Start an engine on a session, new or to be resumed; returns its process id once it holds the session's lock.
-
-    The engine is a child of this process but in a process session of its own; nobody needs to wait for it. What
-    happens after that (no compiler, a problem that raises) is told by its events and by ``engine_liveness``.
-    Raises SessionLocked if an engine lives on the session, SessionError for a session that cannot be opened,
-    EngineNotStarted with the end of the log otherwise.
-    """
-    paths = SessionPaths.at(paths.directory)
-    living = engine_liveness(paths)
-    if living.running:
-        raise SessionLocked(paths.directory, living.pid)
-    marker = uuid.uuid4().hex
-    command = [sys.executable, "-P", "-m", "engine.service", str(paths.directory), marker]
-    try:
-        log = paths.log.open("ab")
-    except OSError as error:
-        raise of_os(error, paths.log) from error
-    with log:
-        process = subprocess.Popen(
-            surviving(command, logout_policy()),
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-            cwd=paths.directory,
-            env=_environment(marker),
-        )
-    threading.Thread(target=process.wait, name="engine-reaper", daemon=True).start()
-    deadline = time.monotonic() + timeout_s
-    while time.monotonic() < deadline:
-        holder = read_holder(paths.lock)
-        if holder is not None and holder.marker == marker:
-            return holder.pid
-        if (status := process.poll()) is not None:
-            code = ExitCode(status) if status in set(ExitCode) else ExitCode.FAILURE
-            if code is ExitCode.SESSION_LOCKED:
-                raise SessionLocked(paths.directory, holder.pid if holder is not None else None)
-            raise EngineNotStarted(paths, f"the engine ended at its start (status {status})", code)
-        time.sleep(0.02)
-    process.kill()
-    process.wait()
-    raise EngineNotStarted(paths, f"the engine did not take its session in {timeout_s:g} s", ExitCode.FAILURE)
-
-
-def log_tail(paths: SessionPaths, lines: int = _LOG_TAIL_LINES) -> str:
-    """The last lines of the engine's log, "" if there are none."""
-    try:
-        with paths.log.open("rb") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - 16384))
-            return "\n".join(file.read().decode(errors="replace").splitlines()[-lines:])
-    except OSError:
-        return ""
-
-
-def main(directory: Path, marker: str) -> ExitCode:
+def main(directory: Path, marker: str, asked_at: float) -> ExitCode:
     """Run an engine on the session in ``directory`` until its search ends. Returns the exit status.
 
-    ``marker`` is what its processes carry in their environment, for its guard to know them by.
+    ``marker`` is what its processes carry in their environment, for its guard to know them by. ``asked_at``: when
+    somebody asked for this engine, in Unix seconds; a stop from before that was meant for an earlier one.
     """
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", force=True)
@@ -148,7 +78,6 @@ def main(directory: Path, marker: str) -> ExitCode:
     with contextlib.suppress(PermissionError):  # a process group's leader, started by hand from a shell
         os.setsid()
     os.environ[VARIABLE] = marker
-    began = time.time()
     try:
         lock = EngineLock(paths, marker)
     except SessionError as error:
@@ -158,7 +87,7 @@ def main(directory: Path, marker: str) -> ExitCode:
     try:
         # Only a session of our own may be swept clean; else the shell that started us would go too.
         guard = Guard(os.getpid() if os.getsid(0) == os.getpid() else 0, marker)
-        ending = asyncio.new_event_loop().run_until_complete(_serve(paths, guard, began))
+        ending = asyncio.new_event_loop().run_until_complete(_serve(paths, guard, asked_at))
     except Exception as error:
         ending = _failed(error)
     finally:
@@ -167,14 +96,14 @@ def main(directory: Path, marker: str) -> ExitCode:
     return ending.exit_code
 
 
-async def _serve(paths: SessionPaths, guard: Guard, began: float) -> Ending:
+async def _serve(paths: SessionPaths, guard: Guard, asked_at: float) -> Ending:
     """Search, and record how it ended. Raises SessionError if that cannot be stored."""
     writer = EventWriter(paths, on_trouble=lambda what: _log.error("waiting for storage: %s", what))
     try:
         with SessionReader(paths) as reader:
             state = fold(reader.read())
         starts = state.starts
-        ending = await _search(paths, writer, guard, state, began)
+        ending = await _search(paths, writer, guard, state, asked_at)
         if writer.failure is not None:
             return ending
         if state.starts == starts:  # it ended before the search could say which devices and sandbox it has
@@ -196,7 +125,9 @@ async def _serve(paths: SessionPaths, guard: Guard, began: float) -> Ending:
         await asyncio.to_thread(writer.close)
 
 
-async def _search(paths: SessionPaths, writer: EventWriter, guard: Guard, state: SessionState, began: float) -> Ending:
+async def _search(
+    paths: SessionPaths, writer: EventWriter, guard: Guard, state: SessionState, asked_at: float
+) -> Ending:
     """Run the search until it ends by itself, by a signal, or by storage that gave up. Never raises."""
     loop = asyncio.get_running_loop()
     signals: list[signal.Signals] = []
@@ -212,7 +143,7 @@ async def _search(paths: SessionPaths, writer: EventWriter, guard: Guard, state:
 
     for which in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(which, interrupt, which)
-    search = asyncio.create_task(_run(paths, writer, state, began))
+    search = asyncio.create_task(_run(paths, writer, state, asked_at))
     heart = asyncio.create_task(_beat(writer, guard, signals))
     await asyncio.wait((search, heart, asked), return_when=asyncio.FIRST_COMPLETED)
     if not search.done():
@@ -234,8 +165,8 @@ async def _search(paths: SessionPaths, writer: EventWriter, guard: Guard, state:
     return _ended(search.result(), state)
 
 
-async def _run(paths: SessionPaths, writer: EventWriter, state: SessionState, began: float) -> StopReason:
-    await _refuse_late_stops(paths, writer, state, began)
+async def _run(paths: SessionPaths, writer: EventWriter, state: SessionState, asked_at: float) -> StopReason:
+    await _refuse_late_stops(paths, writer, state, asked_at)
     config = load_config(paths.config)
     from engine.search import run_search  # here, so that a second engine or a wrong config is told at once
 
@@ -247,13 +178,14 @@ async def _run(paths: SessionPaths, writer: EventWriter, state: SessionState, be
         inbox.close()
 
 
-async def _refuse_late_stops(paths: SessionPaths, writer: EventWriter, state: SessionState, began: float) -> None:
-    """Answer the stops from before ``began``, which an earlier engine did not live to see: they were not for us."""
+async def _refuse_late_stops(paths: SessionPaths, writer: EventWriter, state: SessionState, asked_at: float) -> None:
+    """Answer the stops from before ``asked_at``, which no engine lived to see. Whoever has asked for a new engine since
+    wants it to go on; a stop that lies in the file must not end it at once."""
     with SessionReader(paths) as reader:
-        unanswered = [sent for sent in reader.commands() if sent.id not in state.handled and sent.time < began]
+        unanswered = [sent for sent in reader.commands() if sent.id not in state.handled and sent.time < asked_at]
     late = [sent for sent in unanswered if isinstance(sent.command, Stop)]
     for sent in late:
-        answer = CommandHandled(command=sent.id, ok=False, message="the engine had ended before it read this")
+        answer = CommandHandled(command=sent.id, ok=False, message=LATE_STOP)
         state.apply(await writer.record(answer))
 
 
@@ -288,16 +220,9 @@ def _failed(error: BaseException) -> Ending:
     return Ending("error", line if meant_for_people else f"{type(error).__name__}: {line}", ExitCode(code))
 
 
-def _environment(marker: str) -> dict[str, str]:
-    """The engine's environment: marked for its guard, and able to import this package from a checkout."""
-    root = str(Path(__file__).resolve().parents[1])
-    known = os.environ.get("PYTHONPATH", "")
-    path = root if not known else os.pathsep.join((root, known))
-    return {**os.environ, VARIABLE: marker, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}
-
-
 if __name__ == "__main__":
-    status = main(Path(sys.argv[1]), sys.argv[2] if len(sys.argv) > 2 else uuid.uuid4().hex)
+    told = dict(enumerate(sys.argv))
+    status = main(Path(sys.argv[1]), told.get(2, uuid.uuid4().hex), float(told.get(3, time.time())))
     logging.shutdown()
     # Not sys.exit: a thread or task that does not end must not keep a dead search's process alive.
     os._exit(status)

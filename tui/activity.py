@@ -14,9 +14,9 @@ def activity_of(model: Model) -> str | None:
     state = model.state
     if model.link.kind == "connecting" or not model.opened:
         return "opening the session"
-    if model.link.kind not in LIVE:
+    if model.link.kind not in (*LIVE, "starting"):
         return None
-    if state.engine is None or state.engine.stopped is not None:
+    if model.link.kind == "starting" or state.engine is None or state.engine.stopped is not None:
         return "the engine is starting: it looks for devices and compilers"
     if (over := overrun_of(model)) is not None:
         return over

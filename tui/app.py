@@ -19,7 +19,7 @@ from textual.screen import Screen
 from textual.widgets import Input
 
 from engine.evaluation.holder import holder_of, is_below
-from engine.events import CommandHandled, Recorded, SeedIdea, SeedKernel
+from engine.events import CommandHandled, Recorded, SeedIdea, SeedKernel, Stop
 from engine.session import SessionError, SessionPaths
 from tui import format as fmt
 from tui.activity import opening_of
@@ -29,7 +29,7 @@ from tui.news import Messenger, News
 from tui.sanitize import clean_lines, clean_paste, one_line
 from tui.screens.monitor import MonitorScreen
 from tui.settings import THEMES, Settings, load_settings, save_settings
-from tui.source import SessionSource, Source
+from tui.source import ALIVE, SessionSource, Source
 from tui.steering import History, Plan
 from tui.terminal import (
     OrphanWatch,
@@ -41,11 +41,14 @@ from tui.terminal import (
 if TYPE_CHECKING:
     from asyncio import Task
 
+    from engine.launch import EngineStart
+
 MAX_FIELD, MAX_PASTE = 4_000, 1 << 20
 """Characters taken of what is pasted into one line, and anywhere: Textual measures each of them again and again."""
 FLUSH_S = 0.22
 """The screen takes in what is new at most this often."""
 TICK_S = 1.0
+START_POLL_S = 0.1
 ANSWER_S = 5.0
 """A person who seeded an idea still waits for what becomes of it."""
 PLAIN_TERMINALS = ("linux", "vt100", "vt220", "dumb")
@@ -53,7 +56,8 @@ Severity = Literal["information", "warning", "error"]
 
 
 class MonitorApp(App[int]):
-    """``start_engine`` starts an engine on the session again, or is None where that cannot be done from here."""
+    """``start``: an engine that is on its way already. ``start_engine`` starts one on the session again, or is None
+    where that cannot be done from here."""
 
     TITLE = "kernel-tui"
     CSS_PATH = "monitor.tcss"
@@ -72,7 +76,8 @@ class MonitorApp(App[int]):
         self,
         source: Source,
         *,
-        start_engine: Callable[[], int] | None = None,
+        start: EngineStart | None = None,
+        start_engine: Callable[[], EngineStart] | None = None,
         settings: Settings | None = None,
         ascii_only: bool | None = None,
     ) -> None:
@@ -83,8 +88,11 @@ class MonitorApp(App[int]):
         self.model = Model(source)
         self.history = History()
         self.monitor_screen = MonitorScreen(self.model)
+        self.start_failure: SessionError | None = None
+        """Why the engine that was started last did not get its session."""
+        self._start = start
         self._start_engine = start_engine
-        self._starting: Task[None] | None = None
+        self._starting: Task[Any] | None = None
         self._plans: dict[int, Plan] = {}
         self._tasks: set[Task[None]] = set()
         self._feed = Feed(source, self._wake)
@@ -107,6 +115,8 @@ class MonitorApp(App[int]):
     def begin(self) -> None:
         """Called by the monitor's screen once it is there: the first paint does not wait for the session."""
         self._feed.start()
+        if self._start is not None:
+            self._starting = asyncio.create_task(self._see_started(self._start))
         self.set_interval(TICK_S, self._tick)
 
     def on_unmount(self) -> None:
@@ -159,7 +169,7 @@ class MonitorApp(App[int]):
                 if isinstance(recorded.event, CommandHandled):
                     self._answered(recorded.event)
             fresh += update.events
-        if linked and model.link.kind == "ended" and link_before in ("live", "stalled"):
+        if linked and model.link.kind == "ended" and link_before in ALIVE:
             told |= self._give_up_pending()
         with self.batch_update():
             if replaced:
@@ -174,7 +184,7 @@ class MonitorApp(App[int]):
     def _tick(self) -> None:
         if not self.is_running or not self.monitor_screen.is_attached:
             return
-        if self.model.opened and self.model.link.kind in ("live", "stalled", "replay", "connecting"):
+        if self.model.opened and self.model.link.kind != "ended":
             self._look_for_holder()
             self.monitor_screen.tick()
 
@@ -235,7 +245,8 @@ class MonitorApp(App[int]):
         for one in left:
             self._plans.pop(one.number, None)
             where = f" {one.node}" if one.node is not None else ""
-            text = f"{one.text}{where}: not carried out, the engine ended; one that is resumed does it"
+            later = "" if isinstance(one.command, Stop) else "; one that is resumed does it"
+            text = f"{one.text}{where}: not carried out, the engine ended{later}"
             self.model.story.say(self.model.now(), "warning", text)
             self.say(text, severity="warning")
         return bool(left)
@@ -274,21 +285,40 @@ class MonitorApp(App[int]):
         """Start a dead or stopped session's engine again."""
         if self.model.link.kind in ("live", "stalled"):
             self.say(f"The engine runs (pid {self.model.link.pid}).")
+        elif self.model.link.kind == "starting":
+            self.say("The engine is starting.")
         elif self._start_engine is None or self.model.source.read_only:
             self.say(
                 f"From here it cannot be started: kernel-tui resume {self.model.source.argument}", severity="warning"
             )
         elif self._starting is None or self._starting.done():
             self.say("Starting the engine …")
-            self._starting = asyncio.create_task(self._start(self._start_engine))
+            self._starting = asyncio.create_task(self._start_again(self._start_engine))
 
-    async def _start(self, start: Callable[[], int]) -> None:
+    async def _start_again(self, start_engine: Callable[[], EngineStart]) -> None:
         try:
-            pid = await asyncio.to_thread(start)
+            start = await asyncio.to_thread(start_engine)
         except SessionError as error:
             self.say(str(error), severity="error")
         else:
-            self.say(f"The engine runs (pid {pid}).")
+            if (pid := await self._see_started(start)) is not None:
+                self.say(f"The engine runs (pid {pid}).")
+
+    async def _see_started(self, start: EngineStart) -> int | None:
+        """What becomes of an engine that was started: its pid; None if it did not get so far, which is said."""
+        try:
+            pid = start.poll()
+            while pid is None:
+                await asyncio.sleep(START_POLL_S)
+                pid = start.poll()
+        except SessionError as error:
+            self.start_failure = error
+            self.model.story.say(self.model.now(), "error", str(error))
+            self.monitor_screen.take([], told=True)
+            self.say(str(error), severity="error")
+            return None
+        self.start_failure = None
+        return pid
 
     # News
 
@@ -387,19 +417,29 @@ def _shows_unicode() -> bool:
     return "utf" in (getattr(sys.__stdout__, "encoding", None) or "").lower()
 
 
-def run_monitor(paths: SessionPaths, *, read_only: bool = False) -> int:
-    """Show a session until the person leaves; the search goes on. The exit code of the process."""
+def run_monitor(paths: SessionPaths, *, read_only: bool = False, start: EngineStart | None = None) -> int:
+    """Show a session until the person leaves; the search goes on. The exit code of the process.
 
-    def start() -> int:
-        from engine.service import start_engine
+    ``start``: the engine that was started for it just now. If nothing came of it, that is the last word, and its exit
+    code the monitor's.
+    """
 
-        return start_engine(paths)
+    def start_engine() -> EngineStart:
+        from engine.launch import spawn_engine
 
-    app = MonitorApp(SessionSource(paths, read_only=read_only), start_engine=start)
+        nonlocal start
+        start = spawn_engine(paths)
+        return start
+
+    source = SessionSource(paths, read_only=read_only, starting=lambda: start is not None and start.under_way)
+    app = MonitorApp(source, start=start, start_engine=start_engine)
     app.run()
     code = app.return_value or app.return_code or 0
     if code < 128:
         print_parting(app.model, paths)
+        if app.start_failure is not None and app.model.link.kind not in ALIVE and not code:
+            print("\n".join(clean_lines(f"error: {app.start_failure}")), file=sys.stderr)
+            code = app.start_failure.exit_code
     return code
 
 
@@ -417,7 +457,7 @@ def print_parting(model: Model, paths: SessionPaths) -> None:
 def parting_words(model: Model) -> str:
     """What a person who leaves should know: whether the search goes on, what it may still spend, how to stop it."""
     name, argument = model.source.name, model.source.argument
-    if model.link.kind not in ("live", "stalled"):
+    if model.link.kind not in ALIVE:
         end = "is finished" if model.state.finished else "is not running"
         spent = model.state.engine is not None and model.state.engine.stopped == "budget"
         more = " --minutes N" if spent else ""

@@ -15,7 +15,7 @@ from tui.story import Story
 READINGS = 900
 
 EngineKind = Literal[
-    "connecting", "live", "stalled", "replay", "dead", "ended early", "stopped", "finished", "never ran"
+    "connecting", "starting", "live", "stalled", "replay", "dead", "ended early", "stopped", "finished", "never ran"
 ]
 """``dead``: it ended without a word. ``ended early``: its lock says why, its events do not (disk full)."""
 

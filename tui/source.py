@@ -25,12 +25,15 @@ LINK_EVERY_S = 0.5
 STALLED_AFTER_S = 5.0
 """Seconds without a heartbeat after which a living engine is called stalled."""
 
-LinkKind = Literal["connecting", "live", "stalled", "ended", "replay"]
+LinkKind = Literal["connecting", "starting", "live", "stalled", "ended", "replay"]
+ALIVE: tuple[LinkKind, ...] = ("starting", "live", "stalled")
+"""An engine's process is there."""
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """How the engine is by its lock and heartbeat. ``ended``: none runs; the events say whether it left a word."""
+    """How the engine is by its lock and heartbeat. ``starting``: its process was started from here and has not taken
+    the lock yet. ``ended``: none runs; the events say whether it left a word."""
 
     kind: LinkKind
     pid: int | None = None
@@ -104,7 +107,8 @@ class Source(Protocol):
 
 
 class SessionSource:
-    """A session on this machine. ``clock`` gives Unix seconds; tests freeze it."""
+    """A session on this machine. ``clock`` gives Unix seconds; tests freeze it. ``starting``: whether an engine is on
+    its way to the session's lock."""
 
     def __init__(
         self,
@@ -113,6 +117,7 @@ class SessionSource:
         read_only: bool = False,
         author: str = "monitor",
         clock: Callable[[], float] = time.time,
+        starting: Callable[[], bool] = lambda: False,
     ) -> None:
         self.paths = paths
         self.name = paths.name
@@ -121,6 +126,7 @@ class SessionSource:
         self.limits = limits_of(paths)
         self._author = author
         self._clock = clock
+        self._starting = starting
         self._feed: SessionReader | None = None
         self._blobs: SessionReader | None = None
         self._seq = 0
@@ -144,7 +150,10 @@ class SessionSource:
         if time.monotonic() - self._link_at > LINK_EVERY_S:
             # Before the events: an engine records how it ended before it gives its lock back.
             self._link_at = time.monotonic()
+            starting = self._starting()
             link = link_of(engine_liveness(self.paths, self._feed))
+            if link.kind == "ended" and starting:
+                link = Link("starting")
             if link != self._link:
                 self._link = update.link = link
         if self._feed.changed():

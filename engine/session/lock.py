@@ -102,7 +102,10 @@ class EngineLock:
 
 
 def engine_liveness(paths: SessionPaths, reader: SessionReader | None = None) -> Liveness:
-    """Ask the lock. ``reader``, if one is open, spares opening the database for the heartbeat. Raises SessionError."""
+    """Ask the lock. ``reader``, if one is open, spares opening the database for the heartbeat. Raises SessionError.
+
+    The heartbeat of an earlier engine says nothing of one that has only just taken the lock.
+    """
     holder = read_holder(paths.lock)
     running = _is_held(paths.lock)
     if reader is not None:
@@ -110,7 +113,8 @@ def engine_liveness(paths: SessionPaths, reader: SessionReader | None = None) ->
     else:
         with SessionReader(paths) as own:
             beat = own.heartbeat()
-    age = None if beat is None else max(0.0, time.time() - beat.time)
+    earlier = running and beat is not None and holder is not None and beat.pid != holder.pid
+    age = None if beat is None or earlier else max(0.0, time.time() - beat.time)
     if running:
         return Liveness(True, holder.pid if holder is not None else None, age)
     if holder is None:

@@ -23,7 +23,7 @@ from engine.events import (
     VariantWritten,
     VerdictGiven,
 )
-from engine.service import log_tail, start_engine
+from engine.launch import log_tail, start_engine
 from engine.session import SessionPaths, SessionReader, create_session, engine_liveness, send_command
 from engine.state import SessionState, fold
 from tui.results import results_of

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 import subprocess
 import sys
 import time
@@ -11,8 +12,9 @@ import pytest
 
 from engine.events import CommandHandled, EngineStarted, EngineStopped, Stop
 from engine.exit_codes import ExitCode
+from engine.launch import EngineNotStarted, log_tail, spawn_engine, start_engine
 from engine.logind import LogoutPolicy, configured_to_kill, surviving
-from engine.service import EngineNotStarted, log_tail, start_engine
+from engine.service import LATE_STOP
 from engine.session import (
     EngineLock,
     EventWriter,
@@ -78,7 +80,32 @@ def test_a_stop_that_the_last_engine_did_not_live_to_see_does_not_stop_the_next(
         answer = reader.handled(number)
     assert answer is not None
     assert isinstance(answer.event, CommandHandled)
-    assert (answer.event.ok, answer.event.message) == (False, "the engine had ended before it read this")
+    assert (answer.event.ok, answer.event.message) == (False, LATE_STOP)
+
+
+def test_a_stop_that_was_sent_while_the_engine_starts_is_for_it(broken: SessionPaths) -> None:
+    start = spawn_engine(broken)
+    assert start.under_way
+    number = send_command(broken, Stop(), "cli")
+    pid = start.wait()
+    assert not start.under_way
+    ended(broken)
+    with SessionReader(broken) as reader:
+        assert reader.handled(number) is None, "it ends by its broken configuration before it reads a command"
+        assert [r.event.pid for r in reader.read() if isinstance(r.event, EngineStarted)] == [pid]
+
+
+def test_a_heartbeat_of_an_earlier_engine_says_nothing_of_a_new_one(broken: SessionPaths) -> None:
+    lock, writer = EngineLock(broken), EventWriter(broken)
+    writer.heartbeat("running")
+    writer.flush(5)
+    assert engine_liveness(broken).heartbeat_age_s is not None
+    with sqlite3.connect(broken.database) as database:
+        database.execute("UPDATE heartbeat SET pid = pid - 1")
+    database.close()
+    assert engine_liveness(broken).heartbeat_age_s is None
+    writer.close()
+    lock.release()
 
 
 def test_a_second_engine_is_refused_before_it_starts(broken: SessionPaths) -> None:

@@ -12,7 +12,7 @@ import pytest
 from engine.events import EngineStarted, EngineStopped, Recorded, VerdictGiven
 from engine.exit_codes import ExitCode
 from engine.guard import left_behind, read_processes
-from engine.service import log_tail, start_engine
+from engine.launch import log_tail, start_engine
 from engine.session import SessionPaths, SessionReader, create_session, engine_liveness, summarize
 from engine.session.lock import read_holder
 from engine.state import fold

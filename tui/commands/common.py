@@ -100,6 +100,11 @@ def find(root: Path, session: str) -> SessionPaths:
     return find_session(root, session)
 
 
+def on_terminal() -> bool:
+    """Whether a person sits at a terminal that the monitor can draw on."""
+    return sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
+
+
 def print_json(value: object) -> None:
     """One line of JSON."""
     import msgspec

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from engine.exit_codes import ExitCode
-from tui.commands.common import Failure, find, session_argument, sessions_option
-from tui.commands.run import watch
+from tui.commands.common import Failure, find, on_terminal, session_argument, sessions_option
 
 if TYPE_CHECKING:
     from engine.session import SessionPaths
@@ -42,7 +39,7 @@ def attach(
 
         click.echo(render_once(paths, *_columns_and_lines(size)))
         return 0
-    if _on_terminal() and not headless and not as_json:
+    if on_terminal() and not headless and not as_json:
         from tui.app import run_monitor
 
         return run_monitor(paths, read_only=read_only)
@@ -53,7 +50,9 @@ def attach(
             f"{paths.name}: no engine runs on this session. See what it found: kernel-tui show {paths.name}   "
             f"Go on: kernel-tui resume {paths.name}"
         )
-    return watch(paths, headless=headless, as_json=as_json, stops_on_interrupt=False)
+    from tui.headless import follow
+
+    return int(follow(paths, as_json=as_json, stops_on_interrupt=False))
 
 
 @click.command()
@@ -68,7 +67,7 @@ def replay(session: str, root: Path, speed: float) -> int:
     Space holds it, comma and full stop seek, < and > change the speed, 0 begins again, q leaves.
     """
     paths = find(root, session)
-    if not _on_terminal():
+    if not on_terminal():
         raise Failure("replay needs a terminal", ExitCode.USAGE)
     from tui.replay import run_replay
 
@@ -76,7 +75,7 @@ def replay(session: str, root: Path, speed: float) -> int:
 
 
 def _picked(root: Path) -> SessionPaths | None:
-    if not _on_terminal():
+    if not on_terminal():
         raise Failure("name a session; 'kernel-tui sessions' lists them", ExitCode.USAGE)
     from tui.screens.picker import pick_session
 
@@ -88,7 +87,3 @@ def _columns_and_lines(size: str) -> tuple[int, int]:
     if not (columns.isdecimal() and lines.isdecimal() and 20 <= int(columns) <= 1000 and 5 <= int(lines) <= 1000):
         raise Failure(f"--size {size}: give columns x lines, such as 120x40", ExitCode.USAGE)
     return int(columns), int(lines)
-
-
-def _on_terminal() -> bool:
-    return sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM") != "dumb"

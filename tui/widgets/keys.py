@@ -11,6 +11,7 @@ from textual.strip import Strip
 from textual.timer import Timer
 
 from tui.actions import ACTIONS, REPLAY_ACTIONS, Action
+from tui.source import ALIVE
 from tui.widgets.lines import LinesView, line
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 Severity = Literal["information", "warning", "error"]
 MOST_LINES = 4
-DETAIL = ("tab(1)", "diff", "mark", "copy", "edit", "retry", "zoom", "back")
+DETAIL = ("tab(1)", "diff", "conversation", "mark", "copy", "edit", "retry", "zoom", "back")
 PANE = ("zoom", "back")
 FILTERED = ("next_match(1)", "next_match(-1)", "back", "filter", "open_detail")
 ENDED = ("start_engine", "budget", "open_detail", "filter", "lineage", "diff", "copy", "sort", "zoom")
@@ -121,7 +122,7 @@ def hints_of(screen: MonitorScreen) -> tuple[list[Hint], list[Hint]]:
 
     if isinstance(screen.focused, FilterBar):
         return list(FILTERING), []
-    goes_on = screen.model.link.kind in ("live", "stalled")
+    goes_on = screen.model.link.kind in ALIVE
     always = [Hint("?", "help", "help"), Hint("q", "detach" if goes_on else "leave", "detach")]
     return [_hint(action) for action in used_most(screen)], always
 

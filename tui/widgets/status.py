@@ -158,7 +158,7 @@ def _link(model: Model, palette: Palette) -> list[Part]:
         return [("search paused (P)", palette.warn)]
     if kind in ("live", "finished"):
         return [(kind, palette.good)]
-    return [(kind, palette.dim if kind in ("connecting", "replay") else palette.bad)]
+    return [(kind, palette.dim if kind in ("connecting", "starting", "replay") else palette.bad)]
 
 
 def _device(model: Model, palette: Palette) -> list[Part]:

@@ -1,0 +1,149 @@
+"""What ``run`` and ``resume`` have to find out first: is the configuration sound, and which session is meant."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from engine.config import Config, ConfigError, Fault, load_config
+from engine.events import ChangeBudget
+from engine.exit_codes import ExitCode
+from engine.session import SessionError, SessionPaths, SessionReader, create_session, engine_liveness, send_command
+from tui.commands.common import Failure, count, find
+from tui.commands.run import Beginning
+
+if TYPE_CHECKING:
+    from engine.state import SessionState
+
+
+def begin_run(config_path: Path, choice: str | None) -> Beginning:
+    """A new session of a configuration, or its running or unfinished one; ``choice`` is "new", "resume" or None.
+
+    May ask on a terminal. Raises what the commands show as one line: ConfigError, SessionError, Failure and kin.
+    """
+    try:
+        config = load_config(config_path)
+    except ConfigError as error:
+        raise _with_problem_faults(error) from None
+    _check(config)
+    earlier = _newest_session(config)
+    if earlier is not None and choice != "new" and engine_liveness(earlier).running:
+        click.echo(f"{earlier.name}: its search is running; attaching (Ctrl-C leaves it running)", err=True)
+        return Beginning(earlier.directory, starts=False)
+    if earlier is not None and _wants_resume(earlier, config, choice):
+        return _again(earlier, {})
+    if choice == "resume":
+        raise Failure(f"{config.sessions}: no unfinished session of {config.path}", ExitCode.NO_SESSION)
+    paths = create_session(config.sessions, config.name, config.frozen_toml(), str(config.path), config.seed)
+    return Beginning(paths.directory, starts=True)
+
+
+def begin_resume(root: Path, session: str, limits: dict[str, Any]) -> Beginning:
+    """A session that goes on, with new ``limits`` if there are any. Raises SessionError, Failure."""
+    return _again(find(root, session), limits)
+
+
+def _again(paths: SessionPaths, limits: dict[str, Any]) -> Beginning:
+    """Resume a session, or attach to it if its engine lives."""
+    state = _state_of(paths)
+    running = engine_liveness(paths).running
+    if not running and not limits and (reason := _nothing_left(paths, state)) is not None:
+        raise Failure(reason, ExitCode.USAGE)
+    if limits:
+        send_command(paths, ChangeBudget(**limits), "resume")
+    if running:
+        click.echo(f"{paths.name}: its engine lives; attaching (Ctrl-C leaves it running)", err=True)
+    return Beginning(paths.directory, starts=not running, seq=state.seq)
+
+
+def _check(config: Config) -> None:
+    """What can be wrong with a valid config. Raises ConfigError, ProposerUnavailable."""
+    from engine.proposers.registry import check_providers
+
+    check_providers(config)
+    faults = _problem_faults(config.problems, config.path)
+    if faults:
+        raise ConfigError(config.path, faults)
+
+
+def _with_problem_faults(error: ConfigError) -> ConfigError:
+    """The error with what is wrong with the problems that the file names, so that both are said in one go."""
+    import tomllib
+
+    try:
+        entries = tomllib.loads(error.path.read_text(encoding="utf-8-sig")).get("problems")
+    except (OSError, ValueError):
+        return error
+    known = {fault.key for fault in error.faults}
+    if "problems" in known or not isinstance(entries, list) or not all(isinstance(one, str) for one in entries):
+        return error
+    more = _problem_faults(entries, error.path.absolute())
+    return ConfigError(error.path, (*error.faults, *more)) if more else error
+
+
+def _problem_faults(entries: Sequence[str], path: Path) -> tuple[Fault, ...]:
+    """Entries of ``problems`` that name no problem file."""
+    from engine.problem.catalog import CatalogError, resolve
+
+    try:
+        resolve(entries, path.parent)
+    except CatalogError as error:
+        return tuple(Fault(None, "problems", f"{entry}: {message}") for entry, message in error.entries)
+    return ()
+
+
+def _newest_session(config: Config) -> SessionPaths | None:
+    """The newest session that was started from this config file; unreadable ones are passed over."""
+    found: list[tuple[float, SessionPaths]] = []
+    for database in config.sessions.glob("*/session.db"):
+        paths = SessionPaths.at(database.parent)
+        try:
+            with SessionReader(paths) as reader:
+                if reader.config_name() == str(config.path):
+                    first = next(reader.read(), None)
+                    found.append((first.time if first is not None else 0.0, paths))
+        except SessionError:
+            continue
+    return max(found, key=lambda one: one[0])[1] if found else None
+
+
+def _wants_resume(paths: SessionPaths, config: Config, choice: str | None) -> bool:
+    """Whether to go on with an earlier session: as told, as answered on a terminal, else not."""
+    state = _state_of(paths)
+    if choice == "new" or _nothing_left(paths, state) is not None:
+        return False
+    if choice == "resume":
+        return True
+    name, verdicts = paths.name, count(state.verdicts, "verdict")
+    if config.frozen_toml() != paths.config.read_text(encoding="utf-8"):
+        click.echo(f"{name} is unfinished ({verdicts}), but the configuration has changed since: new session", err=True)
+        return False
+    if sys.stdin.isatty() and sys.stderr.isatty():
+        return click.confirm(f"{name} is unfinished ({verdicts}). Resume it?", default=True, err=True)
+    click.echo(f"{name} is unfinished ({verdicts}); starting a new session (--resume goes on with it)", err=True)
+    return False
+
+
+def _state_of(paths: SessionPaths) -> SessionState:
+    from engine.state import fold
+
+    with SessionReader(paths) as reader:
+        return fold(reader.read())
+
+
+def _nothing_left(paths: SessionPaths, state: SessionState) -> str | None:
+    """Why resuming would end at once, in a sentence with the remedy, or None."""
+    from engine.budget import budget_of, elapsed_s
+
+    config = load_config(paths.config)
+    budget = budget_of(state, config.budget.minutes, config.search.rounds)
+    if state.finished:
+        return f"{paths.name}: its search is finished; go on with: kernel-tui resume {paths.name} --rounds N"
+    if budget.minutes is not None and budget.left_s(elapsed_s(state, state.time)) <= 0:
+        spent = f"its {budget.minutes:g} minutes are spent"
+        return f"{paths.name}: {spent}; go on with: kernel-tui resume {paths.name} --minutes N"
+    return None
