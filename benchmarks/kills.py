@@ -34,7 +34,7 @@ sys.path.insert(0, str(ROOT))
 
 from engine import events as ev  # noqa: E402
 from engine.events import Recorded  # noqa: E402
-from engine.service import log_tail  # noqa: E402
+from engine.launch import log_tail  # noqa: E402
 from engine.session import SessionPaths, SessionReader, engine_liveness  # noqa: E402
 from engine.session.lock import Holder, read_holder  # noqa: E402
 from engine.state import ProblemState, SessionState, fold  # noqa: E402
