@@ -68,7 +68,7 @@ class Verdict(Struct, frozen=True, kw_only=True, omit_defaults=True):
     ``speedup`` is the median over alternating pairs of reference time / kernel time;
     ``speedup_low`` and ``speedup_high`` bound its 95 % interval. ``floor_share`` is floor time / kernel time.
     ``same_code_as``: the variant whose machine code it has; it was not run, and has no times of its own.
-    ``flags`` are remarks that do not change the status ("other programs used 20 % of the processor while it was timed").
+    ``flags`` are remarks that do not change the status ("other programs used 20 % of the processor").
     ``stage_s`` gives seconds per stage: queue, build, start, check, timing; and in ``runs`` those of them in which
     kernel or reference ran.
     """

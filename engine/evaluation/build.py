@@ -22,6 +22,7 @@ from pathlib import Path
 
 import msgspec
 
+from engine.cache import cache_home
 from engine.evaluation.code_hash import code_hash
 from engine.problem.spec import Form
 from engine.toolkit import NoCompiler as NoCompiler
@@ -58,8 +59,7 @@ def compiler_of(form: Form) -> str:
 
 def default_cache() -> Path:
     """Where builds are kept between sessions: ``$XDG_CACHE_HOME/kernel-tui/builds``."""
-    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(base) / "kernel-tui" / "builds"
+    return cache_home() / "builds"
 
 
 def command_line(form: Form, compiler: str, arch: str, source: Path, library: Path, includes: list[Path]) -> list[str]:

@@ -1,7 +1,7 @@
 """From what a config says under ``problems`` to files, ids and specifications. Imports no torch.
 
 Files are inspected in a child process, so that torch and the person's code never enter the engine. A file that
-hangs or crashes costs that child; a new one goes on with the files that remain.
+hangs or crashes costs that child; a new one goes on with the files that remain. What was inspected before is known.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from engine.problem.inspect import Inspected, Job
 from engine.problem.names import slug
 from engine.problem.source import ProblemFailure
 from engine.problem.spec import ProblemSpec
+from engine.problem.spec_cache import SpecCache
 
 BUILTIN = "builtin:"
 _START_S = 60
@@ -181,10 +182,30 @@ async def inspect_sources(
 async def _inspect(jobs: Sequence[Job], limit_s: int) -> list[ProblemSpec | ProblemFailure]:
     if util.find_spec("torch") is None:
         return [_failure(job, "PyTorch is not installed", "install it: pip install torch") for job in jobs]
+    cache = SpecCache()
+    sources = [_source_of(job) for job in jobs]
+    known = [cache.get(job.id, job.path, source) for job, source in zip(jobs, sources, strict=True)]
+    unknown = [job for job, spec in zip(jobs, known, strict=True) if spec is None]
+    found: list[ProblemSpec | ProblemFailure] = []
+    while len(found) < len(unknown):
+        found += await _inspect_batch(unknown[len(found) :], limit_s)
+    new = iter(found)
     results: list[ProblemSpec | ProblemFailure] = []
-    while len(results) < len(jobs):
-        results += await _inspect_batch(jobs[len(results) :], limit_s)
+    for job, source, spec in zip(jobs, sources, known, strict=True):
+        results.append(result := spec or next(new))
+        # What was inspected is the file as it was then: only the text that the specification carries is its key.
+        if spec is None and isinstance(result, ProblemSpec) and result.source == source:
+            cache.put(job.id, job.path, source, result)
     return results
+
+
+def _source_of(job: Job) -> str:
+    """The text that will be inspected, "" where it cannot be read: the inspection says why."""
+    if job.source is not None:
+        return job.source
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        return Path(job.path).read_text(encoding="utf-8")
+    return ""
 
 
 def _failure(job: Job, message: str, hint: str) -> ProblemFailure:

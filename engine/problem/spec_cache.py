@@ -1,0 +1,106 @@
+"""Specifications of problems that were inspected before: a second run of a problem need not import torch to look at it.
+
+Kept by content: the text, the id it has, and all that reads it (this package, Python, PyTorch). A text that could
+depend on more than itself, a file or a module of its own, is never kept. Losing the cache costs seconds, no more.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import hashlib
+import os
+import platform
+import tempfile
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+
+import msgspec
+from msgspec.structs import replace
+
+from engine.cache import cache_home
+from engine.problem.spec import ProblemSpec
+
+MOST_KEPT = 1000
+_SELF_CONTAINED = frozenset(
+    (
+        *("__future__", "abc", "collections", "dataclasses", "einops", "enum", "functools", "itertools", "math"),
+        *("numbers", "numpy", "operator", "torch", "typing"),
+    )
+)
+"""Modules that give the same for the same versions; numpy and einops are as fixed as PyTorch for what is read here."""
+_READS = frozenset(("open", "exec", "eval", "compile", "__import__", "__file__", "globals", "input"))
+_READS_OF = frozenset(("load", "fromfile", "hub", "utils", "genfromtxt", "loadtxt", "memmap"))
+"""Attributes of modules that read files; ``torch.utils`` for its extensions and data sets."""
+
+
+class SpecCache:
+    """The specifications in one directory; by default the user's cache. Never raises: what fails is not there."""
+
+    def __init__(self, directory: Path | None = None) -> None:
+        self._directory = directory or cache_home() / "specs"
+
+    def get(self, problem: str, path: str, source: str) -> ProblemSpec | None:
+        """What was kept for this text under this id and file name, if anything; it is said to come from ``path``."""
+        with contextlib.suppress(OSError, msgspec.MsgspecError):
+            kept = msgspec.json.decode(self._file(problem, path, source).read_bytes(), type=ProblemSpec)
+            return replace(kept, path=path)
+        return None
+
+    def put(self, problem: str, path: str, source: str, spec: ProblemSpec) -> None:
+        """Keep it, if the text says all that there is to know."""
+        if not is_self_contained(source):
+            return
+        with contextlib.suppress(OSError):
+            self._directory.mkdir(parents=True, exist_ok=True)
+            handle, temporary = tempfile.mkstemp(dir=self._directory, suffix=".new")
+            with os.fdopen(handle, "wb") as file:
+                file.write(msgspec.json.encode(spec))
+            Path(temporary).replace(self._file(problem, path, source))
+            self._forget_oldest()
+
+    def _file(self, problem: str, path: str, source: str) -> Path:
+        text = "\0".join((_readers(), problem, Path(path).name, source))
+        return self._directory / f"{hashlib.sha256(text.encode(errors='surrogatepass')).hexdigest()}.json"
+
+    def _forget_oldest(self) -> None:
+        kept = list(self._directory.iterdir())
+        if len(kept) > MOST_KEPT:
+            for file in sorted(kept, key=lambda file: file.stat().st_mtime)[: len(kept) - MOST_KEPT // 2]:
+                file.unlink(missing_ok=True)
+
+
+def is_self_contained(source: str) -> bool:
+    """Whether nothing but the text, and modules that are the same everywhere, decides what it describes."""
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            modules = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            modules = [node.module or "."] if node.level == 0 else ["."]
+        else:
+            modules = []
+        if any(module.partition(".")[0] not in _SELF_CONTAINED for module in modules):
+            return False
+        if isinstance(node, ast.Name) and node.id in _READS:
+            return False
+        if isinstance(node, ast.Attribute) and node.attr in _READS_OF:
+            return False
+    return True
+
+
+@cache
+def _readers() -> str:
+    """What turns a text into a specification: this package's code, Python and the modules that problems import."""
+    digest = hashlib.sha256()
+    for file in sorted(Path(__file__).parent.glob("*.py")):
+        digest.update(file.read_bytes())
+    versions = [platform.python_version()]
+    for name in ("torch", "numpy", "einops"):
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            versions.append(f"{name} {metadata.version(name)}")
+    return f"{digest.hexdigest()} {' '.join(versions)}"

@@ -1,0 +1,100 @@
+"""What was inspected once is known the next time, unless its text could depend on more than itself."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from engine.problem import catalog
+from engine.problem.catalog import inspect_files
+from engine.problem.spec import ProblemSpec
+from engine.problem.spec_cache import SpecCache, is_self_contained
+
+PROBLEM = """\
+import torch
+import torch.nn as nn
+
+
+class Model(nn.Module):
+    def forward(self, x):
+        return torch.relu(x)
+
+
+def get_inputs():
+    return [torch.randn(SIZE, 8)]
+
+
+def get_init_inputs():
+    return []
+"""
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SpecCache:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return SpecCache()
+
+
+async def inspect(path: Path) -> ProblemSpec:
+    (spec,) = await inspect_files([path])
+    assert isinstance(spec, ProblemSpec), spec
+    return spec
+
+
+async def test_a_problem_is_inspected_once(tmp_path: Path) -> None:
+    path = tmp_path / "relu.py"
+    path.write_text(PROBLEM.replace("SIZE", "16"))
+    first = await inspect(path)
+    started = time.perf_counter()
+    assert await inspect(path) == first
+    assert time.perf_counter() - started < 0.5  # no process that imports torch takes less than that
+    path.write_text(PROBLEM.replace("SIZE", "32"))
+    assert (await inspect(path)).inputs[0].shape == (32, 8)
+
+
+async def test_known_and_new_ones_come_in_their_order(tmp_path: Path) -> None:
+    paths = [tmp_path / f"relu{size}.py" for size in (2, 4, 6)]
+    for size, path in zip((2, 4, 6), paths, strict=True):
+        path.write_text(PROBLEM.replace("SIZE", str(size)))
+    await inspect_files([paths[1]])
+    paths[2].write_text("raise ValueError('not this one')\n")
+    first, second, third = await inspect_files(paths)
+    assert isinstance(first, ProblemSpec)
+    assert isinstance(second, ProblemSpec)
+    assert (first.inputs[0].shape, second.inputs[0].shape) == ((2, 8), (4, 8))
+    assert isinstance(third, catalog.ProblemFailure)
+    assert "not this one" in str(third)
+
+
+def test_a_damaged_or_unwritable_cache_costs_nothing_but_time(tmp_path: Path, cache: SpecCache) -> None:
+    spec = ProblemSpec(id="relu", name="relu", path="relu.py", source=PROBLEM, tensors=())
+    cache.put(spec.id, spec.path, PROBLEM, spec)
+    assert cache.get(spec.id, "elsewhere/relu.py", PROBLEM) == replace(spec, path="elsewhere/relu.py")
+    (kept,) = (tmp_path / "cache" / "kernel-tui" / "specs").iterdir()
+    kept.write_text('{"id": 3')
+    assert cache.get(spec.id, spec.path, PROBLEM) is None
+    kept.unlink()
+    kept.parent.rmdir()
+    kept.parent.write_text("a file where the directory should be")
+    cache.put(spec.id, spec.path, PROBLEM, spec)
+    assert cache.get(spec.id, spec.path, PROBLEM) is None
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "from helper import SIZE",
+        "from . import helper",
+        "import os",
+        "SIZE = int(open('size').read())",
+        "WEIGHTS = torch.load('weights.pt')",
+        "from torch.utils.cpp_extension import load_inline; x = torch.utils.cpp_extension",
+        "def broken(:",
+    ],
+)
+def test_what_could_depend_on_more_than_its_text_is_not_kept(line: str) -> None:
+    assert is_self_contained(PROBLEM)
+    assert not is_self_contained(f"{PROBLEM}\n{line}\n")
