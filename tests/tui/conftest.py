@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 from textual.pilot import Pilot
@@ -89,6 +90,22 @@ def plain_world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in ("NO_COLOR", "VISUAL", "TMUX"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("EDITOR", "true")  # one that saves nothing
+
+
+@pytest.fixture(autouse=True)
+def declared_keys(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A test marked ``keys`` must press what it declares. (One that types into a real terminal has no pilot.)"""
+    declared = {key for mark in request.node.iter_markers("keys") for key in mark.args[1:]}
+    pressed: set[str] = set()
+    press = Pilot.press
+
+    async def noted(pilot: Pilot[Any], *keys: str) -> None:
+        pressed.update(keys)
+        await press(pilot, *keys)
+
+    monkeypatch.setattr(Pilot, "press", noted)
+    yield
+    assert not pressed or not declared - pressed, f"declared but never pressed: {declared - pressed}"
 
 
 @pytest.fixture

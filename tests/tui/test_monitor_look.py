@@ -11,6 +11,7 @@ from engine.session import SessionPaths
 from tui.app import parting_words
 
 
+@pytest.mark.keys("SearchTree", "j", "down", "k", "up", "l", "h", "home", "G", "g", "end")
 async def test_cursor_keys(open_monitor: Any, session: SessionPaths) -> None:
     async with open_monitor(session) as monitor:
         assert monitor.row() == "softmax"
@@ -32,6 +33,7 @@ async def test_cursor_keys(open_monitor: Any, session: SessionPaths) -> None:
             assert expected is None or monitor.row() == expected, key
 
 
+@pytest.mark.keys("SearchTree", "space", "asterisk")
 async def test_fold_and_unfold(open_monitor: Any, session: SessionPaths) -> None:
     async with open_monitor(session) as monitor:
         rows = monitor.app.monitor_screen.tree_rows
@@ -68,6 +70,7 @@ async def test_the_cursor_stays_when_its_round_finishes_and_folds(open_monitor: 
         assert monitor.row() == "softmax/r2", "folding by hand goes to what is still seen"
 
 
+@pytest.mark.keys("MonitorScreen", "slash", "n", "N")
 async def test_filter_narrows_while_typing_and_esc_drops_it(open_monitor: Any, session: SessionPaths) -> None:
     async with open_monitor(session) as monitor:
         await monitor.press("slash")
@@ -89,6 +92,7 @@ async def test_filter_narrows_while_typing_and_esc_drops_it(open_monitor: Any, s
         assert monitor.row() == first, "the cursor stays on its node"
 
 
+@pytest.mark.keys("MonitorScreen", "o", "O")
 async def test_sort_and_reverse(open_monitor: Any, session: SessionPaths) -> None:
     async with open_monitor(session) as monitor:
         await monitor.press("o")
@@ -103,6 +107,7 @@ async def test_sort_and_reverse(open_monitor: Any, session: SessionPaths) -> Non
         await monitor.until_shown("Tree by speedup reversed")
 
 
+@pytest.mark.keys("MonitorScreen", "t")
 async def test_lineage_hangs_kernels_under_their_parents(open_monitor: Any, session: SessionPaths) -> None:
     async with open_monitor(session) as monitor:
         await monitor.press("t")
@@ -118,6 +123,7 @@ async def test_lineage_hangs_kernels_under_their_parents(open_monitor: Any, sess
         assert sum(row.kind == "variant" for row in rows) == 60
 
 
+@pytest.mark.keys("MonitorScreen", "F")
 async def test_follow_goes_to_the_newest_best(open_monitor: Any, engine: Any) -> None:
     from engine import events as ev
     from engine.verdict import Timing, Verdict
@@ -133,6 +139,7 @@ async def test_follow_goes_to_the_newest_best(open_monitor: Any, engine: Any) ->
         assert "following best" not in monitor.text(), "a hand on the keys ends it"
 
 
+@pytest.mark.keys("MonitorScreen", "p")
 async def test_hold_keeps_the_display_still(open_monitor: Any, engine: Any) -> None:
     from engine import events as ev
 
@@ -146,6 +153,7 @@ async def test_hold_keeps_the_display_still(open_monitor: Any, engine: Any) -> N
         await monitor.until_shown("something new")
 
 
+@pytest.mark.keys("MonitorScreen", "right_square_bracket", "left_square_bracket", "D", "m")
 async def test_tabs_and_diffs(open_monitor: Any, session: SessionPaths) -> None:
     async with open_monitor(session) as monitor:
         await monitor.press("B")
@@ -167,6 +175,7 @@ async def test_tabs_and_diffs(open_monitor: Any, session: SessionPaths) -> None:
         await monitor.until_shown("marked ")
 
 
+@pytest.mark.keys("MonitorScreen", "1", "2", "3", "4", "5", "6", "plus", "escape")
 async def test_panes_by_number_and_zoom(open_monitor: Any, session: SessionPaths) -> None:
     async with open_monitor(session) as monitor:
         screen = monitor.app.monitor_screen
@@ -186,6 +195,7 @@ async def test_panes_by_number_and_zoom(open_monitor: Any, session: SessionPaths
         assert screen.focused is screen.tree_view
 
 
+@pytest.mark.keys("MonitorScreen", "enter", "B")
 async def test_at_80x24_enter_opens_the_detail_and_esc_comes_back(open_monitor: Any, session: SessionPaths) -> None:
     async with open_monitor(session, (80, 24)) as monitor:
         await monitor.press("B", "enter")
@@ -200,6 +210,7 @@ async def test_at_80x24_enter_opens_the_detail_and_esc_comes_back(open_monitor: 
             await monitor.press("escape")
 
 
+@pytest.mark.keys("MonitorScreen", "y", "Y")
 async def test_copy_sends_osc_52(open_monitor: Any, session: SessionPaths, monkeypatch: pytest.MonkeyPatch) -> None:
     import base64
 
@@ -214,6 +225,7 @@ async def test_copy_sends_osc_52(open_monitor: Any, session: SessionPaths, monke
         assert base64.b64decode(sent[1][7:-1]).decode() == monitor.row()
 
 
+@pytest.mark.keys("MonitorScreen", "question_mark")
 async def test_help_is_about_the_focused_pane(open_monitor: Any, session: SessionPaths) -> None:
     async with open_monitor(session) as monitor:
         await monitor.press("question_mark")
@@ -224,6 +236,7 @@ async def test_help_is_about_the_focused_pane(open_monitor: Any, session: Sessio
         assert len(monitor.app.screen_stack) == 1
 
 
+@pytest.mark.keys("MonitorScreen", "ctrl+p")
 async def test_the_palette_runs_actions_by_name(open_monitor: Any, session: SessionPaths) -> None:
     async with open_monitor(session) as monitor:
         await monitor.press("ctrl+p")
@@ -233,6 +246,7 @@ async def test_the_palette_runs_actions_by_name(open_monitor: Any, session: Sess
         await monitor.until_shown("1 Lineage")
 
 
+@pytest.mark.keys("MonitorScreen", "T")
 async def test_themes_are_remembered(open_monitor: Any, session: SessionPaths) -> None:
     from tui.settings import load_settings
 
@@ -244,6 +258,7 @@ async def test_themes_are_remembered(open_monitor: Any, session: SessionPaths) -
         assert load_settings().theme == "ansi-light"
 
 
+@pytest.mark.keys("MonitorScreen", "f8")
 async def test_svg_screenshot(
     open_monitor: Any, session: SessionPaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -254,6 +269,7 @@ async def test_svg_screenshot(
     assert [file.suffix for file in tmp_path.glob("*.svg")] == [".svg"]
 
 
+@pytest.mark.keys("MonitorScreen", "q")
 async def test_q_leaves_and_says_that_the_search_goes_on(open_monitor: Any, engine: Any) -> None:
     from engine import events as ev
 

@@ -167,6 +167,8 @@ async def test_the_monitor_tells_and_writes_failures_into_its_log(
         assert monitor.row() == "softmax/r0", "the monitor goes on"
 
 
+@pytest.mark.keys("MonitorScreen", "A")
+@pytest.mark.keys("AlertsScreen", "ctrl+t", "escape")
 async def test_how_news_reach_a_person_is_chosen_tried_and_kept(
     open_monitor: Any, engine: Any, tmp_path: Path, webhook: tuple[str, list[dict[str, str]]]
 ) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from benchmarks.synthetic_session import Shape, write_session
 from engine.session import SessionPaths
 from tui.once import render_once, screen_text
@@ -31,6 +33,7 @@ def test_the_clock_holds_seeks_and_stops_at_the_end() -> None:
     assert clock.now() == 100.0
 
 
+@pytest.mark.keys("ReplayApp", "space", "0", "full_stop", "comma", "greater_than_sign")
 async def test_a_replay_shows_the_session_grow_and_can_go_back(session: SessionPaths) -> None:
     source = ReplaySource(session, speed=1.0)
     app = ReplayApp(source, settings=QUIET, ascii_only=False)
@@ -73,6 +76,7 @@ def test_one_screen_as_text(tmp_path: Path) -> None:
     assert "finished" in text and "softmax" in text and "\x1b" not in text
 
 
+@pytest.mark.keys("PickerApp", "j")
 async def test_the_picker_lists_sessions_and_returns_the_chosen_one(tmp_path: Path) -> None:
     write_session(tmp_path, "old", Shape(variants=20, problems=1, rounds=2), end=1_700_000_000.0, ended=True)
     write_session(tmp_path, "new", Shape(variants=20, problems=1, rounds=2), ended=True)

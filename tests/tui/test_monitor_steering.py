@@ -12,6 +12,8 @@ from engine import events as ev
 from engine.session import SessionPaths, SessionReader
 
 
+@pytest.mark.keys("MonitorScreen", "d", "z", "Z")
+@pytest.mark.keys("ConfirmScreen", "y")
 async def test_prune_says_what_it_kills_shows_pending_and_can_be_undone(open_monitor: Any, engine: Any) -> None:
     async with open_monitor(engine.paths) as monitor:
         await monitor.press("B")
@@ -60,11 +62,11 @@ async def test_a_refusal_of_the_engine_is_shown(open_monitor: Any, engine: Any) 
 @pytest.mark.parametrize(
     ("keys", "command"),
     [
-        (("P",), ev.Pause()),
-        (("S", "y"), ev.Stop(after_round=True)),
-        (("Q", "y"), ev.Stop()),
-        (("B", "b"), ev.Pin(node="{best}")),
-        (("B", "r"), ev.Retry(variant="{best}")),
+        pytest.param(("P",), ev.Pause(), marks=pytest.mark.keys("MonitorScreen", "P")),
+        pytest.param(("S", "y"), ev.Stop(after_round=True), marks=pytest.mark.keys("MonitorScreen", "S")),
+        pytest.param(("Q", "y"), ev.Stop(), marks=pytest.mark.keys("MonitorScreen", "Q")),
+        pytest.param(("B", "b"), ev.Pin(node="{best}"), marks=pytest.mark.keys("MonitorScreen", "b")),
+        pytest.param(("B", "r"), ev.Retry(variant="{best}"), marks=pytest.mark.keys("MonitorScreen", "r")),
     ],
 )
 async def test_each_key_sends_its_command(
@@ -84,6 +86,7 @@ async def test_each_key_sends_its_command(
         assert engine.commands() == [expected]
 
 
+@pytest.mark.keys("MonitorScreen", "M")
 async def test_the_budget_is_changed(open_monitor: Any, engine: Any) -> None:
     async with open_monitor(engine.paths) as monitor:
         await monitor.press("M")
@@ -101,6 +104,7 @@ async def test_the_budget_is_changed(open_monitor: Any, engine: Any) -> None:
         assert engine.commands() == [ev.ChangeBudget(minutes=30.0, dollars=2.5, tokens=1_000_000)]
 
 
+@pytest.mark.keys("MonitorScreen", "e")
 async def test_an_edited_copy_becomes_a_child_and_its_diff_is_shown(
     open_monitor: Any, engine: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -160,6 +164,7 @@ async def test_an_unchanged_copy_is_not_submitted(
         assert engine.commands() == []
 
 
+@pytest.mark.keys("MonitorScreen", "a")
 async def test_a_kernel_is_seeded_from_a_file(open_monitor: Any, engine: Any, tmp_path: Path) -> None:
     kernel = tmp_path / "k.cu"
     kernel.write_text("// mine\n")
@@ -178,6 +183,7 @@ async def test_a_kernel_is_seeded_from_a_file(open_monitor: Any, engine: Any, tm
         ]
 
 
+@pytest.mark.keys("SeedKernelScreen", "ctrl+s")
 async def test_a_kernel_is_pasted(open_monitor: Any, engine: Any) -> None:
     async with open_monitor(engine.paths) as monitor:
         await monitor.press("a", "tab")
@@ -189,6 +195,7 @@ async def test_a_kernel_is_pasted(open_monitor: Any, engine: Any) -> None:
         ]
 
 
+@pytest.mark.keys("MonitorScreen", "i")
 async def test_an_idea_in_words_is_seeded_under_the_selected_kernel(open_monitor: Any, engine: Any) -> None:
     async with open_monitor(engine.paths) as monitor:
         await monitor.press("B")

@@ -142,6 +142,7 @@ def tmux(tmp_path: Path) -> Iterator[Tmux]:
 
 @pytest.mark.serial
 @pytest.mark.timeout(600)
+@pytest.mark.keys("SeedIdeaScreen", "tab")
 def test_a_search_is_watched_and_steered_from_a_terminal(tmux: Tmux, tmp_path: Path) -> None:
     (tmp_path / "c.toml").write_text(CONFIG)
     program = f"{sys.executable} -m tui.cli"
@@ -274,6 +275,7 @@ def test_a_signal_ends_the_monitor_and_restores_the_terminal(terminal: Terminal,
     assert b"\x1b[?1049l" in terminal.seen, "the alternate screen was left"
 
 
+@pytest.mark.keys("MonitorScreen", "ctrl+z")
 def test_a_stopped_monitor_comes_back(terminal: Terminal) -> None:
     os.write(terminal.master, b"\x1a")
     deadline = time.monotonic() + 5

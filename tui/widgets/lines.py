@@ -59,6 +59,11 @@ class LineWidget(ScrollView, inherit_bindings=False):
     def ascii_only(self) -> bool:
         return cast(bool, getattr(self.app, "ascii_only", False))
 
+    @property
+    def allow_horizontal_scroll(self) -> bool:
+        """Long lines are scrolled by keys, without a bar."""
+        return self.max_scroll_x > 0
+
     def set_content_size(self, width: int, height: int) -> None:
         """How much there is to scroll. A new layout only where the widget's own height or its scrollbar depends on it:
         a layout of the whole screen for every line that is added would cost more than all else."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import ClassVar
@@ -17,7 +18,8 @@ from textual.strip import Strip
 from tui.model import Model
 from tui.row import Row
 from tui.rows import TreeRows
-from tui.widgets.lines import EMPTY, LineWidget
+from tui.sanitize import one_line
+from tui.widgets.lines import EMPTY, LineWidget, line
 from tui.widgets.tree_lines import RowLines
 
 MAX_DRAWN = 200
@@ -64,7 +66,7 @@ class SearchTree(LineWidget):
         self.can_focus = True
         self.model = model
         self.tree_rows = rows
-        self.marked: str | None = None
+        self.marked: tuple[str, ...] = ()
         self._node: str | None = None
         self._shown: dict[int, Strip] = {}  # by line of the widget: what stands there on the screen
         self._drawn: dict[str, tuple[Row, Strip]] = {}
@@ -266,8 +268,16 @@ class SearchTree(LineWidget):
             if old is not strip and old != strip:
                 self.refresh(Region(0, place, width, 1))
 
+    def _draw_empty(self, y: int) -> Strip:
+        """Why there is nothing to see."""
+        told = nothing_here(self.model, self.tree_rows.view.filter)
+        lines = textwrap.wrap(told, max(10, self.scrollable_content_region.width - 2))
+        return line((f" {lines[y]}", self.palette.dim)) if y < len(lines) else EMPTY
+
     def _draw(self, y: int) -> Strip:
         rows = self.tree_rows.rows
+        if not rows:
+            return self._draw_empty(y)
         if not 0 <= y < len(rows):
             return EMPTY
         row = rows[y]
@@ -278,7 +288,7 @@ class SearchTree(LineWidget):
         else:
             if self._artist is None:
                 self._artist = RowLines(self.model, self.palette, ascii_only=self.ascii_only)
-            strip = self._artist.draw(row, width, marked=row.id == self.marked)
+            strip = self._artist.draw(row, width, marked=row.id in self.marked)
             self._drawn[row.id] = (row, strip)
         if y == self.cursor:  # the cursor's background goes under the row's own colours
             style = self.palette.cursor if self.has_focus else self.palette.cursor_blurred
@@ -286,3 +296,14 @@ class SearchTree(LineWidget):
                 return Strip([Segment(strip.extend_cell_length(width).text, style)])
             return Strip([*strip.extend_cell_length(width)]).apply_style(style)
         return strip
+
+
+def nothing_here(model: Model, filtered_by: str) -> str:
+    """What a tree without a row says."""
+    if filtered_by and model.state.problems:
+        return f"Nothing matches {one_line(filtered_by, 200)}; esc drops the filter."
+    if not model.opened:
+        return "Opening the session …"
+    if model.link.kind == "ended":
+        return "The engine ended before it had opened a problem; the log says why."
+    return "No problem yet. Each stands here once it has been inspected, with its rounds, ideas and kernels."

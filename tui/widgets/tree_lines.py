@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from rich.segment import Segment
 from rich.style import Style
 from textual.strip import Strip
 
@@ -108,7 +109,7 @@ class RowLines:
             (self._best_of(idea), palette.dim),
             (one_line(idea.text, 200), palette.dim if name == "pruned" else palette.text),
         ]
-        return line(" " * min(2 * row.depth, width // 3), *left).crop(0, width)
+        return fitted(line(" " * min(2 * row.depth, width // 3), *left), width)
 
     def _best_of(self, idea: IdeaState) -> str:
         """What the idea has reached; its text runs on over the columns, which would be empty."""
@@ -126,11 +127,7 @@ class RowLines:
         before = [state.best_of_round(problem, one.number) for one in state.problems[problem].rounds[: round_.number]]
         reached = max((factor for factor in before if factor is not None), default=None)
         gain = best / reached - 1 if best is not None and reached else None
-        left: list[Part] = [
-            (self._fold(row), palette.dim),
-            (f"round {round_.number}", palette.bold),
-            (f"  {self._tally(round_)}", palette.dim),
-        ]
+        left: list[Part] = [(self._fold(row), palette.dim), (f"round {round_.number}", palette.bold)]
         since = self.model.now() - (round_.finished_at or round_.started_at)
         right = [
             (fmt.speedup(best) if best is not None else "", palette.text),
@@ -138,7 +135,7 @@ class RowLines:
             ("", palette.text),
             (fmt.age(since), palette.dim),
         ]
-        return self._join(row.depth, left, right, width)
+        return self._join(row.depth, left, right, width, self._tally(round_))
 
     def _tally(self, round_: RoundState) -> str:
         variants = [self.model.state.variants[name] for name in round_.variants]
@@ -165,7 +162,6 @@ class RowLines:
             (f"  {pending} …" if pending else "", palette.warn),
             ("  pruned" if problem.id in self.model.state.pruned else "", palette.warn),
             ("  degenerate" if problem.degenerate else "", palette.warn),
-            (f"  {status} · {len(problem.variants)} kernels", palette.dim),
         ]
         right = [
             (fmt.speedup(best.speedup) if best is not None else "", palette.best),
@@ -173,15 +169,22 @@ class RowLines:
             (fmt.milliseconds(best.kernel_ms) if best is not None else "", palette.text),
             (fmt.age(self.model.now() - best.judged_at) if best is not None and best.judged_at else "", palette.dim),
         ]
-        return self._join(row.depth, left, right, width)
+        return self._join(row.depth, left, right, width, f"{status} · {len(problem.variants)} kernels")
 
-    def _join(self, depth: int, left: list[Part], right: list[tuple[str, Style]], width: int) -> Strip:
+    def _join(
+        self, depth: int, left: list[Part], right: list[tuple[str, Style]], width: int, counts: str = ""
+    ) -> Strip:
+        """``left`` with ``counts`` behind it, as many of them as there is room for, and the columns."""
         columns: tuple[tuple[str, int], ...] = COLUMNS
         while len(columns) > 1 and not right[0][0]:  # the description may use the columns that are empty
             right, columns = right[1:], columns[1:]
         room = max(0, width - sum(size for _, size in columns))
         indent = min(2 * depth, room // 3)
-        described = line(" " * indent, *left).crop_extend(0, room, Style())
+        described = line(" " * indent, *left)
+        while counts and described.cell_length + len(counts) + 2 > room:
+            counts = counts.rpartition(" · ")[0]
+        described = Strip.join([described, line((f"  {counts}", self.palette.dim))]) if counts else described
+        described = fitted(described, room).extend_cell_length(room, Style())
         figures = line(*((text.rjust(size), style) for (text, style), (_, size) in zip(right, columns, strict=True)))
         return Strip.join([described, figures]).crop(0, width)
 
@@ -192,3 +195,14 @@ class RowLines:
         if row.folded is None:
             return "  "
         return self._glyph("folded" if row.folded else "open") + " "
+
+
+def fitted(strip: Strip, width: int) -> Strip:
+    """``strip`` in at most ``width`` cells, the last of them ``…`` where something was cut."""
+    if strip.cell_length <= width:
+        return strip
+    segments = list(strip.crop(0, max(0, width - 1)))
+    if not segments:
+        return Strip([])
+    text, style, _ = segments[-1]
+    return Strip([*segments[:-1], Segment(text.rstrip(), style), Segment("…", style)])
