@@ -13,6 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from tui import format as fmt
+from tui.conversation import prompts_waiting
 from tui.model import Model
 from tui.settings import Settings
 
@@ -24,20 +25,23 @@ WAITING = 20
 
 
 class News:
-    """Notices what has become new in ``model`` since the last look: a best kernel, a stall, a spent budget, the end."""
+    """Notices what has become new in ``model`` since the last look: a best kernel, a prompt to
+    answer, a stall, a spent budget, the end."""
 
     def __init__(self, model: Model) -> None:
         self._model = model
         self._bests: dict[str, str | None] = {}
         self._engine: str | None = None
+        self._prompts = 0
 
     def catch_up(self) -> None:
         """What the model holds now was so before anyone looked."""
         self._bests = self._standing()
+        self._prompts = prompts_waiting(self._model.state)
 
     def look(self) -> list[str]:
         """What is new, one sentence each."""
-        return [*self._new_bests(), *self._new_link()]
+        return [*self._new_bests(), *self._new_prompts(), *self._new_link()]
 
     def _new_bests(self) -> list[str]:
         before, self._bests = self._bests, self._standing()
@@ -47,6 +51,13 @@ class News:
             for problem, best in self._bests.items()
             if best is not None and before.get(problem) not in (None, best)
         ]
+
+    def _new_prompts(self) -> list[str]:
+        """That prompts wait for a person, once for all that come until none is left."""
+        before, self._prompts = self._prompts, prompts_waiting(self._model.state)
+        if before or not self._prompts:
+            return []
+        return [f"{self._model.source.name}: a prompt waits for a reply (I answers it)"]
 
     def _new_link(self) -> list[str]:
         model, kind = self._model, self._model.engine

@@ -11,10 +11,12 @@ from textual.screen import ModalScreen
 from textual.widgets import Input, Static
 
 from engine.events import ChangeBudget
+from tui import format as fmt
 from tui.model import Model
+from tui.spend import is_spending, money
 
 _FIELDS = {
-    "minutes": "Minutes, over every run of this session",
+    "minutes": "Minutes, over every run",
     "rounds": "Rounds per problem",
     "dollars": "Dollars for models",
     "tokens": "Tokens of models",
@@ -39,13 +41,13 @@ class BudgetScreen(ModalScreen[ChangeBudget | None]):
         self._model = model
 
     def compose(self) -> ComposeResult:
-        limits = self._model.limits
+        limits, spent = self._model.limits, _spent(self._model)
         with Vertical():
             for name, label in _FIELDS.items():
                 value = getattr(limits, name)
                 shown = "" if value is None else f"{value:g}" if name in _FRACTIONS else str(value)
                 with Horizontal():
-                    yield Static(label, markup=False)
+                    yield Static(label + spent.get(name, ""), markup=False)
                     yield Input(shown, placeholder="as configured", id=name, compact=True)
             yield Static("tab: next    enter: change    esc: leave it", markup=False)
             yield Static("", markup=False, id="problem")
@@ -68,3 +70,12 @@ class BudgetScreen(ModalScreen[ChangeBudget | None]):
 
     def _refuse(self, why: str) -> None:
         self.query_one("#problem", Static).update(why)
+
+
+def _spent(model: Model) -> dict[str, str]:
+    """What is gone of each limit, in words; of models only where some are asked."""
+    words = {"minutes": fmt.clock(model.search_seconds())}
+    if is_spending(model):
+        spend = model.state.spending.total
+        words |= {"dollars": money(spend.dollars), "tokens": f"{spend.tokens:,}", "calls": f"{spend.calls:,}"}
+    return {name: f" ({gone} spent)" for name, gone in words.items()}

@@ -290,6 +290,14 @@ class MonitorScreen(SteeringKeys, Screen[None]):
         if not self._has_room(self.detail):
             self.action_pane(4)
 
+    def action_conversation(self) -> None:
+        """The conversation that wrote what is selected; where it is shown, whole or in short."""
+        if self.detail.tab == "Conversation":
+            self.detail.talk.whole = not self.detail.talk.whole
+        self.detail.turn("Conversation")
+        if not self._has_room(self.detail):
+            self.action_pane(4)
+
     def action_mark(self) -> None:
         subject = self.detail.subject
         self.detail.marked = subject.id if subject is not None and subject.id != self.detail.marked else None

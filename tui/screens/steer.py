@@ -10,10 +10,13 @@ from typing import TYPE_CHECKING, cast
 from engine.events import ChangeBudget, SeedIdea, SeedKernel
 from engine.problem.spec import Form
 from engine.session import SessionError
+from engine.spend import MANUAL
 from engine.state import IdeaState, ProblemState, SessionState
 from tui import steering
+from tui.conversation import directory_of
 from tui.editor import edit_text
 from tui.sanitize import one_line
+from tui.spend import is_spending
 from tui.steering import Plan, Refused
 
 if TYPE_CHECKING:
@@ -67,6 +70,28 @@ class SteeringKeys:
 
         if stopped or self._may_steer():
             self._monitor.push_screen(BudgetScreen(model), chosen)
+
+    def action_spend(self) -> None:
+        """What models have cost. From there ``M`` changes the limits."""
+        from tui.screens.spend import SpendScreen
+
+        model = self._here.model
+        if not is_spending(model):
+            self._monitor.say("No model was asked in this session, so nothing was spent on one.")
+            return
+        self._monitor.push_screen(SpendScreen(model), lambda wish: self.action_budget() if wish == "budget" else None)
+
+    def action_reply(self) -> None:
+        """Answer prompts by hand. It needs no engine: one that is resumed reads the replies."""
+        from tui.screens.reply import ReplyScreen
+
+        directory = directory_of(self._here.model)
+        if directory is None:
+            self._monitor.say("A replay is read-only.", severity="warning")
+        elif not any(call.provider == MANUAL for call in self._state.spending.calls.values()):
+            self._monitor.say('No prompt waits: no model of this session is provider = "manual".')
+        else:
+            self._monitor.push_screen(ReplyScreen(self._here.model, directory))
 
     def action_seed_idea(self) -> None:
         from tui.screens.seed_idea import SeedIdeaScreen

@@ -7,9 +7,11 @@ from textual.strip import Strip
 from engine.devices import DeviceSample
 from tui import format as fmt
 from tui.activity import LIVE, activity_of, overrun_of, waiting_of
+from tui.conversation import prompts_waiting
 from tui.model import Model
 from tui.palette import Palette
 from tui.sanitize import one_line
+from tui.spend import count, money
 from tui.widgets.lines import LinesView, Part, line
 
 
@@ -63,6 +65,8 @@ def status_line(
         (1, _link(model, palette)),
         (5, _device(model, palette)),
         (1, _clock(model, palette)),
+        (6, _spent(model, palette)),
+        (1, _prompts(model, palette)),
         (8, [(f"{state.verdicts} verdict{'' if state.verdicts == 1 else 's'}", palette.dim)]),
         (3, [("read-only", palette.warn)] if model.source.read_only and model.link.kind != "replay" else []),
         (9, [(model.source.name, palette.dim)]),
@@ -96,6 +100,23 @@ def _clock(model: Model, palette: Palette) -> list[Part]:
     limit = f"/{fmt.clock(model.minutes * 60)}" if model.minutes is not None else ""
     over = overrun_of(model) is not None
     return [(f"{fmt.clock(model.search_seconds())}{limit}", palette.warn if over else palette.dim)]
+
+
+def _spent(model: Model, palette: Palette) -> list[Part]:
+    """What models have cost, and its limit; nothing where none is used, or where they cost nothing."""
+    spend, limits = model.state.spending.total, model.limits
+    if not spend.tokens and not spend.uncertain:
+        return []
+    if spend.dollars or limits.dollars is not None:
+        limit = f"/{limits.dollars:g}" if limits.dollars is not None else ""
+        return [(f"{money(spend.dollars)}{limit}", palette.text)]
+    limit = f"/{count(limits.tokens)}" if limits.tokens is not None else ""
+    return [(f"{count(spend.tokens)}{limit} tokens", palette.text)]
+
+
+def _prompts(model: Model, palette: Palette) -> list[Part]:
+    waiting = prompts_waiting(model.state)
+    return [(f"{waiting} prompt{'' if waiting == 1 else 's'} to answer (I)", palette.warn)] if waiting else []
 
 
 def bests_line(model: Model, palette: Palette, width: int) -> Strip:

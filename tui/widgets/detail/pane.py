@@ -1,4 +1,4 @@
-"""The detail pane: tabs Kernel, Diff, Evidence, Why and Leaders of the selected node."""
+"""The detail pane: tabs Kernel, Diff, Evidence, Why, Leaders and Conversation of the selected node."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import ClassVar, Literal
 
 from textual.binding import Binding, BindingType
 from textual.strip import Strip
+from textual.timer import Timer
 
 from engine.session import SessionError
 from engine.state import VariantState
@@ -15,6 +16,7 @@ from tui.activity import activity_of
 from tui.glyphs import glyph, standing_of
 from tui.model import Model
 from tui.row import Row
+from tui.widgets.detail.conversation import Conversation
 from tui.widgets.detail.diff import diff_lines
 from tui.widgets.detail.evidence import evidence_lines
 from tui.widgets.detail.kernel import kernel_lines
@@ -24,8 +26,10 @@ from tui.widgets.leaders import leader_lines
 from tui.widgets.lines import LinesView, Part, line
 from tui.widgets.pane import Pane
 
-Tab = Literal["Kernel", "Diff", "Evidence", "Why", "Leaders"]
-TABS: tuple[Tab, ...] = ("Kernel", "Diff", "Evidence", "Why", "Leaders")
+Tab = Literal["Kernel", "Diff", "Evidence", "Why", "Leaders", "Conversation"]
+TABS: tuple[Tab, ...] = ("Kernel", "Diff", "Evidence", "Why", "Leaders", "Conversation")
+SHORT: dict[Tab, str] = {"Conversation": "Talk"}
+"""Names where there is no room for the whole."""
 PROSE: tuple[Tab, ...] = ("Evidence", "Why")
 """Tabs whose lines are broken to fit; source and diffs keep theirs."""
 Against = Literal["parent", "best", "marked"]
@@ -34,12 +38,19 @@ FIRST_STEPS = (
     "First the problems are inspected and their references timed; then the first kernels are written, built, checked "
     "and timed, and the best of them lead to the next round."
 )
+GROW_S = 0.25
+"""How often a reply that streams is looked at."""
+SHORT_BELOW = 76
+"""Columns of the pane below which names of tabs are shortened."""
 SETTLE_S = 0.08
 """Seconds that the cursor must rest before the detail follows it, so that moving stays quick."""
 
 
 class DetailView(LinesView):
-    HELP = "The selected kernel: source, diff, evidence of its verdict, why it was carried or dropped, leaders."
+    HELP = (
+        "The selected kernel: source, diff, evidence of its verdict, why it was carried or dropped, leaders, and the "
+        "conversation with the models that wrote it, whose replies are seen while they stream."
+    )
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("left,h", "screen.tab(-1)", "previous tab", show=False),
         Binding("right,l", "screen.tab(1)", "next tab", show=False),
@@ -59,8 +70,13 @@ class DetailPane(Pane):
         self.tab: Tab = "Kernel"
         self.against: Against = "parent"
         self.marked: str | None = None
+        self.talk = Conversation(model)
         self._row: Row | None = None
         self._shown: tuple[object, ...] = ()
+        self._growing: Timer | None = None
+
+    def on_mount(self) -> None:
+        self._growing = self.set_interval(GROW_S, self._grow, pause=True)
 
     @property
     def subject(self) -> VariantState | None:
@@ -84,6 +100,9 @@ class DetailPane(Pane):
         """Bring the lines up to date; does nothing when nothing that they show has changed."""
         subject = self.subject
         key = self._key(subject)
+        if self._growing is not None:
+            watched = self.tab == "Conversation" and self.talk.live
+            self._growing.resume() if watched else self._growing.pause()
         if key == self._shown and not force:
             return
         moved = key[:3] != self._shown[:3]
@@ -96,11 +115,21 @@ class DetailPane(Pane):
     def tab_at(self, x: int) -> Tab | None:
         """The tab whose name stands at column ``x`` of the title."""
         place = 3
-        for tab in TABS:
-            if place <= x < place + len(tab) + 2:
+        for tab, name in self._names():
+            if place <= x < place + len(name) + 2:
                 return tab
-            place += len(tab) + 2
+            place += len(name) + 2
         return None
+
+    def _names(self) -> list[tuple[Tab, str]]:
+        """The tabs as the title has them: those that can be are shortened where the kernel would find no room."""
+        short = self.size.width < SHORT_BELOW
+        return [(tab, SHORT.get(tab, tab) if short and tab != self.tab else tab) for tab in TABS]
+
+    def _grow(self) -> None:
+        """A reply on show may have grown."""
+        if not getattr(self.screen, "held", False):
+            self.show()
 
     def _key(self, subject: VariantState | None) -> tuple[object, ...]:
         """What the shown lines depend on."""
@@ -120,8 +149,9 @@ class DetailPane(Pane):
             (problem.best, len(problem.baselines)) if problem is not None else None,
             subject is not None and (state.is_pruned(subject.id), state.is_pinned(subject.id)),
             state.verdicts if self.tab == "Leaders" else None,
-            self.view.size.width if self.tab in PROSE or subject is None else None,
+            self.view.size.width if self.tab in (*PROSE, "Conversation") or subject is None else None,
             activity_of(self.model) if subject is None else None,
+            self.talk.look(row, subject) if self.tab == "Conversation" else None,
             self.app.theme,
         )
 
@@ -131,8 +161,8 @@ class DetailPane(Pane):
         if self.is_best:
             parts.append(("best kernel", palette.title))
         else:
-            for tab in TABS:
-                parts.append((f"{tab}  ", palette.title if tab == self.tab else palette.dim))
+            for tab, name in self._names():
+                parts.append((f"{name}  ", palette.title if tab == self.tab else palette.dim))
         if subject is not None:
             mark = glyph(standing_of(self.model.state, subject), ascii_only=self.view.ascii_only)
             parts.append((f" {mark} {subject.id}", palette.bold))
@@ -142,6 +172,8 @@ class DetailPane(Pane):
 
     def _lines(self, subject: VariantState | None) -> list[Strip]:
         palette = self.view.palette
+        if self.tab == "Conversation" and (subject is not None or self._row is not None):
+            return self._conversation(subject)
         if subject is None:
             return self._without_kernel()
         tabs: dict[Tab, Callable[[], list[Strip]]] = {
@@ -158,6 +190,13 @@ class DetailPane(Pane):
             return folded(lines, self.view.size.width - 1) if self.tab in PROSE else lines
         except SessionError as error:
             return wrapped(str(error), palette.warn, self.view.size.width)
+
+    def _conversation(self, subject: VariantState | None) -> list[Strip]:
+        palette, width = self.view.palette, self.view.size.width
+        try:
+            return self.talk.lines(self._row, subject, palette, width)
+        except SessionError as error:
+            return wrapped(str(error), palette.warn, width)
 
     def _without_kernel(self) -> list[Strip]:
         palette, row, width = self.view.palette, self._row, self.view.size.width

@@ -1,0 +1,231 @@
+"""The conversation and the spending of a session, on a session file whose every event is fixed."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine import events as ev
+from engine.events import AnyEvent
+from engine.models.protocol import CallSite, Finish, Prompt, Purpose, Usage, call_name
+from engine.proposers.mailbox import RULER
+from engine.proposers.partial import Partials
+from engine.session import SessionPaths
+from engine.verdict import Timing, Verdict
+from tests.tui.conftest import Engine, monitor_of
+
+HOSTILE = "\x1b]52;c;b3duZWQ=\x07[red]\u202e \x9b31m"
+REPLY = "Here it is.\n\n```cuda\n" + "".join(f"// line {number}\n" for number in range(90)) + "```\nGood luck.\n"
+NO_CONTROL = re.compile(r"[^\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e]*\Z")
+
+
+class Asked:
+    """Records calls as the engine does."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._calls = 0
+
+    def start(self, site: CallSite, *, model: str = "m-one", provider: str = "openai", attempt: int = 1) -> str:
+        prompt = Prompt(site.purpose, "You write kernels.", f"The reference of {site.problem}.{HOSTILE}\n" * 30)
+        self._calls += attempt == 1
+        call = f"c{self._calls}"
+        self._engine.record(
+            ev.ModelCallStarted(
+                call=call, attempt=attempt, provider=provider, model=model, site=site,
+                prompt=self._engine.writer.put_blob(prompt.encode()), tokens=5_000, dollars=0.5,
+            )
+        )  # fmt: skip
+        return call
+
+    def reply(self, site: CallSite, text: str, *, finish: Finish = "stop", dollars: float | None = 0.0321) -> None:
+        call = self.start(site)
+        put = self._engine.writer.put_blob
+        usage = Usage(input=1_200, output=800, cached=512, reasoning=300)
+        self._engine.record(
+            ev.ModelReplied(
+                call=call, attempt=1, answered="m-one-2026-11", prompt=put("prompt"), reply=put(text), finish=finish,
+                seconds=2.0, usage=usage, dollars=dollars,
+            )
+        )  # fmt: skip
+
+    def fail(self, call: str, wait_s: float | None, attempt: int = 1) -> None:
+        self._engine.record(
+            ev.ModelCallFailed(
+                call=call, attempt=attempt, failure="rate_limit", message=f"slow down {HOSTILE}", wait_s=wait_s,
+                seconds=0.1, usage=Usage(), dollars=0.0,
+            )
+        )  # fmt: skip
+
+
+def site(purpose: Purpose, subject: str, number: int = 0) -> CallSite:
+    return CallSite("softmax", 2, purpose, subject, number)
+
+
+def written(variant: str, idea: str, call: CallSite, engine: Engine) -> list[AnyEvent]:
+    return [
+        ev.VariantWritten(
+            variant=variant, idea=idea, problem="softmax", round=2, parent=None, form="cu",
+            source=engine.writer.put_blob(f"// {variant}\n"), proposer="m-one", data={"call": call_name(call)},
+        )
+    ]  # fmt: skip
+
+
+@pytest.fixture
+def talk(engine: Engine) -> Engine:
+    """An idea of a model, a kernel for it that failed, a repair that is the best, and a call that streams."""
+    asked = Asked(engine)
+    asked.reply(site("ideas", "v1"), '{"ideas": [{"text": "Walk each row once."}]}')
+    engine.record(
+        ev.IdeaProposed(
+            idea="i100", problem="softmax", round=2, parent="v1", category="memory", text="Walk each row once.",
+            proposer="m-one", data={"call": call_name(site("ideas", "v1"))},
+        )
+    )  # fmt: skip
+    asked.reply(site("kernel", "i100"), "I would rather not.", finish="refusal")
+    engine.record(*written("v100", "i100", site("kernel", "i100"), engine))
+    engine.record(ev.VerdictGiven(variant="v100", verdict=Verdict(status="build_error", reason="no fenced block")))
+    asked.reply(site("fix", "v100"), REPLY)
+    engine.record(*written("v101", "i100", site("fix", "v100"), engine))
+    best = Verdict(status="correct", speedup=9.0, kernel=Timing(0.4, 0.4, 0.4, 9))
+    engine.record(ev.VerdictGiven(variant="v101", verdict=best))
+    asked.start(site("kernel", "i100", 1))
+    return engine
+
+
+@pytest.mark.keys("MonitorScreen", "v")
+async def test_the_conversation_is_short_until_somebody_asks_for_the_whole(talk: Engine) -> None:
+    async with monitor_of(talk.paths) as monitor:
+        read: list[str] = []
+        source = monitor.app.model.source
+        text_of = source.text
+        source.text = lambda digest: (read.append(digest), text_of(digest))[1]  # type: ignore[method-assign]
+        await monitor.press("B", "v")
+        await monitor.until_shown("v101, repair of v100")
+        grid = Path(__file__).parent / "grids" / "conversation-120x40.txt"
+        text = re.sub(r"\d\d:\d\d:\d\d (?=softmax: new best v101)", "--:--:-- ", monitor.text()) + "\n"
+        text = re.sub(r"\b\d\.\ds;", "0.0s;", text)
+        if os.environ.get("UPDATE_GRIDS"):
+            grid.write_text(text, encoding="utf-8")
+        assert text == grid.read_text(encoding="utf-8")
+        assert len(set(read)) == 3, "replies, and no prompt"
+        await monitor.press("4", "plus", "G")
+        await monitor.until_shown("… more (v)")
+        assert "line 70" not in monitor.text()
+        await monitor.press("v", "G")
+        await monitor.until_shown("Good luck.")
+        for key in ("g", *["pagedown"] * 6):
+            await monitor.press(key)
+            assert all(NO_CONTROL.match(one) for one in monitor.text().splitlines())
+        await monitor.press("v", "g")
+        assert "The reference of softmax" not in monitor.text()
+
+
+async def test_what_streams_is_shown_where_it_belongs_and_only_while_the_engine_lives(talk: Engine) -> None:
+    partials = Partials(talk.paths.directory)
+    async with monitor_of(talk.paths) as monitor:
+        with partials.of(site("kernel", "i100", 1)) as on_text:
+            on_text(f"{HOSTILE}\n__global__ void grows(" + "x" * 9_000 + "\nthe last line")
+            screen = monitor.app.monitor_screen
+            assert screen.tree_view.select("i100")
+            await monitor.press("v")
+            await monitor.until_shown("kernel 2 for i100")
+            await monitor.until_shown("the last line")
+            assert all(NO_CONTROL.match(one) for one in monitor.text().splitlines())
+            await monitor.pilot.pause(0.3)
+            on_text("and some more\n" * 20 + "the very last line")
+            await monitor.until_shown("the very last line")
+            assert screen.tree_view.select("v101")
+            await monitor.until(lambda: "the very last line" not in monitor.text(), "another kernel's conversation")
+            screen.tree_view.select("softmax")
+            await monitor.until_shown("the very last line")
+            talk.lock.release()
+            await monitor.until_shown("was under way when the engine ended")
+            assert "the very last line" not in monitor.text()
+
+
+async def test_a_failing_call_says_why_and_when_it_is_made_again(talk: Engine) -> None:
+    asked = Asked(talk)
+    asked._calls = 10
+    async with monitor_of(talk.paths) as monitor:
+        monitor.app.monitor_screen.tree_view.select("v101")
+        await monitor.press("v")
+        call = asked.start(site("fix", "v101"))
+        await monitor.until_shown("repair of v101")
+        await monitor.until_shown("no word yet")
+        asked.fail(call, 30.0)
+        await monitor.press("4", "plus", "G")
+        await monitor.until_shown("rate limit: slow down")
+        assert "asked again in" in monitor.text()
+        asked.start(site("fix", "v101"), attempt=2)
+        await monitor.press("g")
+        await monitor.until_shown("attempt 2")
+        asked.fail(call, None, attempt=2)
+        await monitor.press("G")
+        await monitor.until_shown("given up")
+
+
+async def test_what_no_model_wrote_says_so(open_monitor: Any, session: SessionPaths) -> None:
+    async with open_monitor(session) as monitor:
+        await monitor.press("B", "v")
+        await monitor.until_shown("no model was asked")
+        assert "tokens" not in monitor.text().splitlines()[0]
+        await monitor.press("dollar_sign")
+        await monitor.until_shown("No model was asked in this session")
+        await monitor.press("I")
+        await monitor.until_shown("No prompt waits")
+
+
+@pytest.mark.keys("MonitorScreen", "dollar_sign")
+@pytest.mark.keys("SpendScreen", "escape", "q", "enter", "dollar_sign", "M")
+async def test_spending_is_live_by_model_round_and_idea(talk: Engine) -> None:
+    asked = Asked(talk)
+    asked._calls = 20
+    talk.record(ev.BudgetChanged(dollars=0.5, tokens=1_000_000))
+    async with monitor_of(talk.paths, (120, 50)) as monitor:
+        await monitor.until_shown("$0.0963/0.5")
+        await monitor.press("dollar_sign")
+        await monitor.until_shown("What models have cost")
+        text = monitor.text()
+        assert "6,000 of 1,000,000" in text
+        assert "$0.0963 of $0.50" in text
+        assert "Kept back for 1 call under way: 5,000 tokens and $0.50." in text
+        (model,) = (one for one in text.splitlines() if "m-one" in one)
+        assert re.search(r"m-one +4 +3,600 +1,536 +2,400 +\$0\.0963", model)
+        assert re.search(r"softmax/r2 +4 +3,600", text)
+        assert re.search(r"i100 +3 +2,400 +1,024 +1,600 +\$0\.0642 +\S+ +\$0\.0\d+", text), text
+        asked.reply(site("kernel", "i100", 2), REPLY, dollars=None)
+        await monitor.until_shown("1 reply of unknown price")
+        for key in ("escape", "q", "enter", "dollar_sign"):
+            await monitor.press(key)
+            await monitor.until(lambda: len(monitor.app.screen_stack) == 1)
+            await monitor.press("dollar_sign")
+            await monitor.until_shown("What models have cost")
+        await monitor.press("M")
+        await monitor.until_shown("Dollars for models ($0.0963 spent)")
+        assert "Calls to models (5 spent)" in monitor.text()
+
+
+async def test_prompts_that_wait_are_news_and_a_read_only_monitor_answers_none(engine: Engine) -> None:
+    asked = Asked(engine)
+    async with monitor_of(engine.paths, read_only=True) as monitor:
+        told: list[str] = []
+        monitor.app.alert = told.append  # type: ignore[method-assign,assignment]
+        asked.start(site("kernel", "i1"), model="manual", provider="manual")
+        await monitor.until_shown("1 prompt to answer (I)")
+        asked.start(site("kernel", "i1", 1), model="manual", provider="manual")
+        await monitor.until_shown("2 prompts to answer (I)")
+        assert told == ["small: a prompt waits for a reply (I answers it)"]
+        outbox = engine.paths.directory / "outbox"
+        outbox.mkdir()
+        (outbox / "softmax.r2.kernel.i1.0.md").write_text(f"Call: {HOSTILE}\n{RULER}\nWrite. {HOSTILE}\n")
+        await monitor.press("I")
+        await monitor.until_shown("1 prompt waits for a reply")
+        assert all(NO_CONTROL.match(one) for one in monitor.text().splitlines())
+        await monitor.press("enter", *"words", "ctrl+s")
+        await monitor.until_shown("This monitor is read-only.")
+        assert not (engine.paths.directory / "inbox").exists()

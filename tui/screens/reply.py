@@ -1,0 +1,195 @@
+"""Answer prompts that wait for a person: read or copy one, and paste, or write, what the model said."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar, cast
+
+from rich.text import Text
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical
+from textual.screen import ModalScreen
+from textual.widgets import OptionList, Static, TextArea
+from textual.widgets.option_list import Option
+
+from engine.models.protocol import CallSite, call_name
+from engine.proposers.mailbox import MAX_READ_BYTES, RULER, Mailbox
+from engine.session import SessionError
+from tui.conversation import WORDS
+from tui.editor import edit_text
+from tui.model import Model
+from tui.sanitize import clean_lines, one_line
+from tui.widgets.detail.text import folded
+from tui.widgets.lines import LinesView, line
+
+if TYPE_CHECKING:
+    from tui.app import MonitorApp
+
+REFRESH_S = 0.5
+HINT = "tab: next part    ctrl+y: copy the prompt    ctrl+s: hand the reply over    ctrl+e: $EDITOR    esc: close"
+
+
+class ReplyScreen(ModalScreen[None]):
+    """Works on the session's mailbox as ``kernel-tui reply`` does. It needs no engine: one that is resumed reads it."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "dismiss(None)", "close", show=False),
+        Binding("ctrl+s", "deliver", "hand over", show=False, priority=True),
+        Binding("ctrl+y", "copy_prompt", "copy the prompt", show=False, priority=True),
+        Binding("ctrl+e", "editor", "editor", show=False, priority=True),
+    ]
+    DEFAULT_CSS = """
+    ReplyScreen { align: center middle; }
+    ReplyScreen > Vertical {
+        width: 96%; max-width: 120; height: 94%; padding: 0 1; background: $surface; border: round $primary;
+    }
+    ReplyScreen Static { height: auto; }
+    ReplyScreen #title { text-style: bold; }
+    ReplyScreen .label { color: $text-primary; }
+    ReplyScreen OptionList { height: auto; max-height: 20%; background: $surface; border: none; padding: 0; }
+    ReplyScreen OptionList:focus { border: none; }
+    ReplyScreen LinesView { height: 1fr; background: $panel; }
+    ReplyScreen TextArea { height: 1fr; border: none; padding: 0; background: $panel; }
+    ReplyScreen #hint { color: $text-muted; }
+    ReplyScreen #said { color: $text-warning; }
+    """
+
+    def __init__(self, model: Model, directory: Path) -> None:
+        super().__init__()
+        self._model = model
+        self._mailbox = Mailbox(directory)
+        self._waiting: list[str] = []
+        self._left: list[str] | None = None
+        self._answered: set[str] = set()
+        self._prompt = ""
+
+    def compose(self) -> ComposeResult:
+        with Vertical():
+            yield Static("Prompts that wait for a reply", markup=False, id="title")
+            yield OptionList(markup=False, id="calls")
+            yield Static("The prompt, as a model must get it", markup=False, classes="label")
+            yield LinesView(id="prompt")
+            yield Static("The model's whole reply: paste it here", markup=False, classes="label")
+            yield TextArea("", id="reply", soft_wrap=True, tab_behavior="focus")
+            yield Static("", markup=False, id="said")
+            yield Static(HINT, markup=False, id="hint")
+
+    def on_mount(self) -> None:
+        self._look()
+        self.query_one("#calls").focus()
+        self.set_interval(REFRESH_S, self._look)
+
+    @property
+    def call(self) -> str | None:
+        """The prompt that is chosen."""
+        place = self.query_one("#calls", OptionList).highlighted
+        return self._waiting[place] if place is not None and place < len(self._waiting) else None
+
+    def on_option_list_option_highlighted(self) -> None:
+        self._show_prompt()
+
+    def on_option_list_option_selected(self) -> None:
+        self.query_one("#reply").focus()
+
+    def on_resize(self) -> None:
+        self.call_after_refresh(self._show_prompt)
+
+    def action_copy_prompt(self) -> None:
+        if self.call is not None and self._prompt:
+            self._monitor.copy_text(self._prompt, f"the prompt of {self.call}")
+            self._say(f"Copied the prompt of {self.call} by OSC 52.")
+
+    async def action_deliver(self) -> None:
+        await self._deliver(self.query_one("#reply", TextArea).text)
+
+    async def action_editor(self) -> None:
+        call = self.call
+        if call is None:
+            return
+        try:
+            text = edit_text(self._monitor, self.query_one("#reply", TextArea).text, f"{call}.md")
+        except OSError as error:
+            self._say(f"The editor could not be started: {error}. Set $EDITOR.")
+            return
+        if text is None:
+            self._say("Left as it was: nothing is handed over.")
+        else:
+            await self._deliver(text)
+
+    async def _deliver(self, text: str) -> None:
+        call = self.call
+        if call is None:
+            return
+        if self._model.source.read_only:
+            self._say("This monitor is read-only.")
+        elif not text.strip():
+            self._say("The reply is empty.")
+        elif len(text.encode(errors="replace")) > MAX_READ_BYTES:
+            self._say(f"The reply is larger than {MAX_READ_BYTES >> 20} MiB, that is no kernel.")
+        elif call not in self._mailbox.waiting():
+            self._say(f"{call} waits no more.")
+        else:
+            try:
+                await asyncio.to_thread(self._mailbox.deliver, call, text)
+            except SessionError as error:
+                self._say(str(error))
+                return
+            self._answered.add(call)
+            self.query_one("#reply", TextArea).text = ""
+            live = self._model.link.kind in ("live", "stalled")
+            reads = "the engine reads it now" if live else "R resumes the search"
+            self._say(f"{call}: handed over; {reads}.")
+            self._look()
+
+    def _look(self) -> None:
+        """Which prompts wait now; those that are answered stay until the engine has taken them."""
+        found = self._mailbox.waiting()
+        left = [call for call in found if not self._has_reply(call)]
+        waiting = [*left, *(call for call in found if call not in left)]
+        if waiting == self._waiting and self._left == left:
+            return
+        before, self._waiting, self._left = self.call, waiting, left
+        choices = self.query_one("#calls", OptionList)
+        choices.clear_options()
+        sites = {call_name(one.site): one.site for one in self._model.state.spending.flying.values()}
+        choices.add_options([Option(_entry(call, sites.get(call), answered=call not in left)) for call in waiting])
+        if waiting:
+            chosen = before if before in left else (left or waiting)[0]
+            choices.highlighted = waiting.index(chosen)
+        title = f"{len(left)} prompt{'' if len(left) == 1 else 's'} wait{'s' if len(left) == 1 else ''} for a reply"
+        self.query_one("#title", Static).update(title)
+        self._show_prompt()
+
+    def _has_reply(self, call: str) -> bool:
+        return call in self._answered or self._mailbox.has_reply(call)
+
+    def _show_prompt(self) -> None:
+        view = self.query_one("#prompt", LinesView)
+        palette, call = view.palette, self.call
+        self._prompt = ""
+        if call is None:
+            view.set_lines([line(("No prompt waits for a reply.", palette.dim))])
+            return
+        try:
+            whole = (self._mailbox.outbox / f"{call}.md").read_text(encoding="utf-8", errors="replace")
+        except OSError as error:
+            view.set_lines([line((f"Cannot be read: {error}", palette.warn))])
+            return
+        self._prompt = whole.partition(f"{RULER}\n")[2] or whole
+        lines = [line((text, palette.text)) for text in clean_lines(self._prompt)]
+        view.set_lines(folded(lines, view.scrollable_content_region.width))
+
+    def _say(self, text: str) -> None:
+        self.query_one("#said", Static).update(one_line(text, 300))
+
+    @property
+    def _monitor(self) -> MonitorApp:
+        return cast("MonitorApp", self.app)
+
+
+def _entry(call: str, site: CallSite | None, *, answered: bool) -> Text:
+    what = f"  {WORDS[site.purpose]}, {site.problem}, round {site.round}" if site is not None else ""
+    done = "  answered, not read yet" if answered else ""
+    return Text.assemble((one_line(call, 100), "bold"), what, (done, "green"), no_wrap=True, overflow="ellipsis")

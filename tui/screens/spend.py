@@ -1,0 +1,187 @@
+"""What models have cost, live: against each limit, by model, problem, round and idea, and for every percent gained."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import expm1
+from typing import ClassVar
+
+from rich.style import Style
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.screen import ModalScreen
+from textual.strip import Strip
+
+from engine.spend import Amount
+from tui import format as fmt
+from tui.model import Model
+from tui.palette import Palette
+from tui.sanitize import one_line
+from tui.spend import Cap, Share, SpendTable, count, money, spend_table
+from tui.widgets.detail.text import wrapped
+from tui.widgets.lines import LinesView, line
+
+EVERY_S = 1.0
+IDEAS = 15
+"""Ideas that are listed, those that cost most."""
+GAUGE = 16
+COLUMNS = f"{'calls':>7} {'failed':>6} {'in':>7} {'cached':>7} {'out':>7} {'dollars':>9} {'gained':>7} {'per 1 %':>8}"
+
+
+class SpendScreen(ModalScreen[str | None]):
+    """Dismisses with "budget" for a person who wants to change the limits."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,dollar_sign,q,enter", "dismiss(None)", "close", show=False),
+        Binding("M", "dismiss('budget')", "change the limits", show=False),
+    ]
+    DEFAULT_CSS = """
+    SpendScreen { align: center middle; }
+    SpendScreen LinesView {
+        width: 96%; max-width: 110; height: 90%; padding: 0 1; background: $surface; border: round $primary;
+    }
+    """
+
+    def __init__(self, model: Model) -> None:
+        super().__init__()
+        self._model = model
+
+    def compose(self) -> ComposeResult:
+        yield LinesView(id="spend")
+
+    def on_mount(self) -> None:
+        self.query_one("#spend", LinesView).focus()
+        self.set_interval(EVERY_S, self._show)
+
+    def on_resize(self) -> None:
+        self.call_after_refresh(self._show)
+
+    def _show(self) -> None:
+        view = self.query_one("#spend", LinesView)
+        width = view.scrollable_content_region.width
+        table = spend_table(self._model)
+        view.set_lines(list(spend_lines(self._model, table, view.palette, width, ascii_only=view.ascii_only)))
+
+
+def spend_lines(model: Model, table: SpendTable, palette: Palette, width: int, *, ascii_only: bool) -> Iterator[Strip]:
+    total = table.total
+    yield line(("What models have cost", palette.title), ("   M: change the limits   esc: close", palette.dim))
+    yield line("")
+    yield from _limits(model, total, palette, ascii_only=ascii_only)
+    words = _bought(table)
+    if words:
+        yield from wrapped(words, palette.good, width)
+    for text, style in _remarks(model, palette):
+        yield from wrapped(text, style, width)
+    ideas = table.ideas[:IDEAS]
+    left = len(table.ideas) - len(ideas)
+    parts = (
+        ("by model", table.models),
+        ("by problem", table.problems if len(table.problems) > 1 else []),
+        ("by round", table.rounds),
+        (f"by idea{f', the {IDEAS} that cost most' if left else ''}; asking for ideas apart", ideas),
+    )
+    room = max(12, width - len(COLUMNS) - 2)
+    for title, shares in parts:
+        if shares:
+            yield line("")
+            head = fmt.pad(title, room) if len(title) <= room else title
+            if len(title) > room:
+                yield line((title, palette.title))
+                head = " " * room
+            yield line((head, palette.title), (COLUMNS, palette.dim))
+            for share in shares:
+                yield _row(share, room, palette)
+
+
+def _remarks(model: Model, palette: Palette) -> Iterator[tuple[str, Style]]:
+    """What the sums do not hold."""
+    spending = model.state.spending
+    spend, held = spending.total, spending.held
+    if spend.uncertain:
+        ended = _many(spend.uncertain, "attempt")
+        most = _amount(spend.unknown)
+        yield f"{ended} ended without a word of the cost: at most {most} more, which limits count.", palette.warn
+    if held.tokens:
+        yield f"Kept back for {_many(len(spending.flying), 'call')} under way: {_amount(held)}.", palette.dim
+    if spend.unpriced:
+        yield f"{_many(spend.unpriced, 'reply')} of unknown price: dollars are those of the others.", palette.warn
+
+
+def _amount(amount: Amount) -> str:
+    return f"{count(amount.tokens)} tokens" + (f" and {money(amount.dollars)}" if amount.dollars is not None else "")
+
+
+def _limits(model: Model, total: Share, palette: Palette, *, ascii_only: bool) -> Iterator[Strip]:
+    """What is spent of each limit; a limit that is nearly reached stands out."""
+    spend, cap, at_most = total.spend, total.cap, total.spend.at_most
+    minutes = model.search_seconds()
+    limit_s = model.minutes * 60 if model.minutes is not None else None
+    rows = (
+        ("dollars", money(spend.dollars), cap.dollars, money(cap.dollars), at_most.dollars or spend.dollars),
+        ("tokens", f"{spend.tokens:,}", cap.tokens, f"{cap.tokens or 0:,}", float(at_most.tokens)),
+        ("calls", f"{spend.calls:,}", cap.calls, f"{cap.calls or 0:,}", float(spend.calls)),
+        ("minutes", fmt.clock(minutes), limit_s, fmt.clock(limit_s or 0), minutes),
+    )
+    for name, spent, limit, shown, used in rows:
+        if limit is None:
+            yield line((f"{name:<9}", palette.dim), (f"{spent:>13}", palette.bold), ("  no limit", palette.dim))
+            continue
+        share = used / limit if limit else 1.0
+        style: Style = palette.bad if share >= 0.95 else palette.warn if share >= 0.8 else palette.chart
+        yield line(
+            (f"{name:<9}", palette.dim),
+            (f"{spent:>13}", palette.bold),
+            (f" of {shown:<13}", palette.text),
+            (fmt.bar(share, GAUGE, ascii_only=ascii_only), style),
+            (f" {share * 100:.0f} %", style),
+        )
+
+
+def _bought(table: SpendTable) -> str:
+    """What one percent has cost so far, in words."""
+    total, problems = table.total, len(table.problems)
+    if total.gain <= 0:
+        return ""
+    each = total.dollars_per_percent
+    price = f"; {money(each)} for each 1 % gained" if each is not None else ""
+    mean = f", the mean of {problems} problems" if problems > 1 else ""
+    return f"Gained {fmt.change(expm1(total.gain / max(1, problems)))} over eager{mean}{price}."
+
+
+def _row(share: Share, room: int, palette: Palette) -> Strip:
+    spend = share.spend
+    name = fmt.pad(one_line(share.name, 80), room)
+    priced = money(spend.dollars) if not spend.unpriced or spend.dollars else "unknown"
+    return line(
+        (name, palette.bold),
+        (f"{_of(spend.calls, share.cap):>7}", palette.text),
+        (f" {spend.failed or '':>6}", palette.bad),
+        (f" {count(spend.usage.input):>7}", palette.text),
+        (f" {count(spend.usage.cached) if spend.usage.cached else '':>7}", palette.dim),
+        (f" {count(spend.usage.output):>7}", palette.text),
+        (f" {priced:>9}", palette.text),
+        (f" {_percent(share) if share.gain > 0 else '':>7}", palette.good),
+        (f" {money(share.dollars_per_percent) if share.gain > 0 else '':>8}", palette.text),
+        (_cap_words(share.cap), palette.dim),
+    )
+
+
+def _many(number: int, noun: str) -> str:
+    plural = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
+    return f"{number:,} {noun if number == 1 else plural}"
+
+
+def _of(calls: int, cap: Cap) -> str:
+    return f"{calls:,}" if cap.calls is None else f"{calls:,}/{cap.calls}"
+
+
+def _cap_words(cap: Cap) -> str:
+    """A share's own limits."""
+    words = [money(cap.dollars)] if cap.dollars is not None else []
+    words += [f"{count(cap.tokens)} tokens"] if cap.tokens is not None else []
+    return f"  of {', '.join(words)}" if words else ""
+
+
+def _percent(share: Share) -> str:
+    return fmt.change(share.gained)

@@ -1,0 +1,162 @@
+"""What models have cost and what it bought, as figures for a table. Pure.
+
+What a kernel gained is the factor by which it beat the problem's best kernel of its time, eager at first; pruned ones
+gained nothing. Gains multiply, so they are added up as logarithms, and "1 %" is a hundredth part of a best time at that
+moment: twice as fast as eager is 70 steps of 1 %.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import expm1, log
+from typing import Any
+
+from engine.spend import Spend
+from engine.state import SessionState
+from tui.conversation import directory_of
+from tui.model import Model
+
+ONE_PERCENT = log(1.01)
+
+
+@dataclass(frozen=True, slots=True)
+class Cap:
+    """None: no limit."""
+
+    dollars: float | None = None
+    tokens: int | None = None
+    calls: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What went to one model, problem, round or idea. ``gain``: logarithm of the factors it earned."""
+
+    name: str
+    spend: Spend
+    gain: float
+    cap: Cap = Cap()
+
+    @property
+    def gained(self) -> float:
+        """Relative: 0.5 is half as fast again."""
+        return expm1(self.gain)
+
+    @property
+    def dollars_per_percent(self) -> float | None:
+        """None where nothing was gained, or a price is unknown."""
+        steps = self.gain / ONE_PERCENT
+        return self.spend.dollars / steps if steps > 0 and self.spend.dollars and not self.spend.unpriced else None
+
+
+@dataclass(slots=True)
+class Gains:
+    """Logarithms of factors, by model (who wrote the kernel), problem, round and idea."""
+
+    total: float = 0.0
+    model: dict[str, float] = field(default_factory=dict)
+    problem: dict[str, float] = field(default_factory=dict)
+    round: dict[str, float] = field(default_factory=dict)
+    idea: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class SpendTable:
+    """All that a person may ask of a session's spending, as it is now."""
+
+    total: Share
+    models: list[Share]
+    problems: list[Share]
+    rounds: list[Share]
+    ideas: list[Share]
+
+
+def is_spending(model: Model) -> bool:
+    """Whether a model was ever asked."""
+    return bool(model.state.spending.calls)
+
+
+def spend_table(model: Model) -> SpendTable:
+    spending, gains, caps = model.state.spending, gains_of(model.state), caps_of(model)
+    limits = model.limits
+
+    def shares(spends: Mapping[str, Spend], gain: Mapping[str, float]) -> list[Share]:
+        return [Share(name, spend, gain.get(name, 0.0)) for name, spend in spends.items()]
+
+    costly = sorted(shares(spending.idea, gains.idea), key=lambda one: (-one.spend.dollars, -one.spend.tokens))
+    return SpendTable(
+        Share("all", spending.total, gains.total, Cap(limits.dollars, limits.tokens, limits.calls)),
+        [
+            Share(name, spend, gains.model.get(name, 0.0), caps.get(name, Cap()))
+            for name, spend in spending.model.items()
+        ],
+        [
+            Share(name, spend, gains.problem.get(name, 0.0), caps.get("", Cap()))
+            for name, spend in spending.problem.items()
+        ],
+        shares(spending.round, gains.round),
+        costly,
+    )
+
+
+def gains_of(state: SessionState) -> Gains:
+    """What kernels earned, in the order in which they were judged."""
+    gains, best = Gains(), dict.fromkeys(state.problems, 1.0)
+    judged = [one for one in state.variants.values() if one.judged_at is not None and one.speedup]
+    for variant in sorted(judged, key=lambda one: one.judged_at or 0.0):
+        factor, before = variant.speedup or 0.0, best.get(variant.problem, 1.0)
+        if factor <= before or state.is_pruned(variant.id):
+            continue
+        best[variant.problem] = factor
+        gain = log(factor / before)
+        gains.total += gain
+        for counts, name in (
+            (gains.model, variant.proposer),
+            (gains.problem, variant.problem),
+            (gains.round, f"{variant.problem}/r{variant.round}"),
+            (gains.idea, variant.idea),
+        ):
+            counts[name] = counts.get(name, 0.0) + gain
+    return gains
+
+
+def caps_of(model: Model) -> dict[str, Cap]:
+    """The limits of each model, by its name, and of each problem alone, under "", out of the session's frozen
+    configuration; none where that cannot be read."""
+    if (directory := directory_of(model)) is None:
+        return {}
+    try:
+        config = tomllib.loads((directory / "config.toml").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    tables = config.get("models", [])
+    named = {str(table.get("name") or table.get("model") or table.get("provider")): table for table in tables}
+    found = {name: _cap(table.get("budget")) for name, table in named.items()}
+    return {**found, "": _cap(config.get("budget", {}).get("per_problem"))}
+
+
+def _cap(table: Any) -> Cap:
+    if not isinstance(table, dict):
+        return Cap()
+    dollars, tokens, calls = (table.get(name) for name in ("dollars", "tokens", "calls"))
+    return Cap(
+        float(dollars) if isinstance(dollars, int | float) else None,
+        tokens if isinstance(tokens, int) else None,
+        calls if isinstance(calls, int) else None,
+    )
+
+
+def money(dollars: float | None) -> str:
+    """``$12.34``, ``$0.0042`` below ten cents, ``-`` where there is none."""
+    if dollars is None:
+        return "-"
+    return f"${dollars:,.2f}" if dollars >= 0.1 or not dollars else f"${dollars:.4f}"
+
+
+def count(number: int) -> str:
+    """Tokens, short: ``812``, ``12.3k``, ``4.56M``."""
+    if number < 10_000:
+        return f"{number:,}"
+    return f"{number / 1e3:.1f}k" if number < 1_000_000 else f"{number / 1e6:.2f}M"
