@@ -40,7 +40,6 @@ def run(tmp_path: Path) -> KernelTui:
     return KernelTui(tmp_path)
 
 
-@pytest.mark.serial
 def test_a_kernel_that_is_right_at_its_own_sizes_only(run: KernelTui) -> None:
     shapes = ("--shapes", "ROWS=100,COLUMNS=2000", "--shapes", "ROWS=300")
     judged = run("eval", "root.cpp", "--problem", "root.py", "--config", "quick.toml", *shapes, "--json", timeout=280)

@@ -21,7 +21,6 @@ def at_other_sizes(bench: Bench, source: str) -> dict[str, AtSizes]:
     return {one.label: one for one in results}
 
 
-@pytest.mark.serial
 def test_a_kernel_that_reads_its_header_is_right_at_any_size(bench: Bench) -> None:
     found = at_other_sizes(bench, softmax(bench.form))
     assert list(found) == ["smaller", "odd", "larger"]
@@ -30,7 +29,6 @@ def test_a_kernel_that_reads_its_header_is_right_at_any_size(bench: Bench) -> No
     assert sizes_in_words(list(found.values())).startswith("right at all 3 other sizes, ")
 
 
-@pytest.mark.serial
 def test_a_kernel_with_its_sizes_written_in_is_right_only_there(bench: Bench) -> None:
     written_in = softmax(bench.form).replace("x_dim0", str(ROWS)).replace("x_dim1", str(COLUMNS))
     assert bench.judge(written_in).correct

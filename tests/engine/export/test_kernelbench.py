@@ -148,7 +148,6 @@ def test_a_python_kernel_is_a_solution_already() -> None:
     assert solution(inspect_file(GELU, "gelu"), "py", "class ModelNew: ...") == "class ModelNew: ..."
 
 
-@pytest.mark.serial
 def test_an_exported_kernel_computes_the_reference_and_writes_its_buffers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
