@@ -371,6 +371,11 @@ class MonitorApp(App[int]):
         self.run_worker(lambda: tmux_clipboard(text), thread=True, group="clipboard")
         self.say(f"Copied {what} ({fmt.size(len(text.encode('utf-8', 'replace')))}) by OSC 52.")
 
+    def copy_to_clipboard(self, text: str) -> None:
+        """What is cut or copied in a field. With nothing selected the clipboard stays as it is."""
+        if text:
+            super().copy_to_clipboard(text)
+
     def write_sequence(self, sequence: str) -> None:
         """An escape sequence of our own making."""
         if self._driver is not None and not self.is_headless:

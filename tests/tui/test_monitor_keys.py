@@ -201,6 +201,20 @@ async def test_ctrl_c_copies_and_ctrl_q_leaves(live: Engine, monkeypatch: pytest
     assert engine_liveness(live.paths).running
 
 
+async def test_cutting_nothing_in_a_field_leaves_the_clipboard_alone(
+    live: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with monitor_of(live.paths) as monitor:
+        written: list[str] = []
+        await monitor.press("slash")
+        monkeypatch.setattr(monitor.app._driver, "write", written.append)
+        await monitor.press("ctrl+x")
+        assert not [text for text in written if "\x1b]52" in text]
+        await monitor.type("ab")
+        await monitor.press("shift+home", "ctrl+x")
+        assert written[-1] == "\x1b]52;c;YWI=\x07"
+
+
 @pytest.mark.keys("MonitorScreen", "R")
 async def test_r_starts_an_engine_on_a_session_that_has_none(tmp_path: Path) -> None:
     """A real one. The session's configuration names no problem, so that it ends again, and says so."""

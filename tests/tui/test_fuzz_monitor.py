@@ -1,0 +1,33 @@
+"""Some hundred texts of benchmarks/fuzz_monitor.py: through what draws every pane, and into a real terminal."""
+
+from __future__ import annotations
+
+import random
+
+from benchmarks.fuzz_monitor import drawn, terminal
+from benchmarks.hostile import hostile
+
+DRAWN, PAINTED = 120, 40
+PANES = {
+    "tree by round", "tree by lineage", "tree by round, filtered", "tree by lineage, filtered", "tree's title",
+    "kernel", "diff",
+    "evidence and build log", "why", "idea", "leaders", "log", "status", "alarm", "scoreboard", "devices",
+    "command answers", "picker", "dialogs", "notifications", "words on leaving",
+}  # fmt: skip
+
+
+async def test_no_pane_draws_what_a_terminal_acts_on() -> None:
+    rng = random.Random(17)
+    faults: list[str] = []
+    shown = await drawn([hostile(rng, lone=True) for _ in range(DRAWN)], faults)
+    assert not faults, "\n".join(faults[:20])
+    assert set(shown) >= PANES
+    assert all(shown[pane] > DRAWN // 5 for pane in PANES), shown
+
+
+def test_no_sequence_but_our_own_reaches_a_terminal() -> None:
+    rng = random.Random(23)
+    faults: list[str] = []
+    shown = terminal([hostile(rng) for _ in range(PAINTED)], faults, kernels=1)
+    assert not faults, "\n".join(faults[:20])
+    assert shown["texts"] == PAINTED and shown["screens"] > 150 and shown["bytes"] > 100_000
