@@ -251,15 +251,15 @@ def test_killed_again_and_again_it_repeats_only_what_was_in_flight(tmp_path: Pat
 
 
 def test_when_the_minutes_are_spent_it_ends_in_order_and_more_minutes_go_on(tmp_path: Path) -> None:
-    paths = new_session(tmp_path, "softmax", "chain", rounds=500, minutes=0.25)
+    paths = new_session(tmp_path, "softmax", "chain", rounds=500, minutes=0.12)
     start_engine(paths)
     wait_for_end(paths)
     spent = fold(events_of(paths))
     assert spent.engine is not None
     assert spent.engine.stopped == "budget", log_tail(paths, 50)
-    assert spent.search_seconds >= 0.25 * 60 * 0.7
+    assert spent.search_seconds >= 0.12 * 60 * 0.7
     assert all(variant.stage == "queued" for variant in spent.in_flight())
-    send_command(paths, ChangeBudget(minutes=0.5), "test")
+    send_command(paths, ChangeBudget(minutes=0.3), "test")
     start_engine(paths)
     wait_for_end(paths)
     assert fold(events_of(paths)).verdicts > spent.verdicts
