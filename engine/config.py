@@ -148,6 +148,9 @@ class EvaluationConfig(Table):
     tolerance: Tolerance = "published"
     precision: Literal["any", "fp32"] = "any"
     """``any``: lower precision inside the tolerance counts; ``fp32``: only kernels as exact as fp32."""
+    libraries: Literal["refuse", "label"] = "refuse"
+    """Kernels that leave their work to a library (cuBLAS, cuDNN, PyTorch's operators): ``refuse``: they do not count;
+    ``label``: they do, and the verdict says so."""
     max_pairs: int = Field(default=200, ge=8, le=100_000)
     """Most alternating pairs of reference and kernel that a verdict may take."""
     deadline_s: Positive = 30.0

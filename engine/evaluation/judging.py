@@ -19,9 +19,11 @@ from msgspec.structs import replace
 
 from engine.evaluation import checks, patterns, timing
 from engine.evaluation.arena import Slot
+from engine.evaluation.libraries import CHECK, Libraries
 from engine.evaluation.messages import JudgeSettings
 from engine.evaluation.module_runner import runner_for
 from engine.evaluation.neighbours import BUSY, Neighbours
+from engine.evaluation.rejected import Rejected
 from engine.evaluation.sandbox import End, Limits, Runner, RunnerEnded
 from engine.evaluation.trials import JudgedProblem
 from engine.events import Stage
@@ -77,14 +79,6 @@ _STATUS_OF_END: dict[End, Status] = {
     "not_loaded": "build_error",
     "error": "error",
 }
-
-
-class Rejected(Exception):
-    """A check failed: the verdict's status, the pattern's name and one sentence."""
-
-    def __init__(self, status: Status, pattern: str | None, reason: str) -> None:
-        super().__init__(reason)
-        self.status, self.pattern, self.reason = status, pattern, reason
 
 
 class Pairs(Struct):
@@ -171,9 +165,12 @@ class _Judgement:
             self._on_stage("checking")
             started = time.perf_counter()
             module = library.suffix == ".py"
+            libraries = Libraries(library, self._settings.libraries == "refuse")
+            libraries.look_at_files()
             with runner_for(library, self._settings, self._limits(module), self._cancelled) as runner:
                 for slot in self._problem.arena.slots:
                     slot.forget()
+                libraries.before(runner)
                 loaded = runner.load(library, self._problem)
                 if loaded.keeps_weights:
                     self._problem = self._problem.with_own_weights()
@@ -183,6 +180,8 @@ class _Judgement:
                 with self._stage("check"):
                     for index in range(self._settings.trials):
                         self._trial(runner, index)
+                    libraries.look_at_operators(runner, self._problem)
+                    libraries.look_at_process(runner)
                     weights = "the same weights" if loaded.keeps_weights else "changed weights"
                     self._pass("right on fresh inputs", f"{self._settings.trials} trials, {weights}, two poisons")
                 self._on_stage("timing")
@@ -192,8 +191,10 @@ class _Judgement:
                     self._confirm_clock(runner, pairs, neighbours)
                     self._trial(runner, 0)
                     self._pass("right after timing", f"call {self._calls}")
+                    libraries.look_at_process(runner)
+                    self._pass(CHECK, "; ".join(libraries.flags) or "none found")
             self._confirm_reference(pairs)
-            verdict = replace(self._timed(verdict, pairs), flags=self._remarks(neighbours))
+            verdict = replace(self._timed(verdict, pairs), flags=(*self._remarks(neighbours), *libraries.flags))
         except RunnerEnded as ended:
             self._fail(str(ended))
             verdict = replace(verdict, status=_STATUS_OF_END[ended.end], reason=str(ended))
@@ -203,7 +204,7 @@ class _Judgement:
                 verdict, status="memory", reason="the device ran out of memory while the kernel was loaded"
             )
         except Rejected as rejected:
-            self._fail(rejected.reason)
+            self._fail(rejected.reason, rejected.check)
             verdict = replace(verdict, status=rejected.status, pattern=rejected.pattern, reason=rejected.reason)
         return replace(
             verdict,
@@ -485,9 +486,9 @@ class _Judgement:
     def _pass(self, name: str, detail: str) -> None:
         self._checks.append(Check(name, True, detail))
 
-    def _fail(self, detail: str) -> None:
+    def _fail(self, detail: str, name: str | None = None) -> None:
         names = ("loads", "right on fresh inputs", "right while timed", "own clock agrees", "right after timing")
-        self._checks.append(Check(names[min(len(self._checks), len(names) - 1)], False, detail))
+        self._checks.append(Check(name or names[min(len(self._checks), len(names) - 1)], False, detail))
 
     def _stage(self, name: str) -> _Stopwatch:
         return _Stopwatch(self._stage_s, name)

@@ -24,6 +24,8 @@ class JudgeSettings(Struct, frozen=True):
     tolerance_fp32: float
     tolerance_other: float
     isolate: bool
+    libraries: str = "refuse"
+    """Whether kernels that call a library count: "refuse" or "label"."""
     thorough: bool = False
     """Take the time that a single verdict deserves (``timing.THOROUGH``)."""
     peak_gflops: float | None = None

@@ -179,22 +179,34 @@ class Runner:
 
         Raises ``RunnerEnded``.
         """
+        answer, wall_ms = self._ask({"slot": slot, "count": count, "flush": flush, "seed": seed})
+        times = answer.get("ms")
+        if not isinstance(times, list) or not _are_possible(times, count, wall_ms):
+            raise RunnerEnded("forbidden", "its clock was forged: no such times are possible")
+        return [float(value) for value in times], wall_ms
+
+    def _ask(self, order: dict[str, Any]) -> tuple[dict[str, Any], float]:
+        """What the runner answers to an order to call the kernel, and the milliseconds until then."""
         self._signal(signal.SIGCONT)
         start = time.perf_counter()
         try:
-            wire.send(self._control, {"slot": slot, "count": count, "flush": flush, "seed": seed})
+            wire.send(self._control, order)
         except OSError:
             raise self._post_mortem() from None
         answer = self._answer(self._limits.call_s, "call")
         wall_ms = (time.perf_counter() - start) * 1e3
         self._stand_still()
-        code, times = answer.get("code"), answer.get("ms")
-        if code != 0:
+        if (code := answer.get("code")) != 0:
             said = answer.get("error")
             raise RunnerEnded("launch_failed", str(said)[:1000] if said else f"launch returned {code}")
-        if not isinstance(times, list) or not _are_possible(times, count, wall_ms):
-            raise RunnerEnded("forbidden", "its clock was forged: no such times are possible")
-        return [float(value) for value in times], wall_ms
+        return answer, wall_ms
+
+    def mapped(self) -> set[str] | None:
+        """Names of the files that are mapped into the kernel's process; None where that cannot be read."""
+        with contextlib.suppress(OSError):
+            lines = Path(f"/proc/{self._pid}/maps").read_text(errors="replace").splitlines()
+            return {line.rpartition("/")[2] for line in lines if "/" in line}
+        return None
 
     def processor_s(self) -> float:
         """Processor time of the kernel's process, all threads, as the kernel of the system counts it."""

@@ -15,6 +15,7 @@ import torch
 
 from engine.evaluation.arena import Arena, Slot
 from engine.evaluation.device import JudgeDevice
+from engine.evaluation.runner.operators import working_operators
 from engine.problem.distributions import Kind, transform
 from engine.problem.integers import Order, shuffle_into
 from engine.problem.reference import Reference
@@ -255,6 +256,14 @@ class JudgedProblem:
     def call_seed(self) -> int | None:
         """A seed that reference and kernel both get before a call, where the model draws random numbers."""
         return self.fresh_seed() if self.spec.random else None
+
+    @cached_property
+    def operators(self) -> frozenset[str]:
+        """Those that do the reference's work."""
+        slot = self.arena.slots[0]
+        self.trial(0).load(slot)
+        self.bind(slot)
+        return frozenset(working_operators(lambda: self.run(slot, self.call_seed())))
 
     @cached_property
     def copy_ms(self) -> float:

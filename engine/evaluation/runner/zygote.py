@@ -8,6 +8,7 @@ process stays single-threaded and never touches a GPU, or its children could use
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import pickle
 import signal
@@ -24,7 +25,7 @@ os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
 import torch  # noqa: E402
 
 from engine.evaluation.device import keep_freed_memory  # noqa: E402
-from engine.evaluation.runner import cuda, extensions, isolation, module, wire  # noqa: E402
+from engine.evaluation.runner import cuda, extensions, isolation, module, operators, wire  # noqa: E402
 from engine.evaluation.runner.__main__ import map_arena  # noqa: E402
 from engine.evaluation.runner.order import ModuleOrder  # noqa: E402
 
@@ -139,6 +140,10 @@ def _answer_calls(control: socket.socket, kernel: module.CpuModule | module.Cuda
     while (request := wire.receive(control)) is not None:
         order = request[0]
         try:
+            if order.get("operators"):
+                run = functools.partial(kernel.run, order["slot"], order["count"], order["flush"], order["seed"])
+                wire.send(control, {"code": 0, "operators": operators.working_operators(run)})
+                continue
             times = kernel.run(order["slot"], order["count"], order["flush"], order["seed"])
         except cuda.CudaError as error:
             wire.send(control, {"failed": "cuda", "text": str(error)})

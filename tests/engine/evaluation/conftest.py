@@ -6,6 +6,7 @@ import asyncio
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -37,9 +38,9 @@ def get_init_inputs():
 class Bench:
     """One evaluator with the problem opened; ``judge`` and ``heat`` run to their end."""
 
-    def __init__(self, form: Form, directory: Path) -> None:
+    def __init__(self, form: Form, directory: Path, libraries: Literal["refuse", "label"] = "refuse") -> None:
         self.form = form
-        config = EvaluationConfig(device="cuda" if form == "cu" else "cpu")
+        config = EvaluationConfig(device="cuda" if form == "cu" else "cpu", libraries=libraries)
         self._loop = asyncio.new_event_loop()
         self.evaluator = LocalEvaluator(config, directory)
         self._loop.run_until_complete(self.evaluator.start())

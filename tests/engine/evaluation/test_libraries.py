@@ -1,0 +1,166 @@
+"""Who leaves the work to a library is found out, however it is called; who only uses memory and views is not."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from engine.evaluation.build import build
+from engine.evaluation.libraries import named_in
+from engine.evaluation.runner.operators import working_operators
+from tests.engine.evaluation.conftest import Bench
+from tests.engine.evaluation.kernels import softmax
+from tests.engine.evaluation.modules import softmax as module_softmax
+
+pytestmark = pytest.mark.serial
+
+TORCH = Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"
+
+C_SOFTMAX = """
+import torch
+import kernel_tui
+
+SOURCE = r'''
+#include <cmath>
+extern "C" int softmax(const float* x, float* out, long long rows, long long columns) {
+    for (long long r = 0; r < rows; ++r) {
+        const float* row = x + r * columns;
+        float top = row[0], sum = 0.0f;
+        for (long long c = 1; c < columns; ++c) top = fmaxf(top, row[c]);
+        for (long long c = 0; c < columns; ++c) sum += out[r * columns + c] = expf(row[c] - top);
+        for (long long c = 0; c < columns; ++c) out[r * columns + c] /= sum;
+    }
+    return 0;
+}
+'''
+library = kernel_tui.load_c(SOURCE, "cpp")
+
+
+class ModelNew(torch.nn.Module):
+    def forward(self, x):
+        x = x.contiguous().view(x.shape[0], -1)
+        out = torch.empty_like(x)
+        library.softmax(x, out, x.shape[0], x.shape[1])
+        return out
+"""
+
+
+@pytest.fixture(scope="module")
+def judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+    bench = Bench("cpp", tmp_path_factory.mktemp("libraries"))
+    yield bench
+    bench.close()
+
+
+def named(source: str, directory: Path) -> list[str]:
+    library, report = asyncio.run(build(source, "cpp", "", "", directory))
+    assert library is not None, report.log
+    return named_in(library)
+
+
+def test_functions_of_a_library_are_named_by_its_symbols(tmp_path: Path) -> None:
+    source = 'extern "C" void cblas_sgemm(); extern "C" int launch() { cblas_sgemm(); return 0; }'
+    assert named(source, tmp_path) == ["cblas_sgemm"]
+
+
+def test_libraries_that_it_could_open_are_named(tmp_path: Path) -> None:
+    source = '#include <dlfcn.h>\nextern "C" int launch() { return dlopen("libopenblas.so.0", 2) != nullptr; }'
+    assert named(source, tmp_path) == ["libopenblas.so.0"]
+
+
+def test_words_alone_and_vector_mathematics_are_no_library(tmp_path: Path) -> None:
+    source = """
+    #include <cmath>
+    #include <cstdio>
+    extern "C" int launch(const float* x, float* y) {
+        if (!x) puts("faster than libopenblas.so.0");
+        #pragma omp parallel for simd
+        for (int i = 0; i < 1000; ++i) y[i] = std::exp(x[i]);
+        return 0;
+    }"""
+    assert named(source, tmp_path) == []
+
+
+def test_a_library_opened_under_a_hidden_name_is_found_in_the_process(judge: Bench) -> None:
+    hidden = ",".join(str(byte ^ 0x55) for byte in str(TORCH).encode())
+    opens = {
+        "outside": f"#include <dlfcn.h>\nstatic const unsigned char hidden[] = {{{hidden}}};",
+        "before": """
+            static void* opened = nullptr;
+            char name[sizeof hidden + 1] = {};
+            for (unsigned i = 0; i < sizeof hidden; ++i) name[i] = hidden[i] ^ 0x55;
+            if (!opened) opened = dlopen(name, RTLD_LAZY);
+            if (!opened) return 3;
+        """,
+    }
+    verdict = judge.judge(softmax("cpp", **opens))
+    assert (verdict.status, verdict.pattern) == ("cheating", "calls a library"), verdict.reason
+    assert "libtorch_cpu.so" in verdict.reason
+
+
+def test_a_module_that_calls_the_operator_itself_does_not_count(judge: Bench) -> None:
+    verdict = judge.judge(module_softmax(), "py")
+    assert (verdict.status, verdict.pattern) == ("cheating", "calls a library"), verdict.reason
+    assert "aten::_softmax" in verdict.reason
+
+
+def test_a_module_with_a_kernel_of_its_own_counts(judge: Bench) -> None:
+    verdict = judge.judge(C_SOFTMAX, "py")
+    assert verdict.correct, verdict.reason
+    assert next(check for check in verdict.checks if check.name == "libraries").detail == "none found"
+    assert verdict.output_tail == ""
+
+
+def test_a_module_may_keep_some_of_the_models_operators(judge: Bench, tmp_path: Path) -> None:
+    problem = """
+import torch
+
+class Model(torch.nn.Module):
+    def forward(self, x):
+        return torch.relu(x @ x.t())
+
+def get_inputs():
+    return [torch.randn(200, 100)]
+
+def get_init_inputs():
+    return []
+"""
+    judge.open(problem, "product", tmp_path)
+    source = """
+import torch
+from kernel_tui import load_c
+
+library = load_c('extern "C" int relu(float* x, long long n) {'
+                 ' for (long long i = 0; i < n; ++i) x[i] = x[i] < 0 ? 0 : x[i]; return 0; }', "cpp")
+
+class ModelNew(torch.nn.Module):
+    def forward(self, x):
+        out = x @ x.t()
+        library.relu(out, out.numel())
+        return out
+"""
+    verdict = judge.judge(source, "py")
+    assert verdict.correct, verdict.reason
+    assert "calls PyTorch's aten::mm beside its own kernels" in verdict.flags
+    instead = source.replace("library.relu(out, out.numel())", "out = out.clamp(min=0)")
+    verdict = judge.judge(instead, "py")
+    assert verdict.pattern == "calls a library" and "aten::clamp" in verdict.reason
+
+
+def test_torch_compile_is_called_by_its_name(judge: Bench) -> None:
+    verdict = judge.judge(module_softmax(after="self.later = torch.compile"), "py")
+    assert "torch.compile" in verdict.reason and verdict.pattern == "calls a library"
+
+
+def test_only_operators_that_compute_are_named() -> None:
+    x = torch.randn(8, 8)
+
+    def call() -> torch.Tensor:
+        made = torch.empty_like(x).copy_(x.t()).view(64).half().float()
+        return torch.nn.functional.linear(torch.cat([made, made]), torch.zeros(3, 128))
+
+    assert working_operators(call) in (["aten::addmv_"], ["aten::mv"], ["aten::addmv"], ["aten::mm"])
