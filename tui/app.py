@@ -124,7 +124,7 @@ class MonitorApp(App[int]):
         self._feed.stop()
 
     async def on_event(self, event: events.Event) -> None:
-        if isinstance(event, events.Paste):  # fields show what is pasted as it is
+        if isinstance(event, events.Paste) and not event.is_forwarded:  # fields show what is pasted as it is
             in_one_line = isinstance(self.screen.focused, Input)
             event = events.Paste(clean_paste(event.text[: MAX_FIELD if in_one_line else MAX_PASTE]))
         await super().on_event(event)

@@ -118,7 +118,7 @@ async def test_the_conversation_is_short_until_somebody_asks_for_the_whole(talk:
         assert "line 70" not in monitor.text()
         await monitor.press("v", "G")
         await monitor.until_shown("Good luck.")
-        for key in ("g", *["pagedown"] * 6):
+        for key in ("g", *["pagedown"] * 3):
             await monitor.press(key)
             assert all(NO_CONTROL.match(one) for one in monitor.text().splitlines())
         await monitor.press("v", "g")
