@@ -81,14 +81,14 @@ def sessions_option(command: F) -> F:
 
 def session_argument(command: F) -> F:
     """``SESSION``: a session's name, or the path of its directory."""
-    return click.argument("session", shell_complete=_complete_session)(command)
+    return click.argument("session", shell_complete=complete_session)(command)
 
 
 def json_option(command: F) -> F:
     return click.option("--json", "as_json", is_flag=True, help="Print JSON for a script.")(command)
 
 
-def _complete_session(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+def complete_session(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
     root = Path(ctx.params.get("root") or os.environ.get("KERNEL_TUI_SESSIONS") or "sessions")
     return sorted(found.parent.name for found in root.glob(f"{incomplete}*/session.db"))
 

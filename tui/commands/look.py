@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING
 import click
 
 from engine.exit_codes import ExitCode
-from tui.commands.common import Failure, find, json_option, print_json, session_argument, sessions_option
+from tui.commands.common import (
+    Failure,
+    complete_session,
+    find,
+    json_option,
+    print_json,
+    session_argument,
+    sessions_option,
+)
 
 if TYPE_CHECKING:
     from engine.session import SessionReader
@@ -16,13 +24,21 @@ if TYPE_CHECKING:
 
 
 @click.command()
+@click.argument("names", nargs=-1, metavar="[SESSION]...", shell_complete=complete_session)
+@click.option("--compare", "side_by_side", is_flag=True, help="Show the named sessions side by side.")
 @sessions_option
 @json_option
-def sessions(root: Path, as_json: bool) -> None:
-    """List saved searches, the newest first."""
-    from engine.session import list_sessions
+def sessions(names: tuple[str, ...], side_by_side: bool, root: Path, as_json: bool) -> None:
+    """List saved searches, the newest first, or compare some.
 
-    found = list_sessions(root)
+    Without names all below the directory of sessions; with names these.
+    """
+    from engine.session import list_sessions, summarize
+
+    if side_by_side:
+        _compare_sessions(names, root, as_json=as_json)
+        return
+    found = [summarize(find(root, name)) for name in names] if names else list_sessions(root)
     if as_json:
         print_json([{name: getattr(one, name) for name in one.__struct_fields__} | {"directory": str(one.directory)}
                     for one in found])  # fmt: skip
@@ -32,6 +48,21 @@ def sessions(root: Path, as_json: bool) -> None:
         from tui.tables import print_sessions
 
         print_sessions(found)
+
+
+def _compare_sessions(names: tuple[str, ...], root: Path, *, as_json: bool) -> None:
+    if len(names) < 2:
+        raise Failure("name two sessions or more to compare: kernel-tui sessions --compare A B", ExitCode.USAGE)
+    from tui.compare_sessions import compare_sessions, differing
+    from tui.session_figures import read_figures
+
+    figures = [read_figures(find(root, name)) for name in names]
+    if as_json:
+        print_json({"sessions": figures, "differing": differing(figures)})
+        return
+    from tui.compare_table import print_side_by_side
+
+    print_side_by_side(compare_sessions(figures))
 
 
 @click.command()

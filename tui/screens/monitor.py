@@ -13,6 +13,7 @@ from engine import events as ev
 from engine.events import Recorded
 from engine.state import SessionState
 from tui.actions import bindings
+from tui.compare import MOST
 from tui.model import Model
 from tui.rows import SORT_KEYS, TreeRows
 from tui.screens.steer import SteeringKeys
@@ -299,11 +300,33 @@ class MonitorScreen(SteeringKeys, Screen[None]):
             self.action_pane(4)
 
     def action_mark(self) -> None:
+        """Mark the kernel for a comparison, or take its mark away."""
         subject = self.detail.subject
-        self.detail.marked = subject.id if subject is not None and subject.id != self.detail.marked else None
-        self.tree_view.marked = self.detail.marked
+        if subject is None:
+            return
+        marks = [name for name in self.tree_view.marked if name in self.model.state.variants]
+        if subject.id in marks:
+            marks.remove(subject.id)
+        elif len(marks) == MOST:
+            self.monitor.say(f"{MOST} kernels are marked, as many as fit side by side; m on one unmarks it.")
+            return
+        else:
+            marks.append(subject.id)
+        self.tree_view.marked = tuple(marks)
+        self.detail.marked = marks[-1] if marks else None
         self.tree_view.restyle()
+        self._retitle_tree()
         self.detail.show()
+
+    def action_compare(self) -> None:
+        from tui.compare_kernels import chosen
+        from tui.screens.compare import KernelsScreen
+
+        names = chosen(self.model.state, self.tree_view.marked, self.detail.subject)
+        if len(names) < 2:
+            self.monitor.say("Mark two kernels or more with m; then c shows them side by side.", severity="warning")
+        else:
+            self.monitor.push_screen(KernelsScreen(self.model, names))
 
     def action_jump_best(self) -> None:
         problem = self.problem_here()
@@ -341,6 +364,8 @@ class MonitorScreen(SteeringKeys, Screen[None]):
         if view.filter:
             matches = sum(row.match for row in self.tree_rows.rows)
             title += f" /{view.filter} ({matches})"
+        if self.tree_view.marked:
+            title += f" {len(self.tree_view.marked)} marked"
         artist = RowLines(self.model, self.tree_view.palette, ascii_only=self.monitor.ascii_only)
         shown = self.tree_view.scrollable_content_region.width or width
         self.tree_pane.set_title(*artist.header(title, max(0, shown - 3)))

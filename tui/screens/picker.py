@@ -1,4 +1,4 @@
-"""The session picker: every saved session in one list, newest first."""
+"""The session picker: every saved session in one list, newest first; those that are marked, side by side."""
 
 from __future__ import annotations
 
@@ -13,12 +13,15 @@ from textual.binding import Binding, BindingType
 from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
-from engine.session import SessionPaths, SessionSummary, list_sessions
+from engine.session import SessionError, SessionPaths, SessionSummary, list_sessions
 from tui import format as fmt
+from tui.compare import MOST, Comparison
 from tui.sanitize import one_line
 from tui.settings import Settings, load_settings
 
 REFRESH_S = 5.0
+KEYS = "enter open    space mark    c side by side    q leave"
+NAME_WIDTH = 24
 STYLES = {"running": "bold green", "finished": "green", "stopped": "yellow", "died": "bold red", "unreadable": "red"}
 
 
@@ -29,6 +32,8 @@ class PickerApp(App[Path]):
         Binding("q,escape", "quit", "leave", show=False),
         Binding("j", "down", "down", show=False),
         Binding("k", "up", "up", show=False),
+        Binding("space", "mark", "mark", show=False),
+        Binding("c", "compare", "side by side", show=False),
     ]
     CSS = """
     PickerApp OptionList { height: 1fr; border: none; background: $background; }
@@ -41,11 +46,14 @@ class PickerApp(App[Path]):
         self._settings = settings if settings is not None else load_settings()
         self._root = root
         self._shown: list[SessionSummary] = []
+        self._marked: list[Path] = []
 
     def compose(self) -> ComposeResult:
         yield Static(f"Sessions in {one_line(str(self._root), 200)}", markup=False, id="title")
-        yield OptionList(id="sessions", markup=False)
-        yield Static("enter open    q leave", markup=False)
+        self.choices = OptionList(id="sessions", markup=False)
+        self.keys = Static(KEYS, markup=False, id="keys")
+        yield self.choices
+        yield self.keys
 
     async def on_mount(self) -> None:
         if self._settings.theme in self.available_themes:
@@ -58,30 +66,83 @@ class PickerApp(App[Path]):
         if found == self._shown:
             return
         self._shown = found
-        choices = self.query_one(OptionList)
+        choices = self.choices
         before = choices.highlighted
         choices.clear_options()
-        choices.add_options([Option(entry(one)) for one in found] or [Option("no session yet", disabled=True)])
+        self._marked = [directory for directory in self._marked if any(one.directory == directory for one in found)]
+        entries = [Option(entry(one, marked=one.directory in self._marked)) for one in found]
+        choices.add_options(entries or [Option("no session yet", disabled=True)])
         choices.highlighted = min(before or 0, len(found) - 1) if found else None
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
         self.exit(self._shown[event.option_index].directory)
 
     def action_down(self) -> None:
-        self.query_one(OptionList).action_cursor_down()
+        self.choices.action_cursor_down()
 
     def action_up(self) -> None:
-        self.query_one(OptionList).action_cursor_up()
+        self.choices.action_cursor_up()
+
+    def action_mark(self) -> None:
+        """Mark the session for a comparison, or take its mark away."""
+        choices = self.choices
+        if (place := choices.highlighted) is None or place >= len(self._shown):
+            return
+        one = self._shown[place]
+        if one.directory in self._marked:
+            self._marked.remove(one.directory)
+        elif len(self._marked) == MOST:
+            self._say(f"{MOST} sessions are marked; that is all that fits side by side.")
+            return
+        else:
+            self._marked.append(one.directory)
+        choices.replace_option_prompt_at_index(place, entry(one, marked=one.directory in self._marked))
+        self._say(f"{len(self._marked)} marked    {KEYS}" if self._marked else KEYS)
+        choices.highlighted = min(place + 1, len(self._shown) - 1)
+
+    def action_compare(self) -> None:
+        """Show the marked sessions side by side; if only one is marked, it and the one under the cursor."""
+        chosen = list(self._marked)
+        place = self.choices.highlighted
+        if len(chosen) == 1 and place is not None and self._shown[place].directory not in chosen:
+            chosen.append(self._shown[place].directory)
+        if len(chosen) < 2:
+            self._say("Mark two sessions or more with space, then c shows them side by side.")
+            return
+        self._say("Reading …")
+        self.run_worker(self._compare(chosen), exclusive=True)
+
+    async def _compare(self, chosen: list[Path]) -> None:
+        from tui.screens.compare import SessionsScreen
+
+        try:
+            comparison = await asyncio.to_thread(_comparison, chosen)
+        except SessionError as error:
+            self._say(one_line(str(error), 400))
+            return
+        self._say(KEYS)
+        await self.push_screen(SessionsScreen(comparison))
+
+    def _say(self, text: str) -> None:
+        self.keys.update(text)
 
 
-def entry(one: SessionSummary) -> Text:
-    """One session as a line: state, name, when, verdicts, best speedups."""
+def _comparison(chosen: list[Path]) -> Comparison:
+    from tui.compare_sessions import compare_sessions
+    from tui.session_figures import read_figures
+
+    return compare_sessions([read_figures(SessionPaths.at(directory)) for directory in chosen])
+
+
+def entry(one: SessionSummary, *, marked: bool = False) -> Text:
+    """One session as a line: mark, state, name, when, verdicts, best speedups."""
     bests = "  ".join(f"{name} {fmt.speedup(factor)}" for name, factor in sorted(one.best.items()))
     when = time.strftime("%Y-%m-%d %H:%M", time.localtime(one.created)) if one.created else " " * 16
     return Text.assemble(
+        ("+ " if marked else "  ", "bold"),
         (f"{one.state:<11}", STYLES.get(one.state, "")),
-        (fmt.pad(one_line(one.name, 60), 28), "bold"),
-        f"{when}  {one.verdicts:>6} verdicts  ",
+        (fmt.pad(one_line(one.name, 60), NAME_WIDTH), "bold underline" if marked else "bold"),
+        f" {when} {one.verdicts:>6} verdicts  ",
         one_line(bests or one.note, 300),
         no_wrap=True,
         overflow="ellipsis",

@@ -66,7 +66,7 @@ class SearchTree(LineWidget):
         self.can_focus = True
         self.model = model
         self.tree_rows = rows
-        self.marked: str | None = None
+        self.marked: tuple[str, ...] = ()
         self._node: str | None = None
         self._shown: dict[int, Strip] = {}  # by line of the widget: what stands there on the screen
         self._drawn: dict[str, tuple[Row, Strip]] = {}
@@ -288,7 +288,7 @@ class SearchTree(LineWidget):
         else:
             if self._artist is None:
                 self._artist = RowLines(self.model, self.palette, ascii_only=self.ascii_only)
-            strip = self._artist.draw(row, width, marked=row.id == self.marked)
+            strip = self._artist.draw(row, width, marked=row.id in self.marked)
             self._drawn[row.id] = (row, strip)
         if y == self.cursor:  # the cursor's background goes under the row's own colours
             style = self.palette.cursor if self.has_focus else self.palette.cursor_blurred

@@ -1,0 +1,154 @@
+"""The keys that put kernels and sessions side by side, and what a person sees then."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.synthetic_session import GPU, Shape, write_session
+from engine import events as ev
+from engine.session import SessionPaths
+from engine.verdict import Timing, Verdict
+from tests.tui.conftest import NOW, Engine
+from tui.once import screen_text
+from tui.screens.compare import KernelsScreen, SessionsScreen
+from tui.screens.picker import PickerApp
+from tui.settings import Settings
+
+HOSTILE = "\x1b[31mred\x1b]0;title\x07[bold]" + "x" * 3000
+
+
+def check_grid(name: str, text: str) -> None:
+    """``UPDATE_GRIDS=1`` writes it anew."""
+    file = Path(__file__).parent / "grids" / f"{name}.txt"
+    if os.environ.get("UPDATE_GRIDS"):
+        file.write_text(text + "\n", encoding="utf-8")
+    assert text + "\n" == file.read_text(encoding="utf-8")
+
+
+@pytest.mark.keys("MonitorScreen", "m", "c")
+@pytest.mark.keys("CompareScreen", "escape", "q", "c")
+async def test_marked_kernels_are_shown_side_by_side(open_monitor: Any, session: SessionPaths) -> None:
+    async with open_monitor(session) as monitor:
+        screen = monitor.app.monitor_screen
+        for node in ("v48", "v46", "v42"):
+            assert screen.tree_view.select(node)
+            await monitor.pilot.pause(0.15)
+            await monitor.press("m")
+        assert "3 marked" in monitor.text()
+        for leave in ("escape", "q", "c"):
+            await monitor.press("c")
+            await monitor.until(lambda: isinstance(monitor.app.screen, KernelsScreen), "the comparison")
+            await monitor.until_shown("★ v48")
+            assert "● v46" in monitor.text() and "● v42" in monitor.text()
+            await monitor.press(leave)
+            assert monitor.app.screen is screen, leave
+        await monitor.press("m")
+        assert screen.tree_view.marked == ("v48", "v46") and screen.detail.marked == "v46"
+
+
+async def test_without_marks_the_selected_kernel_is_compared_with_the_best(
+    open_monitor: Any, session: SessionPaths
+) -> None:
+    async with open_monitor(session) as monitor:
+        assert monitor.app.monitor_screen.tree_view.select("v42")
+        await monitor.pilot.pause(0.15)
+        await monitor.press("c")
+        await monitor.until_shown("v48 is ahead of v42, 1.13x eager against 0.90x")
+
+
+async def test_a_fifth_mark_is_refused(open_monitor: Any, session: SessionPaths) -> None:
+    async with open_monitor(session) as monitor:
+        for node in ("v42", "v43", "v44", "v46", "v48"):
+            monitor.app.monitor_screen.tree_view.select(node)
+            await monitor.pilot.pause(0.15)
+            await monitor.press("m")
+        await monitor.until_shown("as many as fit side by side")
+        assert monitor.app.monitor_screen.tree_view.marked == ("v42", "v43", "v44", "v46")
+
+
+@pytest.mark.keys("KernelsScreen", "D", "tab", "left_square_bracket", "right_square_bracket")
+async def test_the_diff_of_two_of_them(open_monitor: Any, session: SessionPaths) -> None:
+    async with open_monitor(session, (80, 24)) as monitor:
+        monitor.app.push_screen(KernelsScreen(monitor.app.model, ["v42", "v46", "v48"]))
+        await monitor.until_shown("p10 to p90")
+        assert "v42 -> v46" not in monitor.text(), "at 24 lines the diff takes turns with the figures"
+        await monitor.press("D")
+        await monitor.until_shown("v42 -> v46  +")
+        assert "p10 to p90" not in monitor.text()
+        for key, pair in (
+            ("right_square_bracket", "v42 -> v48"),
+            ("right_square_bracket", "v46 -> v48"),
+            ("left_square_bracket", "v42 -> v48"),
+        ):
+            await monitor.press(key)
+            await monitor.until_shown(pair)
+        await monitor.press("tab")
+        await monitor.until_shown("p10 to p90")
+        await monitor.press("tab")
+        await monitor.until_shown("v42 -> v48")
+
+
+async def test_verdicts_that_come_in_are_taken_in(open_monitor: Any, engine: Engine) -> None:
+    async with open_monitor(engine.paths) as monitor:
+        monitor.app.push_screen(KernelsScreen(monitor.app.model, ["v53", "v57"]))
+        await monitor.until_shown("Only v53 is correct.")
+        fast = Verdict(status="correct", speedup=9.0, kernel=Timing(0.4, 0.4, 0.4, 9), flags=(HOSTILE,))
+        engine.record(ev.VerdictGiven(variant="v57", verdict=fast))
+        await monitor.until_shown("9.00x ◂")
+        assert "\x1b" not in monitor.text() and "\x07" not in monitor.text()
+
+
+async def test_kernels_side_by_side_look_the_same(open_monitor: Any, session: SessionPaths) -> None:
+    for width, height in ((80, 24), (120, 40)):
+        async with open_monitor(session, (width, height)) as monitor:
+            monitor.app.push_screen(KernelsScreen(monitor.app.model, ["v48", "v46", "v42", "v47"]))
+            await monitor.until_shown("apart" if width > 80 else "x eager")
+            await monitor.pilot.pause(0.1)
+            check_grid(f"kernels-{width}x{height}", monitor.text())
+
+
+@pytest.mark.keys("PickerApp", "space", "c")
+async def test_marked_sessions_are_shown_side_by_side(tmp_path: Path) -> None:
+    write_session(tmp_path, "beam", Shape(variants=60, problems=2, rounds=3, flying=0, device=GPU), end=NOW, ended=True)
+    other = Shape(variants=40, problems=1, rounds=2, flying=0, device=GPU, seed=5)
+    write_session(tmp_path, "greedy", other, end=NOW - 9000.0, ended=True)
+    for width, height in ((80, 24), (120, 40)):
+        app = PickerApp(tmp_path, settings=Settings(notify="off"))
+        async with app.run_test(size=(width, height)) as pilot:
+            await pilot.pause(0.4)
+            await pilot.press("c")
+            await pilot.pause(0.1)
+            assert "Mark two sessions or more" in screen_text(app)
+            await pilot.press("space")
+            await pilot.pause(0.1)
+            assert "1 marked" in screen_text(app) and "+ finished" in screen_text(app)
+            await pilot.press("space", "space", "space", "c")
+            for _ in range(100):
+                await pilot.pause(0.05)
+                if isinstance(app.screen, SessionsScreen):
+                    break
+            await pilot.pause(0.3)
+            text = screen_text(app)
+            began = next(place for place, line in enumerate(text.splitlines()) if "mean x eager" in line)
+            assert began < 4
+            check_grid(f"sessions-{width}x{height}", text)
+            await pilot.press("escape")
+            await pilot.pause(0.1)
+            assert "Sessions in" in screen_text(app)
+
+
+async def test_a_session_that_cannot_be_read_is_said(tmp_path: Path) -> None:
+    write_session(tmp_path, "good", Shape(variants=20, problems=1, rounds=2), ended=True)
+    (tmp_path / "bad").mkdir()
+    (tmp_path / "bad" / "session.db").write_text("not a database [red]")
+    app = PickerApp(tmp_path, settings=Settings(notify="off"))
+    async with app.run_test(size=(100, 20)) as pilot:
+        await pilot.pause(0.4)
+        await pilot.press("space", "space", "c")
+        await pilot.pause(0.5)
+        assert not isinstance(app.screen, SessionsScreen)
+        assert "bad" in screen_text(app).splitlines()[-1]

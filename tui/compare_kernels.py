@@ -1,0 +1,285 @@
+"""Kernels of a session side by side: who wrote them, how fast each is and how sure that is, what its build took.
+Pure, from the folded state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from engine.state import SessionState, VariantState
+from engine.verdict import Standing, Verdict, sizes_in_words
+from tui import format as fmt
+from tui.compare import MOST, Better, Cell, Comparison, Head, Row, Section, known_rows, words
+from tui.glyphs import standing_of
+from tui.model import over_compile
+from tui.sanitize import one_line
+
+ERROR_MARGIN = 2.0
+"""Errors within a factor of two are as good as equal: they depend on the inputs that were drawn."""
+CODE_DIGITS = 8
+
+Saying = Callable[[SessionState, VariantState], Cell]
+
+
+def chosen(state: SessionState, marks: Sequence[str], selected: VariantState | None) -> list[str]:
+    """What to compare: the marked kernels, oldest mark first. Where that is fewer than two, the selected one too, and
+    then the best of its problem, or its parent if it is the best itself."""
+    names = [name for name in marks if name in state.variants][:MOST]
+    if len(names) < 2 and selected is not None:
+        problem = state.problems.get(selected.problem)
+        best = problem.best if problem is not None else None
+        for name in (selected.id, best, selected.parent):
+            if name is not None and name in state.variants and name not in names and len(names) < 2:
+                names.append(name)
+    return names
+
+
+def compare_kernels(state: SessionState, names: Sequence[str]) -> Comparison:
+    """A column for each of ``names``, which are variants of ``state``."""
+    variants = [state.variants[name] for name in names]
+    heads = tuple(Head(one.id, standing_of(state, one)) for one in variants)
+    sections = (
+        Section("", (*_rows(state, variants, _VERDICT), *_speed(state, variants))),
+        Section("build", _build(variants)),
+        Section("where it comes from", _rows(state, variants, _ORIGIN)),
+    )
+    return Comparison(heads, _words(state, variants), tuple(one for one in sections if one.rows))
+
+
+# What it comes to
+
+
+def _words(state: SessionState, variants: Sequence[VariantState]) -> tuple[str, ...]:
+    said = [_which_is_faster(state, variants)]
+    for code, group in _by_code(variants).items():
+        if code and len(group) > 1:
+            said.append(f"{' and '.join(group)} have the same machine code.")
+    return tuple(said)
+
+
+def _which_is_faster(state: SessionState, variants: Sequence[VariantState]) -> str:
+    problems = list(dict.fromkeys(one.problem for one in variants))
+    if len(problems) > 1:
+        return (
+            f"They are kernels of different problems ({', '.join(problems)}): their times and factors do not compare."
+        )
+    timed = sorted((one for one in variants if one.speedup is not None), key=lambda one: -(one.speedup or 0.0))
+    if len(timed) < 2:
+        return f"Only {timed[0].id} is correct." if timed else "None of them is correct."
+    if (heat := _heat_of(state, timed) or _heat_of(state, timed[:2])) is not None:
+        number, standings = heat
+        first, second = standings[0], standings[1]
+        where = f"the heat of round {number} timed them side by side"
+        if _tied(first, second):
+            return f"No difference between {first.variant} and {second.variant} can be told: {where}."
+        longer = second.ratio / first.ratio
+        return f"{first.variant} is the fastest: {second.variant} takes {longer:.3g} times as long; {where}."
+    first_, second_ = timed[0], timed[1]
+    factors = f"{fmt.speedup(first_.speedup)} eager against {fmt.speedup(second_.speedup)}"
+    if _speedup_row([first_, second_]).leaders:
+        return f"{first_.id} is ahead of {second_.id}, {factors}, each by its own verdict: no heat timed them together."
+    return f"No difference between {first_.id} and {second_.id} can be told by their own verdicts: {factors}."
+
+
+def _heat_of(state: SessionState, timed: Sequence[VariantState]) -> tuple[int, list[Standing]] | None:
+    """The newest heat that timed all of ``timed`` side by side: its round, and their standings, fastest first."""
+    names = {one.id for one in timed}
+    problem = state.problems.get(timed[0].problem)
+    for round_ in reversed(problem.rounds if problem is not None else []):
+        found = [one for one in round_.standings if one.variant in names]
+        if len(found) == len(names):
+            return round_.number, sorted(found, key=lambda one: one.ratio)
+    return None
+
+
+def _tied(first: Standing, second: Standing) -> bool:
+    if first.ratio <= 1.0:  # the fastest of the heat: all ratios are to it
+        return second.tied
+    return second.ratio_low <= first.ratio_high
+
+
+# Rows
+
+
+def _rows(
+    state: SessionState, variants: Sequence[VariantState], sayings: Sequence[tuple[str, int, Saying]]
+) -> tuple[Row, ...]:
+    return known_rows(Row(label, tuple(say(state, one) for one in variants), fold=fold) for label, fold, say in sayings)
+
+
+def _verdict(state: SessionState, variant: VariantState) -> Cell:
+    verdict = variant.verdict
+    if verdict is None:
+        return words(variant.stage or "not queued")
+    reason = one_line(verdict.pattern or verdict.reason, 200)
+    return words(verdict.status.replace("_", " ") + (f": {reason}" if reason and not verdict.correct else ""))
+
+
+def _idea(state: SessionState, variant: VariantState) -> Cell:
+    idea = state.ideas.get(variant.idea)
+    return words(f"{idea.id} {idea.category}: {one_line(idea.text, 300)}" if idea is not None else variant.idea)
+
+
+def _fate(state: SessionState, variant: VariantState) -> Cell:
+    if state.is_pruned(variant.id):
+        return words("pruned")
+    said = (
+        [f"carried: {variant.carried}"]
+        if variant.carried
+        else [f"dropped: {variant.dropped}"]
+        if variant.dropped
+        else []
+    )
+    return words("; ".join([*(["pinned"] if state.is_pinned(variant.id) else []), *map(one_line, said)]))
+
+
+_VERDICT: tuple[tuple[str, int, Saying], ...] = (
+    ("problem", 1, lambda state, one: words(one.problem)),
+    ("verdict", 2, _verdict),
+)
+_ORIGIN: tuple[tuple[str, int, Saying], ...] = (
+    ("written by", 2, lambda state, one: words(f"{one_line(one.proposer, 60)}, round {one.round}")),
+    ("idea", 3, _idea),
+    ("note", 2, lambda state, one: words(one_line(one.note, 120))),
+    ("form", 1, lambda state, one: words(f".{one.form}")),
+    ("lineage", 2, lambda state, one: words(" < ".join(state.ancestors(one.id)))),
+    ("fate", 2, _fate),
+)
+
+
+def _speed(state: SessionState, variants: Sequence[VariantState]) -> tuple[Row, ...]:
+    alike = len({one.problem for one in variants}) == 1
+    verdicts = [one.verdict for one in variants]
+    less: Better | None = "less" if alike else None
+    more: Better | None = "more" if alike else None
+    return known_rows(
+        (
+            Row("ms", tuple(_time(one) for one in variants), less),
+            Row("p10 to p90", tuple(words(_spread_ms(one)) for one in verdicts)),
+            _speedup_row(variants, alike=alike),
+            Row("95 %", tuple(words(interval(one)) for one in verdicts)),
+            Row("x compile", tuple(_over_compile(state, one) for one in variants), more),
+            Row("in the heat", tuple(words(_place(state, one)) for one in variants)),
+            Row("pairs", tuple(words(str(one.pairs) if one is not None and one.pairs else None) for one in verdicts)),
+            Row("of the floor", tuple(_floor(one) for one in variants), more),
+            Row("max error", tuple(_error(one, "max_abs_error") for one in verdicts), "less", margin=ERROR_MARGIN),
+            Row("relative", tuple(_error(one, "max_rel_error") for one in verdicts), "less", margin=ERROR_MARGIN),
+            Row("other sizes", tuple(words(_at_sizes(one)) for one in variants), fold=3),
+            Row("remarks", tuple(words("; ".join(one.flags) if one is not None else None) for one in verdicts), fold=4),
+        )
+    )
+
+
+def _speedup_row(variants: Sequence[VariantState], *, alike: bool = True) -> Row:
+    cells = []
+    for one in variants:
+        verdict = one.verdict
+        low, high = (verdict.speedup_low, verdict.speedup_high) if verdict is not None else (None, None)
+        cells.append(Cell(fmt.speedup(one.speedup), one.speedup, low, high))
+    return Row("x eager", tuple(cells), "more" if alike else None)
+
+
+def interval(verdict: Verdict | None) -> str | None:
+    if verdict is None or verdict.speedup_low is None or verdict.speedup_high is None:
+        return None
+    return f"{verdict.speedup_low:.3f}-{verdict.speedup_high:.3f}"
+
+
+def _scaled(variant: VariantState, value: float | None, text: str, *, falls: bool = False) -> Cell:
+    """A figure that is as sure as the factor over eager; ``falls``: it is the smaller the larger the factor is."""
+    verdict = variant.verdict
+    if value is None or verdict is None or not (verdict.speedup and verdict.speedup_low and verdict.speedup_high):
+        return Cell(text, value)
+    low, high = verdict.speedup_low / verdict.speedup, verdict.speedup_high / verdict.speedup
+    return Cell(text, value, value / high, value / low) if falls else Cell(text, value, value * low, value * high)
+
+
+def _time(variant: VariantState) -> Cell:
+    value = variant.kernel_ms if variant.correct else None
+    return _scaled(variant, value, fmt.milliseconds(variant.kernel_ms), falls=True)
+
+
+def _over_compile(state: SessionState, variant: VariantState) -> Cell:
+    problem = state.problems.get(variant.problem)
+    value = over_compile(problem, variant) if problem is not None else None
+    return _scaled(variant, value, fmt.speedup(value))
+
+
+def _floor(variant: VariantState) -> Cell:
+    share = variant.verdict.floor_share if variant.verdict is not None else None
+    return _scaled(variant, share, f"{share * 100:.0f} %" if share is not None else "-")
+
+
+def _spread_ms(verdict: Verdict | None) -> str | None:
+    timing = verdict.kernel if verdict is not None else None
+    return f"{fmt.milliseconds(timing.p10_ms)}-{fmt.milliseconds(timing.p90_ms)}" if timing is not None else None
+
+
+def _place(state: SessionState, variant: VariantState) -> str | None:
+    """Its place in the last heat of its problem."""
+    problem = state.problems.get(variant.problem)
+    for standing in problem.standings if problem is not None else ():
+        if standing.variant == variant.id:
+            if standing.ratio <= 1.0:
+                return "first"
+            return "tied with first" if standing.tied else f"{fmt.change(standing.ratio - 1)} time"
+    return None
+
+
+def _error(verdict: Verdict | None, name: str) -> Cell:
+    value: float | None = getattr(verdict, name) if verdict is not None else None
+    return Cell(f"{value:.1e}" if value is not None else "-", value)
+
+
+def _at_sizes(variant: VariantState) -> str | None:
+    checked = variant.at_sizes
+    return None if checked is None else one_line(checked.note or sizes_in_words(checked.results), 200)
+
+
+def _build(variants: Sequence[VariantState]) -> tuple[Row, ...]:
+    builds = [one.verdict.build if one.verdict is not None else None for one in variants]
+
+    def number(name: str, unit: str = "") -> tuple[Cell, ...]:
+        values = [getattr(one, name) if one is not None else None for one in builds]
+        return tuple(Cell(f"{value}{unit}" if value is not None else "-", value) for value in values)
+
+    seconds = tuple(
+        Cell(f"{one.seconds:.2f} s{' cached' if one.cached else ''}" if one is not None else "-",
+             one.seconds if one is not None and not one.cached else None)
+        for one in builds
+    )  # fmt: skip
+    return known_rows(
+        (
+            Row("registers", number("registers")),
+            Row("spills", number("spill_bytes", " B"), "less"),
+            Row("shared", number("shared_bytes", " B")),
+            Row("seconds", seconds),
+            Row("machine code", _codes(variants), fold=2),
+        )
+    )
+
+
+def _codes(variants: Sequence[VariantState]) -> tuple[Cell, ...]:
+    """The digest of each one's machine code, and which of the others have the same."""
+    groups = _by_code(variants)
+    cells = []
+    for variant in variants:
+        code = _code(variant)
+        others = [name for name in groups[code] if name != variant.id] if code else []
+        same = variant.verdict.same_code_as if variant.verdict is not None else None
+        said = [code[:CODE_DIGITS]] if code else []
+        if others or same:
+            said.append(f"same as {', '.join(others or [same or ''])}")
+        cells.append(words(" ".join(said)))
+    return tuple(cells)
+
+
+def _by_code(variants: Sequence[VariantState]) -> dict[str, list[str]]:
+    groups: dict[str, list[str]] = {}
+    for variant in variants:
+        groups.setdefault(_code(variant), []).append(variant.id)
+    return groups
+
+
+def _code(variant: VariantState) -> str:
+    build = variant.verdict.build if variant.verdict is not None else None
+    return build.code if build is not None else ""

@@ -1,0 +1,36 @@
+"""A comparison on the command line: the monitor's rows as one table, with ``*`` at what leads."""
+
+from __future__ import annotations
+
+from rich.text import Text
+
+from tui.compare import Comparison, Row
+from tui.sanitize import clean_line
+from tui.tables import columns, console
+
+LEADS = "*"
+
+
+def print_side_by_side(comparison: Comparison) -> None:
+    out = console()
+    table = columns("", *(clean_line(head.name) for head in comparison.heads))
+    table.columns[0].no_wrap = True
+    for section in comparison.sections:
+        if section.title:
+            table.add_section()
+            table.add_row(Text(clean_line(section.title), style="bold"))
+        for row in section.rows:
+            table.add_row(Text(clean_line(row.label)), *_cells(row))
+    out.print(table)
+    for text in comparison.words:
+        out.print(Text(clean_line(text)), soft_wrap=True)
+
+
+def _cells(row: Row) -> list[Text]:
+    leaders = row.leaders
+    return [
+        Text(f"{clean_line(cell.text)} {LEADS}", style="bold")
+        if place in leaders
+        else Text(clean_line(cell.text), style="" if row.differs else "dim")
+        for place, cell in enumerate(row.cells)
+    ]

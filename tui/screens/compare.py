@@ -1,0 +1,198 @@
+"""Side by side: a column each for kernels of a session, with the source diff of two of them, or for saved sessions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import combinations
+from typing import ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Container
+from textual.screen import ModalScreen
+from textual.strip import Strip
+
+from engine.session import SessionError
+from tui.compare import Comparison
+from tui.compare_kernels import compare_kernels
+from tui.model import Model
+from tui.widgets.compare import head_line, table_lines, table_width
+from tui.widgets.detail.diff import diff_lines
+from tui.widgets.detail.text import wrapped
+from tui.widgets.lines import LinesView, Part, line
+
+REFRESH_S = 1.0
+DIFF_LEAST = 80
+"""Columns that a diff needs beside the table."""
+STACKED_LEAST = 32
+"""Lines of a screen that has room for both, one above the other."""
+TALL = 50
+"""Lines of a screen on which long texts may take more of them."""
+
+Keys = tuple[tuple[str, str], ...]
+
+
+class CompareScreen(ModalScreen[None]):
+    """A whole screen: what it comes to, the columns' names, which stay, and the rows, which scroll."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q,c", "dismiss(None)", "back", show=False)]
+    DEFAULT_CSS = """
+    CompareScreen { background: $background; }
+    CompareScreen LineWidget { background: $background; color: $foreground; scrollbar-size-vertical: 1;
+        scrollbar-size-horizontal: 0; height: 1fr; }
+    CompareScreen #compare-words { height: auto; max-height: 4; background: $panel; padding: 0 1; }
+    CompareScreen #compare-heads { height: 1; background: $surface; padding: 0 1; }
+    CompareScreen #compare-figures { padding: 0 1; }
+    CompareScreen #compare-table { height: 1fr; width: 1fr; }
+    CompareScreen #compare-diff { display: none; border-top: solid $primary-muted; padding: 0 1; }
+    CompareScreen #compare-keys { height: 1; background: $surface; }
+    CompareScreen #compare-body { height: 1fr; layout: vertical; }
+    CompareScreen #compare-body.-stacked #compare-diff, CompareScreen #compare-body.-beside #compare-diff {
+        display: block; }
+    CompareScreen #compare-body.-beside { layout: horizontal; }
+    CompareScreen #compare-body.-beside #compare-diff {
+        width: 1fr; border-top: none; border-left: solid $primary-muted; }
+    CompareScreen #compare-body.-single.-diff #compare-diff { display: block; border-top: none; }
+    CompareScreen #compare-body.-single.-diff #compare-table { display: none; }
+    """
+
+    KEYS: ClassVar[Keys] = (("j k", "scroll"), ("esc", "back"))
+
+    def __init__(self, comparison: Comparison) -> None:
+        super().__init__()
+        self.comparison = comparison
+
+    def compose(self) -> ComposeResult:
+        self.words = LinesView(id="compare-words", focusable=False)
+        self.heads = LinesView(id="compare-heads", focusable=False)
+        self.figures = LinesView(id="compare-figures")
+        self.keys_line = LinesView(id="compare-keys", focusable=False)
+        self.body = Container(id="compare-body")
+        yield self.words
+        with self.body:
+            self.table = Container(self.heads, self.figures, id="compare-table")
+            yield self.table
+        yield self.keys_line
+
+    def on_mount(self) -> None:
+        self.figures.focus()
+
+    def on_resize(self) -> None:
+        self.call_after_refresh(self.show)
+
+    def show(self) -> None:
+        """Draw everything for the size that there is."""
+        if not self.is_attached:
+            return
+        palette, ascii_only = self.figures.palette, self.figures.ascii_only
+        wide = self.app.size.width
+        said: list[Strip] = []
+        for place, text in enumerate(self.comparison.words):
+            said += wrapped(text, palette.bold if place == 0 else palette.text, wide - 2)
+        self.words.set_lines(said)
+        width = self.table_room()
+        self.heads.set_lines([head_line(self.comparison, palette, width, ascii_only=ascii_only)])
+        tall = self.app.size.height >= TALL
+        self.figures.set_lines(table_lines(self.comparison, palette, width, ascii_only=ascii_only, tall=tall))
+        parts: list[Part] = []
+        for key, label in self.hints():
+            parts += [(f" {key}", palette.accent), (f" {label} ", palette.dim)]
+        self.keys_line.set_lines([line(*parts)])
+
+    def table_room(self) -> int:
+        """Columns that the table may use: without its padding and scrollbar."""
+        return self.app.size.width - 3
+
+    def hints(self) -> Sequence[tuple[str, str]]:
+        return self.KEYS
+
+
+class KernelsScreen(CompareScreen):
+    """Kernels of the session that ``model`` shows, as they are now: verdicts that come in are taken in."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("D,tab", "turn", "figures or diff", show=False),
+        Binding("right_square_bracket", "pair(1)", "diff of the next two", show=False),
+        Binding("left_square_bracket", "pair(-1)", "diff of the two before", show=False),
+    ]
+
+    def __init__(self, model: Model, names: Sequence[str]) -> None:
+        super().__init__(compare_kernels(model.state, names))
+        self._model = model
+        self._names = list(names)
+        self._pairs = list(combinations(self._names, 2))
+        self._pair = 0
+        self._seq = model.state.seq
+
+    def compose(self) -> ComposeResult:
+        yield from super().compose()
+        self.diff = LinesView(id="compare-diff")
+
+    def on_mount(self) -> None:
+        self.body.mount(self.diff)
+        super().on_mount()
+        self.set_interval(REFRESH_S, self._follow)
+
+    def show(self) -> None:
+        if not self.is_attached or not self.diff.is_attached:
+            return
+        needs = table_width(self.comparison, self.app.size.width // 2) + 3
+        beside = self.app.size.width - needs >= DIFF_LEAST
+        stacked = not beside and self.app.size.height >= STACKED_LEAST
+        self.body.set_class(beside, "-beside").set_class(stacked, "-stacked")
+        self.body.set_class(not beside and not stacked, "-single")
+        self.table.styles.width = needs if beside else "1fr"
+        super().show()
+        if stacked:
+            lines = len(self.figures.lines) + len(self.heads.lines)
+            room = self.app.size.height - len(self.words.lines) - 1
+            self.table.styles.height = min(lines, room * 3 // 5)
+        else:
+            self.table.styles.height = "1fr"
+        self.diff.set_lines(self._difference())
+
+    def table_room(self) -> int:
+        beside = self.body.has_class("-beside")
+        return table_width(self.comparison, self.app.size.width // 2) if beside else super().table_room()
+
+    def hints(self) -> Sequence[tuple[str, str]]:
+        shown = self.body.has_class("-diff") and self.body.has_class("-single")
+        hints = [("D", "figures" if shown else "diff"), ("j k h l", "scroll")]
+        if len(self._pairs) > 1:
+            hints.append(("[ ]", "diff of another two"))
+        return [*hints, ("esc", "back")]
+
+    def action_turn(self) -> None:
+        """To the diff, or back to the figures."""
+        to_diff = self.focused is not self.diff
+        self.body.set_class(to_diff, "-diff")
+        (self.diff if to_diff else self.figures).focus()
+        self.show()
+
+    def action_pair(self, step: int) -> None:
+        self._pair = (self._pair + step) % len(self._pairs)
+        self.diff.scroll_to(0, 0, animate=False, immediate=True)
+        self.show()
+
+    def _follow(self) -> None:
+        state = self._model.state
+        if self._seq != state.seq and all(name in state.variants for name in self._names):
+            self._seq = state.seq
+            self.comparison = compare_kernels(state, self._names)
+            self.show()
+
+    def _difference(self) -> list[Strip]:
+        palette = self.diff.palette
+        old, new = self._pairs[self._pair]
+        variants, source = self._model.state.variants, self._model.source
+        if old not in variants or new not in variants:  # a replay that was turned back
+            return []
+        try:
+            before, after = source.text(variants[old].source), source.text(variants[new].source)
+        except SessionError as error:
+            return wrapped(str(error), palette.warn, self.app.size.width - 3)
+        return diff_lines(before, after, old, new, palette)
+
+
+class SessionsScreen(CompareScreen):
+    """Saved sessions, as they were when they were read."""

@@ -1,0 +1,162 @@
+"""The figures of a saved session that it is compared by: results, verdicts, spend, authors, configuration."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+import tomllib
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+
+from engine.budget import elapsed_s
+from engine.session import SessionPaths, SessionReader, engine_liveness
+from engine.state import ProblemState, SessionState, VariantState, fold
+from tui.results import ResultRow, results_of
+
+NOT_NEEDED = ("variant_stage", "log_line", "command_handled")
+UNJUDGED = ("cancelled", "error")
+"""Verdicts that say nothing about the kernel."""
+LIMITS = ("minutes", "rounds", "dollars", "tokens", "calls")
+
+
+class ProblemFigures(Struct, frozen=True, kw_only=True):
+    """``judged``: verdicts that say something about the kernel, ``built`` of them of kernels that compile.
+    ``author``: the proposer of the best kernel. ``form``: of the best kernel. ``identity``: digest of reference and
+    shapes: factors over eager compare only where it is the same."""
+
+    result: ResultRow
+    judged: int
+    built: int
+    author: str
+    form: str
+    identity: str
+
+
+class SessionFigures(Struct, frozen=True, kw_only=True):
+    """``state``: new, running, died, or the engine's last word (finished, stopped, budget, ...). ``created``: Unix
+    seconds. ``seconds``: engine life. ``statuses``: verdicts by status. ``dollars``: known to the cent; ``unpriced``
+    replies had no known price, what ``uncertain`` attempts cost nobody said. ``proposers``: kernels by who wrote them.
+    ``devices``: names. ``config``: every value by its dotted key, as changed last."""
+
+    name: str
+    directory: str
+    state: str
+    created: float
+    version: str
+    seconds: float
+    verdicts: int
+    judged: int
+    built: int
+    correct: int
+    statuses: dict[str, int]
+    calls: int
+    tokens: int
+    dollars: float
+    unpriced: int
+    uncertain: int
+    proposers: dict[str, int]
+    devices: tuple[str, ...]
+    problems: tuple[ProblemFigures, ...]
+    config: dict[str, str]
+
+
+def read_figures(paths: SessionPaths) -> SessionFigures:
+    """The figures of a session, running or not. Raises SessionError."""
+    with SessionReader(paths) as reader:
+        state = fold(reader.read(without=NOT_NEEDED))
+        running = engine_liveness(paths, reader).running
+        config = reader.text(state.config) if state.config else ""
+    return figures_of(state, paths.directory, config, running=running, now=time.time() if running else state.time)
+
+
+def figures_of(state: SessionState, directory: Path, config: str, *, running: bool, now: float) -> SessionFigures:
+    """``config``: the session's frozen configuration, TOML. ``now``: Unix seconds to which its life is counted."""
+    results = results_of(state, directory, elapsed_s(state, now))
+    problems = tuple(
+        _problem(state, state.problems[row.problem], row) for row in results.problems if row.problem in state.problems
+    )
+    judged = [one for one in state.variants.values() if one.verdict is not None]
+    spend = state.spending.total
+    engine = state.engine
+    word = "running" if running else "new" if engine is None else engine.stopped or "died"
+    return SessionFigures(
+        name=state.name or directory.name,
+        directory=str(directory),
+        state=word,
+        created=state.created_at,
+        version=engine.version if engine is not None else state.version,
+        seconds=results.seconds,
+        verdicts=len(judged),
+        judged=sum(_judged(one) for one in judged),
+        built=sum(_built(one) for one in judged),
+        correct=sum(one.correct for one in judged),
+        statuses=dict(Counter(one.verdict.status for one in judged if one.verdict is not None).most_common()),
+        calls=spend.calls,
+        tokens=spend.tokens,
+        dollars=spend.dollars,
+        unpriced=spend.unpriced,
+        uncertain=spend.uncertain,
+        proposers=dict(Counter(one.proposer for one in state.variants.values()).most_common()),
+        devices=tuple(sorted({device.name for device in state.devices.values()})),
+        problems=problems,
+        config=_config(config, state),
+    )
+
+
+def _problem(state: SessionState, problem: ProblemState, row: ResultRow) -> ProblemFigures:
+    judged = [one for one in state.variants_of(problem.id) if one.verdict is not None]
+    best = state.variants.get(problem.best) if problem.best is not None else None
+    spec = problem.spec
+    shapes = ";".join(f"{one.name} {one.dtype} {one.shape}" for one in spec.tensors)
+    return ProblemFigures(
+        result=row,
+        judged=sum(_judged(one) for one in judged),
+        built=sum(_built(one) for one in judged),
+        author=best.proposer if best is not None else "",
+        form=best.form if best is not None else problem.form,
+        identity=hashlib.sha256(f"{spec.source}\n{shapes}".encode()).hexdigest(),
+    )
+
+
+def _judged(variant: VariantState) -> bool:
+    return variant.verdict is not None and variant.verdict.status not in UNJUDGED
+
+
+def _built(variant: VariantState) -> bool:
+    return _judged(variant) and variant.verdict is not None and variant.verdict.status != "build_error"
+
+
+def _config(text: str, state: SessionState) -> dict[str, str]:
+    """The values of a configuration by dotted key; a limit that a person changed in the session counts as changed."""
+    try:
+        found = dict(_flat(tomllib.loads(text)))
+    except tomllib.TOMLDecodeError:
+        found = {}
+    for name in LIMITS:
+        if (value := getattr(state, name)) is not None:
+            found["search.rounds" if name == "rounds" else f"budget.{name}"] = f"{_shown(value)} (by hand)"
+    return found
+
+
+def _flat(table: dict[str, Any], above: str = "") -> Iterator[tuple[str, str]]:
+    for key, value in table.items():
+        name = f"{above}{key}"
+        if isinstance(value, dict):
+            yield from _flat(value, f"{name}.")
+        elif isinstance(value, list) and any(isinstance(one, dict) for one in value):
+            for number, one in enumerate(value, 1):
+                yield from _flat(one if isinstance(one, dict) else {"": one}, f"{name}[{number}].")
+        else:
+            yield name, _shown(value)
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, list):
+        return ", ".join(_shown(one) for one in value)
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return f"{value:g}" if isinstance(value, float) else str(value)
