@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import sys
@@ -114,6 +115,9 @@ class MonitorApp(App[int]):
 
     def begin(self) -> None:
         """Called by the monitor's screen once it is there: the first paint does not wait for the session."""
+        if not gc.isenabled():  # the command that opened the monitor has paused it
+            gc.freeze()
+            gc.enable()
         self._feed.start()
         if self._start is not None:
             self._starting = asyncio.create_task(self._see_started(self._start))

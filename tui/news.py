@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import queue
 import shlex
@@ -144,6 +143,7 @@ def run_command(command: str, text: str, timeout_s: float = COMMAND_S) -> str | 
 
 def post_webhook(url: str, text: str, timeout_s: float = WEBHOOK_S) -> str | None:
     """POST ``{"text": ...}``. What went wrong, or None."""
+    import json
     from http.client import HTTPException
     from urllib.request import Request, urlopen
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from engine.exit_codes import ExitCode
-from tui.commands.common import Failure, find, on_terminal, session_argument, sessions_option
+from tui.commands.common import Failure, find, on_terminal, session_argument, sessions_option, start_quickly
 
 if TYPE_CHECKING:
     from engine.session import SessionPaths
@@ -40,6 +40,7 @@ def attach(
         click.echo(render_once(paths, *_columns_and_lines(size)))
         return 0
     if on_terminal() and not headless and not as_json:
+        start_quickly()
         from tui.app import run_monitor
 
         return run_monitor(paths, read_only=read_only)

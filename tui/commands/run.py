@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from tui.commands.common import F, limit_options, on_terminal, session_argument, sessions_option
+from tui.commands.common import F, limit_options, on_terminal, session_argument, sessions_option, start_quickly
 
 if TYPE_CHECKING:
     from engine.session import SessionPaths
@@ -111,6 +111,7 @@ def _go_to_monitor(begin: Callable[[], Beginning], until_idle: bool) -> int:
     """The same in the monitor, which comes as soon as there is a session and does not wait for the engine."""
     from tui.commands.aside import Aside
 
+    start_quickly()
     aside = Aside(begin)
     from engine.launch import spawn_engine
     from engine.session import SessionPaths
