@@ -12,8 +12,6 @@ from tui.compare import Cell, Comparison, Head, Row, Section, known_rows, words
 from tui.sanitize import one_line
 from tui.session_figures import ProblemFigures, SessionFigures
 
-ALIKE = 1.05
-"""Figures without an interval of their own that differ by less than this factor are as good as equal."""
 OWN = ("name",)
 """Configuration that every session has for itself."""
 
@@ -132,8 +130,8 @@ def _problem(sessions: Sequence[SessionFigures], name: str) -> tuple[Row, ...]:
         Row("95 %", each(lambda one: words(_interval(one)))),
         Row("ms", each(_time), "less" if timed else None),
         Row("eager ms", each(_eager)),
-        Row("x compile", each(_over_compile), "more" if timed else None, margin=ALIKE),
-        Row("of the floor", each(_floor), "more" if timed else None, margin=ALIKE),
+        Row("x compile", each(_over_compile), "more" if timed else None),
+        Row("of the floor", each(_floor), "more" if timed else None),
         Row("best kernel", each(lambda one: words(_author(one))), fold=2),
         Row("rounds", each(lambda one: words(str(one.result.rounds) if one is not None else None))),
         Row("verdicts", each(lambda one: words(str(one.result.verdicts) if one is not None else None))),
@@ -181,14 +179,18 @@ def _interval(one: ProblemFigures | None) -> str | None:
 
 
 def _time(one: ProblemFigures | None) -> Cell:
-    """The best kernel's time, as sure as its factor is."""
+    """The best kernel's time."""
+    value = one.result.best_ms if one is not None else None
+    return _as_sure(one, value, fmt.milliseconds(value), falls=True)
+
+
+def _as_sure(one: ProblemFigures | None, value: float | None, text: str, *, falls: bool = False) -> Cell:
+    """A figure of the best kernel, as sure as its factor is; ``falls``: the smaller, the larger the factor."""
     row = one.result if one is not None else None
-    if row is None or row.best_ms is None:
-        return words(None)
-    low = high = None
-    if row.factor and row.factor_low and row.factor_high:
-        low, high = row.best_ms * row.factor / row.factor_high, row.best_ms * row.factor / row.factor_low
-    return Cell(fmt.milliseconds(row.best_ms), row.best_ms, low, high)
+    if row is None or value is None or not (row.factor and row.factor_low and row.factor_high):
+        return Cell(text, value)
+    low, high = row.factor_low / row.factor, row.factor_high / row.factor
+    return Cell(text, value, value / high, value / low) if falls else Cell(text, value, value * low, value * high)
 
 
 def _eager(one: ProblemFigures | None) -> Cell:
@@ -198,12 +200,12 @@ def _eager(one: ProblemFigures | None) -> Cell:
 
 def _over_compile(one: ProblemFigures | None) -> Cell:
     value = one.result.over_compile if one is not None else None
-    return Cell(fmt.speedup(value), value)
+    return _as_sure(one, value, fmt.speedup(value))
 
 
 def _floor(one: ProblemFigures | None) -> Cell:
     value = one.result.floor_share if one is not None else None
-    return Cell(f"{value * 100:.0f} %" if value is not None else "-", value)
+    return _as_sure(one, value, f"{value * 100:.0f} %" if value is not None else "-")
 
 
 def _author(one: ProblemFigures | None) -> str | None:

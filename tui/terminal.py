@@ -17,6 +17,14 @@ from tui.sanitize import one_line
 ORPHAN_POLL_S = 0.5
 HARD_EXIT_S = 2.0
 MAX_CLIPBOARD = 1 << 20
+PLAIN_TERMINALS = ("linux", "vt100", "vt220", "dumb")
+
+
+def shows_unicode() -> bool:
+    """Whether the terminal's encoding and font have the glyphs; ``KERNEL_TUI_ASCII=1`` says that they do not."""
+    if os.environ.get("KERNEL_TUI_ASCII") or os.environ.get("TERM") in PLAIN_TERMINALS:
+        return False
+    return "utf" in (getattr(sys.__stdout__, "encoding", None) or "").lower()
 
 
 def clipboard_sequence(text: str) -> str:

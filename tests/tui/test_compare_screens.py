@@ -117,7 +117,7 @@ async def test_marked_sessions_are_shown_side_by_side(tmp_path: Path) -> None:
     other = Shape(variants=40, problems=1, rounds=2, flying=0, device=GPU, seed=5)
     write_session(tmp_path, "greedy", other, end=NOW - 9000.0, ended=True)
     for width, height in ((80, 24), (120, 40)):
-        app = PickerApp(tmp_path, settings=Settings(notify="off"))
+        app = PickerApp(tmp_path, settings=Settings(notify="off", ascii_glyphs=False))
         async with app.run_test(size=(width, height)) as pilot:
             await pilot.pause(0.4)
             await pilot.press("c")
@@ -145,7 +145,7 @@ async def test_a_session_that_cannot_be_read_is_said(tmp_path: Path) -> None:
     write_session(tmp_path, "good", Shape(variants=20, problems=1, rounds=2), ended=True)
     (tmp_path / "bad").mkdir()
     (tmp_path / "bad" / "session.db").write_text("not a database [red]")
-    app = PickerApp(tmp_path, settings=Settings(notify="off"))
+    app = PickerApp(tmp_path, settings=Settings(notify="off", ascii_glyphs=False))
     async with app.run_test(size=(100, 20)) as pilot:
         await pilot.pause(0.4)
         await pilot.press("space", "space", "c")

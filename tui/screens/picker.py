@@ -18,10 +18,14 @@ from tui import format as fmt
 from tui.compare import MOST, Comparison
 from tui.sanitize import one_line
 from tui.settings import Settings, load_settings
+from tui.terminal import shows_unicode
 
 REFRESH_S = 5.0
 KEYS = "enter open    space mark    c side by side    q leave"
-NAME_WIDTH = 24
+NAME_WIDTH = 28
+INDENT = 13
+BESTS_LEAST = 60
+"""Columns that the speedups need to stand in the same line."""
 STYLES = {"running": "bold green", "finished": "green", "stopped": "yellow", "died": "bold red", "unreadable": "red"}
 
 
@@ -44,6 +48,8 @@ class PickerApp(App[Path]):
     def __init__(self, root: Path, *, settings: Settings | None = None) -> None:
         super().__init__()
         self._settings = settings if settings is not None else load_settings()
+        chosen = self._settings.ascii_glyphs
+        self.ascii_only = chosen if chosen is not None else not shows_unicode()
         self._root = root
         self._shown: list[SessionSummary] = []
         self._marked: list[Path] = []
@@ -55,6 +61,15 @@ class PickerApp(App[Path]):
         yield self.choices
         yield self.keys
 
+    @property
+    def _room(self) -> int:
+        """Columns of an entry: without padding and scrollbar."""
+        return max(40, self.size.width - 5)
+
+    async def on_resize(self) -> None:
+        if self._shown:
+            self._show(self._shown)
+
     async def on_mount(self) -> None:
         if self._settings.theme in self.available_themes:
             self.theme = self._settings.theme
@@ -65,12 +80,15 @@ class PickerApp(App[Path]):
         found = await asyncio.to_thread(list_sessions, self._root)
         if found == self._shown:
             return
+        self._show(found)
+
+    def _show(self, found: list[SessionSummary]) -> None:
         self._shown = found
         choices = self.choices
         before = choices.highlighted
         choices.clear_options()
         self._marked = [directory for directory in self._marked if any(one.directory == directory for one in found)]
-        entries = [Option(entry(one, marked=one.directory in self._marked)) for one in found]
+        entries = [Option(entry(one, self._room, marked=one.directory in self._marked)) for one in found]
         choices.add_options(entries or [Option("no session yet", disabled=True)])
         choices.highlighted = min(before or 0, len(found) - 1) if found else None
 
@@ -96,7 +114,7 @@ class PickerApp(App[Path]):
             return
         else:
             self._marked.append(one.directory)
-        choices.replace_option_prompt_at_index(place, entry(one, marked=one.directory in self._marked))
+        choices.replace_option_prompt_at_index(place, entry(one, self._room, marked=one.directory in self._marked))
         self._say(f"{len(self._marked)} marked    {KEYS}" if self._marked else KEYS)
         choices.highlighted = min(place + 1, len(self._shown) - 1)
 
@@ -134,19 +152,18 @@ def _comparison(chosen: list[Path]) -> Comparison:
     return compare_sessions([read_figures(SessionPaths.at(directory)) for directory in chosen])
 
 
-def entry(one: SessionSummary, *, marked: bool = False) -> Text:
-    """One session as a line: mark, state, name, when, verdicts, best speedups."""
+def entry(one: SessionSummary, width: int, *, marked: bool = False) -> Text:
+    """One session: mark, state, name, when, verdicts, and its best speedups, on a narrow screen in a second line."""
     bests = "  ".join(f"{name} {fmt.speedup(factor)}" for name, factor in sorted(one.best.items()))
     when = time.strftime("%Y-%m-%d %H:%M", time.localtime(one.created)) if one.created else " " * 16
-    return Text.assemble(
-        ("+ " if marked else "  ", "bold"),
-        (f"{one.state:<11}", STYLES.get(one.state, "")),
-        (fmt.pad(one_line(one.name, 60), NAME_WIDTH), "bold underline" if marked else "bold"),
-        f" {when} {one.verdicts:>6} verdicts  ",
-        one_line(bests or one.note, 300),
-        no_wrap=True,
-        overflow="ellipsis",
+    name, verdicts = fmt.pad(one_line(one.name, 60), NAME_WIDTH), f" {when} {one.verdicts:>6} verdicts"
+    head = Text.assemble(
+        ("+ " if marked else "  ", "bold"), (f"{one.state:<11}", STYLES.get(one.state, "")), (name, "bold"), verdicts
     )
+    found = one_line(bests or one.note, 300)
+    if width - head.cell_len >= BESTS_LEAST:
+        return head.append("  " + fmt.fit(found, width - head.cell_len - 2))
+    return head.append("\n" + " " * INDENT + fmt.fit(found, width - INDENT), "dim")
 
 
 def pick_session(root: Path) -> SessionPaths | None:

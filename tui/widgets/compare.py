@@ -14,11 +14,10 @@ from tui.palette import Palette
 from tui.sanitize import clean_line
 from tui.widgets.lines import Part, line
 
-LABEL_MOST = 14
+LABEL_MOST = 30
 GAP = 2
 COLUMN_LEAST, COLUMN_MOST = 10, 44
 SPREAD_WIDTH = 8
-CONFIG_LABEL_MOST = 30
 
 
 def leading_sign(*, ascii_only: bool) -> str:
@@ -32,7 +31,8 @@ def head_line(comparison: Comparison, palette: Palette, width: int, *, ascii_onl
     for head in comparison.heads:
         sign = f"{glyph(head.standing, ascii_only=ascii_only)} " if head.standing is not None else ""
         style = palette.named(GLYPHS[head.standing].style) if head.standing is not None else palette.title
-        parts += [(sign, style), (fmt.pad(head.name, column - len(sign)), palette.title)]
+        name = fmt.fit(head.name, column - GAP - len(sign))
+        parts += [(sign, style), (fmt.pad(name, column - len(sign)), palette.title)]
     if spread:
         parts.append(("apart", palette.dim))
     return line(*parts)
@@ -100,7 +100,7 @@ def _widths(comparison: Comparison, width: int) -> tuple[int, int, int]:
     """Of the labels, of each column, and of the last one, which says how far figures are apart: 0 without room."""
     rows = [row for section in comparison.sections for row in section.rows]
     longest = max((cell_len(row.label) for row in rows), default=0)
-    label = min(longest, LABEL_MOST if width < 100 else CONFIG_LABEL_MOST) + 1
+    label = min(longest, LABEL_MOST, width // 4) + 1
     columns = max(1, len(comparison.heads))
     wanted = max(
         [cell_len(head.name) + 2 for head in comparison.heads]
