@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import os
 import signal
 import sys
 import time
@@ -36,6 +35,7 @@ from tui.terminal import (
     OrphanWatch,
     clipboard_sequence,
     notification_sequence,
+    shows_unicode,
     tmux_clipboard,
 )
 
@@ -52,7 +52,6 @@ TICK_S = 1.0
 START_POLL_S = 0.1
 ANSWER_S = 5.0
 """A person who seeded an idea still waits for what becomes of it."""
-PLAIN_TERMINALS = ("linux", "vt100", "vt220", "dumb")
 Severity = Literal["information", "warning", "error"]
 
 
@@ -85,7 +84,7 @@ class MonitorApp(App[int]):
         super().__init__()
         self.settings = settings if settings is not None else load_settings()
         chosen = ascii_only if ascii_only is not None else self.settings.ascii_glyphs
-        self.ascii_only = chosen if chosen is not None else not _shows_unicode()
+        self.ascii_only = chosen if chosen is not None else not shows_unicode()
         self.model = Model(source)
         self.history = History()
         self.monitor_screen = MonitorScreen(self.model)
@@ -417,13 +416,6 @@ class MonitorApp(App[int]):
     def _orphaned(self) -> None:
         """Called from the watch's thread: the terminal is gone."""
         self.call_later(self.exit, 128 + signal.SIGHUP)
-
-
-def _shows_unicode() -> bool:
-    """Whether the terminal's encoding and font have the glyphs; ``KERNEL_TUI_ASCII=1`` says that they do not."""
-    if os.environ.get("KERNEL_TUI_ASCII") or os.environ.get("TERM") in PLAIN_TERMINALS:
-        return False
-    return "utf" in (getattr(sys.__stdout__, "encoding", None) or "").lower()
 
 
 def run_monitor(paths: SessionPaths, *, read_only: bool = False, start: EngineStart | None = None) -> int:
