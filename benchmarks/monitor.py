@@ -1,9 +1,10 @@
 """How light the monitor is, measured in a real pseudo-terminal of 120 columns and 40 lines. Prints one table.
 
-Usage: python benchmarks/monitor.py [--seconds 20] [--only busy,open,paint,idle,imports,steer]
+Usage: python benchmarks/monitor.py [--seconds 20] [--only busy,stream,open,paint,idle,imports,steer]
 
 busy     5,000 kernels and 50 events/s from another process, the tree by round and by lineage: share of a core, bytes to
          the terminal, and the time from a key written to the terminal to the first byte painted
+stream   the same session with the conversation of a problem on the screen, for which four models write at once
 open     a session of 20,000 kernels and about 160,000 events: from the command to the tree on the screen
 paint    from the command to the first paint: of a new search (kernel-tui config.toml), of one that is resumed, and of a
          saved session (kernel-tui attach)
@@ -23,6 +24,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -33,7 +35,10 @@ sys.path.insert(0, str(ROOT))
 
 from benchmarks.pseudo_terminal import Terminal, attached  # noqa: E402
 from benchmarks.synthetic_session import GPU, Shape, write_session  # noqa: E402
-from engine.session import SessionPaths, engine_liveness  # noqa: E402
+from engine.events import ModelCallStarted  # noqa: E402
+from engine.models.protocol import CallSite, Prompt  # noqa: E402
+from engine.proposers.partial import Partials  # noqa: E402
+from engine.session import EventWriter, SessionPaths, engine_liveness  # noqa: E402
 
 FORBIDDEN = ("torch", "numpy", "openai", "google.genai", "pydantic")
 KEYS = 60
@@ -112,6 +117,62 @@ def busy(directory: Path, seconds: float) -> list[Figure]:
                 figures.append(Figure(f"{what}: key to paint, median", statistics.median(delays), "ms"))
                 figures.append(Figure(f"{what}: key to paint, p95", _p95(delays), "ms", 50.0))
     return figures
+
+
+def stream(directory: Path, seconds: float) -> list[Figure]:
+    with live_session(directory, 50) as paths, _writing(paths), attached(paths.directory) as terminal:
+        terminal.wait_for("softmax")
+        terminal.read_for(3.0)
+        terminal.type("g")
+        terminal.read_for(1.0)
+        terminal.type("v")
+        terminal.wait_for("characters so far")
+        share, rate = _load(terminal, seconds)
+    what = "4 replies that stream, 5,000 kernels, 50 events/s"
+    return [
+        Figure(f"{what}: share of a core", share, "%", 15.0),
+        Figure(f"{what}: to the terminal", rate, "kB/s", 100.0),
+    ]
+
+
+@contextlib.contextmanager
+def _writing(paths: SessionPaths) -> Iterator[None]:
+    """Four calls of ``softmax`` under way, whose replies grow by 2,000 characters a second."""
+    writer, partials, over = EventWriter(paths), Partials(paths.directory), threading.Event()
+    sites = [CallSite("softmax", 0, "ideas", "", number) for number in range(4)]
+    prompt = writer.put_blob(Prompt("ideas", "", "").encode())
+    for number, site in enumerate(sites):
+        writer.append(
+            ModelCallStarted(
+                call=f"c{number}",
+                attempt=1,
+                provider="openai",
+                model="m",
+                site=site,
+                prompt=prompt,
+                tokens=1,
+                dollars=0.0,
+            )
+        )
+    writer.flush(5)
+
+    def write() -> None:
+        text = ""
+        with contextlib.ExitStack() as calls:
+            shows = [calls.enter_context(partials.of(site)) for site in sites]
+            while not over.wait(0.05):
+                text += f"const float sum{len(text)} = warp_sum(value) * {len(text)}.0f;  // one line of a kernel\n"
+                for show in shows:
+                    show(text)
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+        writer.close()
 
 
 def _load(terminal: Terminal, seconds: float) -> tuple[float, float]:
@@ -217,7 +278,7 @@ def imports(directory: Path, seconds: float) -> list[Figure]:
     extra = f"import atexit, sys; atexit.register(lambda: open({str(listing)!r}, 'w').write(' '.join(sys.modules))); "
     with attached(paths.directory, extra=extra) as terminal:
         terminal.wait_for("softmax")
-        for keys in ("?", "\x1b", "1G", "4]", "]", "]", "]", "6", "1"):  # every tab and help
+        for keys in ("?", "\x1b", "1G", "4]", "]", "]", "]", "]", "v", "6", "1"):  # every tab and help
             terminal.type(keys)
             terminal.read_for(0.4)
     modules = set(listing.read_text().split())
@@ -259,7 +320,15 @@ def steer(directory: Path, seconds: float) -> list[Figure]:
     ]
 
 
-PARTS = {"busy": busy, "open": opening, "paint": paint, "idle": idle, "imports": imports, "steer": steer}
+PARTS = {
+    "busy": busy,
+    "stream": stream,
+    "open": opening,
+    "paint": paint,
+    "idle": idle,
+    "imports": imports,
+    "steer": steer,
+}
 
 
 def main() -> None:

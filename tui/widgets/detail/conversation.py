@@ -3,6 +3,7 @@ of those under way. Replies are shown by their beginnings, prompts not at all, u
 
 from __future__ import annotations
 
+import time
 from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -26,6 +27,7 @@ from tui.widgets.lines import Part, line
 
 LIVE_LINES, LIVE_CALLS = 12, 4
 """Last lines of a reply that streams, and of how many replies."""
+LISTEN_S = 0.2
 LAST_LINES, EARLIER_LINES = 60, 8
 """First lines of the last reply of a conversation, and of those before it."""
 KEPT_TEXTS = 6
@@ -44,6 +46,7 @@ class Conversation:
     _calls: Calls = field(default_factory=Calls)
     _turns: list[Turn] = field(default_factory=list)
     _partials: dict[str, Partial] = field(default_factory=dict)
+    _heard: tuple[tuple[str, ...], float] = ((), 0.0)
     _texts: OrderedDict[str, str] = field(default_factory=OrderedDict)
     _drawn: tuple[tuple[object, ...], list[Strip]] | None = None
 
@@ -52,10 +55,18 @@ class Conversation:
         self._turns = conversation_of(self.model.state, self._calls, row, subject)
         moving = [turn.call for turn in self._turns if turn.call.flying or turn.call.wait_s is not None]
         self.live = bool(moving) and self.model.link.kind in ("live", "stalled", "replay")
-        found = ((call.id, text_so_far(self.model, call)) for call in moving[:LIVE_CALLS])
-        self._partials = {name: partial for name, partial in found if partial is not None}
+        self._listen([call for call in moving if call.flying][:LIVE_CALLS])
         second = int(self.model.now()) if self.live else 0
         return (*self._settled(), self.model.link.kind, second, *((n, p.characters) for n, p in self._partials.items()))
+
+    def _listen(self, flying: list[CallState]) -> None:
+        """Read what calls under way have said, unless that was just done."""
+        whom, now = (self.model.link.kind, *(call.id for call in flying)), time.monotonic()
+        if whom == self._heard[0] and now - self._heard[1] < LISTEN_S:
+            return
+        self._heard = (whom, now)
+        found = ((call.id, text_so_far(self.model, call)) for call in flying)
+        self._partials = {name: partial for name, partial in found if partial is not None}
 
     def lines(self, row: Row | None, subject: VariantState | None, palette: Palette, width: int) -> list[Strip]:
         """After ``look``. Raises SessionError if a text cannot be read."""
@@ -99,7 +110,8 @@ class Conversation:
         else:
             yield line((f"writes for {since}, {partial.characters:,} characters so far", palette.running))
         if partial is not None:
-            tail = [strip for text in clean_lines(partial.text) for strip in wrapped(text, palette.text, width, 2)]
+            said = clean_lines(partial.text[-LIVE_LINES * max(20, width) :])[-LIVE_LINES:]
+            tail = [strip for text in said for strip in wrapped(text, palette.text, width, 2) or [line("")]]
             yield from tail[-LIVE_LINES:]
         if self.whole:
             yield from self._prompt(call, palette, width)
