@@ -32,19 +32,25 @@ from engine.events import Command, CommandHandled, Recorded
 from engine.session import EngineLock, EventWriter, SessionReader, SessionSummary
 from engine.state import SessionState
 from tui.app import MonitorApp, parting_words
+from tui.compare_kernels import compare_kernels
 from tui.model import Model, Pending
 from tui.rows import TreeRows, View
 from tui.sanitize import clean_lines, one_line
 from tui.screens.confirm import ConfirmScreen
 from tui.screens.picker import entry
+from tui.screens.spend import spend_lines
 from tui.settings import Settings
 from tui.source import Limits, Link, Reading, Update
+from tui.spend import spend_table
 from tui.steering import Refused, plan_pin, plan_prune, plan_retry
 from tui.story import fold_with_story
 from tui.terminal import notification_sequence
+from tui.widgets.compare import head_line, table_lines
+from tui.widgets.detail.conversation import Conversation
 from tui.widgets.detail.diff import diff_lines
 from tui.widgets.detail.evidence import evidence_lines
 from tui.widgets.detail.kernel import kernel_lines
+from tui.widgets.detail.pane import subject_of
 from tui.widgets.detail.story import idea_lines, why_lines
 from tui.widgets.detail.text import folded
 from tui.widgets.devices import device_lines
@@ -82,7 +88,7 @@ class HostileSource:
         return 100.0
 
     def text(self, digest: str) -> str:
-        return self.source
+        return self.source.encode("utf-8", "surrogatepass").decode(errors="replace")  # as a session's blobs are read
 
     def send(self, command: Command) -> int:
         return 1
@@ -125,6 +131,17 @@ def panes_of(app: MonitorApp, text: str, seed: int) -> Iterator[tuple[str, Itera
         yield "why", folded(why_lines(model, variant, palette, WIDTH), WIDTH)
     for idea in list(state.ideas.values())[:2]:
         yield "idea", folded(idea_lines(model, idea, palette, WIDTH), WIDTH)
+    for row in TreeRows(state).rows[:12]:
+        for whole in (False, True):
+            talk = Conversation(model, whole=whole)
+            subject = subject_of(model, row)
+            talk.look(row, subject)
+            yield "conversation", talk.lines(row, subject, palette, WIDTH)
+    yield "spending", spend_lines(model, spend_table(model), palette, WIDTH, ascii_only=False)
+    compared = compare_kernels(state, list(state.variants)[:3])
+    yield "kernels side by side", [head_line(compared, palette, WIDTH, ascii_only=False)]
+    yield "kernels side by side", table_lines(compared, palette, WIDTH, ascii_only=False)
+    yield "kernels side by side", _plain(*map(one_line, compared.words))
     for problem in state.problems.values():
         yield "leaders", leader_lines(model, problem, palette, ascii_only=False)
     yield "log", log_lines(model, palette)
@@ -135,8 +152,10 @@ def panes_of(app: MonitorApp, text: str, seed: int) -> Iterator[tuple[str, Itera
     yield "devices", device_lines(model, palette, WIDTH, ascii_only=False)
     app.say(text)
     yield "command answers", app.monitor_screen.key_bar.lines
-    yield "picker", _plain(entry(SessionSummary(name=text, directory=Path("x"), state="died", best={text: 2.0})).plain)
-    yield "picker", _plain(entry(SessionSummary(name="x", directory=Path("x"), state="unreadable", note=text)).plain)
+    found = SessionSummary(name=text, directory=Path("x"), state="died", best={text: 2.0})
+    for one in (found, SessionSummary(name="x", directory=Path("x"), state="unreadable", note=text)):
+        for width in (WIDTH, 2 * WIDTH):
+            yield "picker", _plain(*entry(one, width).plain.split("\n"))
     for node in (*state.problems, "i1", "v1", "v2"):
         for plan in (plan_prune, plan_pin, plan_retry):
             try:
@@ -253,9 +272,10 @@ def page_through(visit: Visit, kernels: int) -> None:
     visit.press(*["pgdn"] * rows, "t", "g", *["pgdn"] * (rows // 2), "t", "g", *"ooooO", "j", "j")
     for _ in range(kernels):
         visit.press("1", "j", "j", "4")
-        for _ in range(5):
+        for _ in range(6):
             visit.press(*["pgdn"] * 3, "]")
-    visit.press("1", "g", "j", "j", "D", "D", "m", "j", "D", "D")
+        visit.press("v", "v", "pgdn", "v")
+    visit.press("1", "g", "j", "j", "D", "D", "m", "j", "D", "D", "m", "c", "pgdn", "D", "]", "esc", "$", "pgdn", "esc")
     visit.press("5", *["pgup"] * 12, "+", *["pgup"] * 12, "esc", "6", *["pgdn"] * 4, "esc", "2", "3", "esc", "?", "esc")
     for text in visit.texts[:: max(1, len(visit.texts) // 10)]:
         visit.press("1", "b")

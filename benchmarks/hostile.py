@@ -6,6 +6,7 @@ a terminal is found by ``faults_of``.
 
 from __future__ import annotations
 
+import contextlib
 import random
 import re
 import sqlite3
@@ -17,7 +18,9 @@ from benchmarks.synthetic_session import reading
 from engine import events as ev
 from engine.devices import DeviceSample, encode_samples
 from engine.events import AnyEvent, Carried, DeviceFact, encode, kind_of
+from engine.models.protocol import CallSite, Usage, call_name
 from engine.problem.spec import ProblemSpec, TensorSpec
+from engine.proposers.partial import Partials
 from engine.session import SessionPaths, create_session
 from engine.verdict import AtSizes, Baseline, BuildReport, Check, Timing, Verdict
 
@@ -145,10 +148,12 @@ class HostileSearch:
         if number % 50 == 7:
             yield ev.IdeaWaiting(idea=f"i{number}", reason=mine)
             return
+        site = CallSite(problem, 0, "kernel", f"i{number}")
+        yield from self._call(number, site, mine)
         yield ev.VariantWritten(
             variant=f"v{number}", idea=f"i{number}", problem=problem, round=0, parent=parent, note=mine,
             form="py" if number % 7 == 0 else "cu", source=self._store(number, page), proposer=text(),
-            data={text(): text(), "all": [] if self.large else page},
+            data={text(): text(), "all": [] if self.large else page, "call": call_name(site)},
         )  # fmt: skip
         if number % 50 == 11:
             yield ev.VariantStage(variant=f"v{number}", stage="building")
@@ -170,8 +175,29 @@ class HostileSearch:
             sizes = AtSizes(mine, {mine: 3}, mine, "wrong", mine)
             yield ev.SizesChecked(problem=problem, variant=f"v{number}", results=(sizes,), note=mine)
 
-    def _store(self, number: int, page: Sequence[str]) -> str:
-        digest = f"{number:064x}"
+    def _call(self, number: int, site: CallSite, mine: str) -> Iterator[AnyEvent]:
+        """The call to a model that wrote a kernel: it fails, then replies. One of ten is still under way."""
+        text, call = self.text, f"c{number}"
+        prompt, reply = (self._store(number, [mine], kind) for kind in ("a", "b"))
+        for attempt in (1, 2):
+            yield ev.ModelCallStarted(
+                call=call, attempt=attempt, provider=text(), model=text(), site=site, prompt=prompt, tokens=9,
+                dollars=None,
+            )  # fmt: skip
+            if number % 10 == 3:
+                return
+            if attempt == 1:
+                yield ev.ModelCallFailed(
+                    call=call, attempt=1, failure="server", message=mine, wait_s=0.1, seconds=1.0, usage=None,
+                    dollars=None,
+                )  # fmt: skip
+        yield ev.ModelReplied(
+            call=call, attempt=2, answered=text(), prompt=prompt, reply=reply, finish="length", seconds=1.0,
+            usage=Usage(input=9, output=9), dollars=0.01, tier=text(),
+        )  # fmt: skip
+
+    def _store(self, number: int, page: Sequence[str], kind: str = "c") -> str:
+        digest = f"{kind}{number:063x}"
         broken = b"\xff\xfe\xc3(\xed\xa0\x80\xf8\x88"
         self.blobs[digest] = "\n".join(page).encode("utf-8", "surrogatepass") + broken
         return digest
@@ -196,6 +222,12 @@ def write_hostile_session(root: Path, name: str, texts: Sequence[str], *, ended:
         samples = [throttled, *reading(DeviceFact("cpu", "cpu", "", "", 1, 1), 1)]
         db.execute("INSERT INTO sample (time, json) VALUES (?, ?)", (start, encode_samples(samples)))
     db.close()
+    partials = Partials(paths.directory)
+    flying = [event.site for event in events if isinstance(event, ev.ModelCallStarted) and event.call.endswith("3")]
+    for number, site in enumerate(flying):
+        with contextlib.suppress(OSError, ValueError), contextlib.ExitStack() as stack:
+            stack.enter_context(partials.of(site))(texts[number % len(texts)])
+            stack.pop_all()  # as an engine that was killed leaves it
     return paths
 
 

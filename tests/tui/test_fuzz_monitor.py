@@ -12,7 +12,7 @@ PANES = {
     "tree by round", "tree by lineage", "tree by round, filtered", "tree by lineage, filtered", "tree's title",
     "kernel", "diff",
     "evidence and build log", "why", "idea", "leaders", "log", "status", "alarm", "scoreboard", "devices",
-    "command answers", "picker", "dialogs", "notifications", "words on leaving",
+    "command answers", "conversation", "spending", "kernels side by side", "picker", "dialogs", "notifications", "words on leaving",
 }  # fmt: skip
 
 
