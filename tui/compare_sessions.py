@@ -11,6 +11,7 @@ from tui import format as fmt
 from tui.compare import Cell, Comparison, Head, Row, Section, known_rows, words
 from tui.sanitize import one_line
 from tui.session_figures import ProblemFigures, SessionFigures
+from tui.spend import money
 
 OWN = ("name",)
 """Configuration that every session has for itself."""
@@ -52,7 +53,7 @@ def differing(sessions: Sequence[SessionFigures]) -> dict[str, list[str | None]]
 def _words(sessions: Sequence[SessionFigures], problems: Sequence[str], shared: Sequence[str]) -> list[str]:
     said = []
     if not shared:
-        said.append("There is no problem of which all of them have a correct kernel.")
+        said.append("They have no problem in common that all of them solved.")
     else:
         said.append(_leads(sessions, shared))
     devices = list(dict.fromkeys(", ".join(session.devices) for session in sessions if session.devices))
@@ -262,4 +263,4 @@ def _dollars(session: SessionFigures) -> Cell:
         return words(None)
     more = [f"{session.unpriced} of unknown price"] if session.unpriced else []
     more += [f"{session.uncertain} unanswered"] if session.uncertain else []
-    return Cell(f"${session.dollars:.2f}{' + ' + ', '.join(more) if more else ''}", session.dollars)
+    return Cell(f"{money(session.dollars)}{' + ' + ', '.join(more) if more else ''}", session.dollars)

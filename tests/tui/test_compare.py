@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from engine import events as ev
@@ -179,6 +180,28 @@ def test_a_table_reads_in_monochrome_and_ascii_and_fits(tmp_path: Path) -> None:
     times = next(strip for strip in lines if strip.text.startswith("ms "))
     assert "1.538 <" in times.text and times.text.count("<") == 1
     assert any(segment.style is not None and segment.style.bold and "1.538" in segment.text for segment in times)
+
+
+HOSTILE = "\x1b[31mred\x1b]52;c;aGk=\x07[bold]\r\n\u202e" + "x" * 3000
+
+
+def test_texts_of_models_and_compilers_cannot_leave_their_cells(tmp_path: Path) -> None:
+    wrong = Verdict(status="cheating", reason=HOSTILE, pattern=HOSTILE)
+    idea = ev.IdeaProposed(idea="i9", problem="softmax", round=0, parent=None, category=HOSTILE, text=HOSTILE,
+                           proposer=HOSTILE)  # fmt: skip
+    written = ev.VariantWritten(variant="v9", idea="i9", problem="softmax", round=0, parent=None, form="cu", source="",
+                                proposer=HOSTILE, note=HOSTILE)  # fmt: skip
+    after = (idea, written, ev.VerdictGiven(variant="v9", verdict=right(1.5, flags=(HOSTILE,))))
+    paths = write(tmp_path, "s", [right(2.0), wrong], after=after)
+    kernels = compare_kernels(state_of(paths), ["v1", "v2", "v9"])
+    figures = read_figures(paths)
+    sessions = compare_sessions([figures, msgspec.structs.replace(figures, name=HOSTILE, config={HOSTILE: HOSTILE})])
+    for found in (kernels, sessions):
+        drawn = [head_line(found, monochrome(), 80, ascii_only=False)]
+        drawn += table_lines(found, monochrome(), 80, ascii_only=False, tall=True)
+        text = "\n".join(strip.text for strip in drawn)
+        assert "red" in text and not set(text) & set("\x1b\x07\r\u202e")
+        assert all(strip.cell_length <= 80 and len(strip.text.splitlines()) <= 1 for strip in drawn)
 
 
 # Sessions

@@ -13,6 +13,7 @@ from engine import events as ev
 from engine.session import SessionPaths
 from engine.verdict import Timing, Verdict
 from tests.tui.conftest import NOW, Engine
+from tui.app import MonitorApp
 from tui.once import screen_text
 from tui.screens.compare import KernelsScreen, SessionsScreen
 from tui.screens.picker import PickerApp
@@ -48,6 +49,22 @@ async def test_marked_kernels_are_shown_side_by_side(open_monitor: Any, session:
             assert monitor.app.screen is screen, leave
         await monitor.press("m")
         assert screen.tree_view.marked == ("v48", "v46") and screen.detail.marked == "v46"
+
+
+@pytest.mark.keys("CompareScreen", "f8", "ctrl+z")
+async def test_screenshot_and_suspend(
+    open_monitor: Any, session: SessionPaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    suspended: list[bool] = []
+    monkeypatch.setattr(MonitorApp, "action_suspend_process", lambda app: suspended.append(True))
+    async with open_monitor(session) as monitor:
+        monitor.app.push_screen(KernelsScreen(monitor.app.model, ["v42", "v48"]))
+        await monitor.until_shown("x eager")
+        await monitor.press("f8")
+        await monitor.until_shown("Saved ")
+        await monitor.press("ctrl+z")
+    assert [file.suffix for file in tmp_path.glob("*.svg")] == [".svg"] and suspended == [True]
 
 
 async def test_without_marks_the_selected_kernel_is_compared_with_the_best(
@@ -103,10 +120,10 @@ async def test_verdicts_that_come_in_are_taken_in(open_monitor: Any, engine: Eng
 
 
 async def test_kernels_side_by_side_look_the_same(open_monitor: Any, session: SessionPaths) -> None:
-    for width, height in ((80, 24), (120, 40)):
+    for width, height in ((80, 24), (120, 40), (200, 60)):
         async with open_monitor(session, (width, height)) as monitor:
             monitor.app.push_screen(KernelsScreen(monitor.app.model, ["v48", "v46", "v42", "v47"]))
-            await monitor.until_shown("apart" if width > 80 else "x eager")
+            await monitor.until_shown("x eager" if width == 80 else "v48 -> v46")
             await monitor.pilot.pause(0.1)
             check_grid(f"kernels-{width}x{height}", monitor.text())
 

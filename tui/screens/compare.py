@@ -16,6 +16,7 @@ from engine.session import SessionError
 from tui.compare import Comparison
 from tui.compare_kernels import compare_kernels
 from tui.model import Model
+from tui.sanitize import one_line
 from tui.widgets.compare import head_line, table_lines, table_width
 from tui.widgets.detail.diff import diff_lines
 from tui.widgets.detail.text import wrapped
@@ -35,7 +36,11 @@ Keys = tuple[tuple[str, str], ...]
 class CompareScreen(ModalScreen[None]):
     """A whole screen: what it comes to, the columns' names, which stay, and the rows, which scroll."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q,c", "dismiss(None)", "back", show=False)]
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,q,c", "dismiss(None)", "back", show=False),
+        Binding("f8", "screenshot", "SVG", show=False),
+        Binding("ctrl+z", "app.suspend_process", "suspend", show=False),
+    ]
     DEFAULT_CSS = """
     CompareScreen { background: $background; }
     CompareScreen LineWidget { background: $background; color: $foreground; scrollbar-size-vertical: 1;
@@ -61,6 +66,7 @@ class CompareScreen(ModalScreen[None]):
     def __init__(self, comparison: Comparison) -> None:
         super().__init__()
         self.comparison = comparison
+        self._word = ""
 
     def compose(self) -> ComposeResult:
         self.words = LinesView(id="compare-words", focusable=False)
@@ -94,10 +100,18 @@ class CompareScreen(ModalScreen[None]):
         self.heads.set_lines([head_line(self.comparison, palette, width, ascii_only=ascii_only)])
         tall = self.app.size.height >= TALL
         self.figures.set_lines(table_lines(self.comparison, palette, width, ascii_only=ascii_only, tall=tall))
-        parts: list[Part] = []
+        parts: list[Part] = [(f" {self._word}", palette.bold)] if self._word else []
         for key, label in self.hints():
             parts += [(f" {key}", palette.accent), (f" {label} ", palette.dim)]
         self.keys_line.set_lines([line(*parts)])
+
+    def action_screenshot(self) -> None:
+        """Save the screen as SVG, as the monitor does, and say where."""
+        try:
+            self._word = f"Saved {one_line(self.app.save_screenshot(), 200)} "
+        except OSError as error:
+            self._word = f"No screenshot: {one_line(str(error), 200)} "
+        self.show()
 
     def table_room(self) -> int:
         """Columns that the table may use: without its padding and scrollbar."""
