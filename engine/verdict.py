@@ -71,6 +71,8 @@ class Verdict(Struct, frozen=True, kw_only=True, omit_defaults=True):
     ``flags`` are remarks that do not change the status ("other programs used 20 % of the processor").
     ``stage_s`` gives seconds per stage: queue, build, start, check, timing; and in ``runs`` those of them in which
     kernel or reference ran.
+    ``precision``: how exact it computes ("fp32", "tf32", "fp16", "bf16", "below ..."), "" where that was not measured;
+    ``fp64_error`` and ``eager_fp64_error`` are the errors behind it, root mean square relative to the outputs'.
     """
 
     status: Status
@@ -94,10 +96,25 @@ class Verdict(Struct, frozen=True, kw_only=True, omit_defaults=True):
     flags: tuple[str, ...] = ()
     output_tail: str = ""
     same_code_as: str | None = None
+    precision: str = ""
+    fp64_error: float | None = None
+    eager_fp64_error: float | None = None
 
     @property
     def correct(self) -> bool:
         return self.status == "correct"
+
+    @property
+    def precision_in_words(self) -> str:
+        """Class and error, or "" where they were not measured."""
+        if not self.precision or self.fp64_error is None:
+            return ""
+        return precision_in_words(self.precision, self.fp64_error, self.eager_fp64_error or 0.0)
+
+
+def precision_in_words(name: str, error: float, eager_error: float) -> str:
+    share = f", {error / eager_error:.2g} times eager's" if eager_error else ""
+    return f"{name}, root mean square error {error:.1e} against fp64{share}"
 
 
 class Baseline(Struct, frozen=True, omit_defaults=True):
@@ -121,6 +138,10 @@ class Standing(Struct, frozen=True, omit_defaults=True):
     tied: bool
 
 
+NOT_FOR_THIS_SIZE = "not for this size"
+"""Starts the message of a ``static_assert`` in a kernel that is meant for some sizes only: "...: needs ..."."""
+
+
 class AtSizes(Struct, frozen=True, omit_defaults=True):
     """What came of a kernel at other sizes than those it was searched at. Times and factors only where it is correct.
 
@@ -138,12 +159,22 @@ class AtSizes(Struct, frozen=True, omit_defaults=True):
     speedup_low: float | None = None
     speedup_high: float | None = None
 
+    @property
+    def unfit(self) -> bool:
+        """Whether the kernel itself says that it is not for these sizes, rather than failing at them."""
+        return self.status == "build_error" and self.reason.startswith(NOT_FOR_THIS_SIZE)
+
+    @property
+    def outcome(self) -> str:
+        """The status in words."""
+        return NOT_FOR_THIS_SIZE if self.unfit else self.status.replace("_", " ")
+
 
 def sizes_in_words(results: Sequence[AtSizes]) -> str:
     """One sentence: is the kernel right at other sizes, and does its win survive. "" where nothing was tried."""
     judged = [one for one in results if one.status not in ("error", "cancelled")]
     right = [one for one in judged if one.status == "correct" and one.speedup is not None]
-    failed = [f"{one.status.replace('_', ' ')} at {one.shapes}" for one in judged if one not in right]
+    failed = [f"{one.outcome} at {one.shapes}" for one in judged if one not in right]
     untried = [f"not judged at {one.shapes}" for one in results if one not in judged]
     if not judged:
         return "; ".join(untried)

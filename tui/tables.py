@@ -282,6 +282,8 @@ def _facts(verdict: Verdict) -> list[tuple[str, str]]:
     if verdict.max_abs_error is not None:
         relative = f", relative {verdict.max_rel_error:.2g}" if verdict.max_rel_error is not None else ""
         facts.append(("largest error", f"{verdict.max_abs_error:.2g}{relative}"))
+    if verdict.precision:
+        facts.append(("precision", verdict.precision_in_words))
     if verdict.pattern is not None:
         facts.append(("pattern", verdict.pattern))
     facts += [("remark", flag) for flag in verdict.flags]

@@ -23,28 +23,14 @@ from engine.evaluation.checks import Tolerances
 from engine.evaluation.device import JudgeDevice
 from engine.evaluation.locks import alone
 from engine.evaluation.messages import AnyAnswer, JudgeSettings
-from engine.evaluation.null_kernels import NullResult, try_null_kernels
+from engine.evaluation.null_kernels import try_null_kernels
+from engine.evaluation.opened import OpenedProblem
 from engine.evaluation.runner.isolation import die_with_parent
 from engine.evaluation.sandbox import RunnerEnded
 from engine.evaluation.trials import JudgedProblem
 from engine.events import Stage
 
 _PROBLEMS_KEPT = {"cpu": 8, "cuda": 2}
-
-
-class _Opened:
-    """``settings``: the judge's, with the tolerances of this problem."""
-
-    def __init__(
-        self,
-        judged: JudgedProblem,
-        eager_ms: float | None,
-        floor_ms: float | None,
-        nulls: NullResult,
-        settings: JudgeSettings,
-    ) -> None:
-        self.judged, self.eager_ms, self.floor_ms, self.flags = judged, eager_ms, floor_ms, nulls.flags
-        self.settings = replace(settings, tolerance_fp32=nulls.tolerances.full, tolerance_other=nulls.tolerances.half)
 
 
 class Judge:
@@ -58,7 +44,7 @@ class Judge:
             native.prepare()
         self._peaks = (settings.bandwidth_gbs, settings.peak_gflops)
         self._specs: dict[str, messages.OpenProblem] = {}
-        self._opened: OrderedDict[str, _Opened] = OrderedDict()
+        self._opened: OrderedDict[str, OpenedProblem] = OrderedDict()
 
     def serve(self) -> None:
         self._answer(messages.Ready(str(torch.__version__)))
@@ -83,16 +69,9 @@ class Judge:
                 case messages.JudgeKernel():
                     opened = self._problem(request.problem)
                     verdict = judging.judge(
-                        opened.judged,
-                        Path(request.library),
-                        request.build,
-                        opened.settings,
-                        opened.floor_ms,
-                        opened.eager_ms,
-                        self._on_stage,
-                        self._poll_cancelled,
+                        opened, Path(request.library), request.build, self._on_stage, self._poll_cancelled
                     )
-                    return messages.Judged(replace(verdict, flags=(*verdict.flags, *opened.flags)))
+                    return messages.Judged(replace(verdict, flags=(*verdict.flags, *opened.nulls.flags)))
                 case messages.RunHeat():
                     libraries = {name: Path(path) for name, path in request.libraries.items()}
                     opened = self._problem(request.problem)
@@ -118,10 +97,10 @@ class Judge:
         floor = roofline.floor_ms(request.problem, self._device, bandwidth or 1.0, gflops or 1.0)
         eager_ms = eager.timing.median_ms if eager.timing is not None else None
         nulls = try_null_kernels(judged, Tolerances(self._settings.tolerance_fp32, self._settings.tolerance_other))
-        self._opened[request.problem.id] = _Opened(judged, eager_ms, floor, nulls, self._settings)
+        self._opened[request.problem.id] = OpenedProblem(judged, self._settings, eager_ms, floor, nulls)
         return messages.ProblemOpened(eager, floor, nulls.degenerate, nulls.tightened)
 
-    def _problem(self, name: str) -> _Opened:
+    def _problem(self, name: str) -> OpenedProblem:
         if name not in self._opened:
             self._open(self._specs[name])
         self._opened.move_to_end(name)

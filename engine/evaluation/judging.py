@@ -14,18 +14,18 @@ from statistics import median
 from typing import NoReturn
 
 import torch
-from msgspec import Struct
 from msgspec.structs import replace
 
 from engine.evaluation import checks, patterns, timing
 from engine.evaluation.arena import Slot
 from engine.evaluation.libraries import CHECK, Libraries
-from engine.evaluation.messages import JudgeSettings
 from engine.evaluation.module_runner import runner_for
 from engine.evaluation.neighbours import BUSY, Neighbours
+from engine.evaluation.opened import OpenedProblem
+from engine.evaluation.precision import Precision
 from engine.evaluation.rejected import Rejected
 from engine.evaluation.sandbox import End, Limits, Runner, RunnerEnded
-from engine.evaluation.trials import JudgedProblem
+from engine.evaluation.timing import Pairs
 from engine.events import Stage
 from engine.verdict import BuildReport, Check, Status, Verdict
 
@@ -81,28 +81,10 @@ _STATUS_OF_END: dict[End, Status] = {
 }
 
 
-class Pairs(Struct):
-    """What alternating pairs gave, milliseconds."""
-
-    kernel_ms: list[float]
-    reference_ms: list[float]
-    wall_ms: list[float]
-    """The kernel's calls as the judge's clock saw them."""
-    used_ms: list[float]
-    """Processor time of the kernel's process during its calls."""
-
-    @property
-    def ratios(self) -> list[float]:
-        return timing.without_order([slow / fast for slow, fast in zip(self.reference_ms, self.kernel_ms, strict=True)])
-
-
 def judge(
-    problem: JudgedProblem,
+    opened: OpenedProblem,
     library: Path,
     build: BuildReport,
-    settings: JudgeSettings,
-    floor_ms: float | None,
-    eager_ms: float | None,
     on_stage: Callable[[Stage], None],
     cancelled: Callable[[], bool],
 ) -> Verdict:
@@ -113,7 +95,7 @@ def judge(
     """
 
     def judge_once() -> Verdict:
-        return _Judgement(problem, settings, floor_ms, eager_ms, on_stage, cancelled).judge(library, build)
+        return _Judgement(opened, on_stage, cancelled).judge(library, build)
 
     verdict = judge_once()
     for wait_s in _AGAIN_AFTER_S:
@@ -135,17 +117,9 @@ def _below_floor(verdict: Verdict) -> bool:
 class _Judgement:
     """The steps of one verdict; ``_checks`` collects the evidence as they pass."""
 
-    def __init__(
-        self,
-        problem: JudgedProblem,
-        settings: JudgeSettings,
-        floor_ms: float | None,
-        eager_ms: float | None,
-        on_stage: Callable[[Stage], None],
-        cancelled: Callable[[], bool],
-    ) -> None:
-        self._problem, self._settings = problem, settings
-        self._floor_ms, self._eager_ms = floor_ms, eager_ms
+    def __init__(self, opened: OpenedProblem, on_stage: Callable[[Stage], None], cancelled: Callable[[], bool]) -> None:
+        self._opened, self._problem, self._settings = opened, opened.judged, opened.settings
+        self._floor_ms, self._eager_ms = opened.floor_ms, opened.eager_ms
         self._on_stage, self._cancelled = on_stage, cancelled
         self._checks: list[Check] = []
         self._stage_s: dict[str, float] = {}
@@ -155,7 +129,7 @@ class _Judgement:
         self._runs_ms = 0.0
         self._between_ms: list[float] = []
         self._answered_at_s: float | None = None
-        self._flush = settings.kind == "cuda"
+        self._flush = opened.settings.kind == "cuda"
         self._beside_ms = 0.0
 
     def judge(self, library: Path, build: BuildReport) -> Verdict:
@@ -191,10 +165,17 @@ class _Judgement:
                     self._confirm_clock(runner, pairs, neighbours)
                     self._trial(runner, 0)
                     self._pass("right after timing", f"call {self._calls}")
+                    precision = self._measure_precision(runner)
                     libraries.look_at_process(runner)
                     self._pass(CHECK, "; ".join(libraries.flags) or "none found")
             self._confirm_reference(pairs)
-            verdict = replace(self._timed(verdict, pairs), flags=(*self._remarks(neighbours), *libraries.flags))
+            verdict = replace(
+                self._timed(verdict, pairs),
+                flags=(*self._remarks(neighbours), *libraries.flags),
+                precision=precision.name,
+                fp64_error=precision.error if precision.name else None,
+                eager_fp64_error=precision.eager_error if precision.name else None,
+            )
         except RunnerEnded as ended:
             self._fail(str(ended))
             verdict = replace(verdict, status=_STATUS_OF_END[ended.end], reason=str(ended))
@@ -285,6 +266,14 @@ class _Judgement:
             here.copy_(first)
         self._problem.bind(slot)
         return self._problem.run(slot)
+
+    def _measure_precision(self, runner: Runner) -> Precision:
+        """After timing, so that no kernel knows when it is over."""
+        found = self._opened.gauge.measure(lambda index: self._call(runner, index))
+        if self._settings.precision == "fp32" and not found.sufficient:
+            raise Rejected("wrong", "lower precision", f'{found.words}; evaluation.precision = "fp32"', "precision")
+        self._pass("precision", found.words)
+        return found
 
     # Timing
 

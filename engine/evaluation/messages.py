@@ -24,6 +24,8 @@ class JudgeSettings(Struct, frozen=True):
     tolerance_fp32: float
     tolerance_other: float
     isolate: bool
+    precision: str = "any"
+    """Which precision counts: "any" within the tolerance, or "fp32" (what is as exact as the reference's own)."""
     libraries: str = "refuse"
     """Whether kernels that call a library count: "refuse" or "label"."""
     thorough: bool = False

@@ -66,6 +66,21 @@ def without_order(ratios: Sequence[float]) -> list[float]:
     return [ratio * half if index % 2 == 0 else ratio / half for index, ratio in enumerate(ratios)]
 
 
+class Pairs(Struct):
+    """What alternating pairs gave, milliseconds."""
+
+    kernel_ms: list[float]
+    reference_ms: list[float]
+    wall_ms: list[float]
+    """The kernel's calls as the judge's clock saw them."""
+    used_ms: list[float]
+    """Processor time of the kernel's process during its calls."""
+
+    @property
+    def ratios(self) -> list[float]:
+        return without_order([slow / fast for slow, fast in zip(self.reference_ms, self.kernel_ms, strict=True)])
+
+
 def median_interval(samples: Sequence[float]) -> tuple[float, float, float]:
     """Median with the bounds of its 95 % interval; the extremes where there are too few samples."""
     ordered = sorted(samples)

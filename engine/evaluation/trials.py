@@ -135,8 +135,9 @@ class JudgedProblem:
         self._seed = secrets.randbits(48)
         self._random = random.Random(self._seed)
         leaves = self.reference.draw(self._seed)
-        kinds: tuple[Kind, ...] = ("drawn",) if self._may_assert() else self.reference.variants(leaves)
-        self._kinds = self._spread(kinds, trials)
+        self.kinds: tuple[Kind, ...] = ("drawn",) if self._may_assert() else self.reference.variants(leaves)
+        """Distributions of inputs that mean something for the problem."""
+        self._kinds = self._spread(self.kinds, trials)
         self._orders = [
             order for order, leaf in zip(self.reference.orders(), leaves, strict=True) if isinstance(leaf, torch.Tensor)
         ]

@@ -222,6 +222,7 @@ class LocalEvaluator:
             tolerance_fp32=self._config.tolerance_for("float32"),
             tolerance_other=self._config.tolerance_for("float16"),
             isolate=self._sandbox is not None,
+            precision=self._config.precision,
             libraries=self._config.libraries,
             thorough=self._thorough,
         )

@@ -38,9 +38,16 @@ def get_init_inputs():
 class Bench:
     """One evaluator with the problem opened; ``judge`` and ``heat`` run to their end."""
 
-    def __init__(self, form: Form, directory: Path, libraries: Literal["refuse", "label"] = "refuse") -> None:
+    def __init__(
+        self,
+        form: Form,
+        directory: Path,
+        libraries: Literal["refuse", "label"] = "refuse",
+        precision: Literal["any", "fp32"] = "any",
+    ) -> None:
         self.form = form
-        config = EvaluationConfig(device="cuda" if form == "cu" else "cpu", libraries=libraries)
+        device = "cuda" if form == "cu" else "cpu"
+        config = EvaluationConfig(device=device, libraries=libraries, precision=precision)
         self._loop = asyncio.new_event_loop()
         self.evaluator = LocalEvaluator(config, directory)
         self._loop.run_until_complete(self.evaluator.start())

@@ -81,6 +81,8 @@ def _speed(model: Model, variant: VariantState, verdict: Verdict, palette: Palet
         errors = (("abs", verdict.max_abs_error), ("rel", verdict.max_rel_error))
         shown = "  ".join(f"{name} {value:.2e}" for name, value in errors if value is not None)
         lines.append(field("max error", shown, palette))
+    if verdict.precision:
+        lines.append(field("precision", verdict.precision_in_words, palette))
     lines += [field("remark", flag, palette, palette.warn) for flag in verdict.flags]
     return lines
 

@@ -1,0 +1,33 @@
+"""A problem as the judge holds it: reference, trials and buffers, and what was measured of it when it was opened."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+from msgspec.structs import replace
+
+from engine.evaluation.messages import JudgeSettings
+from engine.evaluation.null_kernels import NullResult
+from engine.evaluation.precision import Gauge
+from engine.evaluation.trials import JudgedProblem
+
+
+class OpenedProblem:
+    """``settings``: the judge's, with the tolerances of this problem. Milliseconds: eager's, and of the floor."""
+
+    def __init__(
+        self,
+        judged: JudgedProblem,
+        settings: JudgeSettings,
+        eager_ms: float | None,
+        floor_ms: float | None,
+        nulls: NullResult,
+    ) -> None:
+        self.judged, self.eager_ms, self.floor_ms, self.nulls = judged, eager_ms, floor_ms, nulls
+        full, half = nulls.tolerances.full, nulls.tolerances.half
+        self.settings = replace(settings, tolerance_fp32=full, tolerance_other=half)
+
+    @cached_property
+    def gauge(self) -> Gauge:
+        """Made for the first kernel that is right."""
+        return Gauge(self.judged, self.eager_ms)

@@ -1,0 +1,231 @@
+"""How exact a kernel computes: its error against fp64 in units of eager's own, and the precision that it amounts to.
+
+Probes are inputs of mean zero at two scales, where sums do not hide the error of their terms. For each, the model is
+run in fp64, in fp32 (TF32 off), and in fp32 on operands rounded as TF32 rounds them: between the last two lies what
+still counts as fp32. A sequential sum in fp32 does, products in TF32, fp16 or bf16 do not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import math
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
+from msgspec import Struct
+
+from engine.evaluation.arena import Slot
+from engine.evaluation.trials import JudgedProblem, Trial
+from engine.problem.distributions import transform
+from engine.problem.model import named_weights
+from engine.problem.reference import Reference
+from engine.verdict import precision_in_words
+
+MOST_EAGER_MS = 60.0
+"""Of a model that takes longer no fp64 run is asked for."""
+_SAMPLED = 1 << 14
+_TINY = 2.0**-20
+"""The second scale: there, fp16 has a few bits left, and TF32 all of them."""
+_STEP = 2.0**-25
+"""What rounding to fp32 costs; no eager error counts as less."""
+_TF32_ERROR = 2.0**-11 / math.sqrt(3)
+"""What rounding a value to TF32 or fp16 costs it, root mean square."""
+_SAME, _FAR, _BELOW_TF32, _TOLD_APART = 4.0, 256.0, 8.0, 32.0
+_SEQUENTIAL = 4e-6
+"""What a sequential sum of some ten thousand positive values may be off by."""
+_CLASSES = ("fp32", "tf32", "fp16", "bf16", "below bf16")
+_FP32, _TF32, _FP16, _BF16, _LESS = range(len(_CLASSES))
+_HALVES = {torch.float16: "fp16", torch.bfloat16: "bf16"}
+
+
+class Precision(Struct, frozen=True):
+    """What was measured of a kernel. ``name``: the class, "" where ``note`` says why there is none.
+
+    ``error``, ``eager_error``: root mean square relative to that of the outputs, at the first scale. ``sufficient``:
+    as exact as the reference's own dtype.
+    """
+
+    name: str
+    error: float = 0.0
+    eager_error: float = 0.0
+    sufficient: bool = True
+    note: str = ""
+
+    @property
+    def words(self) -> str:
+        if not self.name:
+            return f"not measured: {self.note}"
+        return precision_in_words(self.name, self.error, self.eager_error)
+
+
+class _Goal:
+    """One output of a probe: fp64 values at sampled places, and the errors that calibrate it."""
+
+    def __init__(self, exact: torch.Tensor, dtype: torch.dtype) -> None:
+        flat = exact.reshape(-1)
+        places = torch.randint(flat.numel(), (min(_SAMPLED, flat.numel()),), device=flat.device)
+        self._places = places[torch.isfinite(flat[places])]
+        self._exact = flat[self._places]
+        self._rms = float(self._exact.square().mean().sqrt()) if self._exact.numel() else 0.0
+        self.dtype = dtype
+        self.eager = self.rounded = 0.0
+
+    @property
+    def usable(self) -> bool:
+        return self._rms > 0.0 and math.isfinite(self._rms)
+
+    def error(self, out: torch.Tensor) -> float:
+        """Root mean square of the error, relative to that of the exact values; infinite where one is not finite."""
+        off = out.reshape(-1)[self._places].double() - self._exact
+        error = float(off.square().mean().sqrt()) / self._rms
+        return error if math.isfinite(error) else math.inf
+
+
+class Gauge:
+    """The probes of one problem, made once. ``note``: why there are none."""
+
+    def __init__(self, problem: JudgedProblem, eager_ms: float | None) -> None:
+        self._problem = problem
+        self._probes: list[tuple[Trial, list[_Goal]]] = []
+        self.note = self._refusal(eager_ms)
+        if not self.note:
+            try:
+                with _without_tf32():
+                    self._make()
+            except torch.OutOfMemoryError:
+                self.note = "the device has no room for fp64"
+            except (RuntimeError, ValueError, TypeError, NotImplementedError, AssertionError) as error:
+                self.note = f"the model does not run in fp64 ({type(error).__name__})"
+            finally:
+                problem.reference.reset_weights()
+        if not self._probes and not self.note:
+            self.note = "no output with values to compare"
+
+    def measure(self, call: Callable[[int], object]) -> Precision:
+        """Have the kernel run on each probe; ``call(index)`` calls it on slot ``index`` of the problem's arena."""
+        if self.note:
+            return Precision("", note=self.note)
+        slots, found = self._problem.arena.slots, []
+        for index, (trial, goals) in enumerate(self._probes):
+            slot = slots[index % len(slots)]
+            self._load(trial, slot)
+            call(index % len(slots))
+            found.append([(goal.error(out), goal) for goal, out in zip(goals, _floating(slot.outputs), strict=True)])
+        return judged(found)
+
+    def _refusal(self, eager_ms: float | None) -> str:
+        spec = self._problem.spec
+        if spec.random:
+            return "the model draws random numbers"
+        kinds = {getattr(torch, tensor.dtype) for tensor in spec.outputs}
+        if not any(kind.is_floating_point for kind in kinds) or torch.float64 in kinds:
+            return "no output in fp32 or less"
+        if eager_ms is None or eager_ms > MOST_EAGER_MS:
+            return f"fp64 takes too long for a model of more than {MOST_EAGER_MS:g} ms"
+        if 6 * sum(tensor.nbytes for tensor in spec.tensors) > self._problem.device.spare_bytes():
+            return "no room for fp64"
+        return ""
+
+    def _make(self) -> None:
+        problem, first = self._problem, self._problem.trial(0)
+        centred = transform(first.inputs, "centred") if "centred" in problem.kinds else first.inputs
+        scales = (1.0, _TINY) if "small" in problem.kinds else (1.0,)
+        for scale in scales:
+            inputs = [tensor * scale if tensor.is_floating_point() else tensor for tensor in centred]
+            trial = Trial("centred", inputs, first.weights, None)
+            coarse = Trial("centred", [_as_tf32(one) for one in inputs], [_as_tf32(one) for one in first.weights], None)
+            exact, eager, rounded = self._run_in_double(trial), self._run(trial), self._run(coarse)
+            goals = []
+            for right, off, own in zip(exact, rounded, eager, strict=True):
+                goal = _Goal(right, own.dtype)
+                if right.dtype != torch.float64:
+                    self.note = "the model casts to another dtype itself"
+                    return
+                if goal.usable:
+                    goal.eager, goal.rounded = goal.error(own), goal.error(off)
+                if not goal.usable or not math.isfinite(goal.eager + goal.rounded):
+                    return
+                goals.append(goal)
+            if goals:
+                self._probes.append((trial, goals))
+
+    def _run(self, trial: Trial) -> list[torch.Tensor]:
+        """The floating-point outputs of the model as PyTorch runs it."""
+        slot = self._problem.arena.slots[0]
+        self._load(trial, slot)
+        self._problem.bind(slot)
+        return [tensor.clone() for tensor in _floating(self._problem.run(slot))]
+
+    def _run_in_double(self, trial: Trial) -> list[torch.Tensor]:
+        """The same of a copy of the model in fp64."""
+        twin: Reference = copy.copy(self._problem.reference)
+        twin.model = copy.deepcopy(twin.model).double()
+        with torch.no_grad():
+            for (_, tensor, _), value in zip(named_weights(twin.model), trial.weights, strict=True):
+                tensor.copy_(value)
+        inputs = [tensor.double() if tensor.is_floating_point() else tensor.clone() for tensor in trial.inputs]
+        with _in_double():
+            return _floating(twin.run(twin.with_tensors(inputs)))
+
+    def _load(self, trial: Trial, slot: Slot) -> None:
+        trial.load(slot)
+        slot.poison(0)
+        self._problem.device.synchronize()
+
+
+def judged(found: Sequence[Sequence[tuple[float, _Goal]]]) -> Precision:
+    """The class from the errors of each probe's outputs, the worst of them. Pure."""
+    error, goal = max(found[0], key=lambda pair: pair[0] / max(pair[1].eager, _STEP))
+    if (native := _HALVES.get(goal.dtype)) is not None:
+        enough = error <= _SAME * max(goal.eager, _STEP)
+        return Precision(native if enough else f"below {native}", error, goal.eager, enough)
+    classes = [max(class_of(off, one.eager, one.rounded) for off, one in probe) for probe in found]
+    # As exact as TF32, or more, but only near to one: the range of fp16.
+    worst = _FP16 if classes[0] < _BF16 <= classes[-1] else max(classes)
+    return Precision(_CLASSES[worst], error, goal.eager, worst == _FP32)
+
+
+def class_of(error: float, eager: float, rounded: float) -> int:
+    """The place in ``_CLASSES`` of an error, by eager's own and that of the model on operands rounded to TF32. Pure."""
+    own = max(eager, _STEP)
+    # Where rounded operands hardly matter, as in a sum of nearly equal values, only the error itself can be judged.
+    least = _SEQUENTIAL if rounded > _TOLD_APART * own else _TF32_ERROR / _BELOW_TF32
+    if error <= max(_SAME * own, min(rounded / _BELOW_TF32, _FAR * own), least):
+        return _FP32
+    coarse = max(rounded, _TF32_ERROR)
+    # TF32 by truncation has twice the error, bf16 has eight times it.
+    return _TF32 if error <= 3 * coarse else _BF16 if error <= 24 * coarse else _LESS
+
+
+def _floating(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    return [tensor for tensor in tensors if tensor.is_floating_point() and tensor.numel()]
+
+
+def _as_tf32(tensor: torch.Tensor) -> torch.Tensor:
+    """Rounded to ten bits of mantissa; fp16 and bf16 have no more."""
+    if tensor.dtype != torch.float32:
+        return tensor
+    return ((tensor.contiguous().view(torch.int32) + 0x1000) & ~0x1FFF).view(torch.float32)
+
+
+@contextlib.contextmanager
+def _without_tf32() -> Iterator[None]:
+    products, convolutions = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = products.allow_tf32, convolutions.allow_tf32
+    products.allow_tf32 = convolutions.allow_tf32 = False
+    try:
+        yield
+    finally:
+        products.allow_tf32, convolutions.allow_tf32 = before
+
+
+@contextlib.contextmanager
+def _in_double() -> Iterator[None]:
+    """Tensors that the model makes without naming a dtype are fp64."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)

@@ -1,0 +1,154 @@
+"""What counts as fp32: sums in any order do, rounded operands do not; the user says which may win."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from engine.evaluation.device import JudgeDevice
+from engine.evaluation.precision import Gauge, Precision
+from engine.evaluation.trials import JudgedProblem
+from engine.problem.inspect import inspect_file
+from tests.engine.evaluation.conftest import Bench
+from tests.exploits.catalogue import HERE
+
+Kernel = Callable[..., torch.Tensor]
+
+
+def gauged(name: str, source: str, directory: Path, *kernels: Kernel) -> list[Precision]:
+    """The precision of kernels written with PyTorch, each given the inputs in the judge's buffers."""
+    file = directory / f"{name}.py"
+    file.write_text(source)
+    judged = JudgedProblem(inspect_file(file, name), JudgeDevice("cpu", 1), 3)
+
+    def caller(kernel: Kernel) -> Callable[[int], object]:
+        def call(index: int) -> None:
+            slot = judged.arena.slots[index]
+            slot.outputs[0].copy_(kernel(*slot.inputs))
+
+        return call
+
+    try:
+        gauge = Gauge(judged, 1.0)
+        return [gauge.measure(caller(kernel)) for kernel in kernels]
+    finally:
+        judged.close()
+
+
+def problem(forward: str, *inputs: str) -> str:
+    names = ", ".join("xyz"[: len(inputs)])
+    return (
+        "import torch\n"
+        "class Model(torch.nn.Module):\n"
+        f"    def forward(self, {names}):\n        return {forward}\n"
+        f"def get_inputs():\n    return [{', '.join(inputs)}]\n"
+        "def get_init_inputs():\n    return []\n"
+    )
+
+
+def sequential(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    total = torch.zeros(x.shape[0], y.shape[1])
+    for k in range(x.shape[1]):
+        total += x[:, k, None] * y[None, k]
+    return total
+
+
+def as_tf32(x: torch.Tensor) -> torch.Tensor:
+    return ((x.view(torch.int32) + 0x1000) & ~0x1FFF).view(torch.float32)
+
+
+def split(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """Three products of two halves each, as kernels do on TF32 units."""
+    high_x, high_y = as_tf32(x), as_tf32(y)
+    low_x, low_y = as_tf32(x - high_x), as_tf32(y - high_y)
+    return high_x @ high_y + (high_x @ low_y + low_x @ high_y)
+
+
+def test_products(tmp_path: Path) -> None:
+    source = problem("x @ y", "torch.rand(8, 8192)", "torch.rand(8192, 9)")
+    kernels: dict[str, Kernel] = {
+        "eager": lambda x, y: x @ y,
+        "sequential": sequential,
+        "split": split,
+        "tf32": lambda x, y: as_tf32(x) @ as_tf32(y),
+        "truncated": lambda x, y: (x.view(torch.int32) & ~0x1FFF).view(torch.float32) @ y,
+        "fp16": lambda x, y: x.half().float() @ y.half().float(),
+        "bf16": lambda x, y: x.bfloat16().float() @ y.bfloat16().float(),
+    }
+    found = gauged("product", source, tmp_path, *kernels.values())
+    names = {kernel: one.name for kernel, one in zip(kernels, found, strict=True)}
+    assert names == {
+        "eager": "fp32",
+        "sequential": "fp32",
+        "split": "fp32",
+        "tf32": "tf32",
+        "truncated": "tf32",
+        "fp16": "fp16",
+        "bf16": "bf16",
+    }
+    assert found[0].error == found[0].eager_error > 0
+    assert [one.sufficient for one in found] == [True, True, True, False, False, False, False]
+
+
+def test_sums_of_values_that_cannot_be_centred(tmp_path: Path) -> None:
+    source = problem("torch.softmax(x, dim=1)", "torch.randn(16, 20000)")
+
+    def one_by_one(x: torch.Tensor) -> torch.Tensor:
+        raised = torch.exp(x - x.amax(dim=1, keepdim=True))
+        return raised / torch.cumsum(raised, dim=1)[:, -1:]
+
+    whole, stored = gauged(
+        "softmax", source, tmp_path, one_by_one, lambda x: torch.softmax(x, dim=1).bfloat16().float()
+    )
+    assert whole.name == "fp32", whole
+    assert stored.name == "bf16", stored
+
+
+def test_a_problem_in_half_precision_asks_for_its_own(tmp_path: Path) -> None:
+    source = problem("x * torch.sigmoid(x)", "torch.randn(64, 100).half()")
+    wide, narrow = gauged(
+        "silu",
+        source,
+        tmp_path,
+        lambda x: torch.nn.functional.silu(x.float()).half(),
+        lambda x: torch.nn.functional.silu(x).bfloat16().half(),
+    )
+    assert (wide.name, wide.sufficient) == ("fp16", True)
+    assert (narrow.name, narrow.sufficient) == ("below fp16", False)
+
+
+@pytest.mark.parametrize(
+    ("forward", "inputs", "why"),
+    [
+        ("torch.argmax(x, dim=1)", "torch.randn(8, 9)", "no output in fp32 or less"),
+        ("torch.dropout(x, 0.5, True)", "torch.randn(8, 9)", "random numbers"),
+        ("x.to(torch.float16).float()", "torch.randn(8, 9)", "casts to another dtype"),
+        ("x * 0", "torch.randn(8, 9)", "no output with values"),
+    ],
+)
+def test_where_it_cannot_be_measured_it_says_why(forward: str, inputs: str, why: str, tmp_path: Path) -> None:
+    (found,) = gauged("other", problem(forward, inputs), tmp_path, lambda x: x)
+    assert found.name == "" and found.sufficient
+    assert why in found.words
+
+
+@pytest.fixture
+def strict(tmp_path: Path) -> Iterator[Bench]:
+    bench = Bench("cpp", tmp_path, precision="fp32")
+    bench.open((HERE / "problems" / "long_matmul.py").read_text(), "long_matmul", tmp_path)
+    yield bench
+    bench.close()
+
+
+@pytest.mark.serial
+def test_the_user_says_which_may_win(strict: Bench) -> None:
+    lower = strict.judge((HERE / "cpp" / "low_precision.cpp").read_text())
+    assert (lower.status, lower.pattern) == ("wrong", "lower precision"), lower.reason
+    assert "bf16" in lower.reason
+
+    honest = strict.judge((HERE / "honest" / "cpp" / "long_matmul_rows.cpp").read_text())
+    assert honest.correct, honest.reason
+    assert honest.precision == "fp32" and "times eager's" in honest.precision_in_words
