@@ -10,9 +10,9 @@ from benchmarks.hostile import hostile
 DRAWN, PAINTED = 120, 40
 PANES = {
     "tree by round", "tree by lineage", "tree by round, filtered", "tree by lineage, filtered", "tree's title",
-    "kernel", "diff",
-    "evidence and build log", "why", "idea", "leaders", "log", "status", "alarm", "scoreboard", "devices",
-    "command answers", "conversation", "spending", "kernels side by side", "picker", "dialogs", "notifications", "words on leaving",
+    "kernel", "diff", "evidence and build log", "why", "idea", "conversation", "leaders", "log", "status", "alarm",
+    "scoreboard", "devices", "spending", "kernels side by side", "command answers", "picker", "dialogs",
+    "notifications", "words on leaving",
 }  # fmt: skip
 
 

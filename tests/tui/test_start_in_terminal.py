@@ -1,0 +1,114 @@
+"""From the command to the monitor in a real terminal: it waits for no engine, and what is wrong is said as it is."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from benchmarks.pseudo_terminal import Terminal
+from engine.exit_codes import ExitCode
+from engine.session import SessionPaths, create_session, engine_liveness
+
+CONFIG = """\
+name = "demo"
+sessions = "sessions"
+problems = ["builtin:quickstart/softmax"]
+[search]
+rounds = 1
+[evaluation]
+torch_compile = false
+"""
+Open = Callable[..., Terminal]
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> SessionPaths:
+    return SessionPaths.at(tmp_path / "sessions" / "demo")
+
+
+@pytest.fixture
+def kernel_tui_in_terminal(tmp_path: Path, paths: SessionPaths) -> Iterator[Open]:
+    opened: list[Terminal] = []
+
+    def start(*words: str) -> Terminal:
+        terminal = Terminal(words, tmp_path / "settings", directory=tmp_path)
+        terminal.record = bytearray()
+        opened.append(terminal)
+        return terminal
+
+    (tmp_path / "config.toml").write_text(CONFIG)
+    yield start
+    for terminal in opened:
+        terminal.close()
+    if paths.database.exists() and (living := engine_liveness(paths)).running and living.pid is not None:
+        os.kill(living.pid, signal.SIGKILL)
+
+
+def ended(terminal: Terminal) -> tuple[int, str]:
+    """Exit status, and what stands in the terminal at the end."""
+    while terminal.process.poll() is None:
+        terminal.read_for(0.1)
+        assert time.monotonic() < terminal.started + 30
+    terminal.read_for(0.2)
+    assert terminal.record is not None
+    return terminal.process.returncode, bytes(terminal.record).decode(errors="replace")
+
+
+def test_the_monitor_is_there_before_its_engine(kernel_tui_in_terminal: Open, paths: SessionPaths) -> None:
+    terminal = kernel_tui_in_terminal("config.toml")
+    terminal.wait_for("1 \x1b")  # the number of the tree's pane
+    if not engine_liveness(paths).running:  # on a busy machine the engine may be as fast as a test that looks
+        terminal.wait_for("No problem yet.")
+    terminal.wait_for("live")
+    assert engine_liveness(paths).running
+    terminal.type("q")
+    status, text = ended(terminal)
+    assert status == ExitCode.OK
+    assert "session " in text and "The search demo goes on (pid " in text
+
+    again = kernel_tui_in_terminal("config.toml")
+    again.wait_for("its search is running; attaching")
+    again.wait_for("live")
+
+
+def test_a_wrong_configuration_is_one_line_and_no_monitor(kernel_tui_in_terminal: Open, tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text(CONFIG.replace("rounds", "ruonds"))
+    status, text = ended(kernel_tui_in_terminal("config.toml"))
+    assert status == ExitCode.USAGE
+    assert text.count("error:") == 1 and "config.toml:5" in text and '"rounds"' in text
+    assert "Traceback" not in text and "\x1b[?1049h" not in text
+    assert not (tmp_path / "sessions").exists()
+
+
+def test_an_unfinished_search_is_offered_and_ctrl_c_leaves(kernel_tui_in_terminal: Open, tmp_path: Path) -> None:
+    from engine.config import load_config
+
+    config = load_config(tmp_path / "config.toml")
+    create_session(tmp_path / "sessions", "demo", config.frozen_toml(), str(config.path), 0)
+    terminal = kernel_tui_in_terminal("config.toml")
+    terminal.wait_for("demo is unfinished (0 verdicts). Resume it?")
+    os.killpg(terminal.process.pid, signal.SIGINT)  # what a terminal does for Ctrl-C
+    status, text = ended(terminal)
+    assert status == ExitCode.INTERRUPTED
+    assert text.count("interrupted") == 1 and "Traceback" not in text
+    assert len(list((tmp_path / "sessions").iterdir())) == 1
+
+
+def test_an_engine_that_cannot_start_is_shown_and_is_the_last_word(
+    kernel_tui_in_terminal: Open, tmp_path: Path, paths: SessionPaths
+) -> None:
+    create_session(tmp_path / "sessions", "demo", CONFIG, "config.toml", 0)
+    paths.lock.mkdir()  # in the way, also of root
+    terminal = kernel_tui_in_terminal("resume", "demo")
+    terminal.wait_for("NO ENGINE has run on this session")
+    terminal.wait_for("the engine ended at its start")
+    terminal.type("q")
+    status, text = ended(terminal)
+    assert status == ExitCode.STORAGE
+    last = text[text.rindex("\x1b[?1049l") :]
+    assert "The search demo is not running." in last and "error: " in last and "engine.lock: Is a directory" in last
