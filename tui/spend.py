@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import expm1, log
 from typing import Any
 
@@ -32,17 +32,18 @@ class Cap:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What went to one model, problem, round or idea. ``gain``: logarithm of the factors it earned."""
+    """What went to one model, problem, round or idea. ``gain``: logarithm of the factors it earned, in ``problems``."""
 
     name: str
     spend: Spend
     gain: float
     cap: Cap = Cap()
+    problems: int = 1
 
     @property
     def gained(self) -> float:
-        """Relative: 0.5 is half as fast again."""
-        return expm1(self.gain)
+        """Relative, the mean of the problems: 0.5 is half as fast again."""
+        return expm1(self.gain / self.problems)
 
     @property
     def dollars_per_percent(self) -> float | None:
@@ -82,22 +83,17 @@ def spend_table(model: Model) -> SpendTable:
     spending, gains, caps = model.state.spending, gains_of(model.state), caps_of(model)
     limits = model.limits
 
+    many = max(1, len(model.state.problems))
+
     def shares(spends: Mapping[str, Spend], gain: Mapping[str, float]) -> list[Share]:
         return [Share(name, spend, gain.get(name, 0.0)) for name, spend in spends.items()]
 
-    costly = sorted(shares(spending.idea, gains.idea), key=lambda one: (-one.spend.dollars, -one.spend.tokens))
     return SpendTable(
-        Share("all", spending.total, gains.total, Cap(limits.dollars, limits.tokens, limits.calls)),
-        [
-            Share(name, spend, gains.model.get(name, 0.0), caps.get(name, Cap()))
-            for name, spend in spending.model.items()
-        ],
-        [
-            Share(name, spend, gains.problem.get(name, 0.0), caps.get("", Cap()))
-            for name, spend in spending.problem.items()
-        ],
+        Share("all", spending.total, gains.total, Cap(limits.dollars, limits.tokens, limits.calls), many),
+        [replace(one, cap=caps.get(one.name, Cap()), problems=many) for one in shares(spending.model, gains.model)],
+        [replace(one, cap=caps.get("", Cap())) for one in shares(spending.problem, gains.problem)],
         shares(spending.round, gains.round),
-        costly,
+        sorted(shares(spending.idea, gains.idea), key=lambda one: (-one.spend.dollars, -one.spend.tokens)),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from math import log
 from pathlib import Path
 from typing import Any
 
@@ -186,6 +187,8 @@ async def test_spending_is_live_by_model_round_and_idea(talk: Engine) -> None:
     asked = Asked(talk)
     asked._calls = 20
     talk.record(ev.BudgetChanged(dollars=0.5, tokens=1_000_000))
+    own = '[[models]]\nprovider = "openai"\nmodel = "m-one"\nbudget = { dollars = 2, calls = 9 }\n'
+    talk.paths.config.write_text(own)
     async with monitor_of(talk.paths, (120, 50)) as monitor:
         await monitor.until_shown("$0.0963/0.5")
         await monitor.press("dollar_sign")
@@ -195,9 +198,12 @@ async def test_spending_is_live_by_model_round_and_idea(talk: Engine) -> None:
         assert "$0.0963 of $0.50" in text
         assert "Kept back for 1 call under way: 5,000 tokens and $0.50." in text
         (model,) = (one for one in text.splitlines() if "m-one" in one)
-        assert re.search(r"m-one +4 +3,600 +1,536 +2,400 +\$0\.0963", model)
+        assert re.search(r"m-one  of \$2\.00 +4/9 +3,600 +1,536 +2,400 +\$0\.0963", model)
         assert re.search(r"softmax/r2 +4 +3,600", text)
-        assert re.search(r"i100 +3 +2,400 +1,024 +1,600 +\$0\.0642 +\S+ +\$0\.0\d+", text), text
+        variants = monitor.app.model.state.variants.values()
+        others = [one.speedup or 0.0 for one in variants if one.problem == "softmax" and one.id != "v101"]
+        each = 0.0642 / (log(9.0 / max(1.0, *others)) / log(1.01))
+        assert re.search(rf"i100 +3 +2,400 +1,024 +1,600 +\$0\.0642 +\S+ +\${each:.4f}", text), text
         asked.reply(site("kernel", "i100", 2), REPLY, dollars=None)
         await monitor.until_shown("1 reply of unknown price")
         for key in ("escape", "q", "enter", "dollar_sign"):

@@ -14,10 +14,8 @@ from textual.screen import ModalScreen
 from textual.widgets import OptionList, Static, TextArea
 from textual.widgets.option_list import Option
 
-from engine.models.protocol import CallSite, call_name
 from engine.proposers.mailbox import MAX_READ_BYTES, RULER, Mailbox
 from engine.session import SessionError
-from tui.conversation import WORDS
 from tui.editor import edit_text
 from tui.model import Model
 from tui.sanitize import clean_lines, one_line
@@ -153,8 +151,7 @@ class ReplyScreen(ModalScreen[None]):
         before, self._waiting, self._left = self.call, waiting, left
         choices = self.query_one("#calls", OptionList)
         choices.clear_options()
-        sites = {call_name(one.site): one.site for one in self._model.state.spending.flying.values()}
-        choices.add_options([Option(_entry(call, sites.get(call), answered=call not in left)) for call in waiting])
+        choices.add_options([Option(_entry(call, answered=call not in left)) for call in waiting])
         if waiting:
             chosen = before if before in left else (left or waiting)[0]
             choices.highlighted = waiting.index(chosen)
@@ -189,7 +186,6 @@ class ReplyScreen(ModalScreen[None]):
         return cast("MonitorApp", self.app)
 
 
-def _entry(call: str, site: CallSite | None, *, answered: bool) -> Text:
-    what = f"  {WORDS[site.purpose]}, {site.problem}, round {site.round}" if site is not None else ""
+def _entry(call: str, *, answered: bool) -> Text:
     done = "  answered, not read yet" if answered else ""
-    return Text.assemble((one_line(call, 100), "bold"), what, (done, "green"), no_wrap=True, overflow="ellipsis")
+    return Text.assemble((one_line(call, 100), "bold"), (done, "green"), no_wrap=True, overflow="ellipsis")

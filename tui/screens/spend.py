@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from math import expm1
 from typing import ClassVar
 
+from rich.cells import cell_len
 from rich.style import Style
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
@@ -19,13 +19,14 @@ from tui.palette import Palette
 from tui.sanitize import one_line
 from tui.spend import Cap, Share, SpendTable, count, money, spend_table
 from tui.widgets.detail.text import wrapped
-from tui.widgets.lines import LinesView, line
+from tui.widgets.lines import LinesView, Part, line
 
 EVERY_S = 1.0
 IDEAS = 15
 """Ideas that are listed, those that cost most."""
 GAUGE = 16
-COLUMNS = f"{'calls':>7} {'failed':>6} {'in':>7} {'cached':>7} {'out':>7} {'dollars':>9} {'gained':>7} {'per 1 %':>8}"
+WIDE = 92
+"""Columns from which there is room for failed calls and cached tokens."""
 
 
 class SpendScreen(ModalScreen[str | None]):
@@ -81,17 +82,22 @@ def spend_lines(model: Model, table: SpendTable, palette: Palette, width: int, *
         ("by round", table.rounds),
         (f"by idea{f', the {IDEAS} that cost most' if left else ''}; asking for ideas apart", ideas),
     )
-    room = max(12, width - len(COLUMNS) - 2)
+    titles = " ".join(f"{name:>{room}}" for name, room in _columns(width))
+    room = max(12, width - len(titles) - 1)
     for title, shares in parts:
         if shares:
             yield line("")
-            head = fmt.pad(title, room) if len(title) <= room else title
             if len(title) > room:
                 yield line((title, palette.title))
-                head = " " * room
-            yield line((head, palette.title), (COLUMNS, palette.dim))
-            for share in shares:
-                yield _row(share, room, palette)
+            head = title if len(title) <= room else ""
+            yield line((fmt.pad(head, room), palette.title), (titles, palette.dim))
+            yield from (_row(share, room, width, palette) for share in shares)
+
+
+def _columns(width: int) -> list[tuple[str, int]]:
+    """The columns that there is room for, each with its width."""
+    columns = [("calls", 7), ("failed", 6), ("in", 7), ("cached", 7), ("out", 7), ("dollars", 9), ("gained", 7)]
+    return [one for one in (*columns, ("per 1 %", 8)) if width >= WIDE or one[0] not in ("failed", "cached")]
 
 
 def _remarks(model: Model, palette: Palette) -> Iterator[tuple[str, Style]]:
@@ -140,31 +146,34 @@ def _limits(model: Model, total: Share, palette: Palette, *, ascii_only: bool) -
 
 def _bought(table: SpendTable) -> str:
     """What one percent has cost so far, in words."""
-    total, problems = table.total, len(table.problems)
+    total = table.total
     if total.gain <= 0:
         return ""
     each = total.dollars_per_percent
     price = f"; {money(each)} for each 1 % gained" if each is not None else ""
-    mean = f", the mean of {problems} problems" if problems > 1 else ""
-    return f"Gained {fmt.change(expm1(total.gain / max(1, problems)))} over eager{mean}{price}."
+    mean = f", the mean of {total.problems} problems" if total.problems > 1 else ""
+    return f"Gained {fmt.change(total.gained)} over eager{mean}{price}."
 
 
-def _row(share: Share, room: int, palette: Palette) -> Strip:
-    spend = share.spend
-    name = fmt.pad(one_line(share.name, 80), room)
-    priced = money(spend.dollars) if not spend.unpriced or spend.dollars else "unknown"
-    return line(
-        (name, palette.bold),
-        (f"{_of(spend.calls, share.cap):>7}", palette.text),
-        (f" {spend.failed or '':>6}", palette.bad),
-        (f" {count(spend.usage.input):>7}", palette.text),
-        (f" {count(spend.usage.cached) if spend.usage.cached else '':>7}", palette.dim),
-        (f" {count(spend.usage.output):>7}", palette.text),
-        (f" {priced:>9}", palette.text),
-        (f" {_percent(share) if share.gain > 0 else '':>7}", palette.good),
-        (f" {money(share.dollars_per_percent) if share.gain > 0 else '':>8}", palette.text),
-        (_cap_words(share.cap), palette.dim),
-    )
+def _row(share: Share, room: int, width: int, palette: Palette) -> Strip:
+    spend, usage = share.spend, share.spend.usage
+    gained = share.gain > 0
+    cells = {
+        "calls": (_of(spend.calls, share.cap), palette.text),
+        "failed": (str(spend.failed or ""), palette.bad),
+        "in": (count(usage.input), palette.text),
+        "cached": (count(usage.cached) if usage.cached else "", palette.dim),
+        "out": (count(usage.output), palette.text),
+        "dollars": (money(spend.dollars) if not spend.unpriced or spend.dollars else "unknown", palette.text),
+        "gained": (fmt.change(share.gained) if gained else "", palette.good),
+        "per 1 %": (money(share.dollars_per_percent) if gained else "", palette.text),
+    }
+    name, limit = fmt.fit(one_line(share.name, 80), room), _cap_words(share.cap)
+    parts: list[Part] = [(name, palette.bold), (fmt.pad(limit, room - cell_len(name)), palette.dim)]
+    for place, (name, wide) in enumerate(_columns(width)):
+        text, style = cells[name]
+        parts.append((f"{' ' if place else ''}{text:>{wide}}", style))
+    return line(*parts)
 
 
 def _many(number: int, noun: str) -> str:
@@ -181,7 +190,3 @@ def _cap_words(cap: Cap) -> str:
     words = [money(cap.dollars)] if cap.dollars is not None else []
     words += [f"{count(cap.tokens)} tokens"] if cap.tokens is not None else []
     return f"  of {', '.join(words)}" if words else ""
-
-
-def _percent(share: Share) -> str:
-    return fmt.change(share.gained)
