@@ -115,7 +115,7 @@ def print_at_sizes(results: Sequence[AtSizes]) -> None:
         table.add_row(
             Text(f"{one.label}: {written(one.sizes)}" if one.label else written(one.sizes)),
             Text(one.shapes),
-            one.status.replace("_", " "),
+            one.outcome,
             milliseconds(one.kernel_ms),
             milliseconds(one.eager_ms),
             speedup(one.speedup),

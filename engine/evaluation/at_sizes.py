@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator, Sequence
 
 from engine.problem.header import derive_header
 from engine.problem.resize import Resized, shape_words
 from engine.problem.spec import Form
-from engine.verdict import AtSizes, Verdict
+from engine.verdict import NOT_FOR_THIS_SIZE, AtSizes, Verdict
 from engine.workers.protocol import EvaluationError, Evaluator
+
+_SAYS_SO = re.compile(rf"static assertion failed(?::| with) \"?({NOT_FOR_THIS_SIZE}[^\"\n]*)")
+"""How g++ and nvcc print the message of a ``static_assert``."""
 
 
 async def judge_at_sizes(
@@ -32,12 +36,14 @@ async def judge_at_sizes(
 
 
 def _in_short(place: Resized, verdict: Verdict) -> AtSizes:
+    log = verdict.build.log if verdict.build is not None and verdict.status == "build_error" else ""
+    says = _SAYS_SO.search(log)
     return AtSizes(
         label=place.label,
         sizes=place.sizes,
         shapes=shape_words(place.problem),
         status=verdict.status,
-        reason=verdict.reason,
+        reason=says.group(1) if says is not None else verdict.reason,
         kernel_ms=verdict.kernel.median_ms if verdict.kernel is not None else None,
         eager_ms=verdict.reference.median_ms if verdict.reference is not None else None,
         speedup=verdict.speedup if verdict.correct else None,

@@ -10,6 +10,7 @@ from engine.problem.spec import GraphNode, ProblemSpec
 from engine.proposers.playbook import aten
 from engine.proposers.playbook import terms as t
 from engine.proposers.playbook.ir import Access, PointwiseProgram, Program, Reduction, RowProgram, Store, Value
+from engine.proposers.playbook.sizes import named
 from engine.proposers.playbook.terms import Refused, Shape, Term
 
 MAX_NODES = 200
@@ -65,7 +66,7 @@ def terms_of(spec: ProblemSpec, graph: tuple[GraphNode, ...], known: Mapping[str
             if node.target in scalars:
                 terms[node.name] = t.number(float(scalars[node.target]))
             else:
-                terms[node.name] = t.load(node.target, shapes[node.target])
+                terms[node.name] = t.load(node.target, named(node.target, shapes[node.target]))
         elif node.op == "call":
             args = [_argument(arg, terms, node.target) for arg in node.args]
             kwargs = {
@@ -187,7 +188,7 @@ class _Lowering:
 
     def _lower(self, term: Term, access: Access) -> int:
         if term.op == "const":
-            return self._add(Value("const", number=term.number))
+            return self._add(Value("const", number=term.number, text=term.text))
         if term.op == "load":
             return self._add(Value("load", tensor=term.tensor, access=access))
         if term.op == "view":

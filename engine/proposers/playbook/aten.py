@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from math import prod
 from typing import Any
 
 from engine.proposers.playbook import terms as t
@@ -235,6 +236,7 @@ def _layer_norm(x: Term, shape: list[int], weight: Term | None, bias: Term | Non
 def _group_norm(
     x: Term, weight: Term | None, bias: Term | None, batch: int, channels: int, area: int, groups: int, eps: float
 ) -> Lowered:
+    batch, channels, area = x.shape[0], x.shape[1], prod(x.shape[2:])  # as in the arguments, under their names
     rows = t.view(x, (batch, groups, channels // groups, area))
     result, mean, inverse = _normalised(rows, [2, 3], eps)
     if weight is not None:

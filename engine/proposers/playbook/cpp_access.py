@@ -5,30 +5,41 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from engine.proposers.playbook.ir import Access
+from engine.proposers.playbook.sizes import factor, text
 
-GATHER = """\
-// Element (i / inner) % count of p, for one i or for kLanes of them.
-[[gnu::always_inline]] inline float gather(One, const float* p, long long i, long long inner, long long count) {
+PICK = """\
+// Elements (i / inner) % count of p, for one i or for kLanes of them.
+template <long long inner, long long count>
+[[gnu::always_inline]] inline float pick(One, const float* p, long long i) {
   return p[i / inner % count];
 }
-inline vec gather(Wide, const float* p, long long i, long long inner, long long count) {
-  vec result = {};
-  for (int lane = 0; lane < kLanes; ++lane) result[lane] = p[(i + lane) / inner % count];
-  return result;
+template <long long inner, long long count>
+[[gnu::always_inline]] inline vec pick(Wide, const float* p, long long i) {
+  constexpr bool kWhole = $whole;  // whether i is a multiple of kLanes
+  if constexpr (kWhole && inner == 1 && count % kLanes == 0) {
+    return load(Wide{}, p + i % count);
+  } else if constexpr (kWhole && inner % kLanes == 0) {
+    return splat(p[i / inner % count]);
+  } else {
+    vec result = {};
+    for (int lane = 0; lane < kLanes; ++lane) result[lane] = p[(i + lane) / inner % count];
+    return result;
+  }
 }
 """
 
 
+def pick_helper(whole: str) -> str:
+    """``pick``. ``whole``: the C condition under which vectors start at multiples of the lanes."""
+    return PICK.replace("$whole", whole)
+
+
 @dataclass(frozen=True)
 class Loaded:
-    """The expression of one load. ``row_base``: the pointer expression that ``<tensor>_row`` must hold, or None.
-
-    ``lane_aligned``: the expression holds for vectors that start at a multiple of the lanes only.
-    """
+    """The expression of one load. ``row_base``: the pointer expression that ``<tensor>_row`` must hold, or None."""
 
     text: str
     row_base: str | None = None
-    lane_aligned: bool = False
 
 
 def row_element(tensor: str, access: Access, rows: int, cols: int, lanes: int) -> Loaded:
@@ -36,11 +47,17 @@ def row_element(tensor: str, access: Access, rows: int, cols: int, lanes: int) -
     inner, count = access.inner, access.count
     if inner == 1 and count % cols == 0:
         here = count // cols
-        base = tensor if here == 1 else f"{tensor} + r * kCols" if here == rows else f"{tensor} + r % {here} * kCols"
+        base = (
+            tensor
+            if here == 1
+            else f"{tensor} + r * kCols"
+            if here == rows
+            else f"{tensor} + r % {factor(here)} * kCols"
+        )
         pointer = tensor if here == 1 else f"{tensor}_row"
-        text = f"{pointer}[c]" if lanes == 1 else f"load(width, {pointer} + c)"
-        return Loaded(text, None if here == 1 else base)
-    return _indexed(tensor, access, "(r * kCols + c)", "r * kCols + c", lanes, cols)
+        words = f"{pointer}[c]" if lanes == 1 else f"load(width, {pointer} + c)"
+        return Loaded(words, None if here == 1 else base)
+    return _indexed(tensor, access, "r * kCols + c", lanes)
 
 
 def flat_element(tensor: str, access: Access, numel: int, lanes: int) -> Loaded:
@@ -49,20 +66,16 @@ def flat_element(tensor: str, access: Access, numel: int, lanes: int) -> Loaded:
         return Loaded(f"{tensor}[0]")
     if access.inner == 1 and access.count == numel:
         return Loaded(f"{tensor}[i]" if lanes == 1 else f"load(width, {tensor} + i)")
-    return _indexed(tensor, access, "i", "i", lanes, 0)
+    return _indexed(tensor, access, "i", lanes)
 
 
-def _indexed(tensor: str, access: Access, index: str, bare: str, lanes: int, cols: int) -> Loaded:
+def _indexed(tensor: str, access: Access, index: str, lanes: int) -> Loaded:
     inner, count = access.inner, access.count
-    position = f"{index} % {count}" if inner == 1 else f"{index} / {inner} % {count}"
-    if lanes == 1:
-        return Loaded(f"{tensor}[{position}]")
-    if cols % lanes == 0:
-        if inner == 1 and count % lanes == 0:
-            return Loaded(f"load(width, {tensor} + {position})", lane_aligned=True)
-        if inner % lanes == 0:
-            return Loaded(f"{tensor}[{position}]", lane_aligned=True)
-    return Loaded(f"gather(width, {tensor}, {bare}, {inner}, {count})")
+    if lanes > 1:
+        return Loaded(f"pick<{text(inner)}, {text(count)}>(width, {tensor}, {index})")
+    whole = index if " " not in index else f"({index})"
+    position = f"{whole} % {factor(count)}" if inner == 1 else f"{whole} / {factor(inner)} % {factor(count)}"
+    return Loaded(f"{tensor}[{position}]")
 
 
 def row_number(tensor: str, access: Access, cols: int, rows: int) -> str:
@@ -70,5 +83,5 @@ def row_number(tensor: str, access: Access, cols: int, rows: int) -> str:
     if access.count == 1:
         return f"{tensor}[0]"
     step = access.inner // cols
-    index = "r" if step == 1 else f"r / {step}"
-    return f"{tensor}[{index}]" if step * access.count == rows else f"{tensor}[{index} % {access.count}]"
+    index = "r" if step == 1 else f"r / {factor(step)}"
+    return f"{tensor}[{index}]" if step * access.count == rows else f"{tensor}[{index} % {factor(access.count)}]"

@@ -23,8 +23,10 @@ _LONG = 76
 """Longer expressions are cut by naming a part."""
 
 
-def literal(number: float) -> str:
-    """A float constant; doubles are rounded by the compiler as PyTorch rounds them."""
+def literal(number: float, words: str = "") -> str:
+    """A float constant; doubles are rounded by the compiler as PyTorch rounds them. ``words``: ``Value.text``."""
+    if words:
+        return f"float({words})"
     if math.isnan(number):
         return "NAN"
     if math.isinf(number):
@@ -113,7 +115,7 @@ def _uses(
 def _expression(value: Value, args: list[tuple[str, int]], wide: bool) -> tuple[str, int]:
     op = value.op
     if op == "const":
-        text = literal(value.number)
+        text = literal(value.number, value.text)
         return text, _UNARY if text.startswith("-") else _ATOM
     if op in _INFIX and op in BINARY_OPS | COMPARE_OPS | LOGIC_OPS:
         sign, level = _INFIX[op]

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from engine.problem.spec import ProblemSpec
 from engine.proposers.playbook import cpp_math
-from engine.proposers.playbook.cpp_access import GATHER, Loaded, flat_element
+from engine.proposers.playbook.cpp_access import Loaded, flat_element, pick_helper
 from engine.proposers.playbook.cpp_expr import Namer, render
 from engine.proposers.playbook.cpp_options import PointwiseOptions
 from engine.proposers.playbook.cpp_text import SPREAD, STORE, banner, function, indent, omp_for, stream
+from engine.proposers.playbook.demands import program_demands
 from engine.proposers.playbook.ir import PointwiseProgram, needed
 from engine.proposers.playbook.signature import launch_signature
+from engine.proposers.playbook.sizes import text
 
 
 def pointwise_kernel(program: PointwiseProgram, options: PointwiseOptions, spec: ProblemSpec) -> str:
@@ -22,8 +24,9 @@ def pointwise_kernel(program: PointwiseProgram, options: PointwiseOptions, spec:
     names = [tensor.name for tensor in spec.tensors if tensor.name in tensors | stored]
     function = _chain(program, options, names, stored, order)
     body = "\n".join(function)
-    head = banner(f"Pointwise kernel for {spec.name}: {program.numel} elements.", ops)
-    lines = [*head, "namespace {", "", *_constants(program, options, body), ""]
+    head = banner(f"Pointwise kernel for {spec.name}, searched at {program.numel} elements.", ops)
+    demands = program_demands(program, order, spec)
+    lines = [*head, "namespace {", "", *_constants(program, options, body), *demands, ""]
     if options.lanes > 1:
         lines += [cpp_math.PREAMBLE, _helpers(options, ops, body)]
     else:
@@ -34,7 +37,7 @@ def pointwise_kernel(program: PointwiseProgram, options: PointwiseOptions, spec:
 
 
 def _constants(program: PointwiseProgram, options: PointwiseOptions, body: str) -> list[str]:
-    lines = [f"constexpr long long kElements = {program.numel};"]
+    lines = [f"constexpr long long kElements = {text(program.numel)};"]
     if options.lanes > 1:
         lines.append(f"constexpr int kLanes = {options.lanes};")
     if "kUnroll" in body:
@@ -47,8 +50,10 @@ def _constants(program: PointwiseProgram, options: PointwiseOptions, body: str) 
 
 
 def _helpers(options: PointwiseOptions, ops: set[str], body: str) -> str:
-    optional = (("store(", STORE), ("stream(", stream(options.lanes)), ("spread(", SPREAD), ("gather(", GATHER))
-    pieces = [text for call, text in optional if call in body]
+    optional = (("store(", STORE), ("stream(", stream(options.lanes)), ("spread(", SPREAD))
+    pieces = [words for call, words in optional if call in body]
+    if "pick<" in body:
+        pieces.append(pick_helper("true"))
     pieces.append(cpp_math.vector_helpers(ops, polynomials=options.math == "polynomial", degree=options.exp_degree))
     return "\n".join(pieces)
 
@@ -68,21 +73,20 @@ def _chain(
     roots = [store.value for store in program.stores]
     statements, texts = render(program.values, roots, leaves, namer, wide=wide)
     for store in program.stores:
-        text = texts[store.value]
+        result = texts[store.value]
         if not wide:
-            statements.append(f"{store.tensor}[i] = {text};")
+            statements.append(f"{store.tensor}[i] = {result};")
             continue
         if not _varies(program, store.value):
-            text = f"spread(width, {text})"
-        statements.append(f"{'stream' if options.stores == 'stream' else 'store'}({store.tensor} + i, {text});")
+            result = f"spread(width, {result})"
+        statements.append(f"{'stream' if options.stores == 'stream' else 'store'}({store.tensor} + i, {result});")
     whole = [program.values[k].tensor for k, loaded in loads.items() if program.values[k].access.count == program.numel]
     ahead = (
         [f"__builtin_prefetch({name} + i + kPrefetch);" for name in dict.fromkeys(whole)] if options.prefetch else []
     )
     parameters = [("float*" if name in stored else "const float*", name) for name in names]
     parameters += [("long long", "begin"), ("long long", "end")]
-    tail = program.numel % options.lanes != 0
-    loop = _wide_loop(statements, ahead, options.unroll, tail) if wide else _plain_loop(statements, ahead)
+    loop = _wide_loop(statements, ahead, options.unroll) if wide else _plain_loop(statements, ahead)
     return function("Elements [begin, end) of the chain.", "void", "chain", parameters, loop)
 
 
@@ -97,7 +101,7 @@ def _plain_loop(statements: list[str], ahead: list[str]) -> list[str]:
     return ["for (long long i = begin; i < end; ++i) {", *indent([*ahead, *statements]), "}"]
 
 
-def _wide_loop(statements: list[str], ahead: list[str], unroll: int, tail: bool) -> list[str]:
+def _wide_loop(statements: list[str], ahead: list[str], unroll: int) -> list[str]:
     lines = ["const auto step = [&](auto width, long long i) {", *indent(statements), "};", "long long i = begin;"]
     if unroll > 1:
         each = [line.replace(" + i +", " + i + k * kLanes +") for line in ahead]
@@ -110,7 +114,7 @@ def _wide_loop(statements: list[str], ahead: list[str], unroll: int, tail: bool)
         ]
         ahead = []
     lines += ["for (; i + kLanes <= end; i += kLanes) {", *indent([*ahead, "step(Wide{}, i);"]), "}"]
-    return [*lines, "for (; i < end; ++i) step(One{}, i);"] if tail else lines
+    return [*lines, "if constexpr (kElements % kLanes != 0) for (; i < end; ++i) step(One{}, i);"]
 
 
 def _launch(options: PointwiseOptions, names: list[str]) -> list[str]:

@@ -9,14 +9,12 @@ from engine.problem.spec import ProblemSpec
 from engine.proposers.playbook import cpp_moves
 from engine.proposers.playbook.cpp_math import POLYNOMIAL
 from engine.proposers.playbook.cpp_options import RowOptions, choices_of, row_options
-from engine.proposers.playbook.cpp_rows_code import kept_value
+from engine.proposers.playbook.cpp_rows_code import MAX_BUFFER_COLS, kept_value
 from engine.proposers.playbook.cpp_rows_file import row_kernel
 from engine.proposers.playbook.ir import Program, RowProgram, needed
 from engine.proposers.playbook.rewrite import row_reciprocals
 from engine.proposers.playbook.template import Choice, Choices, First, Move, Recipe, Template
 
-MAX_BUFFER_COLS = 65536
-"""A row's buffer lies on the thread's stack and should fit the second-level cache: 256 KiB."""
 _L1_FLOATS = 8192
 _LONG_ROW_FLOATS = 32768
 _EXPONENTIALS = frozenset({"exp", "expm1", "sigmoid", "tanh"})

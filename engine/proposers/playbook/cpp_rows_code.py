@@ -11,9 +11,11 @@ from engine.proposers.playbook.cpp_options import RowOptions
 from engine.proposers.playbook.cpp_text import indent
 from engine.proposers.playbook.ir import FusedPair, RowProgram
 
+MAX_BUFFER_COLS = 65536
+"""A row's buffer lies on the thread's stack and should fit the second-level cache: 256 KiB."""
 Group = tuple[int, ...]
 """The reductions of one pass."""
-LOCALS = ("c", "r", "b", "p", "stop", "begin", "end", "row", "rows", "kept", "width", "step", "lanes", "part", "all")
+LOCALS = ("c", "r", "at", "p", "stop", "begin", "end", "row", "rows", "kept", "width", "step", "lanes", "part", "all")
 _FIELD = {"sum": "total", "max": "highest", "min": "lowest"}
 IDENTITY = {"sum": "0.0f", "max": "-INFINITY", "min": "INFINITY"}
 
@@ -50,15 +52,6 @@ class RowCode:
             for k, value in enumerate(self.values)
             if value.op == "load" and not program.per_row[k]
         }
-
-    @property
-    def tail(self) -> bool:
-        """Whether rows end in less than a vector."""
-        return self.program.cols % self.options.lanes != 0
-
-    @property
-    def lane_aligned(self) -> bool:
-        return any(loaded.lane_aligned for loaded in self.element_loads.values())
 
     def in_pair(self, group: tuple[int, ...]) -> bool:
         return self.pair is not None and self.pair.first in group
@@ -151,12 +144,11 @@ class RowCode:
         for name, op in accumulators:
             lines.append(f"vec {name}_lanes[kAccumulators];")
             lines.append(f"for (vec& lanes : {name}_lanes) lanes = splat({IDENTITY[op]});")
-            if self.tail:
-                lines.append(f"float {name}_one = {IDENTITY[op]};")
+            lines.append(f"float {name}_one = {IDENTITY[op]};")
         lines.append(f"long long c = {start};")
         if align is not None:
             unaligned = f"reinterpret_cast<size_t>({align} + c) % sizeof(vec) != 0"
-            lines.append(f"while (c < {stop} && {unaligned}) step(One{{}}, c++);")
+            lines.append(f"if constexpr (kTail) while (c < {stop} && {unaligned}) step(One{{}}, c++);")
         ahead = [f"__builtin_prefetch({prefetch});"] if prefetch else []
         if count > 1:
             constant = "kAccumulators" if accumulators else "kUnroll"
@@ -172,17 +164,12 @@ class RowCode:
             ahead = []
         first = "".join(f", {name}_lanes[0]" for name, _ in accumulators)
         lines += [f"for (; c + kLanes <= {stop}; c += kLanes) {{", *indent([*ahead, f"step(Wide{{}}, c{first});"]), "}"]
-        if self.tail:
-            ones = "".join(f", {name}_one" for name, _ in accumulators)
-            lines.append(f"for (; c < {stop}; ++c) step(One{{}}, c{ones});")
+        ones = "".join(f", {name}_one" for name, _ in accumulators)
+        lines.append(f"if constexpr (kTail) for (; c < {stop}; ++c) step(One{{}}, c{ones});")
         for name, op in accumulators:
-            if op == "sum":
-                rest = f" + {name}_one" if self.tail else ""
-                lines.append(f"const double {name} = add_lanes({name}_lanes){rest};")
-            elif self.tail:
-                lines.append(f"const float {name} = {op}_of({op}_lanes({name}_lanes), {name}_one);")
-            else:
-                lines.append(f"const float {name} = {op}_lanes({name}_lanes);")
+            lanes = f"{'add' if op == 'sum' else op}_lanes({name}_lanes)"
+            both = f"{lanes} + {name}_one" if op == "sum" else f"{op}_of({lanes}, {name}_one)"
+            lines.append(f"const {'double' if op == 'sum' else 'float'} {name} = kTail ? {both} : {lanes};")
         return lines
 
     def accumulate(self, roots: list[int], group: Sequence[tuple[str, str, int]], leaves: dict[int, str], namer: Namer,
@@ -207,8 +194,8 @@ class RowCode:
         return None
 
     def blocks(self, inner: list[str]) -> list[str]:
-        return ["for (long long b = begin; b < end; b += kBlock) {",
-                *indent(["const long long stop = b + kBlock < end ? b + kBlock : end;", *inner]), "}"]  # fmt: skip
+        return ["for (long long at = begin; at < end; at += kBlock) {",
+                *indent(["const long long stop = at + kBlock < end ? at + kBlock : end;", *inner]), "}"]  # fmt: skip
 
     def names(self) -> list[str]:
         return [name for tensor in self.spec.tensors for name in (tensor.name, f"{tensor.name}_row")]

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from engine.problem.spec import ProblemSpec
 from engine.proposers.playbook import cpp_math
-from engine.proposers.playbook.cpp_access import GATHER
+from engine.proposers.playbook.cpp_access import pick_helper
 from engine.proposers.playbook.cpp_options import RowOptions
-from engine.proposers.playbook.cpp_rows_code import RowCode
+from engine.proposers.playbook.cpp_rows_code import MAX_BUFFER_COLS, RowCode
 from engine.proposers.playbook.cpp_rows_launch import launch_body
 from engine.proposers.playbook.cpp_rows_passes import finish_function, part_struct, pass_function
 from engine.proposers.playbook.cpp_text import SPREAD, STORE, banner, indent, stream
+from engine.proposers.playbook.demands import demand, program_demands
 from engine.proposers.playbook.ir import RowProgram
 from engine.proposers.playbook.signature import launch_signature
+from engine.proposers.playbook.sizes import text
 
 
 def row_kernel(program: RowProgram, options: RowOptions, spec: ProblemSpec) -> str:
@@ -27,8 +29,9 @@ def row_kernel(program: RowProgram, options: RowOptions, spec: ProblemSpec) -> s
     ops = {value.op for value in code.values} | {r.op for r in code.program.reductions if r.op != "sum"}
     if code.pair is not None and code.pair.kind == "online_softmax":
         ops.add("max")
-    head = banner(f"Row kernel for {code.spec.name}: {code.program.rows} rows of {code.program.cols}.", ops)
-    lines = [*head, "namespace {", "", *constants(code, functions), ""]
+    program = code.program
+    head = banner(f"Row kernel for {code.spec.name}, searched at {program.rows} rows of {program.cols}.", ops)
+    lines = [*head, "namespace {", "", *constants(code, functions), *demands(code), ""]
     if code.wide:
         lines += [cpp_math.PREAMBLE, helpers(code, ops, functions)]
     else:
@@ -44,19 +47,25 @@ def row_kernel(program: RowProgram, options: RowOptions, spec: ProblemSpec) -> s
     return "\n".join(lines) + "\n"
 
 
+def used_values(code: RowCode) -> list[int]:
+    """Positions of all values that the kernel computes with, in order."""
+    return code.inside([r.source for r in code.program.reductions] + [s.value for s in code.program.stores])
+
+
 def used(code: RowCode) -> set[str]:
-    roots = [r.source for r in code.program.reductions] + [s.value for s in code.program.stores]
-    inside = code.inside(roots)
-    return {code.values[k].tensor for k in inside if code.values[k].op == "load"} | {
+    return {code.values[k].tensor for k in used_values(code) if code.values[k].op == "load"} | {
         store.tensor for store in code.program.stores
     }
 
 
 def constants(code: RowCode, functions: list[str]) -> list[str]:
     options, body = code.options, "\n".join(functions)
-    lines = [f"constexpr long long kRows = {code.program.rows};", f"constexpr long long kCols = {code.program.cols};"]
+    rows, cols = code.program.rows, code.program.cols
+    lines = [f"constexpr long long kRows = {text(rows)};", f"constexpr long long kCols = {text(cols)};"]
     if code.wide:
         lines.append(f"constexpr int kLanes = {options.lanes};")
+    if "kTail" in body:
+        lines.append("constexpr bool kTail = kCols % kLanes != 0;  // rows end in less than a vector")
     if "kAccumulators" in body:
         lines.append(f"constexpr int kAccumulators = {options.accumulators};  // independent chains of additions")
     if "kUnroll" in body:
@@ -74,6 +83,14 @@ def constants(code: RowCode, functions: list[str]) -> list[str]:
                   f"  const long long begin = p * (kPart / {options.lanes} * {options.lanes});",
                   "  return begin < kCols ? begin : kCols;",
                   "}"]  # fmt: skip
+    return lines
+
+
+def demands(code: RowCode) -> list[str]:
+    """What must hold at other sizes for the kernel to be right there."""
+    lines = program_demands(code.program, used_values(code), code.spec)
+    if code.kept is not None and code.options.reuse == "buffer":
+        lines.append(demand(f"kCols <= {MAX_BUFFER_COLS}", f"rows of at most {MAX_BUFFER_COLS} elements"))
     return lines
 
 
@@ -104,8 +121,10 @@ def helpers(code: RowCode, ops: set[str], functions: list[str]) -> str:
     """What the functions call, in the order that C++ needs."""
     body = "\n".join(functions)
     options = code.options
-    optional = (("store(", STORE), ("stream(", stream(options.lanes)), ("spread(", SPREAD), ("gather(", GATHER))
-    pieces = [text for call, text in (*optional, ("add_lanes(", ADD_LANES)) if call in body]
+    optional = (("store(", STORE), ("stream(", stream(options.lanes)), ("spread(", SPREAD))
+    pieces = [words for call, words in (*optional, ("add_lanes(", ADD_LANES)) if call in body]
+    if "pick<" in body:
+        pieces.append(pick_helper("kCols % kLanes == 0"))
     pieces.append(cpp_math.vector_helpers(ops, polynomials=options.math == "polynomial", degree=options.exp_degree))
     pieces += [FOLD_LANES.format(op=op) for op in ("max", "min") if f"{op}_lanes(" in body]
     return "\n".join(pieces)

@@ -30,7 +30,7 @@ def pass_function(code: RowCode, number: int, group: tuple[int, ...]) -> list[st
     if code.wide and code.program.cols > code.options.block and any(op == "sum" for _, op in accumulators):
         lines = [f"{'double' if op == 'sum' else 'float'} {name}_all = {IDENTITY[op].replace('0.0f', '0.0')};"
                  for name, op in accumulators]  # fmt: skip
-        inner = code.loop(body, accumulators=accumulators, prefetch=prefetch, unroll=1, start="b", stop="stop")
+        inner = code.loop(body, accumulators=accumulators, prefetch=prefetch, unroll=1, start="at", stop="stop")
         inner += [f"{name}_all += {name};" if op == "sum" else f"{name}_all = {op}_of({name}_all, {name});"
                   for name, op in accumulators]  # fmt: skip
         lines += code.blocks(inner)
@@ -69,8 +69,8 @@ def fused_pass(code: RowCode, number: int, group: tuple[int, ...]) -> list[str]:
     first = code.accumulate([pair.source], [(name, op, pair.source)], leaves, Namer(namer.taken), False)
     inner = [f"Part{number} part;", "{"]
     one = code.loop(first, accumulators=[(name, op)], prefetch=code.prefetch(roots, number == 1), unroll=1,
-                     start="b", stop="stop")  # fmt: skip
-    one.append("part.highest = highest;" if softmax else "part.mean = total / static_cast<double>(stop - b);")
+                     start="at", stop="stop")  # fmt: skip
+    one.append("part.highest = highest;" if softmax else "part.mean = total / static_cast<double>(stop - at);")
     inner += [*indent(one), "}"]
     if softmax:
         inner.append("if (part.highest == -INFINITY) continue;  // adds nothing, and inf - inf is NaN")
@@ -80,11 +80,11 @@ def fused_pass(code: RowCode, number: int, group: tuple[int, ...]) -> list[str]:
         sums = [("squares", "sum", reductions[pair.second].source), ("rest", "sum", deviation)]
     second = code.accumulate([source for _, _, source in sums], sums, leaves, Namer(namer.taken), False)
     two = code.loop(second, accumulators=[(name, "sum") for name, _, _ in sums], prefetch=None, unroll=1,
-                     start="b", stop="stop")  # fmt: skip
+                     start="at", stop="stop")  # fmt: skip
     if softmax:
         two.append("part.total = total;")
     else:
-        two += ["part.count = static_cast<double>(stop - b);",
+        two += ["part.count = static_cast<double>(stop - at);",
                 "part.mean = mean + rest / part.count;",
                 "part.squares = squares - rest * rest / part.count;"]  # fmt: skip
     inner += ["{", *indent(two), "}", "merge(all, part);"]
@@ -168,15 +168,14 @@ def finish_function(code: RowCode) -> list[str]:
             if code.program.per_row[store.value]:
                 text = f"spread(width, {text})"
             body.append(f"{'stream' if stream else 'store'}({target} + c, {text});")
-    aligned = code.program.cols % code.options.lanes == 0
-    align = f"{stores[0].tensor}_row" if stream and code.wide and not aligned else None
+    align = f"{stores[0].tensor}_row" if stream and code.wide else None
     backward = code.options.backward
     lines = code.loop(body, accumulators=[], prefetch=None, unroll=code.options.unroll,
-                       start="b" if backward else "begin", stop="stop" if backward else "end", align=align)  # fmt: skip
+                      start="at" if backward else "begin", stop="stop" if backward else "end", align=align)  # fmt: skip
     if backward:
         lines = ["// Backwards: the end of the row is what the caches still hold.",
-                 "for (long long b = begin + (end - begin - 1) / kBlock * kBlock; b >= begin; b -= kBlock) {",
-                 *indent(["const long long stop = b + kBlock < end ? b + kBlock : end;", *lines]), "}"]  # fmt: skip
+                 "for (long long at = begin + (end - begin - 1) / kBlock * kBlock; at >= begin; at -= kBlock) {",
+                 *indent(["const long long stop = at + kBlock < end ? at + kBlock : end;", *lines]), "}"]  # fmt: skip
     parameters = [*finish_parameters(code), *RANGE, *ROW]
     return function("Writes columns [begin, end) of row r.", "void", "finish", parameters, [*before, *lines])
 

@@ -8,15 +8,17 @@ from engine.proposers.playbook.cuda_text import (
     HELPERS,
     Stream,
     fill,
-    flat_index,
     launch,
-    pack_load,
     packs,
+    pick,
+    place,
     statements,
     stream_of,
     streams,
 )
+from engine.proposers.playbook.demands import program_demands
 from engine.proposers.playbook.ir import PointwiseProgram, Program
+from engine.proposers.playbook.sizes import text
 from engine.proposers.playbook.template import Choice, Choices, First, Move, Recipe, Template
 
 PLAIN: Choices = {
@@ -136,31 +138,28 @@ class CudaPointwise(Template):
         found = streams(chain.values, chain.order)
         tensors = tuple(dict.fromkeys((*(s.tensor for s in found), *(s.tensor for s in chain.stores))))
         outputs = {t.name for t in spec.outputs}
-        per_block = int(choices["threads"]) * int(choices["unroll"])
-        wanted = max(1, -(-(chain.numel // width) // per_block))
-        limit = int(choices["sms"]) * int(choices["blocks"])
-        grid = min(wanted, limit) if choices["persistent"] and limit else wanted
-        text = fill(
+        limit = int(choices["sms"]) * int(choices["blocks"]) if choices["persistent"] else 0
+        kernel = fill(
             _KERNEL,
-            index="int" if chain.numel < 2**30 else "long long",
             width=width,
-            numel=chain.numel,
+            elements=text(chain.numel),
+            demands="\n".join(program_demands(chain, chain.order, spec)),
             threads=choices["threads"],
             unroll=choices["unroll"],
-            grid=grid,
-            helpers=HELPERS + packs(width, str(choices["read"]), str(choices["store"])),
+            limit=f" : blocks > {limit} ? {limit}" if limit else "",
+            helpers=HELPERS + packs(str(choices["read"]), str(choices["store"])),
             pointers="".join(f"    {'' if n in outputs else 'const '}float* {n};\n" for n in tensors),
             fields="".join(f"    Pack {s.field};\n" for s in found),
-            loads="".join(f"    p.{s.field} = {_load(s, width, chain.numel)};\n" for s in found),
+            loads="".join(f"    p.{s.field} = {_load(s, chain.numel)};\n" for s in found),
             body=_body(chain, found, fast),
-            tail=_tail(chain, fast) if chain.numel % width else "",
-            rest=_REST if chain.numel % width else "",
+            tail=_tail(chain, fast) if width > 1 else "",
+            rest=_REST if width > 1 else "",
         )
         body = [
             f"playbook::pointwise<<<playbook::grid, playbook::threads, 0, stream>>>({{{', '.join(tensors)}}});",
             "return int(cudaGetLastError());",
         ]
-        return text + launch(spec, tensors, body)
+        return kernel + launch(spec, tensors, body)
 
     def safer(self, program: Program, recipe: Recipe) -> Recipe | None:
         return recipe.with_({"math": "precise"}) if recipe.choices["math"] != "precise" else None
@@ -172,9 +171,10 @@ def _as_pointwise(program: Program) -> PointwiseProgram:
     return program
 
 
-def _load(stream: Stream, width: int, numel: int) -> str:
+def _load(stream: Stream, numel: int) -> str:
     whole = stream.access.inner == 1 and stream.access.count >= numel
-    return pack_load(stream.access, f"t.{stream.tensor}", "i", width, numel, "load_row" if whole else "load")
+    pointer = f"t.{stream.tensor}"
+    return f"load_row({pointer} + i)" if whole else pick(stream.access, pointer, "i", "packs * width")
 
 
 def _body(chain: PointwiseProgram, found: tuple[Stream, ...], fast: bool) -> str:
@@ -199,9 +199,7 @@ def _tail(chain: PointwiseProgram, fast: bool) -> str:
         value = chain.values[position]
         if value.op != "load":
             return None
-        access = value.access
-        index = "0" if access.count == 1 else flat_index(access, "i", chain.numel)
-        return f"t.{value.tensor}[{index}]"
+        return f"t.{value.tensor}[{place(value.access, 'i', 'numel')}]"
 
     lines, refer = statements(chain.values, chain.order, name, fast)
     lines += [f"t.{s.tensor}[i] = {refer(s.value)};" for s in chain.stores]
@@ -211,16 +209,23 @@ def _tail(chain: PointwiseProgram, fast: bool) -> str:
 
 
 _REST = """\
-    if (blockIdx.x == 0 && threadIdx.x < numel - packs * width) compute_one(t, packs * width + threadIdx.x);
+    if constexpr (numel % width != 0)
+        if (blockIdx.x == 0 && Index(threadIdx.x) < numel - packs * width) compute_one(t, packs * width + threadIdx.x);
 """
 _KERNEL = """\
 #include <cuda_runtime.h>
 
+#include <type_traits>
+
 namespace playbook {
 
-using Index = $index;
-constexpr int width = $width, threads = $threads, unroll = $unroll, grid = $grid;
-constexpr Index numel = $numel, packs = numel / width;
+constexpr long long elements = $elements;
+using Index = std::conditional_t<(elements < (1LL << 30)), int, long long>;
+constexpr int width = $width, threads = $threads, unroll = $unroll;
+constexpr Index numel = elements, packs = numel / width;
+constexpr long long blocks = (packs + threads * unroll - 1) / (threads * unroll);
+constexpr int grid = blocks < 1 ? 1$limit : blocks;
+$demands
 $helpers
 struct Tensors {
 $pointers};

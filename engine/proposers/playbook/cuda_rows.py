@@ -65,6 +65,8 @@ last rows then miss L2); in groups of 4 rows 0.28, of 1 row 0.48 (launches do no
 0.265 at best (512 threads, 16 KB slots, keep 2; keep 0: 0.303; keep 4 spills: 0.291), where the exchange costs about
 as much as the second read that it saves."""
 
+MOST_GRID_ROWS = 65535
+"""Rows are a dimension of the grid in ``split``."""
 HELD_FLOATS = 64
 """Floats of a row that one thread may hold in registers."""
 
@@ -146,13 +148,13 @@ def emit(program: RowProgram, recipe: Recipe, spec: ProblemSpec) -> str:
     code, threads = plan.code, plan.threads
     workspace = ""
     if plan.structure == "split":
-        group_rows = int(choices["group_rows"]) or program.rows
+        group_rows = int(choices["group_rows"]) or MOST_GRID_ROWS
         text, body = split_text(
             code,
             threads=threads,
             unroll=int(choices["unroll"]),
-            span=max(threads, int(choices["span_kb"]) * 256 // code.width),
-            group_rows=min(group_rows, program.rows, 65535),  # rows are a grid dimension
+            span_floats=int(choices["span_kb"]) * 256,
+            group_rows=min(group_rows, MOST_GRID_ROWS),
             rows_per_block=int(choices["rows_per_block"]),
         )
         workspace = "sizeof(playbook::Workspace)"
@@ -167,7 +169,7 @@ def emit(program: RowProgram, recipe: Recipe, spec: ProblemSpec) -> str:
         )
         if not plan.cluster:
             text = ring_constants(code) + text
-            workspace = str(ring_workspace_bytes(code, plan.ring, plan.cluster))
+            workspace = ring_workspace_bytes(code)
     elif plan.structure == "registers":
         text, body = registers_text(
             code,

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from engine.proposers.playbook.cuda_rows_code import RowCode
 from engine.proposers.playbook.cuda_text import fill
+from engine.proposers.playbook.demands import demand
 
+MOST_HELD = 256
+"""Floats of a row that one thread may have to hold at other sizes than the searched one; more than the registers."""
 SHARED_MERGE = """\
 // Every thread gets the merged state. shared has one entry per warp and is used once between two barriers.
 template <class S, int warps>
@@ -146,7 +149,6 @@ __device__ __forceinline__ S load_peer(const S* shared, unsigned rank) {
 def registers_text(code: RowCode, *, threads: int, cluster: int, warp_rows: bool, blocks: int) -> tuple[str, list[str]]:
     """``registers``: ``cluster`` blocks share a row, or each warp has its own (``warp_rows``)."""
     sharers = 32 if warp_rows else threads * cluster
-    keep = -(-code.program.cols // (code.width * sharers))
     stages = "".join(_register_stage(k, warp_rows, cluster) for k in range(len(code.stages)))
     where = (
         "const long long r = blockIdx.x * (threads / 32LL) + threadIdx.x / 32;\n"
@@ -162,7 +164,9 @@ def registers_text(code: RowCode, *, threads: int, cluster: int, warp_rows: bool
     )
     text = fill(
         """\
-constexpr int threads = $threads${cluster}, sharers = $sharers, keep = $keep;
+constexpr int threads = $threads${cluster}, sharers = $sharers;
+constexpr int keep = (packs + sharers - 1) / sharers;  // packs of a row in the registers of a thread
+$fits
 $merge
 __global__ void ${dims}__launch_bounds__(threads, $blocks) one_row(Tensors t) {
     $where
@@ -189,7 +193,10 @@ $leave}
         threads=threads,
         cluster="" if warp_rows else f", cluster = {cluster}",
         sharers=sharers,
-        keep=keep,
+        fits=demand(
+            f"keep * width * {max(1, len(code.held))} <= {MOST_HELD}",
+            f"rows that fit the registers of {sharers} threads",
+        ),
         blocks=blocks,
         merge="" if warp_rows else SHARED_MERGE + (CLUSTER + _PEERS if cluster > 1 else ""),
         dims=f"__cluster_dims__({cluster}, 1, 1) " if cluster > 1 else "",

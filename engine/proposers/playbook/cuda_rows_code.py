@@ -19,13 +19,15 @@ from engine.proposers.playbook.cuda_text import (
     HELPERS,
     Stream,
     fill,
-    pack_load,
     packs,
+    pick,
     statements,
     stream_of,
     streams,
 )
+from engine.proposers.playbook.demands import program_demands
 from engine.proposers.playbook.ir import FusedPair, RowProgram, Value, needed
+from engine.proposers.playbook.sizes import factor, text
 
 PartKind = Literal["sum", "max", "min", "online_softmax", "moments"]
 _FIELDS: dict[PartKind, tuple[str, ...]] = {
@@ -35,6 +37,7 @@ _FIELDS: dict[PartKind, tuple[str, ...]] = {
     "online_softmax": ("m", "s"),
     "moments": ("n", "mean", "low", "m2"),
 }
+_WIDTHS = {1: "1", 2: "cols % 2 == 0 ? 2 : 1", 4: "cols % 4 == 0 ? 4 : cols % 2 == 0 ? 2 : 1"}
 _INFINITY = "__int_as_float(0x7f800000)"
 _EMPTY = {"s": "0.0f", "m": f"-{_INFINITY}", "n": "0.0f", "mean": "0.0f", "low": "0.0f", "m2": "0.0f"}
 
@@ -155,14 +158,16 @@ class RowCode:
         return "\n".join(
             (
                 fill(
-                    "constexpr int cols = $cols, width = $width, packs = cols / width;\n"
-                    "constexpr long long rows = $rows;\n",
-                    cols=self.program.cols,
-                    rows=self.program.rows,
-                    width=self.width,
+                    "constexpr int cols = $cols;\n"
+                    "constexpr int width = $width, packs = cols / width;  // elements of a pack, which divide a row\n"
+                    "constexpr long long rows = $rows;\n$demands\n",
+                    cols=text(self.program.cols),
+                    rows=text(self.program.rows),
+                    width=_WIDTHS[self.width],
+                    demands="\n".join(program_demands(self.program, needed(self.program.values, self._roots), spec)),
                 ),
                 HELPERS + MOMENTS,
-                packs(self.width, *self.hints),
+                packs(*self.hints),
                 self._structs(spec),
                 self._begin(),
                 *stage_texts,
@@ -203,9 +208,10 @@ $lines    return found;
 
     def _load(self, stream: Stream, function: str) -> str:
         pointer = f"t.{stream.tensor}"
-        if self._by_column(stream):
-            return pack_load(stream.access, pointer, "col", self.width, self.program.cols, function)
-        return pack_load(stream.access, pointer, "base + col", self.width, self.program.numel, function)
+        if function == "load_row":
+            return f"load_row({pointer} + base + col)"
+        by_column = self._by_column(stream)
+        return pick(stream.access, pointer, *(("col", "cols") if by_column else ("base + col", "rows * cols")))
 
     def _begin(self) -> str:
         lines = []
@@ -226,7 +232,7 @@ $lines    return found;
         if count == 1:
             return "0"
         step = inner // self.program.cols
-        return f"r / {step} % {count}" if step > 1 else f"r % {count}"
+        return f"r / {factor(step)} % {factor(count)}" if step > 1 else f"r % {factor(count)}"
 
     def _ready(self, position: int) -> int:
         """The stage after which a per-row value can be computed, -1 if before all."""

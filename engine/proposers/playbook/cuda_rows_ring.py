@@ -17,6 +17,7 @@ from msgspec import Struct
 from engine.proposers.playbook.cuda_rows_block import CLUSTER
 from engine.proposers.playbook.cuda_rows_code import RowCode
 from engine.proposers.playbook.cuda_text import fill
+from engine.proposers.playbook.demands import demand
 
 SHARED_BYTES = 228 * 1024
 """Shared memory of a multiprocessor on sm_90; a block gets 227 KiB at most, and each block costs 1 KiB."""
@@ -26,7 +27,7 @@ RESERVED_BYTES = 4096
 
 class RingPlan(Struct, frozen=True):
     """How a row is laid over the ring. ``span``, ``piece``: packs; ``keep``: pieces of a row whose weights stay in
-    registers from row to row."""
+    registers from row to row. ``slot_bytes``, ``keep_wanted``: what was asked for."""
 
     group: int
     span: int
@@ -34,6 +35,8 @@ class RingPlan(Struct, frozen=True):
     pieces: int
     slots: int
     keep: int
+    slot_bytes: int
+    keep_wanted: int
 
 
 def plan_ring(code: RowCode, *, group: int, slot_bytes: int, keep: int, blocks: int) -> RingPlan | None:
@@ -51,21 +54,26 @@ def plan_ring(code: RowCode, *, group: int, slot_bytes: int, keep: int, blocks: 
     slots = (SHARED_BYTES // blocks - RESERVED_BYTES) // (piece * 16 * len(code.held))
     if slots < pieces:
         return None
-    return RingPlan(group, span, piece, pieces, min(slots, 3 * pieces, 64), min(keep, pieces))
+    return RingPlan(group, span, piece, pieces, min(slots, 3 * pieces, 64), min(keep, pieces), slot_bytes, keep)
 
 
 def ring_text(
     code: RowCode, *, threads: int, cluster: int, blocks: int, sms: int, plan: RingPlan
 ) -> tuple[str, list[str]]:
     """Device code, and the body of ``launch``. ``sms``: multiprocessors of the device, ``blocks`` blocks on each."""
-    wanted = min(code.program.rows, max(1, sms * blocks // plan.group)) * plan.group
-    batch = -(-plan.piece // threads)
+    groups = max(1, sms * blocks // plan.group)
     text = fill(
         """\
+constexpr int least(int a, int b, int c) { return a < b ? (a < c ? a : c) : (b < c ? b : c); }
 constexpr int threads = $threads;  // consumers; one more warp produces
-constexpr int grid = $grid, group = $group;
-constexpr int span = $span, piece = $piece, pieces = $pieces, slots = $slots, batch = $batch;  // in packs
-constexpr int slot_bytes = piece * 16 * $held$keep;
+constexpr int group = $group, grid = (rows < $groups ? rows : $groups) * group;
+// In packs: what a block has of a row, and the pieces of a multiple of 128 bytes that it is copied in.
+constexpr int span = (packs + group - 1) / group, most_pieces = (span * 16 + $slot - 1) / $slot;
+constexpr int piece = ((span + most_pieces - 1) / most_pieces + 7) / 8 * 8, pieces = (span + piece - 1) / piece;
+constexpr int batch = (piece + threads - 1) / threads, slot_bytes = piece * 16 * $held;
+constexpr int room = ($shared_bytes / $blocks - $reserved) / slot_bytes;  // slots that fit
+constexpr int slots = least(room, 3 * pieces, 64);$keep
+$demands
 $primitives
 $exchange
 struct Shared {
@@ -142,16 +150,20 @@ $write            if (rank == 0 && threadIdx.x == 0) write_row(t, r, row);
 $leave}
 """,
         threads=threads,
-        grid=wanted,
+        groups=groups,
         blocks=blocks,
         group=plan.group,
-        span=plan.span,
-        piece=plan.piece,
-        pieces=plan.pieces,
-        slots=plan.slots,
-        batch=batch,
+        slot=plan.slot_bytes,
+        shared_bytes=SHARED_BYTES,
+        reserved=RESERVED_BYTES,
         held=len(code.held),
-        keep=f", keep = {plan.keep}" if plan.keep else "",
+        keep=f"\nconstexpr int keep = least({plan.keep_wanted}, pieces, 64);" if plan.keep else "",
+        demands="\n".join(
+            [
+                demand("cols % 4 == 0", "rows of a multiple of 4 elements"),
+                demand("room >= pieces", f"rows that fit the shared memory of {plan.group} blocks"),
+            ]
+        ),
         primitives=_PRIMITIVES,
         exchange=CLUSTER + _CLUSTER_EXCHANGE if cluster else _GRID_EXCHANGE,
         shared=_shared_fields(code, cluster),
@@ -173,12 +185,9 @@ $leave}
     return text + (_RESIDENT if cluster else ""), _launch(cluster)
 
 
-def ring_workspace_bytes(code: RowCode, plan: RingPlan, cluster: int) -> int:
-    """Counters (one per exchange of a row, 256-byte aligned) and posted states."""
-    if cluster:
-        return 0
-    exchanges = code.program.rows * len(code.stages)
-    return -(-4 * exchanges // 256) * 256 + exchanges * plan.group * code.state_bytes
+def ring_workspace_bytes(code: RowCode) -> str:
+    """Counters (one per exchange of a row, 256-byte aligned) and posted states, as a C expression."""
+    return f"playbook::counter_bytes + playbook::exchanges * playbook::group * {code.state_bytes}"
 
 
 def _shared_fields(code: RowCode, cluster: int) -> str:
@@ -237,10 +246,11 @@ $prefetch                state = $exchange;
         wait="wait_barrier(&shared.full[cursor.slot], cursor.round);" if stage == 0 else "",
         exchange=exchange,
         declare="            ExtraOut ahead[batch];\n" if last else "",
-        prefetch=f"                load_ahead(ahead, t, base, begin, mine, {keep});  // before the wait\n"
-        if last
-        else "",
+        prefetch=fill(_AHEAD, first="keep" if keep else 0) if last else "",
     )
+
+
+_AHEAD = "                load_ahead(ahead, t, base, begin, mine, $first);  // before the wait\n"
 
 
 def _write(keep: int) -> str:
@@ -250,7 +260,7 @@ def _write(keep: int) -> str:
     """
     kept = fill(_WRITE, first=0, last="keep", unroll="", take="kept[k * batch + b]", ahead="") if keep else ""
     ahead = "                if (k + 1 < pieces) load_ahead(ahead, t, base, begin, mine, k + 1);\n"
-    return kept + fill(_WRITE, first=keep, last="pieces", unroll=" 1", take="ahead[b]", ahead=ahead)
+    return kept + fill(_WRITE, first="keep" if keep else 0, last="pieces", unroll=" 1", take="ahead[b]", ahead=ahead)
 
 
 def _launch(cluster: int) -> list[str]:
@@ -289,9 +299,8 @@ def _launch(cluster: int) -> list[str]:
 
 def ring_constants(code: RowCode) -> str:
     """Sizes of the grid exchange's workspace."""
-    exchanges = code.program.rows * len(code.stages)
     return (
-        f"constexpr size_t counter_bytes = {-(-4 * exchanges // 256) * 256};\n"
+        f"constexpr size_t exchanges = rows * {len(code.stages)}, counter_bytes = (4 * exchanges + 255) / 256 * 256;\n"
         f"constexpr int posted_floats = {code.state_bytes // 4};\n"
     )
 

@@ -16,19 +16,19 @@ from engine.proposers.playbook.cuda_text import fill
 
 
 def split_text(
-    code: RowCode, *, threads: int, unroll: int, span: int, group_rows: int, rows_per_block: int
+    code: RowCode, *, threads: int, unroll: int, span_floats: int, group_rows: int, rows_per_block: int
 ) -> tuple[str, list[str]]:
-    """Device code, and the body of ``launch``. ``span``: packs that one block of ``partials`` folds, at least.
+    """Device code, and the body of ``launch``. ``span_floats``: what one block of ``partials`` folds, at least.
 
     The program must have exactly one stage.
     """
-    packs = code.program.cols // code.width
-    spans = -(-packs // span)
     columns = code.out_extras_by_column
     text = fill(
         """\
-constexpr int threads = $threads, unroll = $unroll, span = $span, spans = $spans;
-constexpr int group_rows = $group, rows_per_block = $rpb;
+constexpr int threads = $threads, unroll = $unroll;
+constexpr int span = $floats / width > threads ? $floats / width : threads;  // packs that a block folds
+constexpr int spans = (packs + span - 1) / span;
+constexpr int group_rows = rows < $group ? rows : $group, rows_per_block = $rpb;
 $merge
 // Rows first, first + 1, ...: grid (spans, rows of the group).
 __global__ void __launch_bounds__(threads) partials(Tensors t, State0* states, long long first) {
@@ -101,8 +101,7 @@ struct Workspace {
 """,
         threads=threads,
         unroll=unroll,
-        span=span,
-        spans=spans,
+        floats=span_floats,
         group=group_rows,
         rpb=rows_per_block,
         merge=SHARED_MERGE,

@@ -14,6 +14,7 @@ from msgspec import Struct
 from engine.problem.spec import ProblemSpec
 from engine.proposers.playbook.ir import Access, Value
 from engine.proposers.playbook.signature import launch_signature
+from engine.proposers.playbook.sizes import factor, text
 
 _PRECISE = {
     "neg": "-{0}", "abs": "fabsf({0})", "sign": "sign_of({0})", "not": "!{0}",
@@ -66,14 +67,16 @@ def fill(template: str, **names: object) -> str:
     return Text(template).substitute({key: str(value) for key, value in names.items()})
 
 
-def literal(number: float) -> str:
-    """A float literal."""
+def literal(number: float, words: str = "") -> str:
+    """A float literal. ``words``: ``Value.text``."""
+    if words:
+        return f"float({words})"
     if math.isnan(number):
         return "__int_as_float(0x7fffffff)"
     if abs(number) > 3.4028235677973366e38:
         return "__int_as_float(0x7f800000)" if number > 0 else "__int_as_float(0xff800000)"
-    text = repr(float(number))
-    return f"{text}f" if number >= 0 and not text.startswith("-") else f"({text}f)"
+    digits = repr(float(number))
+    return f"{digits}f" if number >= 0 and not digits.startswith("-") else f"({digits}f)"
 
 
 def expression(value: Value, arguments: Iterable[str], fast: bool) -> str:
@@ -102,7 +105,8 @@ def statements(
         given = name(position)
         if given is not None:
             return given
-        return literal(values[position].number) if values[position].op == "const" else f"v{position}"
+        value = values[position]
+        return literal(value.number, value.text) if value.op == "const" else f"v{position}"
 
     lines = [
         f"const {ctype(values, k)} v{k} = {expression(values[k], map(refer, values[k].args), fast)};"
@@ -135,64 +139,109 @@ def stream_of(found: Iterable[Stream], value: Value) -> Stream | None:
     return next((s for s in found if s.tensor == value.tensor and s.access == value.access), None)
 
 
-def pack_load(access: Access, pointer: str, index: str, width: int, numel: int, function: str = "load") -> str:
+def pick(access: Access, pointer: str, index: str, domain: str) -> str:
     """Expression of type ``Pack``: the elements of domain elements ``index`` to ``index + width - 1``.
 
-    ``index`` is a multiple of ``width``, which divides ``numel`` (the domain's size).
+    ``index`` is a multiple of ``width``; ``domain`` is its size, a C constant, and a multiple of ``width`` too.
     """
-    inner, count = access.inner, access.count
-    if inner == 1 and count % width == 0:
-        where = index if count >= numel else f"({index}) % {count}"
-        return f"{function}({pointer} + {where})"
-    if count == 1:
-        return f"same({pointer}[0])"
-    if inner % width == 0:
-        return f"same({pointer}[{flat_index(access, index, numel)}])"
-    lanes = ", ".join(f"{pointer}[{flat_index(access, f'({index} + {u})', numel)}]" for u in range(width))
-    return f"Pack{{{{{lanes}}}}}"
+    return f"pick<{text(access.inner)}, {text(access.count)}, {domain}>({pointer}, {index})"
+
+
+def place(access: Access, index: str, domain: str) -> str:
+    """Index into the accessed tensor of domain element ``index``, in the type of ``index``."""
+    return "0" if access.count == 1 else f"place<{text(access.inner)}, {text(access.count)}, {domain}>({index})"
 
 
 def flat_index(access: Access, index: str, numel: int) -> str:
-    """Index into the accessed tensor of domain element ``index``."""
-    outer = f"({index}) / {access.inner}" if access.inner > 1 else f"({index})"
-    return outer if access.inner * access.count >= numel else f"{outer} % {access.count}"
+    """Index into the accessed tensor of domain element ``index``, a ``long long``."""
+    outer = f"({index}) / {factor(access.inner)}" if access.inner > 1 else f"({index})"
+    return outer if access.inner * access.count >= numel else f"{outer} % {factor(access.count)}"
 
 
-def packs(width: int, read_hint: str, store_hint: str) -> str:
-    """``Pack`` with its loads and stores. Hints: ``plain``, or ``stream`` (evict first)."""
-    vector = {1: "float", 2: "float2", 4: "float4"}[width]
-    members = ["q.x", "q.y", "q.z", "q.w"][:width] if width > 1 else ["q"]
-    made = f"make_{vector}({', '.join(f'p.at[{u}]' for u in range(width))})" if width > 1 else "p.at[0]"
+PICK = """\
+// Where element index of the domain finds its element of a tensor.
+template <long long inner, long long count, long long domain, class I>
+__device__ __forceinline__ I place(I index) {
+    const I outer = inner > 1 ? index / I(inner) : index;
+    return inner * count >= domain ? outer : outer % I(count);
+}
+// The elements of a whole pack. index is a multiple of width.
+template <long long inner, long long count, long long domain, class I>
+__device__ __forceinline__ Pack pick(const float* from, I index) {
+    if constexpr (count == 1) {
+        return same(from[0]);
+    } else if constexpr (inner == 1 && (count >= domain || count % width == 0)) {
+        return load(from + (count >= domain ? index : index % I(count)));
+    } else if constexpr (inner % width == 0) {
+        return same(from[place<inner, count, domain>(index)]);
+    } else {
+        Pack p;
+#pragma unroll
+        for (int u = 0; u < width; ++u) p.at[u] = from[place<inner, count, domain>(index + u)];
+        return p;
+    }
+}
+"""
+_VECTOR = """\
+// n floats as one instruction moves them.
+template <int n>
+struct Vector;
+template <>
+struct Vector<1> {
+    using type = float;
+};
+template <>
+struct Vector<2> {
+    using type = float2;
+};
+template <>
+struct Vector<4> {
+    using type = float4;
+};
+"""
+
+
+def packs(read_hint: str, store_hint: str) -> str:
+    """``Pack``, of ``width`` elements, with its loads and stores. Hints: ``plain``, or ``stream`` (evict first)."""
     read = {"plain": "__ldg", "stream": "__ldcs"}[read_hint]
     put = "__stcs(to, q)" if store_hint == "stream" else "*to = q"
     return fill(
-        """\
+        _VECTOR
+        + """\
+using Quick = Vector<width>::type;
 struct Pack {
-    float at[$width];
+    float at[width];
 };
+__device__ __forceinline__ Pack unpacked(const Quick& q) {
+    Pack p;
+#pragma unroll
+    for (int u = 0; u < width; ++u) p.at[u] = reinterpret_cast<const float*>(&q)[u];
+    return p;
+}
 // Data that is read again (weights): the default cache policy.
 __device__ __forceinline__ Pack load(const float* from) {
-    const $vector q = __ldg(reinterpret_cast<const $vector*>(from));
-    return {{$members}};
+    return unpacked(__ldg(reinterpret_cast<const Quick*>(from)));
 }
 // Data of one row.
 __device__ __forceinline__ Pack load_row(const float* from) {
-    const $vector q = $read(reinterpret_cast<const $vector*>(from));
-    return {{$members}};
+    return unpacked($read(reinterpret_cast<const Quick*>(from)));
 }
-__device__ __forceinline__ Pack same(float a) { return {{$copies}}; }
+__device__ __forceinline__ Pack same(float a) {
+    Pack p;
+#pragma unroll
+    for (int u = 0; u < width; ++u) p.at[u] = a;
+    return p;
+}
 __device__ __forceinline__ void store(float* at, const Pack& p) {
-    $vector* to = reinterpret_cast<$vector*>(at);
-    const $vector q = $made;
+    Quick* to = reinterpret_cast<Quick*>(at);
+    Quick q;
+#pragma unroll
+    for (int u = 0; u < width; ++u) reinterpret_cast<float*>(&q)[u] = p.at[u];
     $put;
 }
-""",
-        width=width,
-        vector=vector,
-        members=", ".join(members),
-        copies=", ".join(["a"] * width),
+"""
+        + PICK,
         read=read,
-        made=made,
         put=put,
     )
 

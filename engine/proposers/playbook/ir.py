@@ -1,7 +1,8 @@
 """The intermediate representation between a traced reference and the emitters of all languages.
 
 A program computes on a **domain** of ``numel`` elements in row-major order; element ``i`` is one iteration of
-the kernel. Its ``values`` are in static single assignment form: value ``k`` depends on earlier values only and
+the kernel. Its sizes (``numel``, ``rows``, ``cols``, those of an ``Access``) know their names in the header
+(``sizes.Size``). Its ``values`` are in static single assignment form: value ``k`` depends on earlier values only and
 is named ``k`` by position, so that common subexpressions exist once. Tensors are fp32 and contiguous.
 
 :class:`PointwiseProgram`
@@ -59,12 +60,14 @@ class Value(Struct, frozen=True):
     ``op`` is ``const`` (``number``), ``load`` (``tensor`` at ``access``), ``reduced`` (result of reduction
     ``reduction`` for this element's row), ``select`` (``args``: truth value, if true, if false), or one of
     ``UNARY_OPS``, ``BINARY_OPS``, ``COMPARE_OPS``, ``LOGIC_OPS``. ``args`` are positions of earlier values.
-    ``pow`` with a constant exponent that a product or root expresses has been rewritten to it.
+    ``pow`` with a constant exponent that a product or root expresses has been rewritten to it. ``text``: how a
+    ``number`` follows from sizes of the problem, as a C expression of the header's constants; else "".
     """
 
     op: str
     args: tuple[int, ...] = ()
     number: float = 0.0
+    text: str = ""
     tensor: str = ""
     access: Access = Access(1, 1)
     reduction: int = -1

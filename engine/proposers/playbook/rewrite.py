@@ -58,7 +58,8 @@ def _with_reciprocals(
         if value.op == "div" and wanted(k, value):
             divisor = result[args[1]]
             if divisor.op == "const" and divisor.number != 0.0:
-                factor = add(Value("const", number=1.0 / divisor.number))
+                words = f"1.0 / ({divisor.text})" if divisor.text else ""
+                factor = add(Value("const", number=1.0 / divisor.number, text=words))
             else:
                 factor = add(Value("reciprocal", (args[1],)))
             moved.append(add(Value("mul", (args[0], factor))))

@@ -11,7 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
+from engine.proposers.playbook import sizes
 from engine.proposers.playbook.ir import COMPARE_OPS, LOGIC_OPS, ReduceOp
+from engine.proposers.playbook.sizes import Size
 
 Shape = tuple[int, ...]
 
@@ -23,7 +25,8 @@ class Refused(Exception):
 @dataclass(frozen=True, eq=False)
 class Term:
     """One shaped value; compared by identity. ``op`` as in :class:`ir.Value`, or ``reduce`` (over ``cols`` trailing
-    elements of ``args[0]``) or ``view`` (the same elements in order under another shape)."""
+    elements of ``args[0]``) or ``view`` (the same elements in order under another shape). ``text``: how a constant
+    ``number`` follows from the header's sizes, as a C expression; "" where it does not."""
 
     op: str
     shape: Shape
@@ -32,6 +35,7 @@ class Term:
     tensor: str = ""
     reduce: ReduceOp = "sum"
     cols: int = 1
+    text: str = ""
 
     @property
     def numel(self) -> int:
@@ -55,12 +59,13 @@ _FOLD: Mapping[str, Callable[[float, float], float]] = {
     "mul": lambda a, b: a * b,
     "div": lambda a, b: a / b if b else math.copysign(math.inf, a * math.copysign(1.0, b)) if a else math.nan,
 }
+_SIGNS = {"add": "+", "sub": "-", "mul": "*", "div": "/"}
 _NEUTRAL = {"add": 0.0, "sub": 0.0, "mul": 1.0, "div": 1.0}
 _LARGEST_PRODUCT_POWER = 8
 
 
-def number(value: float) -> Term:
-    return Term("const", (), number=float(value))
+def number(value: float, text: str = "") -> Term:
+    return Term("const", (), number=float(value), text=text)
 
 
 def load(tensor: str, shape: Shape) -> Term:
@@ -75,14 +80,21 @@ def apply(op: str, *operands: Operand) -> Term:
     if len(args) == 2 and op in _FOLD:
         first, second = args
         if first.op == second.op == "const":
-            return number(_FOLD[op](first.number, second.number))
-        if second.op == "const" and second.number == _NEUTRAL[op]:
+            return number(_FOLD[op](first.number, second.number), _folded_text(op, first, second))
+        if second.op == "const" and second.number == _NEUTRAL[op] and not second.text:
             return first
-        if first.op == "const" and op in ("add", "mul") and first.number == _NEUTRAL[op]:
+        if first.op == "const" and op in ("add", "mul") and first.number == _NEUTRAL[op] and not first.text:
             return second
     if op == "neg" and args[0].op == "const":
-        return number(-args[0].number)
+        return number(-args[0].number, f"-({args[0].text})" if args[0].text else "")
     return Term(op, broadcast(*(arg.shape for arg in args)), args)
+
+
+def _folded_text(op: str, first: Term, second: Term) -> str:
+    """Of a constant made of two, one of which follows from a size."""
+    if not (first.text or second.text) or not (math.isfinite(first.number) and math.isfinite(second.number)):
+        return ""
+    return f"({first.text or repr(first.number)}) {_SIGNS[op]} ({second.text or repr(second.number)})"
 
 
 def _as_truth(term: Term) -> Term:
@@ -120,12 +132,12 @@ def _product(base: Term, exponent: int) -> Term:
 
 
 def view(term: Term, shape: Shape) -> Term:
-    return term if term.shape == shape else Term("view", shape, (term,))
+    return term if term.shape == shape else Term("view", sizes.viewed(term.shape, shape), (term,))
 
 
 def expand(term: Term, shape: Shape) -> Term:
     """``term`` broadcast to ``shape``: adding nothing says so without a new operation."""
-    return term if term.shape == shape else Term("expand", shape, (term,))
+    return term if term.shape == shape else Term("expand", sizes.expanded(term.shape, shape), (term,))
 
 
 def reduce(op: ReduceOp, term: Term, dims: Sequence[int] | None, keepdim: bool) -> Term:
@@ -147,8 +159,8 @@ def reduce(op: ReduceOp, term: Term, dims: Sequence[int] | None, keepdim: bool) 
 
 def mean(term: Term, dims: Sequence[int] | None, keepdim: bool) -> Term:
     total = reduce("sum", term, dims, keepdim)
-    cols = term.numel // max(1, total.numel)
-    return apply("mul", total, 1.0 / cols)
+    cols = _row_length(term, total)
+    return apply("mul", total, number(1.0 / cols, f"1.0 / {sizes.factor(cols)}" if isinstance(cols, Size) else ""))
 
 
 def centred(term: Term, dims: Sequence[int] | None) -> Term:
@@ -160,10 +172,16 @@ def variance(term: Term, dims: Sequence[int] | None, correction: float, keepdim:
     """Two-pass variance: the squares of x - mean, summed, over count - correction."""
     deviation = centred(term, dims)
     total = reduce("sum", apply("mul", deviation, deviation), dims, keepdim)
-    count = term.numel // max(1, total.numel)
+    count = _row_length(term, total)
     if count <= correction:
         raise Refused(f"it takes the variance of {count} element with correction {correction:g}")
-    return apply("mul", total, 1.0 / (count - correction))
+    words = f"1.0 / ({sizes.text(count)} - {correction!r})" if isinstance(count, Size) else ""
+    return apply("mul", total, number(1.0 / (count - correction), words))
+
+
+def _row_length(term: Term, total: Term) -> int:
+    """How many elements of ``term`` a sum over some of its dimensions adds up."""
+    return total.args[0].cols if total.op == "view" else total.cols
 
 
 def softmax_parts(term: Term, dims: Sequence[int]) -> tuple[Term, Term, Term]:
@@ -177,4 +195,10 @@ def broadcast(*shapes: Shape) -> Shape:
     """PyTorch's broadcast shape (the trace already checked that it exists)."""
     rank = max(map(len, shapes), default=0)
     padded = [(1,) * (rank - len(shape)) + shape for shape in shapes]
-    return tuple(next((size for size in sizes if size != 1), 1) for sizes in zip(*padded, strict=True))
+    return tuple(_broadcast_size(each) for each in zip(*padded, strict=True))
+
+
+def _broadcast_size(given: Sequence[int]) -> int:
+    """The size of one dimension, by the name that one of the operands knows it by."""
+    wide = [size for size in given if size != 1]
+    return next((size for size in wide if isinstance(size, Size)), wide[0] if wide else 1)

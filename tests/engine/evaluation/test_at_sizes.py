@@ -6,7 +6,7 @@ import pytest
 
 from engine.evaluation.at_sizes import judge_at_sizes
 from engine.problem.resize import other_sizes
-from engine.verdict import AtSizes, sizes_in_words
+from engine.verdict import NOT_FOR_THIS_SIZE, AtSizes, sizes_in_words
 from tests.engine.evaluation.conftest import COLUMNS, ROWS, Bench
 from tests.engine.evaluation.kernels import softmax
 
@@ -37,6 +37,18 @@ def test_a_kernel_with_its_sizes_written_in_is_right_only_there(bench: Bench) ->
     assert sizes_in_words(list(found.values())).startswith("right only at the searched sizes; ")
 
 
+@pytest.mark.serial
+def test_a_kernel_may_say_which_sizes_it_is_for(bench: Bench) -> None:
+    needs = f"rows of at most {COLUMNS} elements"
+    limited = softmax(bench.form) + f'\nstatic_assert(x_dim1 <= {COLUMNS}, "{NOT_FOR_THIS_SIZE}: needs {needs}");\n'
+    assert bench.judge(limited).correct
+    found = at_other_sizes(bench, limited)
+    assert [one.status for one in found.values()] == ["correct", "correct", "build_error"]
+    assert found["larger"].unfit and found["larger"].reason == f"{NOT_FOR_THIS_SIZE}: needs {needs}"
+    words = sizes_in_words(list(found.values()))
+    assert words.startswith("right at 2 of 3 other sizes, ") and f"; {NOT_FOR_THIS_SIZE} at x " in words
+
+
 def result(status: str, speedup: float | None = None, shapes: str = "x (5, 7)") -> AtSizes:
     return AtSizes("odd", {"ROWS": 5}, shapes, status, speedup=speedup)  # type: ignore[arg-type]
 
@@ -55,6 +67,10 @@ def result(status: str, speedup: float | None = None, shapes: str = "x (5, 7)") 
             "right at 1 of 2 other sizes, 1.50x eager; wrong at x (5, 7); not judged at x (9,)",
         ),
         ([result("build_error")], "right only at the searched sizes; build error at x (5, 7)"),
+        (
+            [AtSizes("odd", {}, "x (5, 7)", "build_error", f"{NOT_FOR_THIS_SIZE}: needs short rows")],
+            "right only at the searched sizes; not for this size at x (5, 7)",
+        ),
         ([result("error")], "not judged at x (5, 7)"),
     ],
 )

@@ -97,7 +97,7 @@ def _at_sizes(variant: VariantState, palette: Palette, width: int) -> list[Strip
     for one in checked.results:
         won = one.speedup is not None and one.speedup > 1.0
         figures = f"{fmt.speedup(one.speedup)}, {fmt.milliseconds(one.kernel_ms)} ms" if one.speedup is not None else ""
-        words = figures or f"{one.status.replace('_', ' ')}: {one_line(one.reason)}"
+        words = figures or one_line(one.reason if one.unfit else f"{one.outcome}: {one.reason}")
         lines.append(
             field(one.label or "sizes", f"{one.shapes}  {words}", palette, palette.good if won else palette.warn)
         )

@@ -11,6 +11,7 @@ from engine.proposers.playbook import cpp_math
 from engine.proposers.playbook.attention.program import AttentionProgram
 from engine.proposers.playbook.cpp_expr import literal
 from engine.proposers.playbook.cpp_text import banner, indent, omp_for
+from engine.proposers.playbook.demands import fixed
 from engine.proposers.playbook.gemm import cpp_tiles
 from engine.proposers.playbook.gemm.cpp_finish import Math, finish, ops_of, pointers, preamble, tensors_struct
 from engine.proposers.playbook.gemm.cpp_tiles import Left, Tiles
@@ -45,7 +46,13 @@ def attention_kernel(program: AttentionProgram, options: AttentionOptions, spec:
         f"{'Causal attention' if program.causal else 'Attention'} for {spec.name}: {program.batch} times "
         f"{program.rows} queries and {program.keys} keys of width {program.width}."
     )
-    lines = [*banner(title, ops_of(program.chain)), "namespace {", ""]
+    lines = [
+        *banner(title, ops_of(program.chain)),
+        "namespace {",
+        "",
+        *fixed(tensor for tensor in spec.tensors if tensor.name in names),
+        "",
+    ]
     if blocks:
         lines += _helpers(program, options)
     else:

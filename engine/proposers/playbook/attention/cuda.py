@@ -10,6 +10,7 @@ from engine.proposers.playbook.attention.cpp import as_attention
 from engine.proposers.playbook.attention.cuda_plan import Plan
 from engine.proposers.playbook.attention.program import AttentionProgram
 from engine.proposers.playbook.cuda_text import fill, launch, literal
+from engine.proposers.playbook.demands import fixed
 from engine.proposers.playbook.gemm.cuda_file import launch_lines
 from engine.proposers.playbook.gemm.cuda_finish import conversions, dtypes_of, finish, helpers, pointers, tensors_struct
 from engine.proposers.playbook.ir import Program
@@ -24,6 +25,7 @@ namespace playbook {
 using Element = $element;
 constexpr int queries = $queries, keys = $keys, width = $width, values = $values, threads = $threads;
 constexpr float scale = $scale;
+$demands
 $conversions$helpers$tensors
 __device__ __forceinline__ float exp_of(float a) { return $exponential; }
 $finish
@@ -151,6 +153,7 @@ class CudaAttention(Template):
             values=attention.value_width,
             threads=f"{plan.threads}{f', batch = {attention.batch}' if warps else ''}",
             scale=literal(attention.scale),
+            demands="\n".join(fixed(tensor for tensor in spec.tensors if tensor.name in names)),
             conversions=conversions({attention.dtype, *(dtypes[name] for name in names)}),
             helpers=helpers([attention.chain]),
             tensors=tensors_struct(spec, names),

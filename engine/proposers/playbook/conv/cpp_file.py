@@ -10,6 +10,7 @@ from engine.problem.spec import ProblemSpec
 from engine.proposers.playbook.conv import cpp_text
 from engine.proposers.playbook.conv.program import ConvProgram
 from engine.proposers.playbook.cpp_text import banner, indent, omp_for
+from engine.proposers.playbook.demands import fixed
 from engine.proposers.playbook.gemm import cpp_tiles
 from engine.proposers.playbook.gemm.cpp_finish import Math, finish, ops_of, pointers, preamble, tensors_struct
 from engine.proposers.playbook.gemm.cpp_tiles import Left, Right, Tiles
@@ -58,7 +59,13 @@ def conv_kernel(program: ConvProgram, options: ConvOptions, spec: ProblemSpec) -
         f"Convolution for {spec.name}: {program.images} images of {program.channels} x {high} x {wide}, "
         f"{program.filters} filters of {kh} x {kw}{', then max pooling' if program.pool else ''}."
     )
-    lines = [*banner(title, ops_of(*chains)), "namespace {", ""]
+    lines = [
+        *banner(title, ops_of(*chains)),
+        "namespace {",
+        "",
+        *fixed(tensor for tensor in spec.tensors if tensor.name in names),
+        "",
+    ]
     lines += [*preamble(chains, lanes, options.math), *tensors_struct(names, outputs), ""]
     lines += cpp_text.constants(program)
     if program.before is not None:

@@ -6,13 +6,23 @@ from collections.abc import Iterable, Sequence
 from typing import Literal
 
 from engine.proposers.playbook import cpp_math
-from engine.proposers.playbook.cpp_access import GATHER
 from engine.proposers.playbook.cpp_expr import Namer, render
 from engine.proposers.playbook.cpp_text import SPREAD, STORE, indent
 from engine.proposers.playbook.epilogue import ACC, is_acc, tensors_of
 from engine.proposers.playbook.ir import Access, PointwiseProgram, needed
 
 Math = Literal["libm", "polynomial"]
+GATHER = """\
+// Element (i / inner) % count of p, for one i or for kLanes of them.
+[[gnu::always_inline]] inline float gather(One, const float* p, long long i, long long inner, long long count) {
+  return p[i / inner % count];
+}
+inline vec gather(Wide, const float* p, long long i, long long inner, long long count) {
+  vec result = {};
+  for (int lane = 0; lane < kLanes; ++lane) result[lane] = p[(i + lane) / inner % count];
+  return result;
+}
+"""
 
 
 def ops_of(*chains: PointwiseProgram) -> set[str]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from engine.problem.spec import ProblemSpec
 from engine.proposers.playbook.cuda_text import fill, launch
+from engine.proposers.playbook.demands import fixed
 from engine.proposers.playbook.gemm import cuda_sums, cuda_tiles
 from engine.proposers.playbook.gemm.cuda_finish import conversions, dtypes_of, helpers, tensors_struct
 from engine.proposers.playbook.gemm.cuda_plan import Plan
@@ -43,6 +44,7 @@ def kernel_file(
     """The source. ``functions``: text before the kernel; ``more``: after it; ``shared_bytes``: that it needs at least;
     ``scratch_bytes``: of scratch memory (``t.results``); ``after``: statements of ``launch`` behind the kernel's."""
     dtypes = dtypes_of(spec)
+    read = [tensor for tensor in spec.tensors if tensor.name in names]
     if plan.structure == "naive":
         kernel = cuda_tiles.naive(product, plan)
     else:
@@ -51,7 +53,7 @@ def kernel_file(
     text = fill(
         _FILE,
         includes=cuda_tiles.includes(plan),
-        constants=cuda_tiles.constants(product, plan),
+        constants=cuda_tiles.constants(product, plan) + "".join(f"{line}\n" for line in fixed(read)),
         conversions=conversions({product.dtype, *(dtypes[name] for name in names), "float32"}),
         helpers=helpers(chains),
         tensors=tensors_struct(spec, names, scratch_bytes > 0),

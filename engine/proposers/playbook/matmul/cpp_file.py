@@ -8,6 +8,7 @@ from msgspec import Struct
 
 from engine.problem.spec import ProblemSpec
 from engine.proposers.playbook.cpp_text import banner, indent, omp_for
+from engine.proposers.playbook.demands import fixed
 from engine.proposers.playbook.gemm import cpp_tiles
 from engine.proposers.playbook.gemm.cpp_finish import Math, finish, ops_of, pointers, preamble, tensors_struct
 from engine.proposers.playbook.gemm.cpp_tiles import Left, Right, Tiles
@@ -51,7 +52,13 @@ def matmul_kernel(program: MatmulProgram, options: MatmulOptions, spec: ProblemS
     outputs = [tensor.name for tensor in spec.outputs]
     batches = f"{program.batch} products of " if program.batch > 1 else ""
     title = f"Matrix product for {spec.name}: {batches}{program.m} x {program.k} times {program.k} x {program.n}."
-    lines = [*banner(title, ops_of(*chains)), "namespace {", ""]
+    lines = [
+        *banner(title, ops_of(*chains)),
+        "namespace {",
+        "",
+        *fixed(tensor for tensor in spec.tensors if tensor.name in names),
+        "",
+    ]
     lines += [*preamble(chains, lanes, options.math), *tensors_struct(names, outputs), ""]
     lines += [*finish(program.chain, program.n, lanes), ""]
     lines += _tiles(program, options) if tiled else _loops(program, options)

@@ -1,0 +1,82 @@
+"""A kernel written at one size, built with the header of another: it is right there or says that it is not for it."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from engine.verdict import NOT_FOR_THIS_SIZE
+from tests.engine.proposers.cpp_harness import Problem, check, make_problem
+from tests.engine.proposers.wandering import known, wander
+
+Shape = tuple[int, ...]
+CASES: dict[str, tuple[str, str]] = {
+    "softmax": ("return torch.softmax(x, -1)", ""),
+    "layernorm": ("return self.n(x)", "self.n = nn.LayerNorm({cols})"),
+    "rmsnorm": (
+        "return x * torch.rsqrt(x.pow(2).mean(dim=-1, keepdim=True) + 1e-6) * self.w",
+        "self.w = nn.Parameter(torch.ones({cols}))",
+    ),
+    "gelu": ("return 0.5 * x * (1.0 + torch.tanh(0.7978845608 * (x + 0.044715 * torch.pow(x, 3.0))))", ""),
+    "standardised": ("return (x - x.mean(-1, keepdim=True)) / (x.std(-1, keepdim=True) + 0.1), x.sum(-1)", ""),
+    "channels": ("return torch.exp(x + self.b) / 3", "self.b = nn.Parameter(torch.ones({first}, *[1] * {rank}))"),
+    "mean_by_hand": ("return x - x.sum(-1, keepdim=True) / x.shape[-1]", ""),
+    "groups": ("return self.n(x)", "self.n = nn.GroupNorm(2, {channels})"),
+}
+
+
+def problem_at(folder: Path, case: str, shape: Shape) -> Problem:
+    forward, init = CASES[case]
+    if case == "groups":  # images of an even number of channels
+        shape = (shape[0], 2 * shape[1], 3)
+    first = shape[0 if len(shape) < 3 else 1]
+    words = init.format(cols=shape[-1], channels=shape[1], first=first, rank=max(1, len(shape) - 2))
+    return make_problem(folder, forward, {"x": shape}, words)
+
+
+LENGTHS = {"whole": (64, 96, 128, 1024), "tail": (33, 70, 333, 1003), "tiny": (2, 3, 5), "long": (4500, 8200)}
+"""Rows of whole vectors, with a tail, shorter than a vector, longer than a block of the templates."""
+MOVES = [("whole", "tail"), ("tail", "whole"), ("long", "tiny"), ("tiny", "long"), ("tail", "tiny"), ("whole", "long")]
+
+
+def two_shapes(rng: random.Random, kinds: tuple[str, str]) -> tuple[Shape, Shape]:
+    """Of the same rank, the rows of ``kinds``."""
+    leading = rng.choice([1, 2])
+    one, other = ((*(rng.randint(2, 9) for _ in range(leading)), rng.choice(LENGTHS[kind])) for kind in kinds)
+    return one, other
+
+
+def is_right_elsewhere(folder: Path, case: str, searched: Shape, shape: Shape, seed: int) -> bool:
+    """Whether the kernel is built; False where it says that it is not for ``shape``. Asserts that it is right."""
+    source, there = problem_at(folder, case, searched), problem_at(folder, case, shape)
+    template, program = known(source.spec)
+    kernel = template.emit(program, wander(template, program, source.spec, seed), source.spec)
+    try:
+        check(there, folder, kernel, optimise="-O1")
+    except AssertionError as error:
+        if NOT_FOR_THIS_SIZE not in str(error).split("#include")[0]:
+            raise
+        return False
+    return True
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case != "mean_by_hand"])
+def test_a_kernel_is_right_at_a_size_that_it_was_not_written_for(tmp_path: Path, case: str) -> None:
+    rng = random.Random(case)
+    for kinds in rng.sample(MOVES, 3):
+        searched, shape = two_shapes(rng, kinds)
+        assert is_right_elsewhere(tmp_path, case, searched, shape, rng.randrange(1000)), f"{searched}, {shape}"
+
+
+@pytest.mark.parametrize("case", ["softmax", "rmsnorm", "gelu"])
+def test_at_a_single_row_or_element_it_is_right_or_says_that_it_is_not_for_it(tmp_path: Path, case: str) -> None:
+    assert is_right_elsewhere(tmp_path, case, (5, 70), (1, 1), 3)
+    is_right_elsewhere(tmp_path, case, (1, 70), (5, 33), 4)
+
+
+def test_a_number_that_may_be_a_size_holds_the_kernel_to_it(tmp_path: Path) -> None:
+    """The trace of ``x.sum(-1) / x.shape[-1]`` says ``/ 70``."""
+    assert is_right_elsewhere(tmp_path, "mean_by_hand", (5, 70), (3, 70), 1)
+    assert not is_right_elsewhere(tmp_path, "mean_by_hand", (5, 70), (3, 71), 1)
