@@ -113,7 +113,8 @@ class Verdict(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def precision_in_words(name: str, error: float, eager_error: float) -> str:
-    share = f", {error / eager_error:.2g} times eager's" if eager_error else ""
+    ratio = error / eager_error if eager_error else 0.0
+    share = f", {ratio:{'.1f' if ratio < 10 else ',.0f'}} times eager's" if ratio else ""
     return f"{name}, root mean square error {error:.1e} against fp64{share}"
 
 

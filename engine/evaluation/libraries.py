@@ -96,7 +96,7 @@ class Libraries:
             return
         said = f"{PATTERN}: {_listed(names)}"
         if self._refuse:
-            raise Rejected("cheating", PATTERN, f'{said} (it counts with evaluation.libraries = "label")', CHECK)
+            raise Rejected("cheating", PATTERN, f"{said}; only work of its own counts (evaluation.libraries)", CHECK)
         self._said[said] = None
 
 

@@ -286,10 +286,11 @@ def _environment() -> dict[str, str]:
 async def table(files: Sequence[ProblemFile], *, limit_s: int = 60) -> list[ProblemRow]:
     """A row per file for the ``problems`` command: id, shapes, kernel forms, and why there is no C form."""
     answers = await inspect_files(files, limit_s=limit_s)
-    return [_row(file, answer) for file, answer in zip(files, answers, strict=True)]
+    return [row_of(file, answer) for file, answer in zip(files, answers, strict=True)]
 
 
-def _row(file: ProblemFile, answer: ProblemSpec | ProblemFailure) -> ProblemRow:
+def row_of(file: ProblemFile, answer: ProblemSpec | ProblemFailure) -> ProblemRow:
+    """One row of the table."""
     if isinstance(answer, ProblemFailure):
         return ProblemRow(file.id, reference_of(file.path), str(file.path), (), (), (), (), str(answer))
 

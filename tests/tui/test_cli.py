@@ -156,6 +156,16 @@ def test_problems_lists_files_and_builtins_with_their_shapes(kernel_tui: KernelT
     assert builtin["id"] == "layernorm"
 
 
+def test_problems_can_be_opened_to_find_those_that_need_no_kernel(kernel_tui: KernelTui, tmp_path: Path) -> None:
+    text = "import torch\nclass Model(torch.nn.Module):\n    def forward(self, x):\n        return {}\n"
+    text += "def get_inputs():\n    return [torch.randn(64, 300)]\ndef get_init_inputs():\n    return []\n"
+    (tmp_path / "sound.py").write_text(text.format("torch.tanh(x)"))
+    (tmp_path / "empty.py").write_text(text.format("torch.relu(x.mean() - x.mean())"))
+    sound, empty = kernel_tui.json("problems", "sound.py", "empty.py", "--check")
+    assert "eager" in sound["remark"] and "compute nothing do not pass" in sound["remark"]
+    assert "DEGENERATE: zeros pass every check" in empty["remark"]
+
+
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion_scripts_name_the_program(kernel_tui: KernelTui, shell: str) -> None:
     assert "kernel-tui" in kernel_tui("completion", shell).stdout

@@ -62,8 +62,11 @@ def init(preset: str, force: bool, path: Path) -> None:
 
 @click.command()
 @click.argument("entries", metavar="[PATHS]...", nargs=-1)
+@click.option(
+    "--check", is_flag=True, help="Open each here: eager's time, and whether zeros, copies and the like pass."
+)
 @json_option
-def problems(entries: tuple[str, ...], as_json: bool) -> None:
+def problems(entries: tuple[str, ...], check: bool, as_json: bool) -> None:
     """List problems as a config and --problem name them.
 
     PATHS are files, globs, directories or builtin:NAME; without them those that ship with kernel-tui.
@@ -71,7 +74,12 @@ def problems(entries: tuple[str, ...], as_json: bool) -> None:
     from engine.problem.catalog import BUILTIN, builtin_names, resolve, table
 
     files = resolve(entries or [BUILTIN + name for name in builtin_names()], Path.cwd())
-    rows = asyncio.run(table(files))
+    if check:
+        from tui.commands.checking import checked
+
+        rows = asyncio.run(checked(files))
+    else:
+        rows = asyncio.run(table(files))
     if as_json:
         print_json(rows)
     else:

@@ -1,0 +1,60 @@
+"""``problems --check``: what opening a problem on this machine tells before a search spends anything on it."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tui.commands.common import Failure
+from tui.format import milliseconds
+
+if TYPE_CHECKING:
+    from engine.problem.catalog import ProblemFile, ProblemRow
+    from engine.problem.spec import ProblemSpec
+    from engine.workers.protocol import Evaluator
+
+
+async def checked(files: Sequence[ProblemFile]) -> list[ProblemRow]:
+    """Rows as :func:`engine.problem.catalog.table` gives them, each with what came of opening the problem.
+
+    Raises ``Failure`` where nothing can be evaluated here.
+    """
+    from msgspec.structs import replace
+
+    from engine.config import EvaluationConfig
+    from engine.exit_codes import ExitCode
+    from engine.problem.catalog import inspect_files, row_of
+    from engine.problem.spec import ProblemSpec
+    from engine.workers.local import LocalEvaluator
+    from engine.workers.protocol import EvaluationError
+
+    answers = await inspect_files(files)
+    rows = []
+    with tempfile.TemporaryDirectory(prefix="kernel-tui-check-") as scratch:
+        evaluator = LocalEvaluator(EvaluationConfig(), Path(scratch))
+        try:
+            await evaluator.start()
+            for file, answer in zip(files, answers, strict=True):
+                row = row_of(file, answer)
+                if isinstance(answer, ProblemSpec):
+                    row = replace(row, remark="; ".join(filter(None, [await _found(evaluator, answer), row.remark])))
+                rows.append(row)
+        except EvaluationError as error:
+            raise Failure(str(error), ExitCode.NO_TOOLS) from None
+        finally:
+            await evaluator.close()
+    return rows
+
+
+async def _found(evaluator: Evaluator, problem: ProblemSpec) -> str:
+    from engine.workers.protocol import EvaluationError
+
+    try:
+        opened = await evaluator.open(problem, "")
+    except EvaluationError as error:
+        return f"cannot be opened here: {error}"
+    took = f"eager {milliseconds(opened.eager.timing.median_ms)} ms" if opened.eager.timing is not None else ""
+    said = f"DEGENERATE: {opened.degenerate} pass every check" if opened.degenerate else opened.tightened
+    return "; ".join(filter(None, [took, said or "kernels that compute nothing do not pass"]))
