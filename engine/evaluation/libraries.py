@@ -34,7 +34,9 @@ _TORCH_SYMBOL = re.compile(r"_ZN2at6native\w+|_ZN2at3cpu\w+")
 """PyTorch's operators without their dispatcher, where its profiler does not see them."""
 _TORCH_FILE = re.compile(r"lib(?:torch|c10)")
 _OPENERS = ("dlopen", "dlmopen", "__libc_dlopen_mode", "dlsym", "dlvsym")
-_OPENED = re.compile(_FILE.pattern.encode() + rb"|(?<!\w)(?:cublas[A-Z]\w+|cblas_\w+|[sd]gemm_?)(?!\w)")
+_OPENED = re.compile(_FILE.pattern.encode()), re.compile(rb"\b(?:cublas[A-Z]\w+|cblas_\w+|[sd]gemm_?)\b")
+_WITH_WORDS_BYTES = 1 << 18
+"""Sections of up to this size are searched for names; the code of CUDA's runtime and of the device is larger."""
 _SHOWN = 6
 
 
@@ -116,7 +118,8 @@ def named_in(library: Path, with_torch: bool = False) -> list[str]:
     if with_torch:
         files = [name for name in files if not _TORCH_FILE.match(name)]
     elif any(name in _OPENERS for name in needed.symbols):
-        opened = [found.decode(errors="replace") for found in _OPENED.findall(data)]
+        words = b"\0".join(one.content for one in elf.sections(data) if len(one.content) <= _WITH_WORDS_BYTES)
+        opened = [found.decode(errors="replace") for pattern in _OPENED for found in pattern.findall(words)]
     return list(dict.fromkeys([*files, *symbols, *opened]))
 
 

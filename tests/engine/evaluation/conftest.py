@@ -6,7 +6,7 @@ import asyncio
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal
+from typing import Any
 
 import pytest
 
@@ -38,16 +38,9 @@ def get_init_inputs():
 class Bench:
     """One evaluator with the problem opened; ``judge`` and ``heat`` run to their end."""
 
-    def __init__(
-        self,
-        form: Form,
-        directory: Path,
-        libraries: Literal["refuse", "label"] = "refuse",
-        precision: Literal["any", "fp32"] = "any",
-    ) -> None:
+    def __init__(self, form: Form, directory: Path, **settings: Any) -> None:
         self.form = form
-        device = "cuda" if form == "cu" else "cpu"
-        config = EvaluationConfig(device=device, libraries=libraries, precision=precision)
+        config = EvaluationConfig(device="cuda" if form == "cu" else "cpu", **settings)
         self._loop = asyncio.new_event_loop()
         self.evaluator = LocalEvaluator(config, directory)
         self._loop.run_until_complete(self.evaluator.start())

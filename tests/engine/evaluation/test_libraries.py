@@ -12,13 +12,12 @@ import torch
 from engine.evaluation.build import build
 from engine.evaluation.libraries import named_in
 from engine.evaluation.runner.operators import working_operators
+from engine.evaluation.sandbox import Limits, Runner
 from tests.engine.evaluation.conftest import Bench
 from tests.engine.evaluation.kernels import softmax
 from tests.engine.evaluation.modules import softmax as module_softmax
 
 pytestmark = pytest.mark.serial
-
-TORCH = Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"
 
 C_SOFTMAX = """
 import torch
@@ -85,21 +84,36 @@ def test_words_alone_and_vector_mathematics_are_no_library(tmp_path: Path) -> No
     assert named(source, tmp_path) == []
 
 
-def test_a_library_opened_under_a_hidden_name_is_found_in_the_process(judge: Bench) -> None:
-    hidden = ",".join(str(byte ^ 0x55) for byte in str(TORCH).encode())
+def test_a_library_opened_under_a_hidden_name_is_found_in_the_process(tmp_path: Path) -> None:
+    library, _ = asyncio.run(build("int nothing;", "cpp", "", "", tmp_path, defines="nothing"))
+    assert library is not None
+    name = library.rename(tmp_path / "libopenblas.so.0")
+    hidden = ",".join(str(byte ^ 0x55) for byte in str(name).encode())
     opens = {
         "outside": f"#include <dlfcn.h>\nstatic const unsigned char hidden[] = {{{hidden}}};",
         "before": """
             static void* opened = nullptr;
             char name[sizeof hidden + 1] = {};
-            for (unsigned i = 0; i < sizeof hidden; ++i) name[i] = hidden[i] ^ 0x55;
+            volatile unsigned char key = 0x55;  // or the compiler writes the name out
+            for (unsigned i = 0; i < sizeof hidden; ++i) name[i] = hidden[i] ^ key;
             if (!opened) opened = dlopen(name, RTLD_LAZY);
             if (!opened) return 3;
         """,
     }
-    verdict = judge.judge(softmax("cpp", **opens))
+    # With isolation it could read no file there.
+    bench = Bench("cpp", tmp_path, sandbox="off")
+    verdict = bench.judge(softmax("cpp", **opens))
+    bench.close()
     assert (verdict.status, verdict.pattern) == ("cheating", "calls a library"), verdict.reason
-    assert "libtorch_cpu.so" in verdict.reason
+    assert "libopenblas.so.0" in verdict.reason
+    assert [check.name for check in verdict.checks] == ["loads", "libraries"]
+
+
+def test_the_judge_sees_what_is_mapped_into_an_isolated_process() -> None:
+    with Runner("cpu", Limits(), lambda: False) as runner:
+        runner.isolate_only()
+        mapped = runner.mapped()
+    assert mapped is not None and any(name.startswith("libc.so") for name in mapped)
 
 
 def test_a_module_that_calls_the_operator_itself_does_not_count(judge: Bench) -> None:
