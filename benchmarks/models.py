@@ -3,8 +3,9 @@
     python benchmarks/models.py
 
 A model server in a process of its own answers each call after 200 ms, or 2 s, as a stream. Calls go through everything
-that the search uses: gate, limits, journal on disk (two events and a blob each), SDK. The ideal is the server's time
-alone: calls / concurrency x that. The first calls, in which the SDK is imported and connections are made, do not count.
+that the search uses: gate, limits, journal on disk (two events and a blob each), the text so far for the monitor, SDK.
+The ideal is the server's time alone: calls / concurrency x that. The first calls, in which the SDK is imported and
+connections are made, do not count.
 "SDK": the same calls through the SDK alone, without any of our code.
 """
 
@@ -32,6 +33,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from engine.config import parse_config
 from engine.models.connect import make_callers
 from engine.models.protocol import CallSite, Prompt
+from engine.proposers.partial import Partials
 from engine.search.journal import Journal
 from engine.session import EventWriter, SessionReader, create_session
 from engine.state import fold
@@ -63,9 +65,15 @@ async def measure(directory: Path, provider: str, address: str, calls: int, conc
         journal = Journal(writer, fold(reader.read()))
         caller = make_callers(config, journal.state, journal)["m"]
         sites = [CallSite("softmax", 1, "kernel", f"i{number}") for number in range(concurrency + calls)]
-        await asyncio.gather(*(caller.call(site, PROMPT) for site in sites[:concurrency]))
+        partials = Partials(paths.directory)
+
+        async def ask(site: CallSite) -> None:
+            with partials.of(site) as on_text:
+                await caller.call(site, PROMPT, on_text)
+
+        await asyncio.gather(*(ask(site) for site in sites[:concurrency]))
         wall, processor = time.perf_counter(), time.process_time()
-        await asyncio.gather(*(caller.call(site, PROMPT) for site in sites[concurrency:]))
+        await asyncio.gather(*(ask(site) for site in sites[concurrency:]))
         wall, processor = time.perf_counter() - wall, time.process_time() - processor
         assert journal.state.spending.total.calls == len(sites) and not journal.state.spending.total.failed
         await caller.close()

@@ -14,6 +14,8 @@ from engine.verdict import sizes_in_words
 from tui import format as fmt
 
 LINES = 2000
+SAME_FAILURE_S = 10.0
+"""Many calls fail together: of one model and one kind of failure there is one line in this time."""
 _MOVING = (ev.VerdictGiven, ev.HeatFinished, ev.NodePruned, ev.NodeRestored)
 """Events after which another kernel may be the best."""
 Level = Literal["info", "good", "warning", "error"]
@@ -33,6 +35,7 @@ class Story:
 
     lines: deque[Line] = field(default_factory=lambda: deque(maxlen=LINES))
     _best: dict[str, str | None] = field(default_factory=dict)
+    _failed: dict[tuple[str, str], float] = field(default_factory=dict)
 
     def note(self, state: SessionState, recorded: Recorded) -> bool:
         """Whether the event made a line."""
@@ -40,12 +43,27 @@ class Story:
         told = [found] if (found := _tell(state, event)) is not None else []
         if isinstance(event, _MOVING):
             told += self._moved(state, event)
+        elif isinstance(event, ev.ModelCallFailed):
+            told += self._repeated(state, event, recorded.time)
         self.lines.extend(Line(recorded.time, *one) for one in told)
         return bool(told)
 
     def say(self, time: float, level: Level, text: str) -> None:
         """A line of the monitor's own, which no event tells."""
         self.lines.append(Line(time, level, text))
+
+    def _repeated(self, state: SessionState, event: ev.ModelCallFailed, time: float) -> list[tuple[Level, str]]:
+        """That a call is made again, and why. What is given up is the engine's to tell."""
+        call = state.spending.calls.get(event.call)
+        if call is None or event.wait_s is None:
+            return []
+        which = (call.model, event.failure)
+        if time - self._failed.get(which, 0.0) < SAME_FAILURE_S:
+            return []
+        self._failed[which] = time
+        why = event.failure.replace("_", " ")
+        what = f"{call.model}: {why} at attempt {event.attempt}, again in {event.wait_s:.0f} s"
+        return [("warning", f"{what}: {event.message}")]
 
     def _moved(self, state: SessionState, event: ev.AnyEvent) -> list[tuple[Level, str]]:
         """One line for each problem whose best kernel is another one since ``event``."""

@@ -3,6 +3,7 @@
 Volatile by design: no event, never flushed to disk, gone when the call ends, and swept away by the next engine. A file
 holds the number of characters so far in its first line and the end of the text below it. It is replaced whole, at most
 four times a second, and less often the more calls stream at once, so that writing never takes time from the search.
+A reply that is whole within a quarter of a second has none.
 No engine is needed to read one, and no model's SDK.
 """
 
@@ -56,7 +57,8 @@ class Partials:
     def __init__(self, session: Path) -> None:
         self._directory = partial_directory(session)
         self._streaming = 0
-        self._failed = False
+        self._free_at = 0.0
+        self._made = self._failed = False
 
     def sweep(self) -> None:
         """Take away what an engine that died has left."""
@@ -70,47 +72,54 @@ class Partials:
     def of(self, site: CallSite) -> Iterator[Callable[[str], None]]:
         """What to give the text so far to, while a call is under way; an empty one where an attempt begins anew."""
         file = _file(self._directory, site)
-        written_at = 0.0
+        due_at: float | None = None
+        written = False
 
         def show(text: str) -> None:
-            nonlocal written_at
+            nonlocal due_at, written
+            now = time.monotonic()
             if not text:
-                written_at = 0.0
-                _remove(file)
-            elif (now := time.monotonic()) - written_at >= self._pause_s:
-                written_at = now
-                self._write(file, text)
+                due_at = None
+                if written:
+                    _remove(file)
+                written = False
+            elif due_at is None:  # its first words: most that is said in a moment is over in a moment
+                due_at = now + WRITE_EVERY_S
+            elif now >= max(due_at, self._free_at):
+                due_at = now + max(WRITE_EVERY_S, self._streaming / MOST_WRITES_A_SECOND)
+                self._free_at = now + 1 / MOST_WRITES_A_SECOND
+                written = self._write(file, text)
 
         self._streaming += 1
         try:
             yield show
         finally:
             self._streaming -= 1
-            _remove(file)
-            if not self._streaming:
+            if written:
+                _remove(file)
+            if self._made and not self._streaming:
+                self._made = False
                 with contextlib.suppress(OSError):
                     self._directory.rmdir()
 
-    @property
-    def _pause_s(self) -> float:
-        return max(WRITE_EVERY_S, self._streaming / MOST_WRITES_A_SECOND)
-
-    def _write(self, file: Path, text: str) -> None:
+    def _write(self, file: Path, text: str) -> bool:
         if self._failed:
-            return
+            return False
         content = f"{len(text)}\n{text[-SHOWN_CHARS:]}".encode(errors="replace")
         temporary = file.with_suffix(".tmp")
         try:
-            try:
-                temporary.write_bytes(content)
-            except FileNotFoundError:
+            if not self._made:
                 self._directory.mkdir(exist_ok=True)
-                temporary.write_bytes(content)
+                self._made = True
+            temporary.write_bytes(content)
             temporary.replace(file)
         except OSError as error:
             # Said once: the reply itself is not touched by this, and what it says will be shown when it is whole.
             self._failed = True
+            _remove(temporary)
             _log.warning("%s: replies are not shown while they stream: %s", self._directory, error)
+            return False
+        return True
 
 
 def _file(directory: Path, site: CallSite) -> Path:
@@ -118,6 +127,5 @@ def _file(directory: Path, site: CallSite) -> Path:
 
 
 def _remove(file: Path) -> None:
-    for one in (file, file.with_suffix(".tmp")):
-        with contextlib.suppress(OSError):
-            one.unlink(missing_ok=True)
+    with contextlib.suppress(OSError):
+        file.unlink(missing_ok=True)

@@ -14,7 +14,7 @@ from engine import events as ev
 from engine.events import AnyEvent
 from engine.models.protocol import CallSite, Finish, Prompt, Purpose, Usage, call_name
 from engine.proposers.mailbox import RULER
-from engine.proposers.partial import Partials
+from engine.proposers.partial import WRITE_EVERY_S, Partials
 from engine.session import SessionPaths
 from engine.verdict import Timing, Verdict
 from tests.tui.conftest import Engine, monitor_of
@@ -130,6 +130,8 @@ async def test_what_streams_is_shown_where_it_belongs_and_only_while_the_engine_
     partials = Partials(talk.paths.directory)
     async with monitor_of(talk.paths) as monitor:
         with partials.of(site("kernel", "i100", 1)) as on_text:
+            on_text("first words")
+            await monitor.pilot.pause(WRITE_EVERY_S)
             on_text(f"{HOSTILE}\n__global__ void grows(" + "x" * 9_000 + "\nthe last line")
             screen = monitor.app.monitor_screen
             assert screen.tree_view.select("i100")
@@ -159,6 +161,8 @@ async def test_a_failing_call_says_why_and_when_it_is_made_again(talk: Engine) -
         await monitor.until_shown("repair of v101")
         await monitor.until_shown("no word yet")
         asked.fail(call, 30.0)
+        await monitor.until_shown("m-one: rate limit at attempt 1, again in 30 s: slow down")
+        assert all(NO_CONTROL.match(one) for one in monitor.text().splitlines())
         await monitor.press("4", "plus", "G")
         await monitor.until_shown("rate limit: slow down")
         assert "asked again in" in monitor.text()

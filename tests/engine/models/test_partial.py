@@ -10,7 +10,14 @@ from pathlib import Path
 import pytest
 
 from engine.models.protocol import CallFailed, CallSite
-from engine.proposers.partial import MOST_WRITES_A_SECOND, SHOWN_CHARS, Partials, partial_directory, read_partial
+from engine.proposers.partial import (
+    MOST_WRITES_A_SECOND,
+    SHOWN_CHARS,
+    WRITE_EVERY_S,
+    Partials,
+    partial_directory,
+    read_partial,
+)
 from tests.engine.models.conftest import KEY, PROMPT, SITE, WIRES, Engine, Wire, model_table, until
 from tests.model_server import Do, ModelServer
 
@@ -46,7 +53,7 @@ async def test_a_reply_is_seen_growing_and_gone_at_its_end(engine: Engine, serve
 
 
 async def test_a_second_attempt_begins_with_nothing(engine: Engine, server: ModelServer) -> None:
-    server.script(Do("drop_mid", text="the first " * 20, pause_s=0.01), Do(text="the second", delay_s=0.5))
+    server.script(Do("drop_mid", text="the first " * 20, pause_s=0.05), Do(text="the second", delay_s=0.5))
     async with engine.life(model_table("chat", server, 'model = "m"')) as desk:
         session = desk.paths.directory
         partials = Partials(session)
@@ -66,7 +73,10 @@ async def test_a_call_that_fails_leaves_nothing(engine: Engine, server: ModelSer
     server.default = Do("quota")
     async with engine.life(model_table("chat", server, 'model = "m"')) as desk:
         with pytest.raises(CallFailed), Partials(desk.paths.directory).of(SITE) as on_text:
+            on_text("words")
+            await asyncio.sleep(WRITE_EVERY_S)
             on_text("words of before")
+            assert left_in(desk.paths.directory)
             await desk.caller.call(SITE, PROMPT, on_text)
         assert left_in(desk.paths.directory) == []
 
@@ -74,6 +84,8 @@ async def test_a_call_that_fails_leaves_nothing(engine: Engine, server: ModelSer
 def test_an_endless_reply_is_kept_by_its_end_and_many_calls_write_no_more_than_a_few(tmp_path: Path) -> None:
     partials = Partials(tmp_path)
     with partials.of(SITE) as on_text:
+        on_text("x")
+        time.sleep(WRITE_EVERY_S)
         on_text("x" * 1_000_000 + "end")
         found = read_partial(tmp_path, SITE)
         assert found is not None
@@ -98,13 +110,16 @@ def test_many_calls_at_once_write_a_few_times_a_second_together(tmp_path: Path) 
                 if (found := read_partial(tmp_path, site)) is not None:
                     texts[site].add(found.characters)
         written = sum(len(seen) for seen in texts.values())
-    assert len(sites) <= written <= len(sites) + MOST_WRITES_A_SECOND * (spent_s + 0.1)
+    assert MOST_WRITES_A_SECOND / 4 <= written <= MOST_WRITES_A_SECOND * spent_s + 1
     assert not partial_directory(tmp_path).exists()
 
 
 def test_what_a_dead_engine_left_is_swept_away(tmp_path: Path) -> None:
-    Partials(tmp_path).of(SITE).__enter__()("half a reply")
-    assert left_in(tmp_path)
+    on_text = Partials(tmp_path).of(SITE).__enter__()
+    on_text("half")
+    time.sleep(WRITE_EVERY_S)
+    on_text("half a reply")
+    assert left_in(tmp_path) == ["softmax.r1.kernel.i1.0.part"]
     Partials(tmp_path).sweep()
     assert not partial_directory(tmp_path).exists()
     Partials(tmp_path).sweep()
@@ -114,6 +129,8 @@ def test_a_full_disk_costs_the_view_and_not_the_reply(tmp_path: Path, caplog: py
     partial_directory(tmp_path).write_text("a file where the directory should be")
     with Partials(tmp_path).of(SITE) as on_text:
         on_text("one")
-        on_text("two")
+        for _ in range(2):
+            time.sleep(WRITE_EVERY_S)
+            on_text("two")
     assert read_partial(tmp_path, SITE) is None
     assert len(caplog.records) == 1
