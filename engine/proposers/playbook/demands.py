@@ -12,6 +12,7 @@ from collections.abc import Iterable
 
 from engine.problem.spec import ProblemSpec, TensorSpec
 from engine.proposers.playbook.ir import PointwiseProgram, RowProgram
+from engine.proposers.playbook.layouts import Layout
 from engine.proposers.playbook.sizes import Size, text
 from engine.verdict import NOT_FOR_THIS_SIZE
 
@@ -51,6 +52,21 @@ def numbers_that_are_sizes(numbers: Iterable[float], tensors: Iterable[TensorSpe
     return list(found.values())
 
 
+def free(layouts: Iterable[Layout]) -> bool:
+    """Whether the sizes of operands all follow from the header: none was cut, sliced or repeated by a number."""
+    return all(isinstance(size, Size) and not size.under and size.by == 1 for one in layouts for atoms in one.dims
+               for size, _ in atoms)  # fmt: skip
+
+
+def of_operands(tensors: Iterable[TensorSpec], layouts: Iterable[Layout]) -> list[str]:
+    """That dimensions which the addresses of ``layouts``, that are free, do not step along stay 1 as they are."""
+    seen = {name for one in layouts for atoms in one.dims for size, _ in atoms if isinstance(size, Size)
+            for name in size.over}  # fmt: skip
+    lost = [(tensor.name, dim, size) for tensor in tensors for dim, size in enumerate(tensor.shape)
+            if f"{tensor.name}_dim{dim}" not in seen]  # fmt: skip
+    return [demand(f"{name}_dim{dim} == {size}", f"{name}_dim{dim} to be {size}") for name, dim, size in lost]
+
+
 def fixed(tensors: Iterable[TensorSpec]) -> list[str]:
     """Demands that no dimension changes, for a kernel that is written for its sizes throughout."""
     return [
@@ -68,7 +84,7 @@ def program_demands(program: PointwiseProgram | RowProgram, used: Iterable[int],
     tensors = {tensor.name: tensor for tensor in spec.tensors}
     lines, names, numbers = [], set(), []
     for value in (program.values[k] for k in used):
-        if value.op == "load":
+        if value.op == "load" and value.tensor in tensors:
             lines += whole(tensors[value.tensor], value.access.count)
             names.add(value.tensor)
         elif value.op == "const" and not value.text:

@@ -7,6 +7,7 @@ pointwise program over the output's elements.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import prod
 
 from msgspec.structs import replace
 
@@ -84,7 +85,8 @@ def result_term(shape: tuple[int, ...]) -> Term:
 
 def epilogue(spec: ProblemSpec, graph: tuple[GraphNode, ...], node: str, shape: tuple[int, ...]) -> PointwiseProgram:
     """What makes the outputs out of the result of ``node``, which has ``shape``. Raises ``Refused``."""
-    return _pointwise(spec, outputs_of(spec, graph, {node: result_term(shape)}), result_term(shape).numel)
+    chain = _pointwise(spec, outputs_of(spec, graph, {node: result_term(shape)}), result_term(shape).numel)
+    return replace(chain, numel=prod(shape))  # under the names that the result's shape knows
 
 
 def between(

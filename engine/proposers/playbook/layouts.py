@@ -8,6 +8,7 @@ from math import prod
 from typing import Any
 
 from engine.problem.spec import GraphNode
+from engine.proposers.playbook.sizes import named
 from engine.proposers.playbook.terms import Refused
 
 Atom = tuple[int, int]
@@ -61,7 +62,7 @@ def layout_of(name: str, nodes: Mapping[str, GraphNode]) -> Layout | None:
     """
     node = nodes[name]
     if node.op == "placeholder":
-        return contiguous(node.target, node.shape) if node.shape is not None else None
+        return contiguous(node.target, named(node.target, node.shape)) if node.shape is not None else None
     if node.op != "call" or not node.args or not isinstance(node.args[0], dict) or node.shape is None:
         return None
     view = _VIEW_OF.get(node.target)
@@ -88,7 +89,8 @@ def viewed(layout: Layout, shape: tuple[int, ...]) -> Layout:
                 size //= have
             elif have % size == 0:
                 taken.append((size, stride))
-                waiting.append((have // size, stride * size))
+                # Which part is a size and which a fixed number cannot be known: neither keeps the name.
+                waiting.append((int(have) // size, stride * size))
                 size = 1
             else:
                 raise Refused(f"it views {list(layout.shape)} as {list(shape)}, which cuts rows apart")

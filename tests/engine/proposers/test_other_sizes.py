@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import random
+from itertools import product
 from pathlib import Path
 
 import pytest
 
+from engine.proposers.playbook.template import Choices
 from engine.verdict import NOT_FOR_THIS_SIZE
+from tests.engine.proposers import cuda_harness
 from tests.engine.proposers.cpp_harness import Problem, check, make_problem
 from tests.engine.proposers.wandering import known, wander
 
@@ -46,6 +49,81 @@ def two_shapes(rng: random.Random, kinds: tuple[str, str]) -> tuple[Shape, Shape
     leading = rng.choice([1, 2])
     one, other = ((*(rng.randint(2, 9) for _ in range(leading)), rng.choice(LENGTHS[kind])) for kind in kinds)
     return one, other
+
+
+PLAIN: Choices = {"width": 4, "fused": True, "merge": "shuffle", "read": "stream", "store": "stream", "unroll": 4}
+STRUCTURES: dict[str, Choices] = {
+    "plain": {"threads": 64},
+    "loop": {**PLAIN, "threads": 64},
+    "registers": {**PLAIN, "structure": "registers", "threads": 64},
+    "warp": {**PLAIN, "structure": "registers", "cluster": 0, "threads": 64},
+}
+
+
+@pytest.mark.parametrize(
+    ("case", "structure"),
+    [*product(["softmax", "layernorm"], STRUCTURES), *product(["gelu", "channels"], ["plain", "loop"])],
+)
+def test_a_cuda_kernel_is_right_at_a_size_that_it_was_not_written_for(
+    tmp_path: Path, case: str, structure: str
+) -> None:
+    """Its threads run on the processor, one after the other."""
+    rng = random.Random(case + structure)
+    searched, shape = two_shapes(rng, rng.choice([move for move in MOVES if "long" not in move]))
+    source, there = problem_at(tmp_path, case, searched), problem_at(tmp_path, case, shape)
+    template, program = known(source.spec, "cu")
+    plain = template.first(program, source.spec, cuda_harness.A100)[0].recipe
+    wanted = {key: value for key, value in STRUCTURES[structure].items() if key in plain.choices}
+    kernel = template.emit(program, plain.with_(wanted), source.spec)
+    library = cuda_harness.compile_emulated(tmp_path, there.spec, kernel)
+    cuda_harness.check(there, cuda_harness.run(there, library, "cpu"), message=f"{searched}, {shape}\n{kernel}")
+
+
+PRODUCTS: dict[str, tuple[str, dict[str, str], str]] = {
+    "matmul": ("return a @ w", {"a": "mk", "w": "kn"}, ""),
+    "linear": ("return F.relu(self.l(x))", {"x": "bmk"}, "self.l = nn.Linear({k}, {n})"),
+    "batched": ("return (a @ w.transpose(1, 2)) * 2", {"a": "bmk", "w": "bnk"}, ""),
+}
+
+
+def product_at(folder: Path, case: str, sizes: dict[str, int]) -> Problem:
+    forward, operands, init = PRODUCTS[case]
+    shapes = {name: tuple(sizes[dim] for dim in dims) for name, dims in operands.items()}
+    return make_problem(folder, forward, shapes, init.format(**sizes))
+
+
+def sizes_of_product(rng: random.Random, step: int) -> dict[str, int]:
+    """Multiples of ``step``; small, so that tiles end inside a matrix."""
+    return {dim: step * rng.randint(2, 90 // step) for dim in "bmnk"} | {"b": rng.randint(2, 4)}
+
+
+@pytest.mark.parametrize("case", PRODUCTS)
+def test_a_product_is_right_at_a_size_that_it_was_not_written_for(tmp_path: Path, case: str) -> None:
+    rng = random.Random(case)
+    for steps in ((1, 1), (16, 1)):
+        source, there = (product_at(tmp_path, case, sizes_of_product(rng, step)) for step in steps)
+        template, program = known(source.spec)
+        kernel = template.emit(program, wander(template, program, source.spec, rng.randrange(1000)), source.spec)
+        check(there, tmp_path, kernel, optimise="-O1")
+
+
+@pytest.mark.parametrize("case", PRODUCTS)
+def test_a_product_in_cuda_is_right_elsewhere_or_needs_multiples(tmp_path: Path, case: str) -> None:
+    rng = random.Random(case)
+    for seed, steps in enumerate(((1, 1), (8, 8), (8, 1))):
+        source, there = (product_at(tmp_path, case, sizes_of_product(rng, step)) for step in steps)
+        template, program = known(source.spec, "cu")
+        recipe = wander(template, program, source.spec, rng.randrange(1000) + seed, cuda_harness.A100)
+        kernel = template.emit(program, recipe.with_({"math": "precise"}), source.spec)
+        try:
+            library = cuda_harness.compile_emulated(tmp_path, there.spec, kernel)
+        except AssertionError as error:
+            assert f"{NOT_FOR_THIS_SIZE}: needs" in str(error).split("#include")[0] and "to be a multiple of" in kernel
+            assert steps == (8, 1)
+            continue
+        tf32 = recipe.choices["structure"] == "tensor"
+        found = cuda_harness.run(there, library, "cpu")
+        cuda_harness.check(there, found, tf32=tf32, message=kernel)
 
 
 def is_right_elsewhere(folder: Path, case: str, searched: Shape, shape: Shape, seed: int) -> bool:

@@ -7,6 +7,7 @@ from engine.problem.spec import ProblemSpec
 from engine.proposers.playbook.conv import cuda_text
 from engine.proposers.playbook.conv.cpp import as_conv
 from engine.proposers.playbook.conv.program import ConvProgram
+from engine.proposers.playbook.demands import fixed
 from engine.proposers.playbook.gemm import cuda_moves, cuda_plan
 from engine.proposers.playbook.gemm.cuda_file import FAST_OPS, kernel_file, launch_lines
 from engine.proposers.playbook.gemm.cuda_finish import finish, pointers
@@ -76,13 +77,15 @@ class CudaConv(Template):
             functions += finish(conv.before, conv.n, fast, "before")
         functions += finish(conv.chain, conv.columns, fast)
         pooling = launch_lines("playbook::pool", -(-conv.chain.numel // _POOL_THREADS), _POOL_THREADS, 0)
+        names = pointers(chains, conv.x, conv.w)
         return kernel_file(
             spec,
             _product(conv, patch, plan),
             plan,
-            pointers(chains, conv.x, conv.w),
+            names,
             chains,
             functions,
+            fixed(tensor for tensor in spec.tensors if tensor.name in names),
             shared_bytes=4 * plan.bm * plan.bn if patch is not None else 0,
             scratch_bytes=conv.workspace_bytes if two_passes else 0,
             after=tuple(pooling) if two_passes else (),

@@ -10,6 +10,7 @@ from engine.proposers.playbook.cpp_expr import Namer, render
 from engine.proposers.playbook.cpp_text import SPREAD, STORE, indent
 from engine.proposers.playbook.epilogue import ACC, is_acc, tensors_of
 from engine.proposers.playbook.ir import Access, PointwiseProgram, needed
+from engine.proposers.playbook.sizes import factor, text
 
 Math = Literal["libm", "polynomial"]
 GATHER = """\
@@ -37,7 +38,7 @@ def preamble(chains: Sequence[PointwiseProgram], lanes: int, math: Math) -> list
         return [cpp_math.scalar_helpers(ops)]
     body = "\n".join(line for chain in chains for line in finish(chain, 1, lanes))
     pieces = [f"constexpr int kLanes = {lanes};", cpp_math.PREAMBLE, STORE]
-    pieces += [text for call, text in (("spread(", SPREAD), ("gather(", GATHER)) if call in body]
+    pieces += [words for call, words in (("spread(", SPREAD), ("gather(", GATHER)) if call in body]
     return [*pieces, cpp_math.vector_helpers(ops, polynomials=math == "polynomial", degree=6)]
 
 
@@ -66,13 +67,13 @@ def finish(chain: PointwiseProgram, cols: int, lanes: int, name: str = "finish",
         chain.values, [s.value for s in chain.stores], leaves, Namer(("i", "n", "t", "acc", "width", to)), wide=wide
     )
     for store in chain.stores:
-        text = texts[store.value]
+        result = texts[store.value]
         target = to if store.tensor == ACC else f"t.{store.tensor} + i"
         if wide:
-            text = text if _varies(chain, store.value) else f"spread(width, {text})"
-            lines.append(f"store({target}, {text});")
+            result = result if _varies(chain, store.value) else f"spread(width, {result})"
+            lines.append(f"store({target}, {result});")
         else:
-            lines.append(f"*{target} = {text};" if store.tensor == ACC else f"t.{store.tensor}[i] = {text};")
+            lines.append(f"*{target} = {result};" if store.tensor == ACC else f"t.{store.tensor}[i] = {result};")
     kind = "Width width, const Tensors& t, long long i, long long n, Value acc" if wide else (
         "const Tensors& t, long long i, long long n, float acc"
     )  # fmt: skip
@@ -107,13 +108,13 @@ def _load(tensor: str, access: Access, numel: int, cols: int, lanes: int) -> str
         where = "n" if count == cols else _index("i", 1, count, numel)
         return f"load(width, t.{tensor} + {where})" if lanes > 1 else f"t.{tensor}[{where}]"
     if lanes > 1:
-        return f"gather(width, t.{tensor}, i, {inner}, {count})"
+        return f"gather(width, t.{tensor}, i, {text(inner)}, {text(count)})"
     return f"t.{tensor}[{_index('i', inner, count, numel)}]"
 
 
 def _index(i: str, inner: int, count: int, numel: int) -> str:
-    outer = i if inner == 1 else f"{i} / {inner}"
-    return outer if inner * count >= numel else f"{outer} % {count}"
+    outer = i if inner == 1 else f"{i} / {factor(inner)}"
+    return outer if inner * count >= numel else f"{outer} % {factor(count)}"
 
 
 def pointers(chains: Sequence[PointwiseProgram], *more: str) -> list[str]:

@@ -11,7 +11,11 @@ from typing import Protocol
 from msgspec import Struct
 
 from engine.proposers.playbook.cpp_text import function, indent
+from engine.proposers.playbook.demands import demand
+from engine.proposers.playbook.sizes import factor, stride, text
 
+LONGEST_SUM = 8192
+"""Terms of a sum that is not cut into passes, at other sizes than the searched one: its panels are that long."""
 LONGEST_PASS = 2048
 """K-steps above which a block is computed in several passes, so that its panels stay small."""
 
@@ -100,9 +104,11 @@ class Right(Struct, frozen=True):
 
 def constants(tiles: Tiles, m: int, n: int, k: int) -> list[str]:
     """Sizes of the product and of its tiles."""
-    depth = min(tiles.depth or k, k)
+    depth = f"kK < {tiles.depth} ? kK : {tiles.depth}" if tiles.depth else "kK"
+    longest = [] if tiles.depth else [demand(f"kK <= {LONGEST_SUM}", f"sums of at most {LONGEST_SUM} terms")]
     return [
-        f"constexpr long long kM = {m}, kN = {n}, kK = {k};",
+        f"constexpr long long kM = {text(m)}, kN = {text(n)}, kK = {text(k)};",
+        *longest,
         f"constexpr int kRows = {tiles.rows}, kVecs = {tiles.vecs}, kCols = kVecs * kLanes;  // a tile in registers",
         f"constexpr long long kDepth = {depth};  // k-steps per pass over a block",
         f"constexpr long long kRowBlock = {tiles.row_tiles} * kRows, kColBlock = {tiles.col_tiles} * kCols;",
@@ -114,7 +120,7 @@ def tile_function(tiles: Tiles, left: Left, several: bool) -> list[str]:
     if tiles.pack_a:
         parameter, read = "const float* a", "a[k * kRows + r]"
     else:
-        step = f"k * {left.col_stride}" if left.col_stride != 1 else "k"
+        step = f"k * {factor(left.col_stride)}" if left.col_stride != 1 else "k"
         parameter, read = "const float* const (&a)[kRows]", f"a[r][{step}]"
     begin = ["vec acc[kRows][kVecs] = {};"]
     if several:
@@ -172,9 +178,9 @@ def pack_functions(tiles: Tiles, left: Left, right: Right) -> list[str]:
             "inline void pack_rows(const float* a, long long k0, long long depth, long long m, long long m1, "
             "float* panel) {",
             "  for (int r = 0; r < kRows; ++r) {",
-            f"    const float* row = a + (m + r) * {left.row_stride}LL + k0 * {left.col_stride}LL;",
+            f"    const float* row = a + (m + r) * {stride(left.row_stride)} + k0 * {stride(left.col_stride)};",
             "    for (long long k = 0; k < depth; ++k)",
-            f"      panel[k * kRows + r] = m + r < m1 ? row[k * {left.col_stride}LL] : 0.0f;",
+            f"      panel[k * kRows + r] = m + r < m1 ? row[k * {stride(left.col_stride)}] : 0.0f;",
             "  }",
             "}",
         ]
@@ -220,8 +226,8 @@ def block_function(tiles: Tiles, left: Left, right: Right, k: int, results: list
         inner += [
             "const bool whole = n + kCols <= n1;",
             "if (!whole) pack_panel(t, b, k0, depth, n, n1, edge);",
-            f"const float* from = whole ? {right.direct} + k0 * {right.step}LL + n : edge;",
-            f"const long long step = whole ? {right.step}LL : kCols;",
+            f"const float* from = whole ? {right.direct} + k0 * {stride(right.step)} + n : edge;",
+            f"const long long step = whole ? {stride(right.step)} : kCols;",
         ]
     else:
         inner += ["const float* from = panels + (n - n0) * kDepth;", "constexpr long long step = kCols;"]
@@ -234,7 +240,8 @@ def block_function(tiles: Tiles, left: Left, right: Right, k: int, results: list
         tile += [
             "const float* rows_at[kRows];  // past the last row, the last row again: its sums are not used",
             "for (int r = 0; r < kRows; ++r)",
-            f"  rows_at[r] = a + (m + r < m1 ? m + r : m1 - 1) * {left.row_stride}LL + k0 * {left.col_stride}LL;",
+            f"  rows_at[r] = a + (m + r < m1 ? m + r : m1 - 1) * {stride(left.row_stride)} "
+            f"+ k0 * {stride(left.col_stride)};",
         ]
         argument = "rows_at"
     tile.append(f"tile({argument}, from, step, depth, sums{', k0 == 0' if several else ''});")

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from engine.problem.spec import ProblemSpec
 from engine.proposers.playbook.cuda_text import fill, launch
-from engine.proposers.playbook.demands import fixed
 from engine.proposers.playbook.gemm import cuda_sums, cuda_tiles
 from engine.proposers.playbook.gemm.cuda_finish import conversions, dtypes_of, helpers, tensors_struct
 from engine.proposers.playbook.gemm.cuda_plan import Plan
@@ -36,15 +35,16 @@ def kernel_file(
     names: Sequence[str],
     chains: Sequence[PointwiseProgram],
     functions: str,
+    demands: Sequence[str],
     shared_bytes: int = 0,
     scratch_bytes: int = 0,
     after: tuple[str, ...] = (),
     more: str = "",
 ) -> str:
-    """The source. ``functions``: text before the kernel; ``more``: after it; ``shared_bytes``: that it needs at least;
+    """The source. ``functions``: text before the kernel; ``more``: after it; ``demands``: lines that hold it to sizes
+    at which it is right; ``shared_bytes``: that it needs at least;
     ``scratch_bytes``: of scratch memory (``t.results``); ``after``: statements of ``launch`` behind the kernel's."""
     dtypes = dtypes_of(spec)
-    read = [tensor for tensor in spec.tensors if tensor.name in names]
     if plan.structure == "naive":
         kernel = cuda_tiles.naive(product, plan)
     else:
@@ -53,7 +53,7 @@ def kernel_file(
     text = fill(
         _FILE,
         includes=cuda_tiles.includes(plan),
-        constants=cuda_tiles.constants(product, plan) + "".join(f"{line}\n" for line in fixed(read)),
+        constants=cuda_tiles.constants(product, plan) + "".join(f"{line}\n" for line in demands),
         conversions=conversions({product.dtype, *(dtypes[name] for name in names), "float32"}),
         helpers=helpers(chains),
         tensors=tensors_struct(spec, names, scratch_bytes > 0),
@@ -68,13 +68,13 @@ def kernel_file(
         fields.append("static_cast<float*>(workspace)")
     return text + launch(spec, used, [
         f"const playbook::Tensors t{{{', '.join(fields)}}};",
-        *launch_lines("playbook::product", cuda_tiles.grid_of(product, plan), plan.threads, shared, plan.patch_bytes),
+        *launch_lines("playbook::product", "playbook::blocks", plan.threads, shared, plan.patch_bytes),
         *after,
         "return int(cudaGetLastError());",
     ])  # fmt: skip
 
 
-def launch_lines(kernel: str, grid: int, threads: int, shared: int, static: int = 0) -> list[str]:
+def launch_lines(kernel: str, grid: int | str, threads: int, shared: int, static: int = 0) -> list[str]:
     """Statements that launch ``kernel`` on ``t``, with the right to more than 48 KB of shared memory where needed."""
     lines = []
     if shared + static > _DEFAULT_SHARED:

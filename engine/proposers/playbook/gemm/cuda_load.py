@@ -6,6 +6,7 @@ from msgspec import Struct
 
 from engine.proposers.playbook.cuda_text import fill
 from engine.proposers.playbook.gemm.cuda_plan import Operand, Plan
+from engine.proposers.playbook.sizes import stride
 
 _LOAD_TYPES = {2: "unsigned short", 4: "unsigned", 8: "uint2", 16: "uint4"}
 
@@ -25,9 +26,9 @@ class Source(Struct, frozen=True):
 def strided(base: str, lines: str, operand: Operand, line_stride: int, k_stride: int) -> Source:
     """A matrix whose element (r, k) lies at r * line_stride + k * k_stride; ``lines`` names how many lines it has."""
     terms = []
-    for index, stride in (("r", line_stride), ("k", k_stride)):
-        if stride:
-            terms.append(f"(long long){index}" if stride == 1 else f"{index} * {stride}LL")
+    for index, step in (("r", line_stride), ("k", k_stride)):
+        if step:
+            terms.append(f"(long long){index}" if step == 1 else f"{index} * {stride(step)}")
     return Source(
         base,
         operand,

@@ -8,6 +8,7 @@ from engine.problem.header import ctype
 from engine.proposers.playbook.cuda_text import fill
 from engine.proposers.playbook.gemm.cuda_load import Source, loaders
 from engine.proposers.playbook.gemm.cuda_plan import Plan
+from engine.proposers.playbook.sizes import factor, text
 
 
 class Product(Struct, frozen=True):
@@ -40,21 +41,16 @@ def includes(plan: Plan) -> str:
     return "".join(f"#include <{name}>\n" for name in names)
 
 
-def grid_of(product: Product, plan: Plan) -> int:
-    """Blocks in all."""
-    across = product.tiles_n or -(-product.n // plan.bn)
-    return product.batch * -(-product.m // plan.bm) * across
-
-
 def constants(product: Product, plan: Plan) -> str:
     """Sizes of the product, of its tiles and of the block."""
-    across = product.tiles_n or -(-product.n // plan.bn)
+    across = product.tiles_n or "(N + BN - 1) / BN"
     depth = "" if plan.structure == "naive" else f", BK = {plan.bk}"
     return (
         f"using Element = {ctype(product.dtype, 'cu')};\n"
-        f"constexpr int M = {product.m}, N = {product.n}, K = {product.k};\n"
+        f"constexpr int M = {text(product.m)}, N = {text(product.n)}, K = {text(product.k)};\n"
         f"constexpr int BM = {plan.bm}, BN = {plan.bn}{depth}, threads = {plan.threads};\n"
-        f"constexpr int tiles_m = {-(-product.m // plan.bm)}, tiles_n = {across};\n"
+        f"constexpr int tiles_m = (M + BM - 1) / BM, tiles_n = {across};\n"
+        f"constexpr unsigned blocks = {factor(product.batch)} * tiles_m * tiles_n;\n"
     )
 
 

@@ -8,12 +8,12 @@ from msgspec import Struct
 
 from engine.problem.spec import ProblemSpec
 from engine.proposers.playbook.cpp_text import banner, indent, omp_for
-from engine.proposers.playbook.demands import fixed
 from engine.proposers.playbook.gemm import cpp_tiles
 from engine.proposers.playbook.gemm.cpp_finish import Math, finish, ops_of, pointers, preamble, tensors_struct
 from engine.proposers.playbook.gemm.cpp_tiles import Left, Right, Tiles
 from engine.proposers.playbook.matmul.program import MatmulProgram, Operand, batch_text
 from engine.proposers.playbook.signature import launch_signature
+from engine.proposers.playbook.sizes import factor, stride, text
 
 
 class MatmulOptions(Struct, frozen=True, forbid_unknown_fields=True):
@@ -51,12 +51,13 @@ def matmul_kernel(program: MatmulProgram, options: MatmulOptions, spec: ProblemS
     names = pointers(chains, program.a.tensor, program.b.tensor)
     outputs = [tensor.name for tensor in spec.outputs]
     batches = f"{program.batch} products of " if program.batch > 1 else ""
-    title = f"Matrix product for {spec.name}: {batches}{program.m} x {program.k} times {program.k} x {program.n}."
+    sizes = f"{batches}{program.m} x {program.k} times {program.k} x {program.n}"
+    title = f"Matrix product for {spec.name}, searched at {sizes}."
     lines = [
         *banner(title, ops_of(*chains)),
         "namespace {",
         "",
-        *fixed(tensor for tensor in spec.tensors if tensor.name in names),
+        *program.demands,
         "",
     ]
     lines += [*preamble(chains, lanes, options.math), *tensors_struct(names, outputs), ""]
@@ -68,24 +69,28 @@ def matmul_kernel(program: MatmulProgram, options: MatmulOptions, spec: ProblemS
 
 
 def _pointer(operand: Operand) -> str:
-    parts = [f"t.{operand.tensor}", str(operand.offset) if operand.offset else "", batch_text(operand.batch, "b")]
+    parts = [f"t.{operand.tensor}", text(operand.offset) if operand.offset else "", batch_text(operand.batch, "b")]
     return " + ".join(part for part in parts if part)
 
 
 def _at(operand: Operand, row: str, col: str) -> str:
     """The address of an element, relative to its matrix."""
     terms = []
-    for index, stride in ((row, operand.row_stride), (col, operand.col_stride)):
-        if stride:
-            terms.append(index if stride == 1 else f"{index} * {stride}LL")
+    for index, step in ((row, operand.row_stride), (col, operand.col_stride)):
+        if step:
+            terms.append(index if step == 1 else f"{index} * {stride(step)}")
     return " + ".join(terms) or "0"
 
 
 def _loops(program: MatmulProgram, options: MatmulOptions) -> list[str]:
     a, b = program.a, program.b
     head = [
-        f"constexpr long long kM = {program.m}, kN = {program.n}, kK = {program.k};",
-        *([f"constexpr long long kChunk = {min(options.chunk, program.n)};"] if options.structure == "rows" else []),
+        f"constexpr long long kM = {text(program.m)}, kN = {text(program.n)}, kK = {text(program.k)};",
+        *(
+            [f"constexpr long long kChunk = kN < {options.chunk} ? kN : {options.chunk};"]
+            if options.structure == "rows"
+            else []
+        ),
     ]
     matrices = [f"const float* a = {_pointer(a)};", f"const float* w = {_pointer(b)};"]
     if options.structure == "dots":
@@ -149,7 +154,7 @@ def _tiles(program: MatmulProgram, options: MatmulOptions) -> list[str]:
 def _launch(program: MatmulProgram, options: MatmulOptions) -> list[str]:
     if options.structure == "tiles":
         loop = [
-            f"for (long long b = 0; b < {program.batch}; ++b)",
+            f"for (long long b = 0; b < {factor(program.batch)}; ++b)",
             "  for (long long m0 = 0; m0 < kM; m0 += kRowBlock)",
             "    for (long long n0 = 0; n0 < kN; n0 += kColBlock)",
             "      block(t, b, m0, m0 + kRowBlock < kM ? m0 + kRowBlock : kM, n0,",
@@ -158,7 +163,7 @@ def _launch(program: MatmulProgram, options: MatmulOptions) -> list[str]:
         share = "collapse(3)"
     else:
         loop = [
-            f"for (long long b = 0; b < {program.batch}; ++b)",
+            f"for (long long b = 0; b < {factor(program.batch)}; ++b)",
             "  for (long long m = 0; m < kM; ++m) row(t, b, m);",
         ]
         share = "collapse(2)"

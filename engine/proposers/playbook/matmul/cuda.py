@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from engine.events import DeviceFact
 from engine.problem.spec import ProblemSpec
+from engine.proposers.playbook.demands import demand
 from engine.proposers.playbook.gemm import cuda_moves, cuda_plan
 from engine.proposers.playbook.gemm.cuda_file import FAST_OPS, kernel_file
 from engine.proposers.playbook.gemm.cuda_finish import finish, pointers
@@ -14,6 +15,7 @@ from engine.proposers.playbook.ir import Program
 from engine.proposers.playbook.matmul.cpp import as_matmul
 from engine.proposers.playbook.matmul.program import MatmulProgram, batch_text
 from engine.proposers.playbook.matmul.program import Operand as Matrix
+from engine.proposers.playbook.sizes import Size, factor, text
 from engine.proposers.playbook.template import Choice, First, Move, Recipe, Template
 
 _MOST_BLOCKS = 2**31 - 1
@@ -63,6 +65,7 @@ class CudaMatmul(Template):
             names,
             [product.chain],
             finish(product.chain, product.n, fast),
+            [*product.demands, *_aligned(product, plan)],
         )
 
     def safer(self, program: Program, recipe: Recipe) -> Recipe | None:
@@ -95,20 +98,39 @@ def _sources(program: MatmulProgram) -> tuple[Source, Source]:
 
 
 def _base(matrix: Matrix) -> str:
-    parts = [f"t.{matrix.tensor}", str(matrix.offset) if matrix.offset else "", batch_text(matrix.batch, "b")]
+    parts = [f"t.{matrix.tensor}", text(matrix.offset) if matrix.offset else "", batch_text(matrix.batch, "b")]
     return " + ".join(part for part in parts if part)
 
 
 def _operand(matrix: Matrix, line_stride: int, k_stride: int, lines: int, depth: int) -> Operand:
     """Which way neighbours lie, and how many may be loaded at once: 16 bytes where all addresses allow them."""
-    if k_stride == 1:
-        extent, other = depth, line_stride
-    elif line_stride == 1:
-        extent, other = lines, k_stride
-    else:
+    if 1 not in (k_stride, line_stride):
         return Operand("", 1)
+    extent, other = _run(line_stride, k_stride, lines, depth)
     width = 16 // matrix.element_bytes
-    addresses = (extent, other, matrix.offset, *(stride for _, stride in matrix.batch))
-    while any(number % width for number in addresses):
+    while any(number % width for number in _addresses(matrix, extent, other)):
         width //= 2
     return Operand("k" if k_stride == 1 else "r", width)
+
+
+def _addresses(matrix: Matrix, extent: int, other: int) -> tuple[int, ...]:
+    """What must be a multiple of the elements that are loaded at once."""
+    return (extent, other, matrix.offset, *(step for _, step in matrix.batch))
+
+
+def _aligned(program: MatmulProgram, plan: Plan) -> list[str]:
+    """Demands that vector loads, where the plan has them, are aligned at other sizes too."""
+    lines = []
+    for matrix, width, extent, other in (
+        (program.a, plan.widths[0], *_run(program.a.row_stride, program.a.col_stride, program.m, program.k)),
+        (program.b, plan.widths[1], *_run(program.b.col_stride, program.b.row_stride, program.n, program.k)),
+    ):
+        if plan.structure != "naive" and width > 1:
+            numbers = [number for number in _addresses(matrix, extent, other) if isinstance(number, Size)]
+            lines += [demand(f"{factor(n)} % {width} == 0", f"{text(n)} to be a multiple of {width}") for n in numbers]
+    return list(dict.fromkeys(lines))
+
+
+def _run(line_stride: int, k_stride: int, lines: int, depth: int) -> tuple[int, int]:
+    """How many elements lie side by side, and the distance of the next such run."""
+    return (depth, line_stride) if k_stride == 1 else (lines, k_stride)

@@ -5,9 +5,11 @@ from __future__ import annotations
 from msgspec import Struct
 
 from engine.problem.spec import DTYPE_BYTES, GraphNode, ProblemSpec
+from engine.proposers.playbook.demands import fixed, free, of_operands, program_demands
 from engine.proposers.playbook.epilogue import FLOATS, calls, epilogue, graph_of
 from engine.proposers.playbook.ir import PointwiseProgram, Program
-from engine.proposers.playbook.layouts import Atoms, layout_of
+from engine.proposers.playbook.layouts import Atoms, Layout, layout_of
+from engine.proposers.playbook.sizes import Size, factor, stride
 from engine.proposers.playbook.terms import Refused
 
 PRODUCTS = frozenset({"aten.mm.default", "aten.bmm.default", "aten.mv.default"})
@@ -33,7 +35,9 @@ class Operand(Struct, frozen=True):
 
 
 class MatmulProgram(Program, frozen=True):
-    """``a`` (m x k) times ``b`` (k x n) for each of ``batch``, then ``chain`` over batch x m x n elements."""
+    """``a`` (m x k) times ``b`` (k x n) for each of ``batch``, then ``chain`` over batch x m x n elements.
+
+    ``demands``: lines of C that hold a kernel to sizes at which it is right (``demands``)."""
 
     batch: int
     m: int
@@ -42,6 +46,7 @@ class MatmulProgram(Program, frozen=True):
     a: Operand
     b: Operand
     chain: PointwiseProgram
+    demands: tuple[str, ...]
 
     @property
     def flops(self) -> int:
@@ -50,14 +55,15 @@ class MatmulProgram(Program, frozen=True):
 
 def batch_text(atoms: Atoms, index: str) -> str:
     """The C expression of what batch ``index`` adds to an address, or "" for nothing."""
-    terms, inner = [], 1
-    for place, (size, stride) in reversed(list(enumerate(atoms))):
-        part = index if inner == 1 else f"{index} / {inner}"
+    terms: list[str] = []
+    inner = 1
+    for place, (size, step) in reversed(list(enumerate(atoms))):
+        part = index if inner == 1 else f"{index} / {factor(inner)}"
         if place > 0:
-            part = f"{part} % {size}"
-        if stride:
-            terms.append(f"{part} * {stride}LL" if part == index else f"({part}) * {stride}LL")
-        inner *= size
+            part = f"{part} % {factor(size)}"
+        if step:
+            terms.append(f"{part} * {stride(step)}" if part == index else f"({part}) * {stride(step)}")
+        inner = inner * size
     return " + ".join(reversed(terms))
 
 
@@ -71,19 +77,28 @@ def recognise_matmul(spec: ProblemSpec) -> MatmulProgram | None:
         raise Refused(f"it multiplies matrices {len(products)} times and its templates fuse one product")
     node = products[0]
     nodes = {each.name: each for each in graph}
-    a, b = (_operand(spec, node.args[side]["ref"], nodes) for side in (0, 1))
-    shape = node.shape or ()
-    inner = (nodes[node.args[0]["ref"]].shape or ())[-1]
+    (a, left), (b, right) = (_operand(spec, node.args[side]["ref"], nodes) for side in (0, 1))
+    inner = left.shape[-1]
     if inner == 0:
         raise Refused("its product sums over nothing")
-    if node.target == "aten.mv.default":
-        batch, m, n = 1, shape[0], 1
-    else:
-        batch, m, n = (1, *shape) if len(shape) == 2 else shape
-    return MatmulProgram(batch, m, n, inner, a, b, epilogue(spec, graph, node.name, shape))
+    m, n = left.shape[-2], 1 if node.target == "aten.mv.default" else right.shape[-1]
+    batch = max(left.shape[:-2] + right.shape[:-2], key=lambda size: isinstance(size, Size), default=1)
+    shape = (m,) if node.target == "aten.mv.default" else (batch, m, n)[-len(node.shape or ()) :]
+    chain = epilogue(spec, graph, node.name, shape)
+    return MatmulProgram(batch, m, n, inner, a, b, chain, _demands(spec, chain, (left, right)))
 
 
-def _operand(spec: ProblemSpec, name: str, nodes: dict[str, GraphNode]) -> Operand:
+def _demands(spec: ProblemSpec, chain: PointwiseProgram, layouts: tuple[Layout, ...]) -> tuple[str, ...]:
+    """What holds a kernel of these operands and this epilogue to sizes at which it is right."""
+    operands = {layout.tensor for layout in layouts}
+    given = [tensor for tensor in spec.tensors if tensor.name in operands]
+    if not free(layouts):
+        read = {chain.values[k].tensor for k in chain.order if chain.values[k].op == "load"}
+        return tuple(fixed(tensor for tensor in spec.tensors if tensor.name in operands | read))
+    return (*of_operands(given, layouts), *program_demands(chain, chain.order, spec))
+
+
+def _operand(spec: ProblemSpec, name: str, nodes: dict[str, GraphNode]) -> tuple[Operand, Layout]:
     layout = layout_of(name, nodes)
     if layout is None:
         raise Refused(f"an operand of its product is computed ({_origin(name, nodes)}), not given")
@@ -98,7 +113,7 @@ def _operand(spec: ProblemSpec, name: str, nodes: dict[str, GraphNode]) -> Opera
     row, col = strides
     if row is None or col is None:
         raise Refused(f"rows of `{layout.tensor}` lie in memory in steps of several sizes")
-    return Operand(tensor.name, tensor.dtype, layout.offset, dims[0], row, col)
+    return Operand(tensor.name, tensor.dtype, layout.offset, dims[0], row, col), layout
 
 
 def _origin(name: str, nodes: dict[str, GraphNode]) -> str:

@@ -41,7 +41,9 @@ inline float __expf(float a) { return expf(a); }
 inline float __logf(float a) { return logf(a); }
 inline float __fdividef(float a, float b) { return a / b; }
 inline float rsqrtf(float a) { return 1.0f / sqrtf(a); }
-inline float __ldg(const float* p) { return *p; }
+template <class T> inline T __ldg(const T* p) { return *p; }
+template <class T> inline T __ldcs(const T* p) { return *p; }
+template <class T> inline void __stcs(T* p, T value) { *p = value; }
 inline float __int_as_float(int a) { float f; memcpy(&f, &a, 4); return f; }
 inline float max_of_emulated(float a, float b) { return a != a || a > b ? a : b; }
 inline float min_of_emulated(float a, float b) { return a != a || a < b ? a : b; }
