@@ -84,6 +84,11 @@ class Libraries:
         if not isinstance(runner, ModuleRunner):
             return
         called, own = runner.operators(problem.call_seed()), problem.operators
+        if own is None:
+            self._said["PyTorch's profiler does not start here: its operators were not looked for"] = None
+            return
+        if called is None:
+            raise Rejected("forbidden", PATTERN, "keeps PyTorch's profiler from looking", CHECK)
         if not called:
             return
         replaced, others = own - set(called), [name for name in called if name not in own]

@@ -153,10 +153,15 @@ class ModuleRunner(Runner):
             raise RunnerEnded("forbidden", FORGED)
         return Loaded(_WORDS[str(weights)], weights == "replay")
 
-    def operators(self, seed: int | None) -> list[str]:
-        """PyTorch's operators that did work in one call on what the first slot holds. Raises ``RunnerEnded``."""
+    def operators(self, seed: int | None) -> list[str] | None:
+        """PyTorch's operators that did work in one call on what the first slot holds; None: no profiler looked.
+
+        Raises ``RunnerEnded``.
+        """
         answer, _ = self._ask({"slot": 0, "count": 1, "flush": False, "seed": seed, "operators": True})
         names = answer.get("operators")
+        if names is None:
+            return None
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
             raise RunnerEnded("forbidden", FORGED)
         return [name[:100] for name in names]

@@ -259,12 +259,13 @@ class JudgedProblem:
         return self.fresh_seed() if self.spec.random else None
 
     @cached_property
-    def operators(self) -> frozenset[str]:
-        """Those that do the reference's work."""
+    def operators(self) -> frozenset[str] | None:
+        """Those that do the reference's work; None where PyTorch's profiler does not start."""
         slot = self.arena.slots[0]
         self.trial(0).load(slot)
         self.bind(slot)
-        return frozenset(working_operators(lambda: self.run(slot, self.call_seed())))
+        found = working_operators(lambda: self.run(slot, self.call_seed()))
+        return None if found is None else frozenset(found)
 
     @cached_property
     def copy_ms(self) -> float:

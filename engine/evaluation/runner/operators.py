@@ -33,13 +33,21 @@ _NO_WORK = frozenset(f"aten::{name}" for group in (_MEMORY, _VIEWS, _MOVES, _RAN
 """Operators that hand out memory, look at it, move values or draw random numbers, but compute nothing of them."""
 
 
-def working_operators(call: Callable[[], object]) -> list[str]:
+def working_operators(call: Callable[[], object]) -> list[str] | None:
     """Names ("aten::mm") of the operators that computed something during ``call``; only those that called no other.
 
-    Runs ``call`` once, some ten milliseconds slower than else.
+    Runs ``call`` once, some ten milliseconds slower than else. None, without a call, where the profiler does not start,
+    or is in use already.
     """
-    with profile() as profiled:
+    profiled = profile()
+    try:
+        profiled.__enter__()
+    except RuntimeError:
+        return None
+    try:
         call()
+    finally:
+        profiled.__exit__(None, None, None)
     found: dict[str, None] = {}
     _collect([event for event in profiled.function_events or () if event.cpu_parent is None], found)
     return list(found)

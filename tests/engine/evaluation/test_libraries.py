@@ -10,10 +10,15 @@ import pytest
 import torch
 
 from engine.evaluation.build import build
-from engine.evaluation.libraries import named_in
+from engine.evaluation.device import JudgeDevice
+from engine.evaluation.libraries import Libraries, named_in
+from engine.evaluation.rejected import Rejected
 from engine.evaluation.runner.operators import working_operators
 from engine.evaluation.sandbox import Limits, Runner
-from tests.engine.evaluation.conftest import Bench
+from engine.evaluation.trials import JudgedProblem
+from engine.problem.header import derive_header
+from engine.problem.inspect import inspect_file
+from tests.engine.evaluation.conftest import PROBLEM, Bench
 from tests.engine.evaluation.kernels import softmax
 from tests.engine.evaluation.modules import softmax as module_softmax
 
@@ -85,9 +90,9 @@ def test_words_alone_and_vector_mathematics_are_no_library(tmp_path: Path) -> No
 
 
 def test_a_library_opened_under_a_hidden_name_is_found_in_the_process(tmp_path: Path) -> None:
-    library, _ = asyncio.run(build("int nothing;", "cpp", "", "", tmp_path, defines="nothing"))
-    assert library is not None
-    name = library.rename(tmp_path / "libopenblas.so.0")
+    made, _ = asyncio.run(build("int nothing;", "cpp", "", "", tmp_path, defines="nothing"))
+    assert made is not None
+    name = made.rename(tmp_path / "libopenblas.so.0")
     hidden = ",".join(str(byte ^ 0x55) for byte in str(name).encode())
     opens = {
         "outside": f"#include <dlfcn.h>\nstatic const unsigned char hidden[] = {{{hidden}}};",
@@ -100,13 +105,21 @@ def test_a_library_opened_under_a_hidden_name_is_found_in_the_process(tmp_path: 
             if (!opened) return 3;
         """,
     }
+    (tmp_path / "problem.py").write_text(PROBLEM)
+    spec = inspect_file(tmp_path / "problem.py", "problem")
+    kernel, report = asyncio.run(build(softmax("cpp", **opens), "cpp", derive_header(spec, "cpp"), "", tmp_path))
+    assert kernel is not None, report.log
+    judged, libraries = JudgedProblem(spec, JudgeDevice("cpu", 1), 3), Libraries(kernel, refuse=True)
     # With isolation it could read no file there.
-    bench = Bench("cpp", tmp_path, sandbox="off")
-    verdict = bench.judge(softmax("cpp", **opens))
-    bench.close()
-    assert (verdict.status, verdict.pattern) == ("cheating", "calls a library"), verdict.reason
-    assert "libopenblas.so.0" in verdict.reason
-    assert [check.name for check in verdict.checks] == ["loads", "libraries"]
+    with Runner("cpu", Limits(isolate=False), lambda: False) as runner:
+        libraries.look_at_files()
+        libraries.before(runner)
+        runner.load(kernel, judged)
+        libraries.look_at_process(runner)
+        runner.call(0)
+        with pytest.raises(Rejected, match=r"libopenblas\.so\.0"):
+            libraries.look_at_process(runner)
+    judged.close()
 
 
 def test_the_judge_sees_what_is_mapped_into_an_isolated_process() -> None:
@@ -127,6 +140,12 @@ def test_a_module_with_a_kernel_of_its_own_counts(judge: Bench) -> None:
     assert verdict.correct, verdict.reason
     assert next(check for check in verdict.checks if check.name == "libraries").detail == "none found"
     assert verdict.output_tail == ""
+
+
+def test_a_module_that_holds_the_profiler_itself_hides_nothing(judge: Bench) -> None:
+    held = "held = torch.autograd.profiler.profile()\nheld.__enter__()"
+    verdict = judge.judge(module_softmax(top=held), "py")
+    assert verdict.status in ("cheating", "forbidden") and verdict.pattern == "calls a library", verdict.reason
 
 
 def test_a_module_may_keep_some_of_the_models_operators(judge: Bench, tmp_path: Path) -> None:
