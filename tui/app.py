@@ -22,6 +22,7 @@ from engine.evaluation.holder import holder_of, is_below
 from engine.events import CommandHandled, Recorded, SeedIdea, SeedKernel, Stop
 from engine.session import SessionError, SessionPaths
 from tui import format as fmt
+from tui import pasting
 from tui.activity import opening_of
 from tui.feed import Feed
 from tui.model import Model, Pending
@@ -81,6 +82,7 @@ class MonitorApp(App[int]):
         settings: Settings | None = None,
         ascii_only: bool | None = None,
     ) -> None:
+        pasting.install()
         super().__init__()
         self.settings = settings if settings is not None else load_settings()
         chosen = ascii_only if ascii_only is not None else self.settings.ascii_glyphs
