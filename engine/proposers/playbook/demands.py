@@ -8,7 +8,7 @@ asserted in the kernel. The final check at other sizes finds the words and repor
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from engine.problem.spec import ProblemSpec, TensorSpec
 from engine.proposers.playbook.ir import PointwiseProgram, RowProgram
@@ -65,6 +65,16 @@ def of_operands(tensors: Iterable[TensorSpec], layouts: Iterable[Layout]) -> lis
     lost = [(tensor.name, dim, size) for tensor in tensors for dim, size in enumerate(tensor.shape)
             if f"{tensor.name}_dim{dim}" not in seen]  # fmt: skip
     return [demand(f"{name}_dim{dim} == {size}", f"{name}_dim{dim} to be {size}") for name, dim, size in lost]
+
+
+def of_product(spec: ProblemSpec, chain: PointwiseProgram, layouts: Sequence[Layout]) -> list[str]:
+    """What holds a kernel of operands in ``layouts`` and the epilogue ``chain`` to sizes at which it is right."""
+    operands = {layout.tensor for layout in layouts}
+    if free(layouts):
+        given = [tensor for tensor in spec.tensors if tensor.name in operands]
+        return [*of_operands(given, layouts), *program_demands(chain, chain.order, spec)]
+    read = operands | {chain.values[k].tensor for k in chain.order if chain.values[k].op == "load"}
+    return fixed(tensor for tensor in spec.tensors if tensor.name in read)
 
 
 def fixed(tensors: Iterable[TensorSpec]) -> list[str]:

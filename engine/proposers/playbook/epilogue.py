@@ -83,10 +83,13 @@ def result_term(shape: tuple[int, ...]) -> Term:
     return t.load(ACC, shape)
 
 
-def epilogue(spec: ProblemSpec, graph: tuple[GraphNode, ...], node: str, shape: tuple[int, ...]) -> PointwiseProgram:
-    """What makes the outputs out of the result of ``node``, which has ``shape``. Raises ``Refused``."""
+def epilogue(
+    spec: ProblemSpec, graph: tuple[GraphNode, ...], node: str, shape: tuple[int, ...], numel: int = 0
+) -> PointwiseProgram:
+    """What makes the outputs out of the result of ``node``, which has ``shape``, and ``numel`` elements where the shape
+    does not know their name. Raises ``Refused``."""
     chain = _pointwise(spec, outputs_of(spec, graph, {node: result_term(shape)}), result_term(shape).numel)
-    return replace(chain, numel=prod(shape))  # under the names that the result's shape knows
+    return replace(chain, numel=numel or prod(shape))  # under the names that the result's shape knows
 
 
 def between(

@@ -83,11 +83,6 @@ def stride(size: int) -> str:
     return factor(size) if isinstance(size, Size) else f"{size}LL"
 
 
-def up(size: int, step: int) -> str:
-    """How many times ``step`` it takes to cover ``size``, in C."""
-    return f"({text(size)} + {step - 1}) / {step}" if step > 1 else factor(size)
-
-
 def named(tensor: str, shape: Sequence[int]) -> tuple[int, ...]:
     """The sizes of a tensor's dimensions under their names; a dimension of 1 is broadcast, and stays a number."""
     return tuple(size if size == 1 else Size(size, (f"{tensor}_dim{dim}",)) for dim, size in enumerate(shape))

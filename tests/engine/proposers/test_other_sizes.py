@@ -126,6 +126,27 @@ def test_a_product_in_cuda_is_right_elsewhere_or_needs_multiples(tmp_path: Path,
         cuda_harness.check(there, found, tf32=tf32, message=kernel)
 
 
+def attention_at(folder: Path, batch: int, length: int, width: int) -> Problem:
+    shape = (batch, 3, length, width)
+    return make_problem(folder, "return F.scaled_dot_product_attention(q, k, v)", dict.fromkeys("qkv", shape))
+
+
+def test_attention_is_right_at_a_size_that_it_was_not_written_for(tmp_path: Path) -> None:
+    source = attention_at(tmp_path, 2, 40, 24)
+    template, program = known(source.spec)
+    for seed in (1, 2):
+        kernel = template.emit(program, wander(template, program, source.spec, seed), source.spec)
+        check(attention_at(tmp_path, 3, 70 + seed, 33), tmp_path, kernel, optimise="-O1")
+    template, program = known(source.spec, "cu")
+    kernel = template.emit(program, wander(template, program, source.spec, 3, cuda_harness.A100), source.spec)
+    there = attention_at(tmp_path, 3, 51, 24)
+    cuda_harness.check(
+        there, cuda_harness.run(there, cuda_harness.compile_emulated(tmp_path, there.spec, kernel), "cpu")
+    )
+    with pytest.raises(AssertionError, match=f"{NOT_FOR_THIS_SIZE}: needs queries and keys of 24 elements"):
+        cuda_harness.compile_emulated(tmp_path, attention_at(tmp_path, 3, 51, 25).spec, kernel)
+
+
 def is_right_elsewhere(folder: Path, case: str, searched: Shape, shape: Shape, seed: int) -> bool:
     """Whether the kernel is built; False where it says that it is not for ``shape``. Asserts that it is right."""
     source, there = problem_at(folder, case, searched), problem_at(folder, case, shape)

@@ -11,12 +11,21 @@ from engine.proposers.playbook import cpp_math
 from engine.proposers.playbook.attention.program import AttentionProgram
 from engine.proposers.playbook.cpp_expr import literal
 from engine.proposers.playbook.cpp_text import banner, indent, omp_for
-from engine.proposers.playbook.demands import fixed
 from engine.proposers.playbook.gemm import cpp_tiles
 from engine.proposers.playbook.gemm.cpp_finish import Math, finish, ops_of, pointers, preamble, tensors_struct
 from engine.proposers.playbook.gemm.cpp_tiles import Left, Tiles
 from engine.proposers.playbook.matmul.program import Operand, batch_text
 from engine.proposers.playbook.signature import launch_signature
+from engine.proposers.playbook.sizes import factor, stride, text
+
+_USUAL_SCALE = [
+    "constexpr double root(double x) {  // Newton's method",
+    "  double r = x;",
+    "  for (int k = 0; k < 64; ++k) r = 0.5 * (r + x / r);",
+    "  return r;",
+    "}",
+    "constexpr float kScale = float(1.0 / root(kWidth));",
+]
 
 
 class AttentionOptions(Struct, frozen=True, forbid_unknown_fields=True):
@@ -43,14 +52,14 @@ def attention_kernel(program: AttentionProgram, options: AttentionOptions, spec:
     outputs = [tensor.name for tensor in spec.outputs]
     lanes = options.lanes if blocks else 1
     title = (
-        f"{'Causal attention' if program.causal else 'Attention'} for {spec.name}: {program.batch} times "
+        f"{'Causal attention' if program.causal else 'Attention'} for {spec.name}, searched at {program.batch} times "
         f"{program.rows} queries and {program.keys} keys of width {program.width}."
     )
     lines = [
         *banner(title, ops_of(program.chain)),
         "namespace {",
         "",
-        *fixed(tensor for tensor in spec.tensors if tensor.name in names),
+        *program.demands,
         "",
     ]
     if blocks:
@@ -59,16 +68,17 @@ def attention_kernel(program: AttentionProgram, options: AttentionOptions, spec:
         lines += preamble([program.chain], 1, options.math)
     lines += [*tensors_struct(names, outputs), ""]
     lines += [
-        f"constexpr long long kQueries = {program.rows}, kKeys = {program.keys};",
-        f"constexpr long long kWidth = {program.width}, kValues = {program.value_width};  // of a query; of a value",
-        f"constexpr float kScale = {literal(program.scale)};",
+        f"constexpr long long kQueries = {text(program.rows)}, kKeys = {text(program.keys)};",
+        f"constexpr long long kWidth = {text(program.width)}, kValues = {text(program.value_width)};"
+        "  // of a query; of a value",
+        *(_USUAL_SCALE if program.usual_scale else [f"constexpr float kScale = {literal(program.scale)};"]),
     ]
     lines += [*finish(program.chain, program.value_width, lanes), ""]
     lines += _blocks(program, options) if blocks else _rows(program)
     lines += ["", "}  // namespace", "", f"{launch_signature(spec, 'cpp', set(names))} {{"]
     step = "kQueryBlock" if blocks else "1"
     loop = [
-        f"for (long long b = 0; b < {program.batch}; ++b)",
+        f"for (long long b = 0; b < {factor(program.batch)}; ++b)",
         f"  for (long long i0 = 0; i0 < kQueries; i0 += {step}) {'block' if blocks else 'query'}(t, b, i0);",
     ]
     share = [f"#pragma omp parallel {omp_for(options.schedule, 0)} collapse(2)"] if options.parallel else []
@@ -86,15 +96,15 @@ def _helpers(program: AttentionProgram, options: AttentionOptions) -> list[str]:
 
 
 def _base(operand: Operand) -> str:
-    parts = [f"t.{operand.tensor}", str(operand.offset) if operand.offset else "", batch_text(operand.batch, "b")]
+    parts = [f"t.{operand.tensor}", text(operand.offset) if operand.offset else "", batch_text(operand.batch, "b")]
     return " + ".join(part for part in parts if part)
 
 
 def _at(operand: Operand, row: str, col: str) -> str:
     terms = []
-    for index, stride in ((row, operand.row_stride), (col, operand.col_stride)):
-        if stride:
-            terms.append(index if stride == 1 else f"{index} * {stride}LL")
+    for index, step in ((row, operand.row_stride), (col, operand.col_stride)):
+        if step:
+            terms.append(index if step == 1 else f"{index} * {stride(step)}")
     return " + ".join(terms) or "0"
 
 
@@ -129,7 +139,6 @@ def _blocks(program: AttentionProgram, options: AttentionOptions) -> list[str]:
     tiles = Tiles(options.rows, options.vecs, options.lanes, 1, 1, 1, False, False, options.unroll)
     columns = options.vecs * options.lanes
     key_tiles = min(options.key_tiles, -(-program.keys // columns))
-    value_tiles = -(-program.value_width // columns)
     end = "i0 + kQueryBlock < kKeys ? i0 + kQueryBlock : kKeys" if program.causal else "kKeys"
     inside = "j >= keys || j > i" if program.causal else "j >= keys"
     block = [
@@ -227,7 +236,7 @@ def _blocks(program: AttentionProgram, options: AttentionOptions) -> list[str]:
     return [
         f"constexpr int kRows = {options.rows}, kVecs = {options.vecs}, kCols = kVecs * kLanes;  // a register tile",
         f"constexpr long long kQueryBlock = {min(options.row_tiles, -(-program.rows // options.rows))} * kRows;",
-        f"constexpr int kKeyTiles = {key_tiles}, kValueTiles = {value_tiles};",
+        f"constexpr int kKeyTiles = {key_tiles}, kValueTiles = (kValues + kCols - 1) / kCols;",
         "constexpr long long kKeyBlock = kKeyTiles * kCols;",
         *cpp_tiles.tile_function(tiles, Left("", 0, 1), True),
         "// A row of a block of scores becomes weights relative to the highest score so far; sums are shrunk to match.",

@@ -10,10 +10,12 @@ from engine.proposers.playbook.attention.cpp import as_attention
 from engine.proposers.playbook.attention.cuda_plan import Plan
 from engine.proposers.playbook.attention.program import AttentionProgram
 from engine.proposers.playbook.cuda_text import fill, launch, literal
-from engine.proposers.playbook.demands import fixed
+from engine.proposers.playbook.demands import demand
 from engine.proposers.playbook.gemm.cuda_file import launch_lines
 from engine.proposers.playbook.gemm.cuda_finish import conversions, dtypes_of, finish, helpers, pointers, tensors_struct
 from engine.proposers.playbook.ir import Program
+from engine.proposers.playbook.sizes import Size, factor
+from engine.proposers.playbook.sizes import text as size_text
 from engine.proposers.playbook.template import Choice, First, Move, Recipe, Template
 
 _FILE = """\
@@ -142,18 +144,22 @@ class CudaAttention(Template):
         names = pointers([attention.chain], attention.q.tensor, attention.k.tensor, attention.v.tensor)
         dtypes = dtypes_of(spec)
         warps = plan.structure == "warps"
-        blocks = -(-attention.rows // plan.queries)
-        grid = -(-attention.batch * attention.rows // plan.queries) if warps else attention.batch * blocks
+        batch, rows = factor(attention.batch), "playbook::queries"
+        grid = (
+            f"unsigned(({batch} * {rows} + {plan.queries - 1}) / {plan.queries})"
+            if warps
+            else f"unsigned({batch} * (({rows} + {plan.queries - 1}) / {plan.queries}))"
+        )
         text = fill(
             _FILE,
             element=ctype(attention.dtype, "cu"),
-            queries=f"{attention.rows}",
-            keys=attention.keys,
-            width=attention.width,
-            values=attention.value_width,
-            threads=f"{plan.threads}{f', batch = {attention.batch}' if warps else ''}",
+            queries=size_text(attention.rows),
+            keys=size_text(attention.keys),
+            width=size_text(attention.width),
+            values=size_text(attention.value_width),
+            threads=f"{plan.threads}{f', batch = {batch}' if warps else ''}",
             scale=literal(attention.scale),
-            demands="\n".join(fixed(tensor for tensor in spec.tensors if tensor.name in names)),
+            demands="\n".join([*attention.demands, *_of_plan(attention, plan)]),
             conversions=conversions({attention.dtype, *(dtypes[name] for name in names)}),
             helpers=helpers([attention.chain]),
             tensors=tensors_struct(spec, names),
@@ -173,6 +179,17 @@ class CudaAttention(Template):
             changes["structure"] = "tiles"
         exact = recipe.with_(changes)
         return exact if exact.choices != recipe.choices else None
+
+
+def _of_plan(program: AttentionProgram, plan: Plan) -> list[str]:
+    """What the plan was made for: the widths, to which tiles are padded, and loads of several elements at once."""
+    widths = [(program.width, "queries and keys"), (program.value_width, "values")]
+    lines = [demand(f"{size_text(size)} == {int(size)}", f"{what} of {int(size)} elements") for size, what in widths]
+    for operand, many in zip((program.q, program.k, program.v), plan.vector, strict=True):
+        for size in (operand.row_stride, operand.offset, *(step for _, step in operand.batch)):
+            if many > 1 and isinstance(size, Size):
+                lines.append(demand(f"{factor(size)} % {many} == 0", f"{size_text(size)} to be a multiple of {many}"))
+    return list(dict.fromkeys(lines))
 
 
 def plan_of(program: AttentionProgram, recipe: Recipe) -> Plan:

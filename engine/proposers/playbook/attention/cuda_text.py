@@ -7,6 +7,7 @@ from engine.proposers.playbook.attention.cuda_plan import COLUMNS, Plan
 from engine.proposers.playbook.attention.program import AttentionProgram
 from engine.proposers.playbook.cuda_text import fill
 from engine.proposers.playbook.matmul.program import Operand, batch_text
+from engine.proposers.playbook.sizes import stride, text
 
 _LOAD_TYPES = {4: "unsigned", 8: "uint2", 16: "uint4"}
 LOWEST = "__int_as_float(0xff800000)"  # minus infinity
@@ -237,9 +238,9 @@ def _loaders(program: AttentionProgram, plan: Plan) -> str:
         ("k", program.k, plan.keys, "keys", plan.width, program.width, plan.vector[1], of_k, ""),
         ("v", program.v, plan.keys, "keys", plan.values, program.value_width, plan.vector[2], of_v, turned),
     )
-    text = ""
+    found = ""
     for name, operand, rows, limit, padded, true_width, many, store, note in pieces:
-        text += fill(
+        found += fill(
             _LOADER,
             name=name,
             rows=rows,
@@ -254,17 +255,17 @@ def _loaders(program: AttentionProgram, plan: Plan) -> str:
             note=note,
         )
         assert padded % many == 0 and true_width % many == 0
-    return text
+    return found
 
 
 def _base(operand: Operand) -> str:
-    parts = [f"t.{operand.tensor}", str(operand.offset) if operand.offset else "", batch_text(operand.batch, "b")]
+    parts = [f"t.{operand.tensor}", text(operand.offset) if operand.offset else "", batch_text(operand.batch, "b")]
     return " + ".join(part for part in parts if part)
 
 
 def _at(operand: Operand, row: str, col: str) -> str:
     terms = []
-    for index, stride in ((row, operand.row_stride), (col, operand.col_stride)):
-        if stride:
-            terms.append(index if stride == 1 else f"{index} * {stride}LL")
+    for index, step in ((row, operand.row_stride), (col, operand.col_stride)):
+        if step:
+            terms.append(index if step == 1 else f"{index} * {stride(step)}")
     return " + ".join(terms) or "0"

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from msgspec.structs import replace
 
 from engine.problem.spec import DTYPE_BYTES, GraphNode, ProblemSpec
+from engine.proposers.playbook.demands import numbers_that_are_sizes, of_product
 from engine.proposers.playbook.epilogue import FLOATS, calls, epilogue, graph_of
 from engine.proposers.playbook.ir import PointwiseProgram, Program
 from engine.proposers.playbook.layouts import Layout, layout_of, viewed
@@ -32,6 +33,8 @@ class AttentionProgram(Program, frozen=True):
     """For each of ``batch``: ``q`` (rows x width), ``k`` (keys x width), ``v`` (keys x value_width).
 
     ``causal``: row i sees keys 0 to i. ``chain`` makes outputs of the batch x rows x value_width results.
+    ``usual_scale``: whether ``scale`` is 1 / sqrt(width), whatever the width. ``demands``: lines of C that hold a
+    kernel to sizes at which it is right (``demands``).
     """
 
     batch: int
@@ -45,6 +48,8 @@ class AttentionProgram(Program, frozen=True):
     k: Operand
     v: Operand
     chain: PointwiseProgram
+    usual_scale: bool
+    demands: tuple[str, ...]
 
     @property
     def dtype(self) -> str:
@@ -83,8 +88,7 @@ def _operator(
         raise Refused("it uses more of its attention than the result")
     q, k, v = (_matrices(spec, nodes, named[name]["ref"]) for name in ("query", "key", "value"))
     scale = named.get("scale")
-    width = q[1].shape[-1]
-    scale = 1.0 / math.sqrt(width) if scale is None else float(scale)
+    scale = float(scale) if scale is not None else None
     return _program(spec, graph, result, q, k, v, scale, bool(named.get("is_causal", False)))
 
 
@@ -220,9 +224,10 @@ def _program(
     q: tuple[str, Layout],
     k: tuple[str, Layout],
     v: tuple[str, Layout],
-    scale: float,
+    scale: float | None,
     causal: bool,
 ) -> AttentionProgram:
+    """``scale`` None: the usual one."""
     if len({q[0], k[0], v[0]}) != 1:
         raise Refused("query, key and value differ in type")
     operands = []
@@ -234,16 +239,23 @@ def _program(
     batches, rows, width = q[1].shape
     if {q[1].shape[0], k[1].shape[0], v[1].shape[0]} != {batches} or k[1].shape[2] != width or not k[1].shape[1]:
         raise Refused("query, key and value do not fit each other")
+    layouts = (q[1], k[1], v[1])
+    values = v[1].shape[2]
+    chain = epilogue(spec, graph, result.name, result.shape or (), batches * rows * values)
+    tensors = [tensor for tensor in spec.tensors if tensor.name in {layout.tensor for layout in layouts}]
+    telling = [] if scale is None else numbers_that_are_sizes([scale], tensors)
     return AttentionProgram(
         batch=batches,
         rows=rows,
         keys=k[1].shape[1],
         width=width,
-        value_width=v[1].shape[2],
-        scale=scale,
+        value_width=values,
+        scale=1.0 / math.sqrt(width) if scale is None else scale,
         causal=causal,
         q=operands[0],
         k=operands[1],
         v=operands[2],
-        chain=epilogue(spec, graph, result.name, result.shape or ()),
+        chain=chain,
+        usual_scale=scale is None,
+        demands=(*of_product(spec, chain, layouts), *telling),
     )

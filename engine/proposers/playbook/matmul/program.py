@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from engine.problem.spec import DTYPE_BYTES, GraphNode, ProblemSpec
-from engine.proposers.playbook.demands import fixed, free, of_operands, program_demands
+from engine.proposers.playbook.demands import of_product
 from engine.proposers.playbook.epilogue import FLOATS, calls, epilogue, graph_of
 from engine.proposers.playbook.ir import PointwiseProgram, Program
 from engine.proposers.playbook.layouts import Atoms, Layout, layout_of
@@ -85,17 +85,7 @@ def recognise_matmul(spec: ProblemSpec) -> MatmulProgram | None:
     batch = max(left.shape[:-2] + right.shape[:-2], key=lambda size: isinstance(size, Size), default=1)
     shape = (m,) if node.target == "aten.mv.default" else (batch, m, n)[-len(node.shape or ()) :]
     chain = epilogue(spec, graph, node.name, shape)
-    return MatmulProgram(batch, m, n, inner, a, b, chain, _demands(spec, chain, (left, right)))
-
-
-def _demands(spec: ProblemSpec, chain: PointwiseProgram, layouts: tuple[Layout, ...]) -> tuple[str, ...]:
-    """What holds a kernel of these operands and this epilogue to sizes at which it is right."""
-    operands = {layout.tensor for layout in layouts}
-    given = [tensor for tensor in spec.tensors if tensor.name in operands]
-    if not free(layouts):
-        read = {chain.values[k].tensor for k in chain.order if chain.values[k].op == "load"}
-        return tuple(fixed(tensor for tensor in spec.tensors if tensor.name in operands | read))
-    return (*of_operands(given, layouts), *program_demands(chain, chain.order, spec))
+    return MatmulProgram(batch, m, n, inner, a, b, chain, tuple(of_product(spec, chain, (left, right))))
 
 
 def _operand(spec: ProblemSpec, name: str, nodes: dict[str, GraphNode]) -> tuple[Operand, Layout]:
