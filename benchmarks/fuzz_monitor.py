@@ -287,7 +287,10 @@ def page_through(visit: Visit, kernels: int) -> None:
         text = visit.texts[ord(dialog) % len(visit.texts)]
         paste = text.replace("\x1b[201~", "")[:100_000]
         visit.press("1", dialog, f"\x1b[200~{paste}\x1b[201~", "\t", f"\x1b[200~{paste}\x1b[201~", "esc", "esc")
+    visit.terminal.forget()
     visit.press("1", "B", "e")
+    # What is typed while the editor has the terminal is for the editor.
+    visit.terminal.read_for(10.0, lambda _: b"nothing is submitted" in visit.terminal.seen)
 
 
 def terminal(texts: list[str], faults: list[str], kernels: int = 25) -> Counter[str]:
