@@ -94,7 +94,7 @@ def viewed(source: Sequence[int], wanted: Sequence[int]) -> tuple[int, ...]:
     Where a dimension of ``source`` is cut, which part of it is a size and which a fixed number cannot be known: the
     parts stay numbers.
     """
-    waiting = [size for size in source if size != 1]
+    waiting = [size for size in source if size > 1]
     found: list[int] = []
     for size in reversed(wanted):
         left, made = int(size), 1
