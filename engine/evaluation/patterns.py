@@ -44,7 +44,7 @@ def name_of(
         return None
     stale = with_first_weights()
     if stale is not None and _same(outputs, stale):
-        return "caches weights"
+        return "caches or ignores weights"
     return "wrong after its first calls" if as_drawn else "uses a property of the inputs"
 
 

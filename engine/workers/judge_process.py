@@ -98,6 +98,7 @@ class JudgeProcess:
             stdout=asyncio.subprocess.PIPE,
             env=child_environment(self.settings),
             limit=_LINE_BYTES,
+            process_group=0,  # Ctrl-C in a terminal is for whoever asks; that one then ends the judge
         )
         try:
             ready = await asyncio.wait_for(self._answer(self._process, lambda stage: None), _START_S)
