@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
+from engine.budget import elapsed_s
 from engine.events import Command, CommandHandled
 from engine.state import ProblemState, SessionState, VariantState
 from tui.source import HISTORY_S, Limits, Link, Reading, Source, Update
@@ -117,12 +118,8 @@ class Model:
         return self.limits.rounds
 
     def search_seconds(self) -> float:
-        """Seconds of search so far, over all runs of the engine."""
-        engine = self.state.engine
-        if engine is None or engine.stopped is not None:
-            return self.state.search_seconds
-        until = self.now() if self.link.kind in ("live", "stalled", "replay") else self.state.time
-        return self.state.search_seconds + max(0.0, until - engine.started_at)
+        """Seconds of search so far, over all runs of the engine, pauses apart: what its budget counts."""
+        return elapsed_s(self.state, self.now() if self.link.kind in ("live", "stalled", "replay") else self.state.time)
 
 
 def change_against_parent(state: SessionState, variant: VariantState) -> float | None:

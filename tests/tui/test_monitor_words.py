@@ -19,7 +19,7 @@ from engine.evaluation.locks import alone, lock_path
 from engine.problem.spec import ProblemSpec
 from engine.session import EngineLock, EventWriter, SessionPaths, create_session
 from engine.verdict import Baseline, Standing, Timing, Verdict
-from tests.tui.conftest import Engine, monitor_of
+from tests.tui.conftest import NOW, Engine, monitor_of
 from tui.replay import ReplayApp, ReplaySource
 from tui.settings import Settings
 
@@ -99,6 +99,14 @@ async def test_a_search_over_its_budget_says_what_it_still_does(engine: Any) -> 
         engine.record(ev.BudgetChanged(minutes=spent - 0.1))
         await monitor.until_shown("Over budget by 6s: the last verdicts")
         assert "finishing" in monitor.text().splitlines()[0] and "live" not in monitor.text().splitlines()[0]
+
+
+async def test_the_clock_stands_still_while_the_search_is_paused(engine: Any) -> None:
+    async with monitor_of(engine.paths) as monitor:
+        model = monitor.app.model
+        before = model.search_seconds()
+        model.state.apply(ev.Recorded(model.state.seq + 1, NOW - 30, ev.SearchPaused()))
+        assert model.search_seconds() == pytest.approx(before - 30)
 
 
 async def test_a_heat_that_moves_the_star_is_told_and_orders_the_leaders(engine: Any) -> None:
