@@ -97,22 +97,39 @@ def answer(ranked: Sequence[Candidate], carried: Mapping[str, str], dropped: Map
 # Words
 
 
-def why_fast(one: Candidate, best: Candidate, rank: int) -> str:
-    if one is best:
+def why_fast(one: Candidate, ranked: Sequence[Candidate], rank: int) -> str:
+    if one is ranked[0]:
         return f"fastest: {milliseconds(one.ms)}, {one.speedup:.2f}x eager"
-    return f"number {rank} of the fastest: {against(one, best)}"
+    return f"number {rank} of the fastest: {against(one, ranked[0], ranked)}"
 
 
 def why_exhausted(one: Candidate) -> str:
     return f"nothing new left to try on it at {milliseconds(one.ms)}, {one.speedup:.2f}x eager"
 
 
-def against(one: Candidate, best: Candidate) -> str:
-    percent = (slowdown(one, best) - 1.0) * 100.0
-    word = "slower" if percent >= 0 else "faster"
+def against(one: Candidate, best: Candidate, ranked: Sequence[Candidate]) -> str:
+    """How much slower ``one`` is than ``best``; ``ranked`` holds all, in the order of :func:`ranking`.
+
+    What ran in the heat stands by the factor of its winner, so a kernel may come behind one that its own verdict beats.
+    """
+    percent = _percent(slowdown(one, best))
     if one.heat_ratio is not None and best.heat_ratio is not None:
-        return f"{abs(percent):.0f} % {word} than {best.variant} side by side"
-    return f"{abs(percent):.0f} % {word} than {best.variant} ({one.speedup:.2f}x against {best.speedup:.2f}x eager)"
+        return f"{percent} than {best.variant} side by side"
+    factors = f"({one.speedup:.2f}x against {best.speedup:.2f}x eager)"
+    winner = next((other for other in ranked if other.heat_ratio is not None), None)
+    overruled = winner is not None and one.heat_ratio is not None and one.speedup > best.speedup
+    if not overruled or winner is None or winner is one or ranked.index(one) < ranked.index(best):
+        return f"{percent} than {best.variant} {factors}"
+    return (
+        f"{_percent(slowdown(one, winner))} than {winner.variant} side by side in the heat, and that "
+        f"{_percent(slowdown(winner, best))} than {best.variant} ({winner.speedup:.2f}x against {best.speedup:.2f}x "
+        f"eager); its own verdict had said {percent} ({one.speedup:.2f}x)"
+    )
+
+
+def _percent(slowdown: float) -> str:
+    percent = (slowdown - 1.0) * 100.0
+    return f"{abs(percent):.0f} % {'slower' if percent >= 0 else 'faster'}"
 
 
 def milliseconds(value: float) -> str:

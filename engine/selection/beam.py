@@ -24,13 +24,13 @@ def beam(candidates: Sequence[Candidate], *, round_number: int, width: int, seed
     best = ranked[0]
     open_ones = [one for one in ranked if one.pinned or not one.exhausted]
     fastest = _diverse([one for one in open_ones if not one.exhausted], width)
-    why = {one.variant: why_fast(one, best, rank) for rank, one in enumerate(fastest, start=1)}
+    why = {one.variant: why_fast(one, ranked, rank) for rank, one in enumerate(fastest, start=1)}
     if (newcomer := _promising(open_ones, fastest, best, round_number)) is not None:
         why[newcomer.variant] = (
             f"promising: opens {CATEGORY_NAMES.get(newcomer.category, newcomer.category)}, "
-            f"{against(newcomer, best)}; carried for one round"
+            f"{against(newcomer, best, ranked)}; carried for one round"
         )
-    return answer(ranked, why, {one.variant: _why_dropped(one, best, fastest, width) for one in ranked})
+    return answer(ranked, why, {one.variant: _why_dropped(one, ranked, fastest, width) for one in ranked})
 
 
 def _diverse(ranked: Sequence[Candidate], width: int) -> list[Candidate]:
@@ -63,9 +63,10 @@ def _promising(
     return None
 
 
-def _why_dropped(one: Candidate, best: Candidate, fastest: Sequence[Candidate], width: int) -> str:
+def _why_dropped(one: Candidate, ranked: Sequence[Candidate], fastest: Sequence[Candidate], width: int) -> str:
+    best = ranked[0]
     siblings = [other.variant for other in fastest if other.idea == one.idea]
     if len(siblings) >= max(1, width - 1) and fastest and slowdown(one, best) <= slowdown(fastest[-1], best):
-        named = " and ".join(siblings)
-        return f"{milliseconds(one.ms)}, but {named} of the same idea {one.idea} are carried already"
-    return f"{against(one, best)}; only {width} are carried"
+        named, are = " and ".join(siblings), "is" if len(siblings) == 1 else "are"
+        return f"{milliseconds(one.ms)}, but {named} of the same idea {one.idea} {are} carried already"
+    return f"{against(one, best, ranked)}; only {width} {'is' if width == 1 else 'are'} carried"

@@ -11,8 +11,9 @@ def greedy(candidates: Sequence[Candidate], *, round_number: int, width: int, se
     """The ``width`` fastest that are not exhausted, and every pinned one."""
     ranked = ranking(candidates)
     fastest = [one for one in ranked if not one.exhausted][:width]
+    only = "only the fastest is carried" if width == 1 else f"only the {width} fastest are carried"
     return answer(
         ranked,
-        {one.variant: why_fast(one, ranked[0], rank) for rank, one in enumerate(fastest, start=1)},
-        {one.variant: f"{against(one, ranked[0])}; only the {width} fastest are carried" for one in ranked},
+        {one.variant: why_fast(one, ranked, rank) for rank, one in enumerate(fastest, start=1)},
+        {one.variant: f"{against(one, ranked[0], ranked)}; {only}" for one in ranked},
     )

@@ -21,7 +21,7 @@ def random(candidates: Sequence[Candidate], *, round_number: int, width: int, se
     return answer(
         ranked,
         {one.variant: f"drawn by lot, {odds}: {milliseconds(one.ms)}, {one.speedup:.2f}x eager" for one in drawn},
-        {one.variant: f"not drawn, {odds} were: {against(one, ranked[0])}" for one in ranked},
+        {one.variant: f"not drawn, {odds} were: {against(one, ranked[0], ranked)}" for one in ranked},
     )
 
 

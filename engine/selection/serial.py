@@ -24,21 +24,21 @@ def serial(candidates: Sequence[Candidate], *, round_number: int, width: int, se
         return answer(ranked, {}, {})
     return answer(
         ranked,
-        {link.variant: _why_carried(link, ranked[0], round_number)},
-        {one.variant: _why_dropped(one, link) for one in ranked},
+        {link.variant: _why_carried(link, ranked, round_number)},
+        {one.variant: _why_dropped(one, link, ranked) for one in ranked},
     )
 
 
-def _why_carried(link: Candidate, best: Candidate, round_number: int) -> str:
-    beside = "the best so far" if link is best else against(link, best)
+def _why_carried(link: Candidate, ranked: Sequence[Candidate], round_number: int) -> str:
+    beside = "the best so far" if link is ranked[0] else against(link, ranked[0], ranked)
     words = f"the chain goes on: fastest of round {link.round}, {milliseconds(link.ms)}, {beside}"
     if link.round < round_number:
         return f"{words}; round {round_number} gave nothing to go on with"
     return words
 
 
-def _why_dropped(one: Candidate, link: Candidate) -> str:
+def _why_dropped(one: Candidate, link: Candidate, ranked: Sequence[Candidate]) -> str:
     if one.round < link.round:
         gone_on = f"the chain has gone on to {link.variant} of round {link.round}"
         return f"of round {one.round}, {milliseconds(one.ms)}: {gone_on}"
-    return f"{against(one, link)}; a chain carries one kernel"
+    return f"{against(one, link, ranked)}; a chain carries one kernel"

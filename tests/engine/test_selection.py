@@ -191,5 +191,21 @@ def test_reasons_have_figures() -> None:
     assert why(selection, "v8") == "pinned by hand, 6 ms"
 
 
+def test_who_lost_the_heat_is_never_said_to_be_faster_than_who_is_carried() -> None:
+    # A noisy reference gave v11 its factor; side by side it was no faster than v9, which v8 beats.
+    candidates = [
+        kernel("v8", 1.34, speedup=21.41),
+        kernel("v9", 1.17, speedup=13.55, heat_ratio=1.0),
+        kernel("v11", 1.45, speedup=31.69, heat_ratio=1.017),
+    ]
+    selection = beam(candidates, round_number=1, width=1, seed=0)
+    assert carried(selection) == ["v8"]
+    assert why(selection, "v9") == "58 % slower than v8 (13.55x against 21.41x eager); only 1 is carried"
+    assert why(selection, "v11") == (
+        "2 % slower than v9 side by side in the heat, and that 58 % slower than v8 (13.55x against 21.41x eager); "
+        "its own verdict had said 32 % faster (31.69x); only 1 is carried"
+    )
+
+
 def test_every_strategy_can_be_configured() -> None:
     assert set(get_args(SearchConfig.model_fields["strategy"].annotation)) == set(STRATEGIES)
