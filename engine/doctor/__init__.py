@@ -12,10 +12,11 @@ from engine.doctor.finding import Finding, Level
 __all__ = ["Finding", "Level", "run_checks"]
 
 
-def run_checks(config: Config | None = None) -> list[Finding]:
+def run_checks(config: Config | None = None, on_check: Callable[[str], None] = lambda name: None) -> list[Finding]:
     """Every check, in the order in which a search would need it. Takes some seconds; starts child processes.
 
     With a config, what it asks for and the machine lacks is a ``fail``; without one, the defaults are assumed.
+    ``on_check``: called with each check's name before it is made.
     """
     required = tools.needs_gpu(config)
     found = tools.gpus()
@@ -36,7 +37,11 @@ def run_checks(config: Config | None = None) -> list[Finding]:
         ("threads", system.threads),
         ("terminal", system.terminal),
     )
-    return [_checked(name, check) for name, check in checks]
+    findings = []
+    for name, check in checks:
+        on_check(name)
+        findings.append(_checked(name, check))
+    return findings
 
 
 def _checked(name: str, check: Callable[[], Finding]) -> Finding:

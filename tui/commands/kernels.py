@@ -14,9 +14,11 @@ import click
 
 from engine.exit_codes import ExitCode
 from tui.commands.common import Failure, json_option, print_json
+from tui.working import Say, working
 
 if TYPE_CHECKING:
     from engine.config import EvaluationConfig
+    from engine.events import Stage
     from engine.problem.spec import Form, ProblemSpec
     from engine.verdict import AtSizes, BuildReport, Standing, Verdict
     from engine.workers.protocol import Evaluator, Opened
@@ -68,11 +70,13 @@ def evaluate(
 
         async def then(evaluator: Evaluator, spec: ProblemSpec) -> None:
             if shapes:
+                say("judging at other sizes")
                 at_sizes.extend(await _judge_at(evaluator, spec, wanted, "auto" in shapes, form, source))
 
-        return await _judge(config, problem, {kernel.name: (form, source)}, quick=quick, then=then)
+        return await _judge(config, problem, {kernel.name: (form, source)}, say, quick=quick, then=then)
 
-    _, verdicts, _ = asyncio.run(judge())
+    with working("inspecting the problem") as say:
+        _, verdicts, _ = asyncio.run(judge())
     if as_json:
         print_json({"verdict": verdicts[0], "at_sizes": at_sizes} if shapes else verdicts[0])
     else:
@@ -113,9 +117,10 @@ def compare(
     config = _evaluation_config(config_path, device)
 
     async def judge() -> tuple[Opened, list[Verdict], tuple[Standing, ...]]:
-        return await _judge(config, problem, kernels, quick=quick, heat=True)
+        return await _judge(config, problem, kernels, say, quick=quick, heat=True)
 
-    _, verdicts, standings = asyncio.run(judge())
+    with working("inspecting the problem") as say:
+        _, verdicts, standings = asyncio.run(judge())
     if as_json:
         print_json({"verdicts": dict(zip(names, verdicts, strict=True)), "standings": standings})
     else:
@@ -237,10 +242,15 @@ async def _judge_at(
     return [short async for short, _ in judge_at_sizes(evaluator, places, form, source)]
 
 
+def _stages_of(name: str, say: Say) -> Callable[[Stage], None]:
+    return lambda stage: say(f"{name}: {stage}")
+
+
 async def _judge(
     config: EvaluationConfig,
     problem_name: str,
     kernels: dict[str, tuple[Form, str]],
+    say: Say,
     *,
     quick: bool,
     heat: bool = False,
@@ -248,7 +258,7 @@ async def _judge(
 ) -> tuple[Opened, list[Verdict], tuple[Standing, ...]]:
     """Judge each kernel in turn and, if all are correct and ``heat`` is wanted, time them side by side.
 
-    ``then`` is called before the evaluator is closed.
+    ``say`` is told what is done now; ``then`` is called before the evaluator is closed.
     """
     from engine.problem.header import derive_header
     from engine.problem.spec import FORM_OF_DEVICE
@@ -272,17 +282,21 @@ async def _judge(
                     )
             if find_spec("torch") is None:
                 await inspection  # which says so; a judge would only die of it
+            say(f"measuring what {device.name} can do, inspecting the problem")
             await evaluator.measure_device(device)
             problem = await inspection
             if not problem.forms:
                 raise Failure(f"{problem.path}: no kernel of it can be judged: {problem.c_refusal}", ExitCode.USAGE)
             in_c = any(form != "py" for form, _ in kernels.values())
+            say(f"{problem.id}: timing eager")
             opened = await evaluator.open(problem, derive_header(problem, allowed) if in_c else "")
             verdicts = [
-                await evaluator.evaluate(problem, form, source, lambda _: None) for form, source in kernels.values()
+                await evaluator.evaluate(problem, form, source, _stages_of(name, say))
+                for name, (form, source) in kernels.items()
             ]
             standings: tuple[Standing, ...] = ()
             if heat and all(verdict.correct for verdict in verdicts):
+                say("timing them side by side")
                 standings = await evaluator.heat(problem, kernels)
             if then is not None:
                 await then(evaluator, problem)

@@ -22,8 +22,11 @@ def doctor(config_path: Path | None, as_json: bool) -> None:
     """
     from engine.config import load_config
     from engine.doctor import run_checks
+    from tui.working import working
 
-    findings = run_checks(load_config(config_path) if config_path is not None else None)
+    config = load_config(config_path) if config_path is not None else None
+    with working("looking for GPUs") as say:
+        findings = run_checks(config, lambda name: say(f"checking {name}"))
     if as_json:
         print_json(findings)
     else:
