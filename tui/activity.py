@@ -5,6 +5,7 @@ from __future__ import annotations
 from engine.state import ProblemState, SessionState
 from tui import format as fmt
 from tui.model import Model
+from tui.source import Limits
 
 LIVE = ("live", "stalled", "replay")
 
@@ -26,6 +27,8 @@ def activity_of(model: Model) -> str | None:
         return None
     if opening := opening_of(state):
         return f"timing eager of {opening[0].id}"
+    if (owed := owed_of(state, model.source.limits)) is not None:
+        return owed
     return None if state.problems else "inspecting the problems and measuring what the device can do"
 
 
@@ -33,6 +36,21 @@ def opening_of(state: SessionState) -> list[ProblemState]:
     """Problems whose reference has not been timed yet, in their order."""
     every = (problem for problem in state.problems.values() if problem.id not in state.refused)
     return [problem for problem in every if "eager" not in problem.baselines and problem.finished is None]
+
+
+def owed_of(state: SessionState, limits: Limits) -> str | None:
+    """What the engine measures when the rounds of every problem are over, in its own order; None before that."""
+    searched = [one for one in state.problems.values() if one.id not in state.refused]
+    ended = state.engine is None or state.engine.stopped is not None
+    if ended or state.paused or state.flight or not searched or any(one.finished is None for one in searched):
+        return None
+    owing = [one for one in searched if not state.is_pruned(one.id)]
+    if limits.torch_compile and (bare := [one for one in owing if "compile" not in one.baselines]):
+        return f"measuring torch.compile of {bare[0].id}"
+    bests = [(one.id, state.variants[one.best]) for one in owing if one.best is not None]
+    if limits.other_sizes and (unsized := [name for name, best in bests if best.at_sizes is None]):
+        return f"judging the best kernel of {unsized[0]} at other sizes"
+    return None
 
 
 def waiting_of(model: Model) -> str | None:
@@ -52,7 +70,9 @@ def overrun_of(model: Model) -> str | None:
     state = model.state
     if any(variant.stage != "queued" for variant in state.in_flight()):
         doing = "the last verdicts"
-    elif any("compile" not in one.baselines for one in state.problems.values() if one.id not in state.refused):
+    elif model.source.limits.torch_compile and any(
+        "compile" not in one.baselines for one in state.problems.values() if one.id not in state.refused
+    ):
         doing = "torch.compile is timed"
     else:
         doing = "finishing"

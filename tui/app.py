@@ -453,7 +453,15 @@ def print_parting(model: Model, paths: SessionPaths) -> None:
         from tui.results import results_of
         from tui.tables import print_results
 
-        print_results(results_of(model.state, paths.directory, elapsed_s(model.state, model.state.time)))
+        print_results(
+            results_of(
+                model.state,
+                paths.directory,
+                elapsed_s(model.state, model.state.time),
+                torch_compile=model.limits.torch_compile,
+                pending=model.link.kind in ALIVE,
+            )
+        )
     print("\n".join(clean_lines(parting_words(model))))
 
 

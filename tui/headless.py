@@ -20,7 +20,9 @@ from engine.exit_codes import ExitCode
 from engine.proposers.mailbox import Mailbox
 from engine.session import SessionPaths, SessionReader, engine_liveness, send_command
 from engine.state import SessionState
+from tui.activity import owed_of
 from tui.results import Results, results_of
+from tui.source import Limits, limits_of
 
 POLL_S = 0.1
 LIVENESS_S = 0.5
@@ -101,7 +103,9 @@ def _ended(
     paths: SessionPaths, reader: SessionReader, state: SessionState, as_json: bool, *, interrupted: bool
 ) -> ExitCode:
     """The results, the engine's last words, and the code that follows from both."""
-    results = results_of(state, paths.directory, elapsed_s(state, state.time))
+    results = results_of(
+        state, paths.directory, elapsed_s(state, state.time), torch_compile=limits_of(paths).torch_compile
+    )
     if as_json:
         click.echo(msgspec.json.encode({"results": results}).decode())
     else:
@@ -161,8 +165,8 @@ def _view(as_json: bool, paths: SessionPaths) -> View:
         from tui.progress import LiveTable
 
         config = load_config(paths.config)
-        return LiveTable(config.budget.minutes, config.search.rounds)
-    return PlainLines()
+        return LiveTable(config.budget.minutes, config.search.rounds, limits_of(paths))
+    return PlainLines(limits_of(paths))
 
 
 class JsonLines:
@@ -182,17 +186,22 @@ class JsonLines:
 
 
 class PlainLines:
-    """One line per fact that a person would want in a log."""
+    """One line per fact that a person would want in a log, and what is measured when the rounds are over."""
 
-    def __init__(self) -> None:
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
         self._best: dict[str, str | None] = {}
+        self._owed: str | None = None
 
     def recorded(self, one: Recorded, state: SessionState) -> None:
         from tui.narration import line_of
 
+        stamp = time.strftime("%H:%M:%S", time.localtime(one.time))
         if (line := line_of(one.event, state, self._best)) is not None:
-            stamp = time.strftime("%H:%M:%S", time.localtime(one.time))
             click.echo(f"{stamp} {line}")
+        before, self._owed = self._owed, owed_of(state, self._limits)
+        if self._owed not in (None, before):
+            click.echo(f"{stamp} the rounds are over: {self._owed}")
 
     def tick(self, state: SessionState) -> None:
         pass

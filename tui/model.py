@@ -10,6 +10,7 @@ from typing import Literal
 from engine.budget import elapsed_s
 from engine.events import Command, CommandHandled
 from engine.state import ProblemState, SessionState, VariantState
+from tui.results import without_compile
 from tui.source import HISTORY_S, Limits, Link, Reading, Source, Update
 from tui.story import Story
 
@@ -106,7 +107,14 @@ class Model:
             dollars=state.dollars if state.dollars is not None else created.dollars,
             tokens=state.tokens if state.tokens is not None else created.tokens,
             calls=state.calls if state.calls is not None else created.calls,
+            torch_compile=created.torch_compile,
+            other_sizes=created.other_sizes,
         )
+
+    def without_compile(self, problem: ProblemState) -> str:
+        """Why ``problem`` has no time of torch.compile, in a word or two."""
+        alive = self.link.kind in ("starting", "live", "stalled", "replay")
+        return without_compile(problem, measured=self.source.limits.torch_compile, pending=alive)
 
     @property
     def minutes(self) -> float | None:

@@ -14,8 +14,10 @@ from engine import events as ev
 from engine.budget import Budget, budget_of, elapsed_s
 from engine.events import Recorded
 from engine.state import ProblemState, SessionState
+from tui.activity import owed_of
 from tui.format import clock, milliseconds, speedup
 from tui.narration import line_of
+from tui.source import Limits
 from tui.tables import columns, interval
 
 _SAID = (ev.ProblemRefused, ev.ProblemFinished, ev.LogLine, ev.CommandHandled, ev.EngineStarted, ev.EngineStopped)
@@ -25,8 +27,8 @@ REDRAW_S = 0.25
 class LiveTable:
     """A ``View``: a table that stays in place; what must not be missed scrolls by above it."""
 
-    def __init__(self, minutes: float | None, rounds: int) -> None:
-        self._minutes, self._rounds = minutes, rounds
+    def __init__(self, minutes: float | None, rounds: int, limits: Limits) -> None:
+        self._minutes, self._rounds, self._limits = minutes, rounds, limits
         self._console = Console(highlight=False, markup=False)
         self._live = Live(console=self._console, auto_refresh=False, transient=True)
         self._live.start()
@@ -68,7 +70,8 @@ class LiveTable:
         rate = (state.verdicts - (self._verdicts_before or 0)) / minutes
         flying = state.in_flight()
         running = sum(1 for one in flying if one.stage != "queued")
-        words = "paused" if state.paused else f"{running} running, {len(flying) - running} queued"
+        at_work = owed_of(state, self._limits) or f"{running} running, {len(flying) - running} queued"
+        words = "paused" if state.paused else at_work
         grid = Table.grid(padding=(0, 1))
         budget = budget_of(state, self._minutes, self._rounds)
         limit = f" of {clock(budget.minutes * 60)}" if budget.minutes is not None else ""

@@ -48,12 +48,27 @@ class Results(Struct, frozen=True):
     problems: tuple[ResultRow, ...]
 
 
-def results_of(state: SessionState, directory: Path, seconds: float) -> Results:
-    """The results of a session that lies in ``directory``."""
-    rows = [_row(state, problem, directory) for problem in state.problems.values() if problem.id not in state.refused]
+def results_of(
+    state: SessionState, directory: Path, seconds: float, *, torch_compile: bool = True, pending: bool = False
+) -> Results:
+    """The results of a session that lies in ``directory``. ``torch_compile``: whether its config has that measured.
+    ``pending``: an engine lives that still may."""
+    searched = [problem for problem in state.problems.values() if problem.id not in state.refused]
+    notes = {one.id: without_compile(one, measured=torch_compile, pending=pending) for one in searched}
+    rows = [_row(state, problem, directory, notes[problem.id]) for problem in searched]
     rows += [ResultRow(problem=one.problem, remark=f"not searched: {one.reason}") for one in state.refused.values()]
     stopped = state.engine.stopped if state.engine is not None else None
     return Results(state.name, stopped or "running", seconds, state.verdicts, tuple(rows))
+
+
+def without_compile(problem: ProblemState, *, measured: bool, pending: bool) -> str:
+    """Why there is no time of torch.compile. ``measured``: as configured. ``pending``: an engine may still do it."""
+    compiled = problem.baselines.get("compile")
+    if compiled is not None:
+        return compiled.failure or "no time"
+    if not measured:
+        return "off"
+    return "pending" if pending else "not measured"
 
 
 def first_correct_ms(state: SessionState, problem: str) -> float | None:
@@ -73,7 +88,7 @@ def _degenerate(problem: ProblemState) -> str:
     return f"degenerate: {problem.degenerate} pass every check" if problem.degenerate else ""
 
 
-def _row(state: SessionState, problem: ProblemState, directory: Path) -> ResultRow:
+def _row(state: SessionState, problem: ProblemState, directory: Path, without: str) -> ResultRow:
     judged = [one for one in state.variants_of(problem.id) if one.verdict is not None]
     best = state.variants[problem.best] if problem.best is not None else None
     verdict = best.verdict if best is not None else None
@@ -87,7 +102,7 @@ def _row(state: SessionState, problem: ProblemState, directory: Path) -> ResultR
         correct=sum(one.correct for one in judged),
         eager_ms=eager.timing.median_ms if eager is not None and eager.timing is not None else None,
         compile_ms=compile_ms,
-        compile_note="" if compile_ms is not None else (compiled.failure or "no time") if compiled else "not measured",
+        compile_note="" if compile_ms is not None else without,
         first_ms=first_correct_ms(state, problem.id),
         best_ms=best_ms,
         best=problem.best,

@@ -65,13 +65,15 @@ class Update:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The budget that the session was created with. None: no limit, or not known."""
+    """What the session was created with: its budget (None: no limit, or not known), and what is measured at its end."""
 
     minutes: float | None = None
     rounds: int | None = None
     dollars: float | None = None
     tokens: int | None = None
     calls: int | None = None
+    torch_compile: bool = True
+    other_sizes: bool = False
 
 
 class Source(Protocol):
@@ -206,12 +208,15 @@ def limits_of(paths: SessionPaths) -> Limits:
     budget, rounds = config.get("budget", {}), config.get("search", {}).get("rounds")
     minutes, dollars = (budget.get(name) for name in ("minutes", "dollars"))
     tokens, calls = (budget.get(name) for name in ("tokens", "calls"))
+    evaluation = config.get("evaluation", {})
     return Limits(
         minutes=float(minutes) if isinstance(minutes, int | float) else None,
         rounds=rounds if isinstance(rounds, int) else None,
         dollars=float(dollars) if isinstance(dollars, int | float) else None,
         tokens=tokens if isinstance(tokens, int) else None,
         calls=calls if isinstance(calls, int) else None,
+        torch_compile=evaluation.get("torch_compile", True) is True,
+        other_sizes=evaluation.get("other_sizes", False) is True,
     )
 
 

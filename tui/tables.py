@@ -23,6 +23,7 @@ from engine.verdict import AtSizes, BuildReport, Standing, Verdict, sizes_in_wor
 from tui.clean_console import clean_console
 from tui.format import age, milliseconds, speedup
 from tui.results import Results
+from tui.same_code import factor_in_words, twin_of
 from tui.sanitize import clean_lines, one_line
 
 if TYPE_CHECKING:  # it would bring pydantic into a monitor that prints its results
@@ -56,7 +57,8 @@ def print_results(results: Results) -> None:
         if row.remark:
             out.print(Text(f"{row.problem}: {one_line(row.remark)}"), soft_wrap=True)
         if row.compile_ms is None and row.compile_note and row.eager_ms is not None:
-            out.print(Text(f"{row.problem}: no torch.compile time: {one_line(row.compile_note)}"), soft_wrap=True)
+            why = "off (torch_compile = false)" if row.compile_note == "off" else one_line(row.compile_note)
+            out.print(Text(f"{row.problem}: no torch.compile time: {why}"), soft_wrap=True)
 
 
 def results_table(results: Results) -> RenderableType:
@@ -241,10 +243,13 @@ def print_rounds(state: SessionState, problem: str | None = None) -> None:
             out.print(Text(f"\n{one.id}, round {round_.number}", style="bold"))
             for name in round_.ideas:
                 idea = state.ideas[name]
-                factors = [found for v in idea.variants if (found := state.variants[v].speedup) is not None]
+                variants = [state.variants[v] for v in idea.variants]
+                timed = [twin_of(state, one) or one for one in variants]
+                factors = [found for one in timed if (found := one.speedup) is not None]
                 on = f" on {idea.parent}" if idea.parent is not None else ""
                 reached = speedup(max(factors, default=None))
-                head = f"  {name}{on} ({idea.category}, {len(idea.variants)} kernels, best {reached}): "
+                kernels = f"{len(idea.variants)} kernel{'s' * (len(idea.variants) != 1)}"
+                head = f"  {name}{on} ({idea.category}, {kernels}, best {reached}): "
                 out.print(Text(head + one_line(idea.text)), soft_wrap=True)
             for kept in round_.survivors:
                 out.print(Text(f"  carried {kept.variant}: {one_line(kept.why)}", style="green"), soft_wrap=True)
@@ -259,7 +264,8 @@ def print_variants(state: SessionState, names: Sequence[str]) -> None:
         verdict = variant.verdict
         word = (variant.stage or "-") if verdict is None else verdict.status.replace("_", " ")
         between = interval(verdict.speedup_low, verdict.speedup_high) if verdict is not None else "-"
-        time_ms, factor = milliseconds(variant.kernel_ms), speedup(variant.speedup)
+        timed = twin_of(state, variant) or variant
+        time_ms, factor = milliseconds(timed.kernel_ms), factor_in_words(state, variant)
         table.add_row(name, word, time_ms, factor, between, Text(one_line(variant.note)))
     console().print(table)
 

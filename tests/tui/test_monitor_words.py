@@ -18,10 +18,13 @@ from engine.evaluation.holder import holder_of, is_below
 from engine.evaluation.locks import alone, lock_path
 from engine.problem.spec import ProblemSpec
 from engine.session import EngineLock, EventWriter, SessionPaths, create_session
+from engine.state import fold
 from engine.verdict import Baseline, Standing, Timing, Verdict
 from tests.tui.conftest import NOW, Engine, monitor_of
 from tui.replay import ReplayApp, ReplaySource
+from tui.results import results_of
 from tui.settings import Settings
+from tui.source import limits_of
 
 
 @pytest.fixture
@@ -107,6 +110,27 @@ async def test_the_clock_stands_still_while_the_search_is_paused(engine: Any) ->
         before = model.search_seconds()
         model.state.apply(ev.Recorded(model.state.seq + 1, NOW - 30, ev.SearchPaused()))
         assert model.search_seconds() == pytest.approx(before - 30)
+
+
+async def test_when_the_rounds_are_over_the_screen_says_what_is_measured(fresh: Engine) -> None:
+    eager = ev.BaselineMeasured(problem="softmax", baseline=Baseline("eager", Timing(2.0, 2.0, 2.0, 9)))
+    fresh.record(started(), added("softmax"), eager, ev.ProblemFinished(problem="softmax", reason="all rounds done"))
+    async with monitor_of(fresh.paths) as monitor:
+        await monitor.until_shown("Measuring torch.compile of softmax")
+        assert "no kernel at work" not in monitor.text()
+        assert " pending " in monitor.text()
+        fresh.record(ev.BaselineMeasured(problem="softmax", baseline=Baseline("compile", Timing(1.0, 1.0, 1.0, 9))))
+        await monitor.until(lambda: "easuring torch.compile" not in monitor.text(), "that is done")
+
+
+def test_one_wording_for_why_there_is_no_time_of_torch_compile(session: SessionPaths) -> None:
+    state = fold([ev.Recorded(1, NOW, added("softmax"))])
+    (row,) = results_of(state, session.directory, 0.0, torch_compile=False).problems
+    assert row.compile_note == "off"
+    assert results_of(state, session.directory, 0.0, pending=True).problems[0].compile_note == "pending"
+    assert results_of(state, session.directory, 0.0).problems[0].compile_note == "not measured"
+    session.config.write_text("[evaluation]\ntorch_compile = false\n")
+    assert not limits_of(session).torch_compile
 
 
 async def test_a_heat_that_moves_the_star_is_told_and_orders_the_leaders(engine: Any) -> None:

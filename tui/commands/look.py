@@ -100,9 +100,16 @@ def _show_session(reader: SessionReader, state: SessionState, argument: str, *, 
     from engine.budget import elapsed_s
     from engine.session import engine_liveness
     from tui.results import results_of
+    from tui.source import limits_of
 
     live = engine_liveness(reader.paths, reader)
-    results = results_of(state, reader.paths.directory, elapsed_s(state, time.time() if live.running else state.time))
+    results = results_of(
+        state,
+        reader.paths.directory,
+        elapsed_s(state, time.time() if live.running else state.time),
+        torch_compile=limits_of(reader.paths).torch_compile,
+        pending=live.running,
+    )
     if as_json:
         print_json(results)
         return

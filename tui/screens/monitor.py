@@ -133,6 +133,7 @@ class MonitorScreen(SteeringKeys, Screen[None]):
         if moved:
             self._link_shown = link
             self.key_bar.show()
+            self.scoreboard.show(self.model)
         if readings or moved or ev.VariantStage in kinds or ev.VerdictGiven in kinds or ev.EngineStarted in kinds:
             self.devices.show(self.model)
         if told:

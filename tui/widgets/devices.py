@@ -8,7 +8,7 @@ from engine.devices import DeviceSample
 from engine.events import DeviceFact
 from engine.state import VariantState
 from tui import format as fmt
-from tui.activity import LIVE
+from tui.activity import LIVE, owed_of
 from tui.model import Model
 from tui.palette import Palette
 from tui.sanitize import one_line
@@ -131,7 +131,8 @@ def _at_work(model: Model, palette: Palette) -> list[Strip]:
     if model.holder is not None:
         lines.insert(0, line((f"  held by another process, pid {model.holder}", palette.warn)))
     if not busy and model.link.kind in LIVE:
-        lines.append(line(("  no kernel at work", palette.dim)))
+        now = owed_of(model.state, model.source.limits)
+        lines.append(line((f"  {now or 'no kernel at work'}", palette.dim)))
     return lines
 
 

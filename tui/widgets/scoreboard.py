@@ -42,7 +42,7 @@ def scoreboard(model: Model, palette: Palette, width: int, *, ascii_only: bool) 
             (fmt.speedup(factor), palette.best if factor and factor > 1 else palette.bold),
             (fmt.milliseconds(best.kernel_ms if best is not None else None), palette.text),
             (fmt.milliseconds(eager.timing.median_ms if eager and eager.timing else None), palette.dim),
-            (fmt.speedup(ahead) if ahead is not None else _compile_word(problem), palette.dim),
+            (fmt.speedup(ahead) if ahead is not None else _compile_word(model, problem), palette.dim),
             (f"{share * 100:.0f}%" if share is not None else "-", palette.dim),
         ]
         reached = best_so_far(state, problem)
@@ -74,8 +74,10 @@ def best_so_far(state: SessionState, problem: ProblemState) -> list[float]:
     return series
 
 
-def _compile_word(problem: ProblemState) -> str:
+def _compile_word(model: Model, problem: ProblemState) -> str:
+    """One word: there is no room for why it failed, nor to say that it was not measured."""
     compiled = problem.baselines.get("compile")
     if compiled is None:
-        return "pending"
+        word = model.without_compile(problem)
+        return word if word in ("off", "pending") else "-"
     return "failed" if compiled.timing is None else "-"

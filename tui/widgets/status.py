@@ -6,7 +6,7 @@ from textual.strip import Strip
 
 from engine.devices import DeviceSample
 from tui import format as fmt
-from tui.activity import LIVE, activity_of, overrun_of, waiting_of
+from tui.activity import LIVE, activity_of, overrun_of, owed_of, waiting_of
 from tui.conversation import prompts_waiting
 from tui.model import Model
 from tui.palette import Palette
@@ -155,7 +155,8 @@ def alarm_of(model: Model) -> str | None:
 
 def _news(model: Model) -> str | None:
     """What happens while no kernel shows it: the first seconds, a device that is held, the end."""
-    if overrun_of(model) is None and waiting_of(model) is None and model.state.variants:
+    known = overrun_of(model) or waiting_of(model) or owed_of(model.state, model.source.limits)
+    if known is None and model.state.variants:
         return None
     said = activity_of(model)
     return f"{said[0].upper()}{said[1:]} …" if said is not None else None

@@ -67,7 +67,7 @@ def _speed(model: Model, variant: VariantState, verdict: Verdict, palette: Palet
     if problem is not None and verdict.speedup is not None:
         ahead = over_compile(problem, variant)
         compiled = problem.baselines.get("compile")
-        missing = f"failed: {compiled.failure}" if compiled is not None and compiled.failure else "pending"
+        missing = f"failed: {compiled.failure}" if compiled and compiled.failure else model.without_compile(problem)
         lines.append(field("over compile", fmt.speedup(ahead) if ahead is not None else missing, palette))
     for name, timing in (("kernel", verdict.kernel), ("reference", verdict.reference)):
         if timing is not None:

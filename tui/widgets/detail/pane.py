@@ -146,7 +146,9 @@ class DetailPane(Pane):
             if subject is not None
             else None,
             (len(idea.variants), idea.waiting) if idea is not None else None,
-            (problem.best, len(problem.baselines)) if problem is not None else None,
+            (problem.best, len(problem.baselines), self.model.without_compile(problem))
+            if problem is not None
+            else None,
             subject is not None and (state.is_pruned(subject.id), state.is_pinned(subject.id)),
             state.verdicts if self.tab == "Leaders" else None,
             self.view.size.width if self.tab in (*PROSE, "Conversation") or subject is None else None,
