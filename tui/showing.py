@@ -10,6 +10,7 @@ from engine.state import ProblemState, SessionState, VariantState
 from engine.verdict import Verdict
 from tui.format import fit, milliseconds, speedup
 from tui.results import Results
+from tui.same_code import factor_in_words, twin_of
 from tui.sanitize import clean_lines, one_line
 from tui.tables import (
     columns,
@@ -82,7 +83,7 @@ def show_variant(reader: SessionReader, state: SessionState, variant: VariantSta
     if why := variant.carried or variant.dropped:
         _field("carried" if variant.carried else "dropped", one_line(why), whole=full)
     if not full:
-        _print_short(variant)
+        _print_short(state, variant)
         return
     if variant.verdict is not None:
         print_verdict(name, variant.verdict)
@@ -93,12 +94,15 @@ def show_variant(reader: SessionReader, state: SessionState, variant: VariantSta
         click.echo(text)
 
 
-def _print_short(variant: VariantState) -> None:
+def _print_short(state: SessionState, variant: VariantState) -> None:
     verdict = variant.verdict
     if verdict is None:
         _field("verdict", f"none yet: {variant.stage or 'not queued'}")
         return
     _field("verdict", verdict.status.replace("_", " ") + (f": {one_line(verdict.reason)}" if verdict.reason else ""))
+    if (twin := twin_of(state, variant)) is not None:
+        _field("time", f"{milliseconds(twin.kernel_ms)} ms, that of {twin.id}: not timed again")
+        _field("x eager", factor_in_words(state, variant))
     if verdict.kernel is not None:
         eager = f", eager {milliseconds(verdict.reference.median_ms)} ms" if verdict.reference is not None else ""
         _field("time", f"{milliseconds(verdict.kernel.median_ms)} ms{eager}")

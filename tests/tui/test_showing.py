@@ -7,19 +7,25 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from rich.console import Console
 
 from benchmarks.synthetic_session import CPU, Shape, write_session
-from engine.events import EngineStopped
+from engine.events import EngineStopped, VerdictGiven
 from engine.exit_codes import ExitCode
 from engine.session import EngineLock, EventWriter, SessionPaths
 from engine.verdict import Standing, Timing, Verdict
 from tests.commandline import KernelTui
 from tui import tables
 from tui.app import print_parting
+from tui.format import speedup
 from tui.model import Model
+from tui.palette import monochrome
+from tui.row import Row
 from tui.source import Link, SessionSource
 from tui.tables import print_comparison
+from tui.widgets.detail.story import idea_lines
+from tui.widgets.tree_lines import RowLines
 
 SHAPE = Shape(variants=60, problems=2, rounds=3, flying=0, device=CPU)
 
@@ -67,6 +73,32 @@ def test_show_fits_on_a_screen_and_full_has_everything(kernel_tui: KernelTui, se
     assert len(kernel.splitlines()) <= 12 and "checks" in kernel and "cuda_runtime" not in kernel
     assert "cuda_runtime" in kernel_tui("show", "small", best, "--full").stdout
     assert "fastest kernels" in kernel_tui("show", "small", "softmax").stdout
+
+
+def test_a_kernel_with_the_machine_code_of_another_shows_its_times(
+    kernel_tui: KernelTui, session: SessionPaths
+) -> None:
+    state = opened(session).state
+    first, *others = [one for one in state.variants_of("softmax") if one.correct]
+    same = others[-1]
+    assert first.verdict is not None
+    verdict = replace(
+        first.verdict, reason=f"same machine code as {first.id}", same_code_as=first.id, speedup=None, kernel=None
+    )
+    lock, writer = EngineLock(session), EventWriter(session)
+    writer.append(VerdictGiven(variant=same.id, verdict=verdict))
+    writer.close()
+    lock.release()
+    model = opened(session)
+    factor = speedup(first.speedup)
+    shown = kernel_tui("show", "small", same.id).stdout
+    assert f"= {first.id} {factor}" in shown and f"that of {first.id}: not timed again" in shown
+    assert f"= {first.id} {factor}" in kernel_tui("show", "small", same.idea).stdout
+    assert f"{same.id} = {first.id} {factor}" in "".join(
+        strip.text for strip in idea_lines(model, model.state.ideas[same.idea], monochrome(), 100)
+    )
+    row = RowLines(model, monochrome(), ascii_only=False).draw(Row("variant", same.id, 3), 100).text
+    assert f"{same.id}  = {first.id}  " in row and factor in row
 
 
 def test_compare_says_which_is_the_fastest(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ from tui.glyphs import GLYPHS, glyph, standing_of
 from tui.model import Model, change_against_parent
 from tui.palette import Palette
 from tui.row import Row
+from tui.same_code import twin_of
 from tui.sanitize import one_line
 from tui.widgets.lines import Part, line
 
@@ -63,12 +64,13 @@ class RowLines:
             "  ",
             *self._about(variant, standing),
         ]
+        timed = twin_of(state, variant) or variant
         change = change_against_parent(state, variant)
         factor_style = palette.best if standing == "best" else (palette.dim if faint else palette.text)
         right = [
-            (fmt.speedup(variant.speedup) if variant.speedup is not None else "", factor_style),
+            (fmt.speedup(timed.speedup) if timed.speedup is not None else "", factor_style),
             (fmt.change(change), palette.good if (change or 0) > 0 else palette.dim),
-            (fmt.milliseconds(variant.kernel_ms) if variant.kernel_ms is not None else "", palette.text),
+            (fmt.milliseconds(timed.kernel_ms) if timed.kernel_ms is not None else "", palette.text),
             (fmt.age(self.model.now() - (variant.judged_at or variant.written_at)), palette.dim),
         ]
         return self._join(row.depth, left, right, width)
@@ -90,7 +92,9 @@ class RowLines:
             reason = one_line(verdict.pattern or verdict.reason, 120)
             shown = verdict.status.replace("_", " ")
             return [(shown, palette.named(GLYPHS[standing].style)), (f"  {reason}", palette.dim)]
-        return [(one_line(variant.note, 120), palette.dim)]
+        twin = twin_of(self.model.state, variant)
+        same = [(f"= {twin.id}  ", palette.text)] if twin is not None else []
+        return [*same, (one_line(variant.note, 120), palette.dim)]
 
     def _idea(self, row: Row, idea: IdeaState, width: int) -> Strip:
         state, palette = self.model.state, self.palette
@@ -113,7 +117,9 @@ class RowLines:
 
     def _best_of(self, idea: IdeaState) -> str:
         """What the idea has reached; its text runs on over the columns, which would be empty."""
-        factors = [self.model.state.variants[variant].speedup for variant in idea.variants]
+        state = self.model.state
+        variants = [state.variants[name] for name in idea.variants]
+        factors = [(twin_of(state, one) or one).speedup for one in variants]
         best = max((factor for factor in factors if factor is not None), default=None)
         return f"{fmt.speedup(best)}  " if best is not None else ("waits for an author  " if idea.waiting else "")
 
@@ -169,7 +175,8 @@ class RowLines:
             (fmt.milliseconds(best.kernel_ms) if best is not None else "", palette.text),
             (fmt.age(self.model.now() - best.judged_at) if best is not None and best.judged_at else "", palette.dim),
         ]
-        return self._join(row.depth, left, right, width, f"{status} · {len(problem.variants)} kernels")
+        kernels = f"{len(problem.variants)} kernel{'s' * (len(problem.variants) != 1)}"
+        return self._join(row.depth, left, right, width, f"{status} · {kernels}")
 
     def _join(
         self, depth: int, left: list[Part], right: list[tuple[str, Style]], width: int, counts: str = ""

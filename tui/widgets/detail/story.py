@@ -10,6 +10,7 @@ from engine.state import IdeaState, VariantState
 from tui import format as fmt
 from tui.model import Model, change_against_parent
 from tui.palette import Palette
+from tui.same_code import factor_in_words
 from tui.sanitize import one_line
 from tui.widgets.detail.text import field, heading, wrapped
 from tui.widgets.lines import line
@@ -56,8 +57,9 @@ def idea_lines(model: Model, idea: IdeaState, palette: Palette, width: int) -> l
     if idea.parent is not None:
         lines.append(field("works on", idea.parent, palette))
     if idea.variants:
-        variants = [model.state.variants[name] for name in idea.variants]
-        factors = [f"{v.id} {fmt.speedup(v.speedup) if v.correct else (v.stage or _status(v))}" for v in variants]
+        state = model.state
+        variants = [state.variants[name] for name in idea.variants]
+        factors = [f"{v.id} {factor_in_words(state, v) if v.correct else (v.stage or _status(v))}" for v in variants]
         lines.append(field("kernels", "  ".join(factors), palette))
     return lines
 
