@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 from engine import events as ev
@@ -69,10 +70,21 @@ class SessionState:
     verdicts: int = 0
 
     def apply(self, recorded: Recorded) -> None:
-        """Fold one event in. Unknown references (a foreign or damaged file) are ignored rather than fatal."""
+        """Fold one event in. Unknown references (a foreign or damaged file) are ignored where that can be; raises
+        SessionDamaged where nothing after them would make sense."""
         handler = _HANDLERS.get(type(recorded.event))
-        if handler is not None:
-            handler(self, recorded.event, recorded.time)
+        try:
+            if handler is not None:
+                handler(self, recorded.event, recorded.time)
+        except (LookupError, ArithmeticError, TypeError, ValueError) as error:
+            # Loaded for an error alone: the session's package builds on this module.
+            from engine.session.errors import SessionDamaged
+
+            raise SessionDamaged(
+                f"{self.name or 'the session'}: event {recorded.seq} ({ev.kind_of(recorded.event)}) does not go "
+                f"together with those before it ({error!r}). The session was altered, or written by another version.",
+                Path(self.name),
+            ) from error
         self.seq = recorded.seq
         self.time = recorded.time
 
@@ -325,6 +337,8 @@ def _verdict_given(state: SessionState, event: ev.VerdictGiven, time: float) -> 
 def _heat_finished(state: SessionState, event: ev.HeatFinished, time: float) -> None:
     if (problem := state.problems.get(event.problem)) is None:
         return
+    for standing in event.standings:
+        state.variants[standing.variant]  # everyone who reads the standing looks it up
     problem.standings = event.standings
     if (round_ := _round(state, event.problem, event.round)) is not None:
         round_.standings = event.standings

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from engine.session import SessionPaths
+from engine.session import SessionError, SessionPaths
 from tui.app import MonitorApp
 from tui.settings import Settings
 from tui.source import SessionSource
@@ -30,5 +30,7 @@ async def _render(paths: SessionPaths, width: int, height: int) -> str:
             await pilot.pause(0.05)
             if app.model.trouble is not None or (app.model.opened and app.model.link.kind != "connecting"):
                 break
+        if app.model.trouble is not None and not app.model.opened:
+            raise SessionError(app.model.trouble, paths.directory)
         await pilot.pause(0.1)
         return screen_text(app)

@@ -16,10 +16,10 @@ from msgspec import Struct
 
 from engine import __version__
 from engine.events import SessionCreated, encode, kind_of
-from engine.session.database import connect_engine, create, write_turn
+from engine.session.database import connect_engine, create, must_be_files, write_turn
 from engine.session.errors import SessionError, SessionMissing, of_os, of_sqlite
 from engine.session.filesystem import check_file_system
-from engine.session.lock import engine_liveness
+from engine.session.lock import Liveness, engine_liveness
 from engine.session.paths import SessionPaths, replace_file, sync_directory
 from engine.session.reader import SessionReader
 from engine.state import SessionState, fold
@@ -74,10 +74,12 @@ def create_session(root: Path, name: str, config_text: str, config_name: str, se
 
 
 def find_session(root: Path, name: str) -> SessionPaths:
-    """A session by its name below ``root``, or by the path of its directory. Raises SessionMissing."""
+    """A session by its name below ``root``, or by the path of its directory. Raises SessionMissing, NotASession."""
     for directory in (root / name, Path(name)):
         if (directory / "session.db").exists():
-            return SessionPaths.at(directory)
+            paths = SessionPaths.at(directory)
+            must_be_files(paths)
+            return paths
     raise SessionMissing(f"{root / name}: no such session. 'kernel-tui sessions' lists what there is.", root / name)
 
 
@@ -90,14 +92,20 @@ def list_sessions(root: Path) -> list[SessionSummary]:
 
 
 def summarize(paths: SessionPaths) -> SessionSummary:
-    """One session's summary. Never raises SessionError: what is wrong is its ``note``."""
+    """One session's summary. Never raises for what the session holds: what is wrong is its ``note``."""
     try:
         with SessionReader(paths) as reader:
             state = fold(reader.read(without=_NOT_NEEDED))
             live = engine_liveness(paths, reader)
-            config_name = reader.config_name()
+            return _summary_of(paths, state, live, reader.config_name())
     except SessionError as error:
         return SessionSummary(name=paths.name, directory=paths.directory, state="unreadable", note=str(error))
+    except (LookupError, ArithmeticError, ValueError, TypeError, RecursionError) as error:
+        note = f"{paths.database}: what it holds does not go together ({error!r}). The session was altered."
+        return SessionSummary(name=paths.name, directory=paths.directory, state="unreadable", note=note)
+
+
+def _summary_of(paths: SessionPaths, state: SessionState, live: Liveness, config_name: str) -> SessionSummary:
     run_state, note = _run_state(state, live.running)
     return SessionSummary(
         name=paths.name,

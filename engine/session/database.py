@@ -164,6 +164,15 @@ def _must_exist(paths: SessionPaths) -> None:
         )
     if not paths.database.exists():
         raise not_a_session(paths.directory, "holds no session.db, so it is no session")
+    must_be_files(paths)
+
+
+def must_be_files(paths: SessionPaths) -> None:
+    """Refuse a session with a pipe in the place of a file, which would be waited for for ever. Raises NotASession."""
+    beside = [paths.database.with_name(f"session.db{ending}") for ending in ("-wal", "-shm", "-journal")]
+    for file in (paths.database, *beside, paths.lock, paths.turn, paths.config, paths.log):
+        if not file.is_file() and file.exists():
+            raise not_a_session(file, "is no regular file, so this is no session of kernel-tui")
 
 
 def _connect_writing(paths: SessionPaths) -> sqlite3.Connection:
@@ -199,7 +208,7 @@ def _opened(database: Path, mode: str) -> sqlite3.Connection:
     try:
         identity = connection.execute("PRAGMA application_id").fetchone()[0]
         version = connection.execute("PRAGMA user_version").fetchone()[0]
-        if identity != APPLICATION_ID or version == 0:
+        if identity != APPLICATION_ID or version <= 0:
             raise not_a_session(database, "is no session of kernel-tui")
         if version > len(MIGRATIONS):
             raise SessionNewer(

@@ -7,7 +7,12 @@ import os
 import sqlite3
 from pathlib import Path
 
+import msgspec
+
 from engine.exit_codes import ExitCode
+
+UNDECODABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+"""What decoding JSON that anyone may have written can raise; the last for what is nested too deep."""
 
 
 class SessionError(Exception):

@@ -10,6 +10,7 @@ import contextlib
 import fcntl
 import os
 import platform
+import stat
 import time
 from pathlib import Path
 
@@ -17,12 +18,14 @@ import msgspec
 from msgspec import Struct
 
 from engine.exit_codes import ExitCode
-from engine.session.errors import SessionError, SessionLocked, of_os
+from engine.session.errors import UNDECODABLE, SessionError, SessionLocked, not_a_session, of_os
 from engine.session.paths import SessionPaths
 from engine.session.reader import SessionReader
 
 _SIZE = 4096
 _ACQUIRE_S = 0.5
+_LOOK = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
+"""A pipe in the file's place must not be waited for."""
 
 
 class Holder(Struct, frozen=True, omit_defaults=True):
@@ -125,9 +128,14 @@ def engine_liveness(paths: SessionPaths, reader: SessionReader | None = None) ->
 def read_holder(lock: Path) -> Holder | None:
     """What the lock file says, None if there is no such file or it says nothing readable."""
     try:
-        return msgspec.json.decode(lock.read_bytes(), type=Holder)
-    except (OSError, msgspec.MsgspecError):
+        with os.fdopen(os.open(lock, _LOOK), "rb") as file:
+            return msgspec.json.decode(file.read(_SIZE), type=Holder) if _is_file(file.fileno()) else None
+    except (OSError, *UNDECODABLE):
         return None
+
+
+def _is_file(descriptor: int) -> bool:
+    return stat.S_ISREG(os.fstat(descriptor).st_mode)
 
 
 def _take(descriptor: int, paths: SessionPaths) -> None:
@@ -146,12 +154,14 @@ def _take(descriptor: int, paths: SessionPaths) -> None:
 
 def _is_held(lock: Path) -> bool:
     try:
-        descriptor = os.open(lock, os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = os.open(lock, _LOOK)
     except FileNotFoundError:
         return False
     except OSError as error:
         raise of_os(error, lock) from error
     try:
+        if not _is_file(descriptor):
+            raise not_a_session(lock, "is no regular file, so this is no session of kernel-tui")
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
         return False
     except BlockingIOError:

@@ -9,16 +9,17 @@ from collections.abc import Collection, Iterator
 from types import TracebackType
 from typing import Any
 
-import msgspec
 from msgspec import Struct
 
 from engine.events import AnyCommand, Recorded, decode, decode_command
 from engine.session.database import connect_reader
-from engine.session.errors import SessionDamaged, SessionError, of_sqlite
+from engine.session.errors import UNDECODABLE, SessionDamaged, SessionError, of_sqlite
 from engine.session.paths import SessionPaths
 from engine.session.samples import Sample
 
 _CHUNK = 4096
+_LATEST = 253_402_300_800.0
+"""The year 10000 in Unix seconds, beyond which no calendar of ours goes."""
 
 
 class Heartbeat(Struct, frozen=True):
@@ -145,8 +146,8 @@ class SessionReader:
         collecting = gc.isenabled()
         gc.disable()
         try:
-            return [Recorded(seq := row[0], row[1], decode(row[2])) for row in rows]
-        except msgspec.MsgspecError as error:
+            events = [Recorded(seq := row[0], row[1], decode(row[2])) for row in rows]
+        except UNDECODABLE as error:
             raise SessionDamaged(
                 f"{self.paths.database}: event {seq} cannot be read ({error}). "
                 "The session was altered, or written by another version.",
@@ -155,6 +156,14 @@ class SessionReader:
         finally:
             if collecting:
                 gc.enable()
+        for one in events:
+            if not -_LATEST < one.time < _LATEST:
+                raise SessionDamaged(
+                    f"{self.paths.database}: event {one.seq} has no possible time ({one.time:g}). The session was "
+                    "altered.",
+                    self.paths.database,
+                )
+        return events
 
     def _rows(self, query: str, arguments: tuple[object, ...] = ()) -> list[tuple[Any, ...]]:
         try:
@@ -166,5 +175,5 @@ class SessionReader:
 def _sent(id: int, time: float, author: str, json: str) -> SentCommand:
     try:
         return SentCommand(id, time, author, decode_command(json))
-    except msgspec.MsgspecError as error:
+    except UNDECODABLE as error:
         return SentCommand(id, time, author, None, f"this engine does not know such a command: {error}")

@@ -1,0 +1,100 @@
+"""A session that someone altered is unreadable in one plain sentence; it never hangs, and never hides the others."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from benchmarks.synthetic_session import Shape, write_session
+from engine.events import HeatFinished, encode, kind_of
+from engine.session import SessionError, SessionPaths, SessionReader, create_session, engine_liveness, list_sessions
+from engine.session.lock import read_holder
+from engine.state import fold
+from engine.verdict import Standing
+from tests.commandline import KernelTui
+
+pytestmark = pytest.mark.timeout(60)
+
+DEEP = "[" * 100_000
+NESTED = '{"a":' * 1000
+
+
+def alter(paths: SessionPaths, script: str, *values: object) -> None:
+    with contextlib.closing(sqlite3.connect(paths.database)) as database:
+        database.execute(script, values)
+        database.commit()
+
+
+def add_event(paths: SessionPaths, time: float, kind: str, json: str) -> None:
+    alter(paths, "INSERT INTO event (time, kind, json) VALUES (?, ?, ?)", time, kind, json)
+
+
+def unknown_in_a_heat(paths: SessionPaths) -> None:
+    shutil.rmtree(paths.directory)
+    write_session(paths.directory.parent, paths.name, Shape(variants=5, problems=1, rounds=1, flying=0))
+    with SessionReader(paths) as reader:
+        problem = next(iter(fold(reader.read()).problems))
+    standing = Standing(variant="v999", median_ms=1.0, ratio=1.0, ratio_low=1.0, ratio_high=1.0, tied=False)
+    event = HeatFinished(problem=problem, round=0, standings=(standing,))
+    add_event(paths, 1.8e9, kind_of(event), encode(event).decode())
+
+
+def at(time: float) -> Callable[[SessionPaths], None]:
+    return lambda paths: add_event(paths, time, "problem_finished", '{"kind":"problem_finished","problem":"x"}')
+
+
+def as_pipe(name: str) -> Callable[[SessionPaths], None]:
+    def replaced(paths: SessionPaths) -> None:
+        (paths.directory / name).unlink(missing_ok=True)
+        os.mkfifo(paths.directory / name)
+
+    return replaced
+
+
+ALTERED: dict[str, Callable[[SessionPaths], None]] = {
+    "a heat of nobody": unknown_in_a_heat,
+    "deep json": lambda paths: add_event(paths, 1.0, "heat_finished", DEEP),
+    "a time beyond the calendar": at(1e300),
+    "an endless time": at(float("inf")),
+    "a version below 0": lambda paths: alter(paths, "PRAGMA user_version = -5"),
+    "version 0": lambda paths: alter(paths, "PRAGMA user_version = 0"),
+    **{f"a pipe as {name}": as_pipe(name) for name in ("session.db", "session.db-wal", "engine.lock", "config.toml")},
+}
+
+
+@pytest.mark.parametrize("what", list(ALTERED))
+def test_it_is_unreadable_and_the_others_are_listed(tmp_path: Path, what: str) -> None:
+    create_session(tmp_path, "sound", "", "config.toml", 0)
+    paths = create_session(tmp_path, "altered", "", "config.toml", 0)
+    ALTERED[what](paths)
+    states = {one.name: (one.state, one.note) for one in list_sessions(tmp_path)}
+    assert states["sound"][0] == "new"
+    assert states["altered"][0] == "unreadable"
+    assert "altered" in states["altered"][1] or "no session" in states["altered"][1]
+    with pytest.raises(SessionError), SessionReader(paths) as reader:
+        fold(reader.read())
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe" * 50, b'{"host": "\xff"}', NESTED.encode(), DEEP.encode(), b""])
+def test_a_lock_that_says_nothing_readable_is_held_by_nobody(tmp_path: Path, content: bytes) -> None:
+    paths = create_session(tmp_path, "demo", "", "config.toml", 0)
+    paths.lock.write_bytes(content)
+    assert read_holder(paths.lock) is None
+    assert not engine_liveness(paths).running
+    assert [one.state for one in list_sessions(tmp_path)] == ["new"]
+
+
+@pytest.mark.parametrize("what", ["a heat of nobody", "a version below 0", "a pipe as config.toml"])
+def test_the_commands_say_it_in_one_line(kernel_tui: KernelTui, tmp_path: Path, what: str) -> None:
+    paths = create_session(tmp_path / "sessions", "altered", "", "config.toml", 0)
+    ALTERED[what](paths)
+    for command in (("show", "altered"), ("attach", "altered", "--once"), ("resume", "altered", "--rounds", "2")):
+        ran = kernel_tui(*command, timeout=20)
+        assert ran.returncode in (1, 3), ran.stderr
+        assert ran.stderr.startswith("error: ") and ran.stderr.count("\n") == 1, ran.stderr
