@@ -103,8 +103,9 @@ def _ended(
     paths: SessionPaths, reader: SessionReader, state: SessionState, as_json: bool, *, interrupted: bool
 ) -> ExitCode:
     """The results, the engine's last words, and the code that follows from both."""
+    measured = limits_of(paths).torch_compile
     results = results_of(
-        state, paths.directory, elapsed_s(state, state.time), torch_compile=limits_of(paths).torch_compile
+        state, paths.directory, elapsed_s(state, state.time), torch_compile=measured, died=state.engine is not None
     )
     if as_json:
         click.echo(msgspec.json.encode({"results": results}).decode())

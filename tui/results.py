@@ -39,7 +39,7 @@ class ResultRow(Struct, frozen=True, kw_only=True):
 
 
 class Results(Struct, frozen=True):
-    """``seconds``: engine life so far. ``state``: the engine's last words, or "running"."""
+    """``seconds``: engine life so far. ``state``: why the engine stopped, or "running" or "died"."""
 
     session: str
     state: str
@@ -49,16 +49,22 @@ class Results(Struct, frozen=True):
 
 
 def results_of(
-    state: SessionState, directory: Path, seconds: float, *, torch_compile: bool = True, pending: bool = False
+    state: SessionState,
+    directory: Path,
+    seconds: float,
+    *,
+    torch_compile: bool = True,
+    pending: bool = False,
+    died: bool = False,
 ) -> Results:
     """The results of a session that lies in ``directory``. ``torch_compile``: whether its config has that measured.
-    ``pending``: an engine lives that still may."""
+    ``pending``: an engine lives that still may. ``died``: none lives, whether or not one has said why it stopped."""
     searched = [problem for problem in state.problems.values() if problem.id not in state.refused]
     notes = {one.id: without_compile(one, measured=torch_compile, pending=pending) for one in searched}
     rows = [_row(state, problem, directory, notes[problem.id]) for problem in searched]
     rows += [ResultRow(problem=one.problem, remark=f"not searched: {one.reason}") for one in state.refused.values()]
     stopped = state.engine.stopped if state.engine is not None else None
-    return Results(state.name, stopped or "running", seconds, state.verdicts, tuple(rows))
+    return Results(state.name, stopped or ("died" if died else "running"), seconds, state.verdicts, tuple(rows))
 
 
 def without_compile(problem: ProblemState, *, measured: bool, pending: bool) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from tests.commandline import KernelTui
 from tui import tables
 from tui.app import print_parting
 from tui.format import speedup
+from tui.headless import follow
 from tui.model import Model
 from tui.palette import monochrome
 from tui.row import Row
@@ -125,6 +127,12 @@ def test_leaving_a_finished_search_leaves_its_results_in_the_terminal(
     text = capsys.readouterr().out
     assert "best softmax: v" in text and "x eager" in text
     assert "The search small is finished." in text
+
+
+def test_json_says_that_an_engine_died(session: SessionPaths, capsys: pytest.CaptureFixture[str]) -> None:
+    follow(session, as_json=True, stops_on_interrupt=False)
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert json.loads(last)["results"]["state"] == "died"
 
 
 def test_leaving_a_search_that_goes_on_says_how_to_come_back(

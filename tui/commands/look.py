@@ -109,6 +109,7 @@ def _show_session(reader: SessionReader, state: SessionState, argument: str, *, 
         elapsed_s(state, time.time() if live.running else state.time),
         torch_compile=limits_of(reader.paths).torch_compile,
         pending=live.running,
+        died=not live.running and state.engine is not None,
     )
     if as_json:
         print_json(results)
