@@ -11,6 +11,7 @@ import contextlib
 import hashlib
 import os
 import platform
+import stat
 import tempfile
 from functools import cache
 from importlib import metadata
@@ -43,16 +44,18 @@ class SpecCache:
 
     def get(self, problem: str, path: str, source: str) -> ProblemSpec | None:
         """What was kept for this text under this id and file name, if anything; it is said to come from ``path``."""
-        with contextlib.suppress(OSError, msgspec.MsgspecError):
-            kept = msgspec.json.decode(self._file(problem, path, source).read_bytes(), type=ProblemSpec)
-            return replace(kept, path=path)
+        # What is nested too deep raises RecursionError.
+        with contextlib.suppress(OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            file = self._file(problem, path, source)
+            if file.is_file():  # a pipe would be waited for
+                return replace(msgspec.json.decode(file.read_bytes(), type=ProblemSpec), path=path)
         return None
 
     def put(self, problem: str, path: str, source: str, spec: ProblemSpec) -> None:
         """Keep it, if the text says all that there is to know."""
         if not is_self_contained(source):
             return
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, UnicodeEncodeError):
             self._directory.mkdir(parents=True, exist_ok=True)
             handle, temporary = tempfile.mkstemp(dir=self._directory, suffix=".new")
             with os.fdopen(handle, "wb") as file:
@@ -65,10 +68,16 @@ class SpecCache:
         return self._directory / f"{hashlib.sha256(text.encode(errors='surrogatepass')).hexdigest()}.json"
 
     def _forget_oldest(self) -> None:
-        kept = list(self._directory.iterdir())
+        kept: list[tuple[float, Path]] = []
+        for file in self._directory.iterdir():
+            with contextlib.suppress(OSError):
+                status = file.lstat()
+                if not stat.S_ISDIR(status.st_mode):  # whose that may be, it is not ours
+                    kept.append((status.st_mtime, file))
         if len(kept) > MOST_KEPT:
-            for file in sorted(kept, key=lambda file: file.stat().st_mtime)[: len(kept) - MOST_KEPT // 2]:
-                file.unlink(missing_ok=True)
+            for _, file in sorted(kept)[: len(kept) - MOST_KEPT // 2]:
+                with contextlib.suppress(OSError):
+                    file.unlink()
 
 
 def is_self_contained(source: str) -> bool:

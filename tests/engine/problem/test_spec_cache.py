@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
-from engine.problem import catalog
+from engine.problem import catalog, spec_cache
 from engine.problem.catalog import inspect_files
 from engine.problem.spec import ProblemSpec
 from engine.problem.spec_cache import SpecCache, is_self_contained
@@ -74,13 +75,34 @@ def test_a_damaged_or_unwritable_cache_costs_nothing_but_time(tmp_path: Path, ca
     cache.put(spec.id, spec.path, PROBLEM, spec)
     assert cache.get(spec.id, "elsewhere/relu.py", PROBLEM) == replace(spec, path="elsewhere/relu.py")
     (kept,) = (tmp_path / "cache" / "kernel-tui" / "specs").iterdir()
-    kept.write_text('{"id": 3')
+    for content in (b'{"id": 3', b'{"id": "\xff"}', b'{"x": ' + b"[" * 100_000):
+        kept.write_bytes(content)
+        assert cache.get(spec.id, spec.path, PROBLEM) is None
+    kept.unlink()
+    os.mkfifo(kept)
     assert cache.get(spec.id, spec.path, PROBLEM) is None
     kept.unlink()
     kept.parent.rmdir()
     kept.parent.write_text("a file where the directory should be")
     cache.put(spec.id, spec.path, PROBLEM, spec)
     assert cache.get(spec.id, spec.path, PROBLEM) is None
+
+
+def test_the_oldest_are_forgotten_whatever_lies_between_them(
+    tmp_path: Path, cache: SpecCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spec_cache, "MOST_KEPT", 6)
+    directory = tmp_path / "cache" / "kernel-tui" / "specs"
+    (directory / "directory").mkdir(parents=True)
+    (directory / "dangling").symlink_to("nowhere")
+    for path in (directory / "directory", directory / "dangling"):
+        os.utime(path, (0, 0), follow_symlinks=False)
+    for number in range(10):
+        source = f"{PROBLEM}# {number}\n"
+        cache.put("relu", "relu.py", source, ProblemSpec("relu", "relu", "relu.py", source, ()))
+    assert len(list(directory.glob("*.json"))) <= 6
+    assert (directory / "directory").is_dir()
+    assert cache.get("relu", "relu.py", source) is not None
 
 
 @pytest.mark.parametrize(
