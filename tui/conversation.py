@@ -12,6 +12,7 @@ from itertools import islice
 from pathlib import Path
 
 from engine.models.protocol import CallSite, Purpose, call_name
+from engine.proposers.mailbox import Mailbox
 from engine.proposers.partial import Partial, read_partial
 from engine.proposers.protocol import CALL
 from engine.spend import MANUAL, CallState, Spending
@@ -153,6 +154,9 @@ def text_so_far(model: Model, call: CallState) -> Partial | None:
     return read_partial(directory, call.site)
 
 
-def prompts_waiting(state: SessionState) -> int:
-    """Prompts in the outbox that a person has not answered."""
-    return sum(call.provider == MANUAL for call in state.spending.flying.values())
+def prompts_waiting(model: Model) -> int:
+    """Prompts that the search waits for and a person has not answered: no reply of theirs lies in the inbox."""
+    asked = [call_name(call.site) for call in model.state.spending.flying.values() if call.provider == MANUAL]
+    directory = directory_of(model)
+    replied = Mailbox(directory).replied() if asked and directory is not None else set()
+    return sum(name not in replied for name in asked)

@@ -36,7 +36,7 @@ class News:
     def catch_up(self) -> None:
         """What the model holds now was so before anyone looked."""
         self._bests = self._standing()
-        self._prompts = prompts_waiting(self._model.state)
+        self._prompts = prompts_waiting(self._model)
 
     def look(self) -> list[str]:
         """What is new, one sentence each."""
@@ -53,7 +53,7 @@ class News:
 
     def _new_prompts(self) -> list[str]:
         """That prompts wait for a person, once for all that come until none is left."""
-        before, self._prompts = self._prompts, prompts_waiting(self._model.state)
+        before, self._prompts = self._prompts, prompts_waiting(self._model)
         if before or not self._prompts:
             return []
         return [f"{self._model.source.name}: a prompt waits for a reply (I answers it)"]

@@ -142,9 +142,14 @@ def _baseline(state: SessionState, event: ev.BaselineMeasured) -> tuple[Level, s
 
 
 def _round_finished(state: SessionState, event: ev.RoundFinished) -> tuple[Level, str]:
-    best = state.best_of_round(event.problem, event.round)
+    best = f"its best {fmt.speedup(state.best_of_round(event.problem, event.round))}"
+    problem = state.problems.get(event.problem)
+    rounds = problem.rounds if problem is not None else []
+    timed = next((one.standings for one in reversed(rounds) if one.number == event.round), ())
+    if timed and (winner := state.variants.get(timed[0].variant)) is not None:
+        best = f"fastest by heat {winner.id}, {fmt.speedup(winner.speedup)}"
     carried = ", ".join(one.variant for one in event.survivors) or "nothing"
-    return "info", f"{event.problem}: round {event.round} done, its best {fmt.speedup(best)}; carried on: {carried}"
+    return "info", f"{event.problem}: round {event.round} done, {best}; carried on: {carried}"
 
 
 def _problem_finished(state: SessionState, event: ev.ProblemFinished) -> tuple[Level, str]:

@@ -17,6 +17,7 @@ from engine.session.paths import replace_file
 
 RULER = "-" * 34 + " 8< " + "-" * 34
 MAX_READ_BYTES = 8 << 20
+_UNFINISHED = (".tmp", ".part", ".swp")
 
 _WHAT = {
     "ideas": "ideas, as JSON in the form that the prompt asks for",
@@ -56,6 +57,18 @@ class Mailbox:
             return [file.stem for file in sorted(found, key=lambda file: (file.stat().st_mtime_ns, file.name))]
         return []
 
+    def unanswered(self) -> list[str]:
+        """Those of ``waiting`` for which no file of a reply is there: what a person still has to do."""
+        replied = self.replied()
+        return [call for call in self.waiting() if call not in replied]
+
+    def replied(self) -> set[str]:
+        """Calls for which a file of a reply is there, finished or not; every call that a file's name may stand for."""
+        with contextlib.suppress(OSError):
+            files = [file for file in self.inbox.iterdir() if file.suffix not in _UNFINISHED]
+            return {name for file in files for name in (file.stem, file.name)}
+        return set()
+
     def reply(self, call: str) -> str | None:
         """The reply to a call, once its file stands still; None until then. Look every few hundred milliseconds."""
         for file in self._candidates(call):
@@ -85,7 +98,7 @@ class Mailbox:
     def _candidates(self, call: str) -> list[Path]:
         with contextlib.suppress(OSError):
             names = [file for file in self.inbox.iterdir() if file.stem == call or file.name == call]
-            return sorted(file for file in names if file.suffix not in (".tmp", ".part", ".swp"))
+            return sorted(file for file in names if file.suffix not in _UNFINISHED)
         return []
 
 

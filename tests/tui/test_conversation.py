@@ -13,7 +13,7 @@ import pytest
 from engine import events as ev
 from engine.events import AnyEvent
 from engine.models.protocol import CallSite, Finish, Prompt, Purpose, Usage, call_name
-from engine.proposers.mailbox import RULER
+from engine.proposers.mailbox import RULER, Mailbox
 from engine.proposers.partial import WRITE_EVERY_S, Partials
 from engine.session import SessionPaths
 from engine.verdict import Timing, Verdict
@@ -239,3 +239,7 @@ async def test_prompts_that_wait_are_news_and_a_read_only_monitor_answers_none(e
         await monitor.press("enter", *"words", "ctrl+s")
         await monitor.until_shown("This monitor is read-only.")
         assert not (engine.paths.directory / "inbox").exists()
+        Mailbox(engine.paths.directory).deliver(call_name(site("kernel", "i1")), "words")
+        await monitor.until_shown("0 prompts wait for a reply")
+        await monitor.press("escape")
+        await monitor.until_shown("1 prompt to answer (I)")

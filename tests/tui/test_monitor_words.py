@@ -147,6 +147,9 @@ async def test_a_heat_that_moves_the_star_is_told_and_orders_the_leaders(engine:
         board = [line[143:] for line in monitor.text().splitlines() if f"★ {third}" in line or " tied " in line]
         assert any("first" in text for text in board) and any(f"{second} " in text for text in board)
         assert [leader.id for leader in state.standing_order("softmax", 3)] == [third, first, second]
+        assert any(f"★ {third}" in text and " by heat" in text for text in monitor.text().splitlines())
+        engine.record(ev.RoundFinished(problem="softmax", round=2, survivors=(), dropped=()))
+        await monitor.until_shown(f"round 2 done, fastest by heat {third}, ")
 
 
 async def test_enter_shows_the_source_whatever_the_tab_was(engine: Any) -> None:

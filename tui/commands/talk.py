@@ -103,12 +103,19 @@ def reply(session: str, call: str | None, file: Path | None, root: Path, as_json
 def _list(paths: SessionPaths, mailbox: Mailbox, waiting: list[str], as_json: bool) -> None:
     if as_json:
         print_json([{"call": one, "prompt": str(mailbox.outbox / f"{one}.md")} for one in waiting])
-    elif not waiting:
+        return
+    left = mailbox.unanswered()
+    if not left:
         click.echo(f"{paths.name}: no prompt waits for a reply")
     else:
-        click.echo(f"{paths.name}: {count(len(waiting), 'prompt')} in {mailbox.outbox}")
-        for one in waiting:
-            click.echo(f"  {one}{'  (answered, not read yet)' if mailbox.has_reply(one) else ''}")
+        verb = "waits" if len(left) == 1 else "wait"
+        click.echo(f"{paths.name}: {count(len(left), 'prompt')} {verb} for a reply in {mailbox.outbox}")
+    for one in left:
+        click.echo(f"  {one}")
+    if answered := [one for one in waiting if one not in left]:
+        click.echo(f"answered, not read yet: {len(answered)}")
+        for one in answered:
+            click.echo(f"  {one}")
 
 
 def _edit(paths: SessionPaths, name: str, text: str, *, asked: bool) -> None:

@@ -16,6 +16,7 @@ from tui import steering
 from tui.conversation import directory_of
 from tui.editor import edit_text
 from tui.sanitize import one_line
+from tui.source import ALIVE
 from tui.spend import is_spending
 from tui.steering import Plan, Refused
 
@@ -64,7 +65,7 @@ class SteeringKeys:
             if wish is None:
                 return
             if stopped:
-                self._monitor.steer(steering.plan_budget(model, wish), then=self._monitor.start_engine)
+                self._confirm(steering.plan_budget(model, wish), then=self._monitor.start_engine)
             else:
                 self._ask(lambda: steering.plan_budget(model, wish))
 
@@ -89,7 +90,8 @@ class SteeringKeys:
         if directory is None:
             self._monitor.say("A replay is read-only.", severity="warning")
         elif not any(call.provider == MANUAL for call in self._state.spending.calls.values()):
-            self._monitor.say('No prompt waits: no model of this session is provider = "manual".')
+            yet = " yet" if self._here.model.link.kind in ALIVE else ""
+            self._monitor.say(f'No prompt waits{yet}: only models that are provider = "manual" leave some.')
         else:
             self._monitor.push_screen(ReplyScreen(self._here.model, directory))
 
@@ -253,13 +255,17 @@ class SteeringKeys:
         except Refused as refusal:
             self._monitor.say(str(refusal), severity="warning")
             return
+        self._confirm(plan)
+
+    def _confirm(self, plan: Plan, then: Callable[[], None] | None = None) -> None:
+        """Ask the plan's question if it has one, send it. ``then``: once it is sent."""
         if not plan.question:
-            self._monitor.steer(plan)
+            self._monitor.steer(plan, then)
             return
         from tui.screens.confirm import ConfirmScreen
 
         self._monitor.push_screen(
-            ConfirmScreen(plan.question), lambda agreed: self._monitor.steer(plan) if agreed else None
+            ConfirmScreen(plan.question), lambda agreed: self._monitor.steer(plan, then) if agreed else None
         )
 
     def _problem_to_seed(self) -> ProblemState | None:

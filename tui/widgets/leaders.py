@@ -18,7 +18,8 @@ PLACES = 10
 class Leaderboard(LinesView):
     HELP = (
         "The fastest correct kernels of each problem. Those of the last heat, where they were timed side by side, "
-        "stand in its order: +3% is three percent slower than its fastest, 'tied' no difference that can be told."
+        "stand in its order: +3% is three percent slower than its fastest, 'tied' no difference that can be told. "
+        "The star goes by heat; 'eager' is each kernel's own verdict, so that another may have more of it."
     )
 
     def show(self, model: Model) -> None:
@@ -46,6 +47,7 @@ def leader_lines(
                 (f"{fmt.milliseconds(variant.kernel_ms):>8}", palette.text),
                 (f"  {heat.get(variant.id, ''):<7}", palette.text),
                 (f"  r{variant.round:<3}", palette.dim),
+                (" by heat" if is_best and variant.id in heat else "", palette.best),
                 (f" {one_line(variant.note, 60)}", palette.dim),
             )
         )

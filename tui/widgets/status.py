@@ -115,7 +115,7 @@ def _spent(model: Model, palette: Palette) -> list[Part]:
 
 
 def _prompts(model: Model, palette: Palette) -> list[Part]:
-    waiting = prompts_waiting(model.state)
+    waiting = prompts_waiting(model)
     return [(f"{waiting} prompt{'' if waiting == 1 else 's'} to answer (I)", palette.warn)] if waiting else []
 
 
