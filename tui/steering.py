@@ -9,6 +9,8 @@ from engine.events import Command, CommandHandled
 from engine.state import SessionState
 from tui.model import Model
 
+_LIMITS = ("minutes", "rounds", "dollars", "tokens", "calls")
+
 
 class Refused(Exception):
     """Why a wish makes no sense here, in one sentence."""
@@ -62,12 +64,31 @@ def plan_retry(state: SessionState, node: str) -> Plan:
 
 
 def plan_budget(model: Model, change: ev.ChangeBudget) -> Plan:
-    now = model.limits
-    before = ev.ChangeBudget(
-        minutes=now.minutes, rounds=now.rounds, dollars=now.dollars, tokens=now.tokens, calls=now.calls
-    )
+    """What ``change`` names; what it leaves out stays as it is. A limit below what is spent is asked about first."""
+    changed = [name for name in _LIMITS if getattr(change, name) is not None]
+    before = ev.ChangeBudget(**{name: getattr(model.limits, name) for name in changed})
     known = before != ev.ChangeBudget()
-    return Plan(change, "changing the budget", None, before if known else None, undoable=known)
+    below = _below_what_is_spent(model, change)
+    question = ("Set a limit below what is spent?", *below, "Everything is kept; resume goes on.") if below else ()
+    return Plan(change, "changing the budget", None, before if known else None, question=question, undoable=known)
+
+
+def _below_what_is_spent(model: Model, change: ev.ChangeBudget) -> list[str]:
+    """A line for each limit of ``change`` that is reached already."""
+    spend, minutes = model.state.spending.total, model.search_seconds() / 60
+    numbers = [problem.rounds[-1].number for problem in model.state.problems.values() if problem.rounds]
+    said = []
+    if change.minutes is not None and change.minutes <= minutes:
+        said.append(f"{change.minutes:g} min allowed, {minutes:.1f} min spent: it ends at once.")
+    if change.rounds is not None and numbers and change.rounds < max(numbers):
+        said.append(f"{_count(change.rounds, 'round')} allowed, round {max(numbers)} has begun: no other one follows.")
+    if change.dollars is not None and change.dollars <= spend.dollars:
+        said.append(f"${change.dollars:g} allowed, ${spend.dollars:.2f} spent: no model is asked again.")
+    if change.tokens is not None and change.tokens <= spend.tokens:
+        said.append(f"{change.tokens:,} tokens allowed, {spend.tokens:,} spent: no model is asked again.")
+    if change.calls is not None and change.calls <= spend.calls:
+        said.append(f"{change.calls:,} calls allowed, {spend.calls:,} made: no model is asked again.")
+    return said
 
 
 def plan_stop(state: SessionState, *, after_round: bool) -> Plan:
@@ -79,7 +100,7 @@ def plan_stop(state: SessionState, *, after_round: bool) -> Plan:
         return Plan(ev.Stop(after_round=True), "stopping after the round", None, question=question, undoable=False)
     question = (
         "Stop the search now?",
-        f"{busy} running evaluations are cancelled and {len(flight) - busy} queued ones dropped.",
+        f"Cancelled: {_count(busy, 'running evaluation')}; dropped: {len(flight) - busy} queued.",
         "Everything recorded is kept; resume goes on from there.",
     )
     return Plan(ev.Stop(), "stopping the search", None, question=question, undoable=False)

@@ -145,11 +145,11 @@ class Steering:
 
     def _change_budget(self, command: ev.ChangeBudget) -> Outcome:
         wishes: dict[str, float | None] = {
-            "{:g} minutes": command.minutes,
-            "{:d} rounds": command.rounds,
+            _counted("{:g} minute", command.minutes): command.minutes,
+            _counted("{:d} round", command.rounds): command.rounds,
             "${:g}": command.dollars,
-            "{:,d} tokens": command.tokens,
-            "{:,d} calls": command.calls,
+            _counted("{:,d} token", command.tokens): command.tokens,
+            _counted("{:,d} call", command.calls): command.calls,
         }
         said = [text.format(value) for text, value in wishes.items() if value is not None]
         if not said:
@@ -311,6 +311,10 @@ class Steering:
     def _near(name: str, known: Iterable[str]) -> str:
         close = difflib.get_close_matches(name, list(known), n=1)
         return f", did you mean {close[0]}?" if close else ""
+
+
+def _counted(text: str, number: float | None) -> str:
+    return text if number == 1 else f"{text}s"
 
 
 def _queued(variants: Iterable[str]) -> tuple[VariantStage, ...]:

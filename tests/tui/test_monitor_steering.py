@@ -104,6 +104,19 @@ async def test_the_budget_is_changed(open_monitor: Any, engine: Any) -> None:
         assert engine.commands() == [ev.ChangeBudget(minutes=30.0, dollars=2.5, tokens=1_000_000)]
 
 
+@pytest.mark.keys("MonitorScreen", "M")
+async def test_a_limit_below_what_is_spent_is_asked_about(open_monitor: Any, engine: Any) -> None:
+    async with open_monitor(engine.paths) as monitor:
+        await monitor.press("M", "tab")
+        await monitor.type("1")
+        await monitor.press("enter")
+        await monitor.until_shown("1 round allowed")
+        assert engine.commands() == []
+        await monitor.press("y")
+        await monitor.until(lambda: bool(engine.commands()), "the command")
+        assert engine.commands() == [ev.ChangeBudget(rounds=1)]
+
+
 @pytest.mark.keys("MonitorScreen", "e")
 async def test_an_edited_copy_becomes_a_child_and_its_diff_is_shown(
     open_monitor: Any, engine: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

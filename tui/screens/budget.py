@@ -48,7 +48,7 @@ class BudgetScreen(ModalScreen[ChangeBudget | None]):
                 shown = "" if value is None else f"{value:g}" if name in _FRACTIONS else str(value)
                 with Horizontal():
                     yield Static(label + spent.get(name, ""), markup=False)
-                    yield Input(shown, placeholder="as configured", id=name, compact=True)
+                    yield Input(shown, placeholder="no limit", id=name, compact=True)
             yield Static("tab: next    enter: change    esc: leave it", markup=False)
             yield Static("", markup=False, id="problem")
 
@@ -65,7 +65,9 @@ class BudgetScreen(ModalScreen[ChangeBudget | None]):
         if any(value is not None and not 0 < value < 1e12 for value in wishes.values()):
             self._refuse("Every limit must be above 0.")
             return
-        wish = ChangeBudget(**wishes)  # type: ignore[arg-type]
+        limits = self._model.limits
+        changed = {name: value for name, value in wishes.items() if value != getattr(limits, name)}
+        wish = ChangeBudget(**changed)  # type: ignore[arg-type]
         self.dismiss(None if wish == ChangeBudget() else wish)
 
     def _refuse(self, why: str) -> None:
