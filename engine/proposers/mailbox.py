@@ -9,14 +9,18 @@ directory, so that it can be copied elsewhere and gone on with.
 from __future__ import annotations
 
 import contextlib
+import os
+import stat
+from dataclasses import dataclass
 from pathlib import Path
 
 from engine.models.protocol import Prompt
-from engine.session.errors import of_os
+from engine.session.errors import SessionError, of_os
 from engine.session.paths import replace_file
 
 RULER = "-" * 34 + " 8< " + "-" * 34
 MAX_READ_BYTES = 8 << 20
+_READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _UNFINISHED = (".tmp", ".part", ".swp")
 
 _WHAT = {
@@ -24,6 +28,14 @@ _WHAT = {
     "kernel": "one kernel, in one fenced block of code",
     "fix": "the repaired kernel, in one fenced block of code",
 }
+
+
+@dataclass(frozen=True, slots=True)
+class FoundReply:
+    """A reply's text. ``whole`` is False where the file holds more than is read."""
+
+    text: str
+    whole: bool
 
 
 class Mailbox:
@@ -53,8 +65,7 @@ class Mailbox:
     def waiting(self) -> list[str]:
         """Calls whose prompts wait in the outbox, oldest first."""
         with contextlib.suppress(OSError):
-            found = [file for file in self.outbox.glob("*.md") if not file.name.startswith(".")]
-            return [file.stem for file in sorted(found, key=lambda file: (file.stat().st_mtime_ns, file.name))]
+            return [file.stem for _, _, file in sorted(_regular(self.outbox)) if _is_prompt(file)]
         return []
 
     def unanswered(self) -> list[str]:
@@ -65,20 +76,22 @@ class Mailbox:
     def replied(self) -> set[str]:
         """Calls for which a file of a reply is there, finished or not; every call that a file's name may stand for."""
         with contextlib.suppress(OSError):
-            files = [file for file in self.inbox.iterdir() if file.suffix not in _UNFINISHED]
+            files = [file for _, _, file in _regular(self.inbox) if file.suffix not in _UNFINISHED]
             return {name for file in files for name in (file.stem, file.name)}
         return set()
 
-    def reply(self, call: str) -> str | None:
+    def reply(self, call: str) -> FoundReply | None:
         """The reply to a call, once its file stands still; None until then. Look every few hundred milliseconds."""
         for file in self._candidates(call):
             with contextlib.suppress(OSError):
-                status = file.stat()
+                status = file.lstat()
                 now = (status.st_size, status.st_mtime_ns)
                 before, self._seen[file] = self._seen.get(file), now
                 if now == before and status.st_size > 0:
-                    with file.open("rb") as opened:
-                        return opened.read(MAX_READ_BYTES).decode(errors="replace")
+                    with os.fdopen(os.open(file, _READ), "rb") as opened:
+                        content = opened.read(MAX_READ_BYTES + 1)
+                    text = content[:MAX_READ_BYTES].decode(errors="replace")
+                    return FoundReply(text, whole=len(content) <= MAX_READ_BYTES)
         return None
 
     def has_reply(self, call: str) -> bool:
@@ -88,18 +101,40 @@ class Mailbox:
     def deliver(self, call: str, text: str) -> Path:
         """Put a reply into the inbox, whole."""
         target = self.inbox / f"{call}.md"
+        content = text.encode(errors="replace")
+        if len(content) > MAX_READ_BYTES:
+            raise SessionError(
+                f"{target}: a reply of {len(content):,} bytes is refused; at most {MAX_READ_BYTES:,} are read. Give "
+                "the model's reply alone.",
+                target,
+            )
         try:
             self.inbox.mkdir(exist_ok=True)
-            replace_file(target, text.encode(errors="replace"))
+            replace_file(target, content)
         except OSError as error:
             raise of_os(error, target) from error
         return target
 
     def _candidates(self, call: str) -> list[Path]:
         with contextlib.suppress(OSError):
-            names = [file for file in self.inbox.iterdir() if file.stem == call or file.name == call]
+            names = [file for _, _, file in _regular(self.inbox) if call in (file.stem, file.name)]
             return sorted(file for file in names if file.suffix not in _UNFINISHED)
         return []
+
+
+def _regular(directory: Path) -> list[tuple[int, str, Path]]:
+    """The regular files of a directory with their times in ns. A link leads anywhere, a pipe keeps who reads it."""
+    found = []
+    for file in directory.iterdir():
+        with contextlib.suppress(OSError):
+            status = file.lstat()
+            if stat.S_ISREG(status.st_mode):
+                found.append((status.st_mtime_ns, file.name, file))
+    return found
+
+
+def _is_prompt(file: Path) -> bool:
+    return file.suffix == ".md" and not file.name.startswith(".")
 
 
 def prompt_file(call: str, prompt: Prompt) -> str:

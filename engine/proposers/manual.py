@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 
 from engine.events import ModelCallFailed, ModelCallStarted, ModelReplied
-from engine.models.protocol import CallSite, Prompt, Reply, Usage, call_name
+from engine.models.protocol import CallSite, Finish, Prompt, Reply, Usage, call_name
 from engine.proposers.mailbox import Mailbox
 from engine.proposers.protocol import NoAnswer
 from engine.proposers.recorded import recorded_reply
@@ -78,7 +78,7 @@ class Manual:
         self._mailbox.post(name, prompt)
         self._waiting.add(site)
         try:
-            while (text := self._mailbox.reply(name)) is None:
+            while (found := self._mailbox.reply(name)) is None:
                 if self._is_pruned(site):
                     raise NoAnswer("pruned before it was answered")
                 await asyncio.sleep(LOOK_S)
@@ -88,21 +88,22 @@ class Manual:
             raise
         finally:
             self._waiting.discard(site)
+        finish: Finish = "stop" if found.whole else "length"
         await self._journal.record(
             ModelReplied(
                 call=number,
                 attempt=1,
                 answered=self._name,
                 prompt=digest,
-                reply=self._journal.put_blob(text),
-                finish="stop",
+                reply=self._journal.put_blob(found.text),
+                finish=finish,
                 seconds=max(0.0, time.time() - began),
                 usage=Usage(),
                 dollars=0.0,
             )
         )
         self._mailbox.withdraw(name)
-        return Reply(text, self._name, Usage())
+        return Reply(found.text, self._name, Usage(), finish)
 
     def _give_up(self, call: str, site: CallSite) -> None:
         """A person pruned what the call is about: it waits no longer."""

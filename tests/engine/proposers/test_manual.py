@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import time
 from collections.abc import Callable
@@ -11,8 +12,8 @@ import pytest
 
 from engine.exit_codes import ExitCode
 from engine.models.protocol import Prompt
-from engine.proposers.mailbox import RULER, Mailbox
-from engine.session import SessionPaths, SessionReader
+from engine.proposers.mailbox import MAX_READ_BYTES, RULER, FoundReply, Mailbox
+from engine.session import SessionError, SessionPaths, SessionReader
 from engine.state import SessionState, fold
 from tests.commandline import KernelTui
 from tests.engine.proposers import canned
@@ -131,7 +132,33 @@ def test_a_reply_that_is_still_being_written_is_not_read(tmp_path: Path) -> None
         more.write("_of_it;\n```\n")
     assert mailbox.reply("softmax.r0.kernel.i1.0") is None
     time.sleep(0.01)
-    assert mailbox.reply("softmax.r0.kernel.i1.0") == "```cpp\nint half_of_it;\n```\n"
+    assert mailbox.reply("softmax.r0.kernel.i1.0") == FoundReply("```cpp\nint half_of_it;\n```\n", whole=True)
     mailbox.withdraw("softmax.r0.kernel.i1.0")
     assert mailbox.waiting() == []
     assert file.exists()
+
+
+def test_only_regular_files_are_prompts_and_replies(tmp_path: Path) -> None:
+    mailbox = Mailbox(tmp_path)
+    mailbox.post("call", Prompt("kernel", "system", "user"))
+    (mailbox.outbox / "loop.md").symlink_to("loop.md")
+    (mailbox.outbox / "nowhere.md").symlink_to("missing")
+    assert mailbox.waiting() == ["call"]
+    secret = tmp_path / "secret"
+    secret.write_text("not for a model's reply")
+    (mailbox.inbox / "call.md").symlink_to(secret)
+    os.mkfifo(mailbox.inbox / "call.txt")
+    assert [mailbox.reply("call") for _ in range(3)] == [None] * 3
+    assert not mailbox.has_reply("call")
+
+
+def test_a_reply_that_is_too_long_is_refused_or_known_as_cut(tmp_path: Path) -> None:
+    mailbox = Mailbox(tmp_path)
+    with pytest.raises(SessionError, match="is refused; at most 8,388,608 are read"):
+        mailbox.deliver("call", "x" * (MAX_READ_BYTES + 1))
+    mailbox.inbox.mkdir()
+    (mailbox.inbox / "call.md").write_text("x" * (MAX_READ_BYTES + 1))
+    assert mailbox.reply("call") is None
+    found = mailbox.reply("call")
+    assert found is not None
+    assert not found.whole and len(found.text) == MAX_READ_BYTES
