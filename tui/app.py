@@ -482,8 +482,9 @@ def parting_words(model: Model) -> str:
             f"it may still spend {fmt.clock(left)} minutes" if left < 3600 else f"it may spend {fmt.clock(left)} hours"
         )
     pid = f" (pid {model.link.pid})" if model.link.pid else ""
+    how = "is paused and its engine goes on" if model.state.paused else "goes on"
     return (
-        f"The search {name} goes on{pid}; {spend}.\n"
+        f"The search {name} {how}{pid}; {spend}.\n"
         f"  watch it again: kernel-tui attach {argument}\n"
         f"  stop it:        kernel-tui stop {argument}"
     )

@@ -10,6 +10,8 @@ HELP = (
     "words must all match id, idea, note, status, proposer or problem; !word excludes; >1.5 and <1 compare the speedup"
 )
 
+SHORT_HELP = "words must match; !word excludes; >1.5 and <1 compare the speedup"
+
 
 @dataclass(frozen=True, slots=True)
 class Matcher:

@@ -21,6 +21,7 @@ from engine.session import EngineLock, EventWriter, SessionPaths, create_session
 from engine.state import fold
 from engine.verdict import Baseline, Standing, Timing, Verdict
 from tests.tui.conftest import NOW, Engine, monitor_of
+from tui.app import parting_words
 from tui.replay import ReplayApp, ReplaySource
 from tui.results import results_of
 from tui.settings import Settings
@@ -110,6 +111,7 @@ async def test_the_clock_stands_still_while_the_search_is_paused(engine: Any) ->
         before = model.search_seconds()
         model.state.apply(ev.Recorded(model.state.seq + 1, NOW - 30, ev.SearchPaused()))
         assert model.search_seconds() == pytest.approx(before - 30)
+        assert "is paused and its engine goes on" in parting_words(model)
 
 
 async def test_when_the_rounds_are_over_the_screen_says_what_is_measured(fresh: Engine) -> None:
@@ -172,6 +174,9 @@ async def test_hints_follow_the_filter(engine: Any) -> None:
         assert "n next" in keys and "N previous" in keys and "esc back" in keys
         await monitor.press("escape")
         assert "i seed idea" in monitor.text().splitlines()[-1]
+        await monitor.press("slash")
+        await monitor.type("zzz")
+        await monitor.until_shown("no kernel matches the filter")
 
 
 async def test_long_lines_of_evidence_and_reasons_wrap(engine: Any) -> None:
@@ -196,6 +201,13 @@ async def test_messages_take_the_line_of_the_keys_and_nothing_else(engine: Any) 
         await monitor.until_shown("short")
         after = monitor.text().splitlines()
         assert after[-1].strip() == "short" and after[3:-1] == before[3:-1]
+
+
+async def test_a_line_of_the_log_that_is_cut_says_so(engine: Any) -> None:
+    engine.record(ev.LogLine(level="info", text="word " * 40))
+    async with monitor_of(engine.paths, (80, 24)) as monitor:
+        await monitor.until(lambda: "word word" in monitor.text(), "the line")
+        assert next(text for text in monitor.text().splitlines() if "word word" in text).endswith("…")
 
 
 async def test_the_clock_is_there_at_80_columns(engine: Any) -> None:

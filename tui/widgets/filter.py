@@ -7,7 +7,7 @@ from typing import ClassVar
 from textual.binding import Binding, BindingType
 from textual.widgets import Input
 
-from tui.filters import HELP
+from tui.filters import HELP, SHORT_HELP
 
 
 class FilterBar(Input):
@@ -20,6 +20,9 @@ class FilterBar(Input):
         super().__init__(value, placeholder=f"filter: {HELP}", compact=True, id=id)
 
     def on_mount(self) -> None:
+        room = self.app.size.width - 4
+        hints = (f"filter: {HELP}", f"filter: {SHORT_HELP}")
+        self.placeholder = next((one for one in hints if len(one) <= room), hints[-1])
         self.add_class("-open")
         self.focus()
 

@@ -16,6 +16,7 @@ PLACES = 10
 
 
 class Leaderboard(LinesView):
+    ellipsis = True
     HELP = (
         "The fastest correct kernels of each problem. Those of the last heat, where they were timed side by side, "
         "stand in its order: +3% is three percent slower than its fastest, 'tied' no difference that can be told. "

@@ -48,6 +48,8 @@ class LineWidget(ScrollView, inherit_bindings=False):
         Binding("end,G", "scroll_end", "end", show=False),
     ]
 
+    ellipsis: ClassVar[bool] = False
+    """Whether a line that is too long ends in an ellipsis, at the right edge."""
     _barred = 0
     """The height that the scrollbar was last drawn for."""
 
@@ -90,6 +92,8 @@ class LineWidget(ScrollView, inherit_bindings=False):
         width = self.scrollable_content_region.width
         style = self.rich_style
         strip = self.strip_at(scroll_y + y)
+        if self.ellipsis and width > 0 and strip.cell_length > scroll_x + width:
+            strip = Strip([*strip.crop(0, scroll_x + width - 1), Segment("…", style)])
         return strip.crop_extend(scroll_x, scroll_x + width, style).apply_style(style)
 
 

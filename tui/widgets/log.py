@@ -13,6 +13,7 @@ from tui.widgets.lines import LinesView, line
 
 
 class LogPane(LinesView):
+    ellipsis = True
     HELP = "The engine's log. At the end it follows; scroll up to read."
 
     _follows = True

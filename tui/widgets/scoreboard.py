@@ -11,7 +11,7 @@ from tui.palette import Palette
 from tui.widgets.lines import LinesView, line
 
 NAME_MIN = 8
-FIGURES = (("best", 8), ("ms", 8), ("eager", 8), ("compile", 8), ("floor", 6))
+FIGURES = (("x eager", 8), ("ms", 8), ("eager ms", 10), ("x compile", 11), ("floor", 6))
 
 
 class Scoreboard(LinesView):
@@ -25,7 +25,7 @@ def scoreboard(model: Model, palette: Palette, width: int, *, ascii_only: bool) 
     state = model.state
     if not state.problems:
         return [line(("no problem yet", palette.dim))]
-    figures = FIGURES if width >= 54 else FIGURES[:3]
+    figures = FIGURES if width >= 56 else FIGURES[:3]
     longest = max(len(name) for name in (*state.problems, *state.refused))
     name_width = max(NAME_MIN, min(longest + 1, width - sum(size for _, size in figures) - 6))
     spark_width = max(0, width - name_width - sum(size for _, size in figures) - 1)

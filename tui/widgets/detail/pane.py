@@ -209,6 +209,8 @@ class DetailPane(Pane):
         if row is not None and self.model.state.variants:
             what = "no correct kernel yet" if row.kind == "problem" else "no kernel yet"
             return wrapped(f"{row.id}: {what}" + (f"; {now}" if now else ""), palette.dim, width)
+        if self.model.state.variants:
+            return wrapped("Nothing is selected: no kernel matches the filter.", palette.dim, width)
         lines = wrapped("There is no kernel yet.", palette.bold, width)
         if now is not None:
             lines += wrapped(f"Now: {now}.", palette.text, width)
