@@ -9,6 +9,7 @@ import shutil
 import sqlite3
 import time
 import zlib
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Literal
 
@@ -80,7 +81,10 @@ def find_session(root: Path, name: str) -> SessionPaths:
             paths = SessionPaths.at(directory)
             must_be_files(paths)
             return paths
-    raise SessionMissing(f"{root / name}: no such session. 'kernel-tui sessions' lists what there is.", root / name)
+    near = get_close_matches(name, [file.parent.name for file in root.glob("*/session.db")], n=1)
+    hint = f", did you mean {near[0]}?" if near else "."
+    lists = "'kernel-tui sessions' lists what there is."
+    raise SessionMissing(f"{root / name}: no such session{hint} {lists}", root / name)
 
 
 def list_sessions(root: Path) -> list[SessionSummary]:

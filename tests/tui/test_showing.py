@@ -55,6 +55,18 @@ def test_problems_are_named_as_problem_options_take_them(kernel_tui: KernelTui) 
     assert "builtin:quickstart/softmax" in refused.stderr
 
 
+def test_what_is_misspelt_is_answered_with_what_may_be_meant(kernel_tui: KernelTui, session: SessionPaths) -> None:
+    node = kernel_tui("show", "small", "v999")
+    assert node.returncode == ExitCode.USAGE and "did you mean v" in node.stderr
+    name = kernel_tui("show", "smal")
+    assert name.returncode == ExitCode.NO_SESSION and "did you mean small?" in name.stderr
+    kernels = kernel_tui("compare", "v1", "v2", "--problem", "softmax")
+    assert kernels.returncode == ExitCode.USAGE and "kernel-tui export SESSION v1" in kernels.stderr
+    (kernel_tui.directory / "k.cpp").write_text("int x;\n")
+    problem = kernel_tui("eval", "k.cpp", "--problem", "rmsnorm")
+    assert problem.returncode == ExitCode.USAGE and "did you mean builtin:quickstart/rmsnorm" in problem.stderr
+
+
 def test_a_config_is_told_all_that_is_wrong_at_once(kernel_tui: KernelTui) -> None:
     (kernel_tui.directory / "c.toml").write_text('problems = ["builtin:quickstart/sofmax"]\nfoo = 1\n')
     told = kernel_tui("c.toml", "--headless")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import sys
 import tempfile
 from collections.abc import Awaitable, Callable
@@ -19,6 +20,7 @@ from tui.working import Say, working
 if TYPE_CHECKING:
     from engine.config import EvaluationConfig
     from engine.events import Stage
+    from engine.problem.catalog import ProblemFile
     from engine.problem.spec import Form, ProblemSpec
     from engine.verdict import AtSizes, BuildReport, Standing, Verdict
     from engine.workers.protocol import Evaluator, Opened
@@ -61,7 +63,8 @@ def evaluate(
 
     Exits with 0 if it is correct, also at every one of the --shapes, with 8 if not.
     """
-    source, form = read_kernel(kernel), form_of(kernel)
+    form, source = form_of(kernel), read_kernel(kernel)
+    problem_file(problem)
     config = _evaluation_config(config_path, device)
     at_sizes: list[AtSizes] = []
 
@@ -114,6 +117,7 @@ def compare(
     if first == second:
         names = [f"{first} (a)", f"{first} (b)"]
     kernels = {name: (form_of(path), read_kernel(path)) for name, path in zip(names, (first, second), strict=True)}
+    problem_file(problem)
     config = _evaluation_config(config_path, device)
 
     async def judge() -> tuple[Opened, list[Verdict], tuple[Standing, ...]]:
@@ -184,7 +188,12 @@ def form_of(path: Path) -> Form:
     from engine.problem.spec import FORM_OF_SUFFIX
 
     if (form := FORM_OF_SUFFIX.get(path.suffix)) is None:
-        raise Failure(f"{path}: a kernel is a .cpp, .cu or .py file", ExitCode.USAGE)
+        of_session = re.fullmatch(r"v\d+", path.name) is not None and not path.exists()
+        hint = (
+            f"; one of a session is written to a file by kernel-tui export SESSION {path.name} -o {path.name}.py, "
+            "and the monitor's key c compares two"
+        )
+        raise Failure(f"{path}: a kernel is a .cpp, .cu or .py file{hint if of_session else ''}", ExitCode.USAGE)
     return form
 
 
@@ -202,15 +211,22 @@ def _evaluation_config(config_path: Path | None, device: str | None) -> Evaluati
         ) from None
 
 
-async def inspect_problem(problem: str) -> ProblemSpec:
-    """The one problem that ``problem`` names. Raises CatalogError and Failure."""
-    from engine.problem.catalog import inspect_files, resolve
-    from engine.problem.spec import ProblemSpec
+def problem_file(problem: str) -> ProblemFile:
+    """The file of the one problem that ``problem`` names. Raises CatalogError and Failure."""
+    from engine.problem.catalog import resolve
 
     files = resolve([problem], Path.cwd())
     if len(files) != 1:
         raise Failure(f"{problem}: names {len(files)} problems; name one", ExitCode.USAGE)
-    answer = (await inspect_files(files))[0]
+    return files[0]
+
+
+async def inspect_problem(problem: str) -> ProblemSpec:
+    """The one problem that ``problem`` names. Raises CatalogError and Failure."""
+    from engine.problem.catalog import inspect_files
+    from engine.problem.spec import ProblemSpec
+
+    answer = (await inspect_files([problem_file(problem)]))[0]
     if not isinstance(answer, ProblemSpec):
         code = ExitCode.NO_TOOLS if "PyTorch is not installed" in str(answer) else ExitCode.USAGE
         raise Failure(str(answer), code)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -91,7 +92,9 @@ def show(session: str, node: str | None, root: Path, full: bool, as_json: bool) 
         elif node in state.problems:
             _show_problem(state, node, full=full, as_json=as_json)
         else:
-            raise Failure(f"{paths.name}: no problem, idea or kernel {node}", ExitCode.USAGE)
+            near = get_close_matches(node, [*state.problems, *state.ideas, *state.variants], n=1)
+            hint = f", did you mean {near[0]}?" if near else ""
+            raise Failure(f"{paths.name}: no problem, idea or kernel {node}{hint}", ExitCode.USAGE)
 
 
 def _show_session(reader: SessionReader, state: SessionState, argument: str, *, full: bool, as_json: bool) -> None:

@@ -22,6 +22,7 @@ from tui.commands.common import (
 
 if TYPE_CHECKING:
     from engine.events import Command
+    from engine.session import SessionPaths
 
 ANSWER_S = 20.0
 """How long an answer may take before we say that it is still missing."""
@@ -56,7 +57,20 @@ def _send(root: Path, session: str, command: Command, as_json: bool) -> None:
     else:
         click.echo(answer.message, err=not answer.ok)
     if not answer.ok:
-        sys.exit(ExitCode.FAILURE)
+        sys.exit(ExitCode.USAGE if _names_nothing(paths, command) else ExitCode.FAILURE)
+
+
+def _names_nothing(paths: SessionPaths, command: Command) -> bool:
+    """Whether the session has no such node as the command is for."""
+    from engine.session import SessionReader
+    from engine.state import fold
+
+    name = getattr(command, "node", None) or getattr(command, "variant", None)
+    if name is None:
+        return False
+    with SessionReader(paths) as reader:
+        state = fold(reader.read())
+    return not any(name in pool for pool in (state.problems, state.ideas, state.variants))
 
 
 def _node_command(name: str, kind: str, text: str) -> click.Command:
