@@ -13,11 +13,27 @@ class _Cleaned:
         self._renderable = renderable
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        line: list[Segment] = []
         for text, style, control in console.render(self._renderable, options):
             if control is not None:
+                yield from line
+                line = []
                 yield Segment(text, style, control)
-            else:
-                yield Segment("\n".join(clean_line(part, len(part)) for part in text.split("\n")), style)
+                continue
+            first, *others = text.split("\n")
+            line.append(Segment(clean_line(first, len(first)), style))
+            for part in others:
+                yield from _without_end(line)
+                yield Segment.line()
+                line = [Segment(clean_line(part, len(part)), style)]
+        yield from line
+
+
+def _without_end(line: list[Segment]) -> list[Segment]:
+    """``line`` without the blanks that fill its end: they would wrap in a narrower window, and stay in a copy."""
+    while line and not line[-1].text.rstrip(" "):
+        line = line[:-1]
+    return [*line[:-1], Segment(line[-1].text.rstrip(" "), line[-1].style)] if line else []
 
 
 class CleanHook(RenderHook):

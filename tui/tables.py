@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, RenderableType
@@ -30,6 +30,10 @@ if TYPE_CHECKING:  # it would bring pydantic into a monitor that prints its resu
     from engine.doctor.finding import Finding
 
 _PIPE_WIDTH = 200
+_WHOLE = ("problem", "kernel", "session", "form", "state", "age", "verdict", "check")
+"""Columns of one word, which are not broken in it."""
+_CAN_BE_LEFT_OUT = ("first ms", "compile ms", "correct", "floor", "x compile", "95 %")
+"""Columns of the results, in the order in which a narrow terminal goes without them; ``show`` in a pipe has all."""
 
 
 def console() -> Console:
@@ -40,14 +44,21 @@ def console() -> Console:
 def columns(*names: str, right: Sequence[str] = ()) -> Table:
     table = Table(box=SIMPLE_HEAD, pad_edge=False, header_style="bold")
     for name in names:
-        table.add_column(name, justify="right" if name in right else "left", overflow="fold")
+        whole = name in right or name in _WHOLE
+        justify: Literal["left", "right"] = "right" if name in right else "left"
+        table.add_column(name, justify=justify, no_wrap=whole, overflow="ellipsis" if whole else "fold")
     return table
 
 
 def print_results(results: Results) -> None:
     """The table at the end of a search, the files of the best kernels, and what else is worth saying."""
     out = console()
-    out.print(results_table(results))
+    left_out: tuple[str, ...] = ()
+    unbounded = out.options.update_width(10 * _PIPE_WIDTH)
+    for left_out in (_CAN_BE_LEFT_OUT[:count] for count in range(len(_CAN_BE_LEFT_OUT) + 1)):
+        if out.measure(results_table(results, left_out), options=unbounded).maximum <= out.width:
+            break
+    out.print(results_table(results, left_out))
     for row in results.problems:
         if row.file is not None:
             out.print(Text(f"best {row.problem}: {row.best} in {row.file}"), soft_wrap=True)
@@ -61,25 +72,27 @@ def print_results(results: Results) -> None:
             out.print(Text(f"{row.problem}: no torch.compile time: {why}"), soft_wrap=True)
 
 
-def results_table(results: Results) -> RenderableType:
-    figures = ("eager ms", "compile ms", "first ms", "best ms", "x eager", "95 %", "x compile", "floor", "correct")
+def results_table(results: Results, left_out: Sequence[str] = ()) -> RenderableType:
+    """``left_out``: columns that a narrow terminal has no room for."""
+    names = ("eager ms", "compile ms", "first ms", "best ms", "x eager", "95 %", "x compile", "floor", "correct")
+    figures = [name for name in names if name not in left_out]
     table = columns("problem", *figures, right=figures)
     for row in results.problems:
         if row.eager_ms is None:
             continue
         share = f"{row.floor_share * 100:.0f} %" if row.floor_share is not None else "-"
-        table.add_row(
-            row.problem,
-            milliseconds(row.eager_ms),
-            milliseconds(row.compile_ms),
-            milliseconds(row.first_ms),
-            milliseconds(row.best_ms),
-            speedup(row.factor),
-            interval(row.factor_low, row.factor_high),
-            speedup(row.over_compile),
-            share,
-            f"{row.correct}/{row.verdicts}",
-        )
+        cells = {
+            "eager ms": milliseconds(row.eager_ms),
+            "compile ms": milliseconds(row.compile_ms),
+            "first ms": milliseconds(row.first_ms),
+            "best ms": milliseconds(row.best_ms),
+            "x eager": speedup(row.factor),
+            "95 %": interval(row.factor_low, row.factor_high),
+            "x compile": speedup(row.over_compile),
+            "floor": share,
+            "correct": f"{row.correct}/{row.verdicts}",
+        }
+        table.add_row(row.problem, *(cells[name] for name in figures))
     return table
 
 

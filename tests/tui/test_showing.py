@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,19 +13,22 @@ from msgspec.structs import replace
 from rich.console import Console
 
 from benchmarks.synthetic_session import CPU, Shape, write_session
-from engine.events import EngineStopped, VerdictGiven
+from engine.events import EngineStopped, RoundFinished, RoundStarted, VerdictGiven
 from engine.exit_codes import ExitCode
-from engine.session import EngineLock, EventWriter, SessionPaths
+from engine.session import EngineLock, EventWriter, SessionPaths, SessionReader
 from engine.verdict import Standing, Timing, Verdict
 from tests.commandline import KernelTui
 from tui import tables
 from tui.app import print_parting
+from tui.clean_console import clean_console
 from tui.format import speedup
 from tui.headless import follow
 from tui.model import Model
 from tui.palette import monochrome
+from tui.results import ResultRow, Results
 from tui.row import Row
 from tui.source import Link, SessionSource
+from tui.story import fold_with_story
 from tui.tables import print_comparison
 from tui.widgets.detail.story import idea_lines
 from tui.widgets.tree_lines import RowLines
@@ -115,6 +119,24 @@ def test_a_kernel_with_the_machine_code_of_another_shows_its_times(
     assert f"{same.id}  = {first.id}  " in row and factor in row
 
 
+def test_the_results_fit_in_80_columns_without_a_broken_word(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def console() -> Console:
+        found = clean_console(80)
+        found.file = sys.stdout
+        return found
+
+    monkeypatch.setattr(tables, "console", console)
+    name = "conv2d_relu_maxpool"
+    row = ResultRow(problem=name, eager_ms=4.1, compile_ms=3.2, best_ms=0.4, factor=9.87, factor_low=9.7,
+                    factor_high=10.1, over_compile=7.8, floor_share=0.6)  # fmt: skip
+    tables.print_results(Results("small", "finished", 1.0, 9, (row,)))
+    text = capsys.readouterr().out
+    assert name in text and "x eager" in text and "9.87x" in text and "9.70-10.10" in text
+    assert all(len(one) <= 80 and one == one.rstrip() for one in text.splitlines())
+
+
 def test_compare_says_which_is_the_fastest(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tables, "console", lambda: Console(width=120, highlight=False))
     verdict = Verdict(status="correct", speedup=2.0, kernel=Timing(1.0, 1.0, 1.0, 9))
@@ -145,6 +167,17 @@ def test_json_says_that_an_engine_died(session: SessionPaths, capsys: pytest.Cap
     follow(session, as_json=True, stops_on_interrupt=False)
     last = capsys.readouterr().out.splitlines()[-1]
     assert json.loads(last)["results"]["state"] == "died"
+
+
+def test_a_round_that_came_to_nothing_is_told_in_words(session: SessionPaths) -> None:
+    lock, writer = EngineLock(session), EventWriter(session)
+    writer.append(RoundStarted(problem="softmax", round=9, parents=()))
+    writer.append(RoundFinished(problem="softmax", round=9, survivors=(), dropped=()))
+    writer.close()
+    lock.release()
+    with SessionReader(session) as reader:
+        _, story = fold_with_story(reader.read())
+    assert story.lines[-1].text == "softmax: round 9 done, no kernel of it is correct; nothing is carried on"
 
 
 def test_leaving_a_search_that_goes_on_says_how_to_come_back(
