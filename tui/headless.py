@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from types import FrameType
 from typing import Protocol
 
-import click
 import msgspec
 
 from engine import events as ev
@@ -21,6 +20,7 @@ from engine.proposers.mailbox import Mailbox
 from engine.session import SessionPaths, SessionReader, engine_liveness, send_command
 from engine.state import SessionState
 from tui.activity import owed_of
+from tui.echo import echo
 from tui.results import Results, results_of
 from tui.source import Limits, limits_of
 
@@ -58,7 +58,7 @@ def follow(paths: SessionPaths, *, as_json: bool, stops_on_interrupt: bool, skip
         finally:
             view.close()
         if detached:
-            click.echo(
+            echo(
                 f"detached; the search goes on. Come back: kernel-tui attach {paths.directory}   "
                 f"End it: kernel-tui stop {paths.directory}",
                 err=True,
@@ -108,7 +108,7 @@ def _ended(
         state, paths.directory, elapsed_s(state, state.time), torch_compile=measured, died=state.engine is not None
     )
     if as_json:
-        click.echo(msgspec.json.encode({"results": results}).decode())
+        echo(msgspec.json.encode({"results": results}).decode())
     else:
         from tui.tables import print_results
 
@@ -127,7 +127,7 @@ def _ended(
     elif code not in (ExitCode.OK, ExitCode.INTERRUPTED):
         _say_end(f"error: {live.message}")
     elif not as_json:
-        click.echo(f"{paths.name}: {live.message}")
+        echo(f"{paths.name}: {live.message}")
     if interrupted and code is ExitCode.OK and state.engine is not None and state.engine.stopped == "stopped":
         return ExitCode.INTERRUPTED
     return code
@@ -139,7 +139,7 @@ def _refusals(results: Results) -> str:
 
 
 def _say_end(text: str) -> None:
-    click.echo(text, err=True)
+    echo(text, err=True)
 
 
 @contextlib.contextmanager
@@ -174,13 +174,13 @@ class JsonLines:
     """Every event as one JSON object: ``{"seq": ..., "time": ..., "event": {"kind": ...}}``."""
 
     def recorded(self, one: Recorded, state: SessionState) -> None:
-        click.echo(msgspec.json.encode(one).decode())
+        echo(msgspec.json.encode(one).decode())
 
     def tick(self, state: SessionState) -> None:
         pass
 
     def say(self, text: str) -> None:
-        click.echo(text, err=True)
+        echo(text, err=True)
 
     def close(self) -> None:
         pass
@@ -199,16 +199,16 @@ class PlainLines:
 
         stamp = time.strftime("%H:%M:%S", time.localtime(one.time))
         if (line := line_of(one.event, state, self._best)) is not None:
-            click.echo(f"{stamp} {line}")
+            echo(f"{stamp} {line}")
         before, self._owed = self._owed, owed_of(state, self._limits)
         if self._owed not in (None, before):
-            click.echo(f"{stamp} the rounds are over: {self._owed}")
+            echo(f"{stamp} the rounds are over: {self._owed}")
 
     def tick(self, state: SessionState) -> None:
         pass
 
     def say(self, text: str) -> None:
-        click.echo(text, err=True)
+        echo(text, err=True)
 
     def close(self) -> None:
         pass

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import click
 from rich.text import Text
 
 from engine.session import SessionReader
 from engine.state import ProblemState, SessionState, VariantState
 from engine.verdict import Verdict
+from tui.echo import echo
 from tui.format import fit, milliseconds, speedup
 from tui.results import Results
 from tui.same_code import factor_in_words, twin_of
@@ -29,21 +29,21 @@ LEADERS = 5
 
 def show_session(state: SessionState, results: Results, head: str, argument: str, *, full: bool) -> None:
     """Results, then the rounds of every problem. ``argument``: what names the session on the command line."""
-    click.echo(head)
+    echo(head)
     print_results(results)
     if full:
         print_rounds(state)
         return
     _print_round_table(list(state.problems.values()), state)
     best = next((problem.best for problem in state.problems.values() if problem.best is not None), "v1")
-    click.echo(f"a kernel: kernel-tui show {argument} {best}    ideas and reasons: kernel-tui show {argument} --full")
+    echo(f"a kernel: kernel-tui show {argument} {best}    ideas and reasons: kernel-tui show {argument} --full")
 
 
 def show_problem(state: SessionState, name: str, *, full: bool) -> None:
     problem = state.problems[name]
-    click.echo(f"{name}: {problem.spec.path}")
+    echo(f"{name}: {problem.spec.path}")
     if full:
-        click.echo(problem.header.strip())
+        echo(problem.header.strip())
         print_rounds(state, name)
         return
     for which, baseline in problem.baselines.items():
@@ -56,13 +56,13 @@ def show_problem(state: SessionState, name: str, *, full: bool) -> None:
         _field("remark", problem.tightened)
     _field("inputs", ", ".join(f"{one.name} {one.shape} {one.dtype}" for one in problem.spec.inputs))
     _print_round_table([problem], state)
-    click.echo("fastest kernels")
+    echo("fastest kernels")
     print_variants(state, [leader.id for leader in state.standing_order(name, LEADERS)])
 
 
 def show_idea(state: SessionState, name: str) -> None:
     idea = state.ideas[name]
-    click.echo(f"{name} of {idea.problem}, round {idea.round}, {idea.category}, by {idea.proposer}")
+    echo(f"{name} of {idea.problem}, round {idea.round}, {idea.category}, by {idea.proposer}")
     for text in clean_lines(idea.text):
         console().print(Text(text))
     if idea.parent is not None:
@@ -75,7 +75,7 @@ def show_idea(state: SessionState, name: str) -> None:
 def show_variant(reader: SessionReader, state: SessionState, variant: VariantState, *, full: bool) -> None:
     """Raises SessionError if the source cannot be read (``full``)."""
     name = variant.id
-    click.echo(f"{name} of {variant.idea} in {variant.problem}, round {variant.round}, by {variant.proposer}")
+    echo(f"{name} of {variant.idea} in {variant.problem}, round {variant.round}, by {variant.proposer}")
     _field("idea", one_line(state.ideas[variant.idea].text), whole=full)
     _field("lineage", " <- ".join(state.ancestors(name)), whole=full)
     if variant.note:
@@ -88,10 +88,10 @@ def show_variant(reader: SessionReader, state: SessionState, variant: VariantSta
     if variant.verdict is not None:
         print_verdict(name, variant.verdict)
     if variant.at_sizes is not None:
-        print_at_sizes(variant.at_sizes.results) if variant.at_sizes.results else click.echo(variant.at_sizes.note)
-    click.echo()
+        print_at_sizes(variant.at_sizes.results) if variant.at_sizes.results else echo(variant.at_sizes.note)
+    echo()
     for text in clean_lines(reader.text(variant.source)):
-        click.echo(text)
+        echo(text)
 
 
 def _print_short(state: SessionState, variant: VariantState) -> None:

@@ -15,6 +15,7 @@ from engine.exit_codes import ExitCode
 from engine.session import SessionError, SessionPaths, SessionReader, create_session, engine_liveness, send_command
 from tui.commands.common import Failure, count, find
 from tui.commands.run import Beginning
+from tui.echo import echo
 
 if TYPE_CHECKING:
     from engine.state import SessionState
@@ -32,7 +33,7 @@ def begin_run(config_path: Path, choice: str | None) -> Beginning:
     _check(config)
     earlier = _newest_session(config)
     if earlier is not None and choice != "new" and engine_liveness(earlier).running:
-        click.echo(f"{earlier.name}: its search is running; attaching (Ctrl-C leaves it running)", err=True)
+        echo(f"{earlier.name}: its search is running; attaching (Ctrl-C leaves it running)", err=True)
         return Beginning(earlier.directory, starts=False)
     if earlier is not None and _wants_resume(earlier, config, choice):
         return _again(earlier, {})
@@ -56,7 +57,7 @@ def _again(paths: SessionPaths, limits: dict[str, Any]) -> Beginning:
     if limits:
         send_command(paths, ChangeBudget(**limits), "resume")
     if running:
-        click.echo(f"{paths.name}: its engine lives; attaching (Ctrl-C leaves it running)", err=True)
+        echo(f"{paths.name}: its engine lives; attaching (Ctrl-C leaves it running)", err=True)
     return Beginning(paths.directory, starts=not running, seq=state.seq)
 
 
@@ -120,11 +121,11 @@ def _wants_resume(paths: SessionPaths, config: Config, choice: str | None) -> bo
         return True
     name, verdicts = paths.name, count(state.verdicts, "verdict")
     if config.frozen_toml() != paths.config.read_text(encoding="utf-8"):
-        click.echo(f"{name} is unfinished ({verdicts}), but the configuration has changed since: new session", err=True)
+        echo(f"{name} is unfinished ({verdicts}), but the configuration has changed since: new session", err=True)
         return False
     if sys.stdin.isatty() and sys.stderr.isatty():
         return click.confirm(f"{name} is unfinished ({verdicts}). Resume it?", default=True, err=True)
-    click.echo(f"{name} is unfinished ({verdicts}); starting a new session (--resume goes on with it)", err=True)
+    echo(f"{name} is unfinished ({verdicts}); starting a new session (--resume goes on with it)", err=True)
     return False
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import gc
+import io
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import click
 
 from engine.exit_codes import ExitCode
+from tui.echo import clean, echo
 
 if TYPE_CHECKING:
     from engine.session import SessionPaths
@@ -37,10 +39,12 @@ def shown_errors() -> Iterator[None]:
     except click.exceptions.Exit as error:
         sys.exit(error.exit_code)
     except click.ClickException as error:
-        error.show()
+        said = io.StringIO()
+        error.show(said)
+        echo(clean(said.getvalue().rstrip()), err=True)
         sys.exit(ExitCode.USAGE)
     except (click.Abort, KeyboardInterrupt):
-        click.echo("interrupted", err=True)
+        echo("interrupted", err=True)
         sys.exit(ExitCode.INTERRUPTED)
     except BrokenPipeError:
         # Whoever read our output has left. Nothing more can be said; keep Python from trying at exit.
@@ -50,7 +54,7 @@ def shown_errors() -> Iterator[None]:
         code = _exit_code(error)
         if code is None:
             raise
-        click.echo(f"error: {error}", err=True)
+        echo(clean(f"error: {error}"), err=True)
         sys.exit(code)
 
 
@@ -116,7 +120,7 @@ def print_json(value: object) -> None:
     """One line of JSON."""
     import msgspec
 
-    click.echo(msgspec.json.encode(value).decode())
+    echo(msgspec.json.encode(value).decode())
 
 
 def count(number: int, noun: str) -> str:

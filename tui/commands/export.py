@@ -13,6 +13,7 @@ import click
 from engine.exit_codes import ExitCode
 from tui.commands.common import Failure, find, sessions_option
 from tui.commands.kernels import form_of, inspect_problem, read_kernel
+from tui.echo import echo
 
 if TYPE_CHECKING:
     from engine.problem.spec import Form, ProblemSpec
@@ -119,4 +120,4 @@ def _write(place: str, parts: Iterable[bytes]) -> None:
                 file.write(part)
     except OSError as error:
         raise Failure(f"{place}: cannot be written: {error.strerror}") from None
-    click.echo(f"written to {place}", err=True)
+    echo(f"written to {place}", err=True)

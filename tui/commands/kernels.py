@@ -15,6 +15,7 @@ import click
 
 from engine.exit_codes import ExitCode
 from tui.commands.common import Failure, json_option, print_json
+from tui.echo import echo
 from tui.working import Say, working
 
 if TYPE_CHECKING:
@@ -168,7 +169,7 @@ def build(kernel: Path, problem: str, arch: str, output: Path | None, as_json: b
 
         print_build(kernel.name, report)
         if report.ok and output is not None:
-            click.echo(f"written to {output}")
+            echo(f"written to {output}")
     if not report.ok:
         sys.exit(ExitCode.FAILURE)
 

@@ -8,6 +8,7 @@ import click
 from msgspec import structs
 
 from tui.commands.common import count, json_option, print_json, sessions_option
+from tui.echo import echo
 
 
 @click.command()
@@ -39,16 +40,16 @@ def kernels(
     library = read_library([root, *bank])
     found = list(matching(library.kernels, text, problem=problem, device=device, form=form))
     for reason in library.unread:
-        click.echo(f"not read: {reason}", err=True)
+        echo(f"not read: {reason}", err=True)
     if as_json:
         print_json([structs.asdict(one) | {"directory": str(one.directory)} for one in found[:limit]])
         return
     if not found:
         among = f"{count(len(library.kernels), 'correct kernel')} in {count(library.sessions, 'session')}"
-        click.echo(f"no such kernel among {among}")
+        echo(f"no such kernel among {among}")
         return
     from tui.tables import print_kernels
 
     print_kernels(found[:limit])
     if len(found) > limit:
-        click.echo(f"{len(found) - limit} more; --limit shows them, words narrow the search")
+        echo(f"{len(found) - limit} more; --limit shows them, words narrow the search")

@@ -18,6 +18,7 @@ from tui.commands.common import (
     session_argument,
     sessions_option,
 )
+from tui.echo import echo
 
 if TYPE_CHECKING:
     from engine.session import SessionReader
@@ -44,7 +45,7 @@ def sessions(names: tuple[str, ...], side_by_side: bool, root: Path, as_json: bo
         print_json([{name: getattr(one, name) for name in one.__struct_fields__} | {"directory": str(one.directory)}
                     for one in found])  # fmt: skip
     elif not found:
-        click.echo(f"no sessions in {root}; start one with: kernel-tui config.toml")
+        echo(f"no sessions in {root}; start one with: kernel-tui config.toml")
     else:
         from tui.tables import print_sessions
 

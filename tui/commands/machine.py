@@ -10,6 +10,7 @@ import click
 
 from engine.exit_codes import ExitCode
 from tui.commands.common import Failure, json_option, print_json
+from tui.echo import echo
 
 
 @click.command()
@@ -60,7 +61,7 @@ def init(preset: str, force: bool, path: Path) -> None:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise Failure(f"{path}: cannot be written: {error.strerror}", ExitCode.STORAGE) from None
-    click.echo(f"{path} is written; run it with: kernel-tui {path}")
+    echo(f"{path} is written; run it with: kernel-tui {path}")
 
 
 @click.command()
@@ -108,4 +109,4 @@ def completion(ctx: click.Context, shell: str) -> None:
 
     kind = get_completion_class(shell)
     assert kind is not None
-    click.echo(kind(ctx.find_root().command, {}, "kernel-tui", "_KERNEL_TUI_COMPLETE").source())
+    echo(kind(ctx.find_root().command, {}, "kernel-tui", "_KERNEL_TUI_COMPLETE").source())

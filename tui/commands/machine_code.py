@@ -11,6 +11,7 @@ import click
 from engine.exit_codes import ExitCode
 from tui.commands.common import Failure, find, json_option, print_json, sessions_option
 from tui.commands.kernels import form_of, inspect_problem, read_kernel
+from tui.echo import echo
 
 if TYPE_CHECKING:
     from engine.evaluation.machine_code import MachineCode
@@ -72,7 +73,7 @@ def sass(
     elif ptx:
         if form != "cu":
             raise Failure(f"{name}: PTX is of .cu kernels", ExitCode.USAGE)
-        click.echo(code.ptx)
+        echo(code.ptx)
     else:
         _print(name, code, source, threads, dynamic_shared)
 
@@ -105,13 +106,13 @@ def _print(name: str, code: MachineCode, source: str, threads: int | None, dynam
     from tui.sanitize import one_line
 
     title = f"{name} for {code.arch}" if code.arch else name
-    click.echo(f"{title}: {', '.join(f'{one.name} ({one.instructions} instructions)' for one in code.functions)}")
+    echo(f"{title}: {', '.join(f'{one.name} ({one.instructions} instructions)' for one in code.functions)}")
     if code.note:
-        click.echo(one_line(code.note))
+        echo(one_line(code.note))
     for function in code.functions:
-        click.echo()
+        echo()
         click.secho(function.name, bold=True)
         for line in occupancy_lines(code.arch, function, source, threads, dynamic_shared):
-            click.echo(line)
+            echo(line)
         for shown in code_lines(function):
             click.secho(shown.text, fg="cyan" if shown.is_source else None)

@@ -9,6 +9,7 @@ import click
 
 from engine.exit_codes import ExitCode
 from tui.commands.common import Failure, find, on_terminal, session_argument, sessions_option, start_quickly
+from tui.echo import echo
 
 if TYPE_CHECKING:
     from engine.session import SessionPaths
@@ -37,7 +38,7 @@ def attach(
     if once:
         from tui.once import render_once
 
-        click.echo(render_once(paths, *_columns_and_lines(size)))
+        echo(render_once(paths, *_columns_and_lines(size)))
         return 0
     if on_terminal() and not headless and not as_json:
         start_quickly()

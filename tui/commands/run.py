@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from tui.commands.common import F, limit_options, on_terminal, session_argument, sessions_option, start_quickly
+from tui.echo import echo
 
 if TYPE_CHECKING:
     from engine.session import SessionPaths
@@ -99,7 +100,7 @@ def _go(begin: Callable[[], Beginning], *, headless: bool, as_json: bool, detach
         start_engine(paths)
     _stop_when_idle(paths, until_idle)
     if detach:
-        click.echo(f"{paths.name}: searching in the background. Watch it: kernel-tui attach {paths.directory}")
+        echo(f"{paths.name}: searching in the background. Watch it: kernel-tui attach {paths.directory}")
         return 0
     _say_where(paths, starts and not seq)
     from tui.headless import follow
@@ -127,7 +128,7 @@ def _go_to_monitor(begin: Callable[[], Beginning], until_idle: bool) -> int:
 
 def _say_where(paths: SessionPaths, new: bool) -> None:
     if new:
-        click.echo(f"session {paths.directory}", err=True)
+        echo(f"session {paths.directory}", err=True)
 
 
 def _stop_when_idle(paths: SessionPaths, wanted: bool) -> None:

@@ -19,6 +19,7 @@ from tui.commands.common import (
     session_argument,
     sessions_option,
 )
+from tui.echo import echo
 
 if TYPE_CHECKING:
     from engine.events import Command
@@ -55,7 +56,7 @@ def _send(root: Path, session: str, command: Command, as_json: bool) -> None:
     if as_json:
         print_json({"command": number, "ok": answer.ok, "message": answer.message, "node": answer.node})
     else:
-        click.echo(answer.message, err=not answer.ok)
+        echo(answer.message, err=not answer.ok)
     if not answer.ok:
         sys.exit(ExitCode.USAGE if _names_nothing(paths, command) else ExitCode.FAILURE)
 

@@ -10,6 +10,7 @@ import click
 
 from engine.exit_codes import ExitCode
 from tui.commands.common import Failure, count, find, json_option, print_json, session_argument, sessions_option
+from tui.echo import echo
 
 if TYPE_CHECKING:
     from engine.models.protocol import Purpose
@@ -59,8 +60,8 @@ def prompt(
     elif as_json:
         print_json({"call": name, "asked": found.asked, "system": found.prompt.system, "user": user})
     else:
-        click.echo(f"call {name}, {'waiting for its reply' if found.asked else 'not asked yet'}", err=True)
-        click.echo(f"{found.prompt.system.strip()}\n\n{user.strip()}")
+        echo(f"call {name}, {'waiting for its reply' if found.asked else 'not asked yet'}", err=True)
+        echo(f"{found.prompt.system.strip()}\n\n{user.strip()}")
 
 
 @click.command()
@@ -97,7 +98,7 @@ def reply(session: str, call: str | None, file: Path | None, root: Path, as_json
     if as_json:
         print_json({"call": call, "file": str(target)})
     else:
-        click.echo(f"{call}: reply in {target}")
+        echo(f"{call}: reply in {target}")
 
 
 def _list(paths: SessionPaths, mailbox: Mailbox, waiting: list[str], as_json: bool) -> None:
@@ -106,16 +107,16 @@ def _list(paths: SessionPaths, mailbox: Mailbox, waiting: list[str], as_json: bo
         return
     left = mailbox.unanswered()
     if not left:
-        click.echo(f"{paths.name}: no prompt waits for a reply")
+        echo(f"{paths.name}: no prompt waits for a reply")
     else:
         verb = "waits" if len(left) == 1 else "wait"
-        click.echo(f"{paths.name}: {count(len(left), 'prompt')} {verb} for a reply in {mailbox.outbox}")
+        echo(f"{paths.name}: {count(len(left), 'prompt')} {verb} for a reply in {mailbox.outbox}")
     for one in left:
-        click.echo(f"  {one}")
+        echo(f"  {one}")
     if answered := [one for one in waiting if one not in left]:
-        click.echo(f"answered, not read yet: {len(answered)}")
+        echo(f"answered, not read yet: {len(answered)}")
         for one in answered:
-            click.echo(f"  {one}")
+            echo(f"  {one}")
 
 
 def _edit(paths: SessionPaths, name: str, text: str, *, asked: bool) -> None:
@@ -128,7 +129,7 @@ def _edit(paths: SessionPaths, name: str, text: str, *, asked: bool) -> None:
         raise Failure(f"{paths.name}: {name} was asked already; answer it, or edit the next one", ExitCode.USAGE)
     edited = click.edit(text, extension=".md")
     if edited is None or not edited.strip():
-        click.echo("nothing changed")
+        echo("nothing changed")
         return
     target = own_prompts(paths) / f"{name}.md"
     try:
@@ -136,4 +137,4 @@ def _edit(paths: SessionPaths, name: str, text: str, *, asked: bool) -> None:
         replace_file(target, edited.encode())
     except OSError as error:
         raise of_os(error, target) from error
-    click.echo(f"{name} will be asked in the words of {target}")
+    echo(f"{name} will be asked in the words of {target}")
