@@ -7,13 +7,14 @@ import gc
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from textual import events
 from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
+from textual.filter import LineFilter
 from textual.message import Message
 from textual.screen import Screen
 from textual.widgets import Input
@@ -27,6 +28,7 @@ from tui.activity import opening_of
 from tui.feed import Feed
 from tui.model import Model, Pending
 from tui.news import Messenger, News
+from tui.plain import PlainCharacters
 from tui.sanitize import clean_lines, clean_paste, one_line
 from tui.screens.monitor import MonitorScreen
 from tui.settings import THEMES, Settings, load_settings, save_settings
@@ -50,6 +52,7 @@ MAX_FIELD, MAX_PASTE = 4_000, 1 << 20
 FLUSH_S = 0.22
 """The screen takes in what is new at most this often."""
 TICK_S = 1.0
+_PLAIN = PlainCharacters()
 START_POLL_S = 0.1
 ANSWER_S = 5.0
 """A person who seeded an idea still waits for what becomes of it."""
@@ -104,6 +107,10 @@ class MonitorApp(App[int]):
         self._messenger = Messenger(self._news_failed)
         self._seen_holder: int | None = None
         self._watch = OrphanWatch(self._orphaned)
+
+    def get_line_filters(self) -> Sequence[LineFilter]:
+        filters = super().get_line_filters()
+        return [*filters, _PLAIN] if self.ascii_only else filters
 
     def get_default_screen(self) -> Screen[Any]:
         return self.monitor_screen

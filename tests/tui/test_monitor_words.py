@@ -210,6 +210,14 @@ async def test_a_line_of_the_log_that_is_cut_says_so(engine: Any) -> None:
         assert next(text for text in monitor.text().splitlines() if "word word" in text).endswith("…")
 
 
+async def test_ascii_mode_draws_nothing_but_ascii(engine: Any) -> None:
+    async with monitor_of(engine.paths, (80, 24), ascii_only=True) as monitor:
+        assert monitor.text().isascii() and "~" in monitor.text()
+        await monitor.press("M")
+        await monitor.until_shown("Rounds per problem")
+        assert monitor.text().isascii()
+
+
 async def test_the_clock_is_there_at_80_columns(engine: Any) -> None:
     engine.record(ev.BudgetChanged(minutes=60.0))
     async with monitor_of(engine.paths, (80, 24)) as monitor:
