@@ -142,14 +142,16 @@ def _baseline(state: SessionState, event: ev.BaselineMeasured) -> tuple[Level, s
 
 
 def _round_finished(state: SessionState, event: ev.RoundFinished) -> tuple[Level, str]:
-    best = f"its best {fmt.speedup(state.best_of_round(event.problem, event.round))}"
+    reached = state.best_of_round(event.problem, event.round)
+    best = f"its best {fmt.speedup(reached)}" if reached is not None else "no kernel of it is correct"
     problem = state.problems.get(event.problem)
     rounds = problem.rounds if problem is not None else []
     timed = next((one.standings for one in reversed(rounds) if one.number == event.round), ())
     if timed and (winner := state.variants.get(timed[0].variant)) is not None:
         best = f"fastest by heat {winner.id}, {fmt.speedup(winner.speedup)}"
-    carried = ", ".join(one.variant for one in event.survivors) or "nothing"
-    return "info", f"{event.problem}: round {event.round} done, {best}; carried on: {carried}"
+    names = ", ".join(one.variant for one in event.survivors)
+    carried = f"carried on: {names}" if names else "nothing is carried on"
+    return "info", f"{event.problem}: round {event.round} done, {best}; {carried}"
 
 
 def _problem_finished(state: SessionState, event: ev.ProblemFinished) -> tuple[Level, str]:

@@ -159,7 +159,8 @@ class ProblemSearch:
         if not rounds:
             return None
         if rounds[-1].number >= self.context.budget.rounds:
-            return f"all {rounds[-1].number} rounds are done"
+            done = rounds[-1].number
+            return "the one round is done" if done == 1 else f"all {done} rounds are done"
         if self._owed_in(rounds[-1].number):
             return None
         if not self._state.leaders(self.id):

@@ -7,8 +7,9 @@ from engine.proposers.playbook.template import Choices, Move
 
 def vectorise(functions: str, changes: Choices) -> Move:
     """``functions``: the elementary functions of the chain, in words, or ""."""
+    become = "become polynomials" if " and " in functions else "becomes a polynomial"
     also = (
-        f" {functions.capitalize()} become polynomials evaluated on all lanes at once (about 1e-7 relative error): "
+        f" {functions.capitalize()} {become} evaluated on all lanes at once (about 1e-7 relative error): "
         "a call of the C library per element would undo the gain."
         if functions
         else ""

@@ -11,12 +11,18 @@ from engine.events import DeviceFact
 from engine.problem.header import derive_header
 from engine.problem.spec import FORM_OF_DEVICE, DeviceKind
 from engine.proposers.playbook import Playbook
+from engine.proposers.playbook.cpp_moves import vectorise
 from engine.proposers.protocol import CATEGORY_NAMES, Board, IdeaDraft, Kernel, Task, TriedIdea, VariantDraft
 from engine.verdict import Timing, Verdict
 from tests.engine.proposers.cpp_harness import make_problem
 
 SOFTMAX = "return torch.softmax(x, dim=-1)"
 GELU = "return torch.nn.functional.gelu(x)"
+
+
+def test_one_function_becomes_a_polynomial_and_two_become_polynomials() -> None:
+    assert "Exp becomes a polynomial" in vectorise("exp", {}).text
+    assert "Erf and exp become polynomials" in vectorise("erf and exp", {}).text
 
 
 def task_for(folder: Path, forward: str, kind: DeviceKind = "cpu") -> Task:
