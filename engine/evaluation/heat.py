@@ -1,6 +1,7 @@
 """A heat: correct kernels of one problem timed side by side, so that the order of leaders is not luck.
 
-Each round calls every kernel once on the same buffers, in a fresh order; ranks rest on ratios within rounds.
+Each round calls every kernel once on the same buffers, in a fresh order; ranks rest on ratios within rounds. Their
+clocks are confirmed here as well: a kernel may have been honest while it was judged.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from statistics import median
 
@@ -16,8 +18,11 @@ import torch
 
 from engine.evaluation import checks, timing
 from engine.evaluation.arena import Slot
+from engine.evaluation.clock import Clock, beside_ms
 from engine.evaluation.messages import JudgeSettings
 from engine.evaluation.module_runner import runner_for
+from engine.evaluation.neighbours import Neighbours
+from engine.evaluation.rejected import Rejected
 from engine.evaluation.sandbox import Limits, Runner, RunnerEnded
 from engine.evaluation.trials import JudgedProblem
 from engine.verdict import Standing
@@ -40,15 +45,18 @@ def run_heat(
     limits = Limits(settings.deadline_s, settings.deadline_s, settings.memory_bytes, settings.isolate)
     arena, margin = problem.arena, NO_DIFFERENCE[settings.kind]
     times: dict[str, list[float]] = {name: [] for name in libraries}
+    walls: dict[str, list[float]] = {name: [] for name in libraries}
     with ExitStack() as stack:
         runners: dict[str, Runner] = {}
         for name, library in libraries.items():
             runners[name] = stack.enter_context(runner_for(library, settings, limits, cancelled))
             runners[name].load(library, problem)
         order = list(libraries)
+        reference_ms = median(_reference_ms(problem) for _ in range(3))
+        neighbours = Neighbours(*(runner.pid for runner in runners.values()))
         started = time.perf_counter()
         for number in range(-1, MOST_ROUNDS):
-            slot_index = number % len(arena.slots)
+            slot_index = random.randrange(len(arena.slots))
             slot = arena.slots[slot_index]
             problem.load_mixed(max(number, 0), slot, problem.fresh_seed())
             expected = _expected(problem, slot) if random.random() < _CHECKED else None
@@ -56,14 +64,41 @@ def run_heat(
             for name in order:
                 slot.poison(number % 2)
                 problem.device.synchronize()
-                took = runners[name].call(slot_index, 1, settings.kind == "cuda", problem.call_seed())[0][0]
+                own, wall_ms = runners[name].call(slot_index, 1, settings.kind == "cuda", problem.call_seed())
                 if expected is not None:
                     _check(name, slot, expected, settings)
                 if number >= 0:  # the first round only warms up
-                    times[name].append(took)
+                    times[name].append(own[0])
+                    walls[name].append(wall_ms)
             if number + 1 >= LEAST_ROUNDS and (is_settled(times, margin) or time.perf_counter() - started > _BUDGET_S):
                 break
+        for name, runner in runners.items():
+            module = libraries[name].suffix == ".py"
+            clock = Clock(settings, beside_ms(module, problem.copy_ms), module, neighbours)
+            try:
+                clock.check_calls(times[name], walls[name])
+                clock.check_in_a_row(
+                    times[name],
+                    partial(_in_a_row, problem, runner),
+                    lambda: min(_reference_ms(problem) for _ in range(3)) / reference_ms,
+                )
+            except Rejected as rejected:
+                raise RunnerEnded("error", f"{name} in the heat: {rejected.reason}") from None
     return standings(times, margin)
+
+
+def _in_a_row(problem: JudgedProblem, runner: Runner, count: int) -> float:
+    """Milliseconds of ``count`` calls in a row by this clock."""
+    problem.trial(0).load(problem.arena.slots[0])
+    problem.device.synchronize()
+    return runner.call(0, count)[1]
+
+
+def _reference_ms(problem: JudgedProblem) -> float:
+    slot = problem.arena.slots[0]
+    problem.trial(0).load(slot)
+    problem.bind(slot)
+    return problem.device.time_ms(lambda: problem.run(slot))
 
 
 def _expected(problem: JudgedProblem, slot: Slot) -> list[torch.Tensor] | None:

@@ -11,13 +11,13 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from statistics import median
-from typing import NoReturn
 
 import torch
 from msgspec.structs import replace
 
 from engine.evaluation import checks, patterns, timing
 from engine.evaluation.arena import Slot
+from engine.evaluation.clock import BETWEEN, MISREPORT, Clock, beside_ms
 from engine.evaluation.libraries import CHECK, Libraries
 from engine.evaluation.module_runner import runner_for
 from engine.evaluation.neighbours import BUSY, Neighbours
@@ -35,39 +35,18 @@ LEAST_PAIRS_FAR = 6
 _FAR = 0.5
 _LOOKS = 32
 """After so many pairs the statistics, which cost more the more there are, are looked at once in as many."""
-_BATCH_MS = 12.0
-_BATCHES, _BATCHES_BUSY = 6, 24
-"""How often calls in a row may be repeated for one undisturbed time; the second where other programs disturb."""
-_HIDDEN_QUANTILE = 0.2
-_HIDDEN_SHARE = 0.08
-_CALL_OVERHEAD_MS = {"cpu": 0.45, "cuda": 1.0}
-"""What a call may cost beside the kernel as seen from the judge: two wake-ups, and on a GPU the flush of the L2 cache.
-Seen on two cores at a load of 6: 0.25 to 0.34 ms."""
 _PROBE_ONE_IN = 8
 """After so many timed pairs on average comes a trial of any kind, so that no kernel knows that only timing is left."""
 _ANSWERS_KEPT = 3
 """Right answers that are remembered, to name a kernel that gives one of them again."""
-_IDLE_CALL_MS = 0.6
-"""Processor time that a runner may use for a call beside the kernel: messages, waking threads."""
-_BETWEEN_CALLS_MS = 0.3
-"""Processor time that a runner may use while no call is in progress, in the median: it is stopped then. A few honest
-ones are stopped late by milliseconds, or charged with what other virtual machines took; who works does it each time."""
-_CHARGED_MS = 3.0
-"""What a busy machine may charge to a call of an honest kernel, in the median; up to 1.7 ms were seen."""
-_MODULE_CALL_MS = 0.2
-"""What Python does around the ``forward`` of a ``.py`` kernel: arguments, weights, checks of what came back."""
-_COPY_SHARE = 1.5
-"""A ``.py`` kernel's outputs are copied after its clock has stopped: what that may take beside the judge's own copy."""
 _AGAIN_AFTER_S = (0.0, 1.0)
 """When a kernel that another program may have made suspect is judged again, and again."""
 _SUSPICIOUS_SHARE = 1.02
-_MISREPORT = "misreports its time"
-_BETWEEN = "works between the calls"
 _SLOWS = "slows the reference"
 _SLOWED, _SLOWED_MS = 1.25, 0.1
 """The reference beside a kernel against the reference alone: more than this share and this time is no noise. A few
 microseconds are lost to the change from one process to the other."""
-_ALONE_CALLS = 7
+_ALONE_CALLS, _DRIFT_CALLS = 7, 3
 
 _STATUS_OF_END: dict[End, Status] = {
     "crashed": "crashed",
@@ -99,9 +78,7 @@ def judge(
 
     verdict = judge_once()
     for wait_s in _AGAIN_AFTER_S:
-        if not (
-            verdict.pattern in (_MISREPORT, _BETWEEN, _SLOWS) or verdict.status == "error" or _below_floor(verdict)
-        ):
+        if not (verdict.pattern in (MISREPORT, BETWEEN, _SLOWS) or verdict.status == "error" or _below_floor(verdict)):
             break
         time.sleep(wait_s)
         verdict = judge_once()
@@ -131,6 +108,7 @@ class _Judgement:
         self._answered_at_s: float | None = None
         self._flush = opened.settings.kind == "cuda"
         self._beside_ms = 0.0
+        self._reference_first = True
 
     def judge(self, library: Path, build: BuildReport) -> Verdict:
         verdict = Verdict(status="error", device=self._settings.device_name, build=build, floor_ms=self._floor_ms)
@@ -148,7 +126,7 @@ class _Judgement:
                 loaded = runner.load(library, self._problem)
                 if loaded.keeps_weights:
                     self._problem = self._problem.with_own_weights()
-                self._beside_ms = _MODULE_CALL_MS + _COPY_SHARE * self._problem.copy_ms if module else 0.0
+                self._beside_ms = beside_ms(module, self._problem.copy_ms)
                 self._pass("loads", loaded.detail)
                 self._stage_s["start"] = time.perf_counter() - started
                 with self._stage("check"):
@@ -161,8 +139,9 @@ class _Judgement:
                 self._on_stage("timing")
                 with self._stage("timing"):
                     neighbours = Neighbours(runner.pid)
-                    pairs = self._time(runner, neighbours)
-                    self._confirm_clock(runner, pairs, neighbours)
+                    clock = Clock(self._settings, self._beside_ms, module, neighbours)
+                    pairs = self._time(runner, clock)
+                    self._confirm_clock(runner, pairs, clock)
                     self._trial(runner, 0)
                     self._pass("right after timing", f"call {self._calls}")
                     precision = self._measure_precision(runner)
@@ -277,9 +256,9 @@ class _Judgement:
 
     # Timing
 
-    def _time(self, runner: Runner, neighbours: Neighbours) -> Pairs:
+    def _time(self, runner: Runner, clock: Clock) -> Pairs:
         """Alternating pairs until the ratio is settled or the time for it is spent."""
-        pairs = Pairs([], [], [], [])
+        pairs = Pairs([], [], [], [], [])
         started, checked_inputs = time.perf_counter(), 0
         while len(pairs.kernel_ms) < self._settings.max_pairs:
             index = len(pairs.kernel_ms)
@@ -289,14 +268,22 @@ class _Judgement:
             looks = index < _LOOKS or index % _LOOKS == 0
             if looks and index + 1 >= LEAST_PAIRS_FAR and self._is_enough(pairs, time.perf_counter() - started):
                 break
-        self._check_processor(pairs, neighbours)
+        clock.check_processor(pairs.kernel_ms, pairs.used_ms, self._between_ms, pairs.reference_first)
         detail = f"{len(pairs.kernel_ms)} pairs, outputs of all compared, inputs of {checked_inputs} compared"
         self._pass("right while timed", detail)
         return pairs
 
     def _pair(self, runner: Runner, index: int, pairs: Pairs) -> bool:
-        """Reference and kernel once each on the same buffers, in alternating order; whether inputs were compared."""
-        slot = self._slot(index)
+        """Reference and kernel once each on the same buffers, in either order; whether inputs were compared.
+
+        Neither the order nor the buffers tell the kernel which of its calls this is.
+        """
+        slot_index = secrets.randbelow(len(self._problem.arena.slots))
+        slot = self._slot(slot_index)
+        if index % 2 == 0:
+            self._reference_first = bool(secrets.randbelow(2))
+        else:  # as often one as the other
+            self._reference_first = not self._reference_first
         self._problem.bind(slot)
         # The same mixture when it is loaded twice, for a model that writes its buffers.
         mixture, seed = self._problem.fresh_seed(), self._problem.call_seed()
@@ -316,7 +303,7 @@ class _Judgement:
         def kernel() -> tuple[float, float, float]:
             slot.poison(index % 2)
             before = checks.checksum(kept)
-            took = self._call(runner, index, seed)
+            took = self._call(runner, slot_index, seed)
             self._check_writes(slot)
             if checks.checksum(kept) != before:
                 raise Rejected("wrong", "writes its inputs", "wrote into its inputs while timed")
@@ -325,7 +312,7 @@ class _Judgement:
         load()
         looks = self._settings.kind == "cuda" or secrets.randbelow(4) == 0
         kept = slot.unwritable if looks else [t for t in slot.unwritable if any(t is one for one in slot.weights)]
-        if index % 2 == 0:
+        if self._reference_first:
             reference_ms, expected = reference()
             if self._problem.mutates:
                 load()
@@ -343,24 +330,8 @@ class _Judgement:
         pairs.wall_ms.append(wall_ms)
         pairs.used_ms.append(used_ms)
         pairs.reference_ms.append(reference_ms)
+        pairs.reference_first.append(self._reference_first)
         return looks
-
-    def _check_processor(self, pairs: Pairs, neighbours: Neighbours) -> None:
-        """On a CPU the system counts what the kernel's process used: more than its calls can have, and it hides work.
-
-        That is a clock that lies, or threads that go on working while no call is in progress.
-        """
-        if self._settings.kind == "cpu" and median(self._between_ms) > _BETWEEN_CALLS_MS:
-            reason = f"used {median(self._between_ms):.4g} ms of processor time between two calls (median)"
-            raise Rejected("cheating", _BETWEEN, reason)
-        threads = self._settings.threads
-        hidden_ms = median(
-            used - 1.25 * threads * own for used, own in zip(pairs.used_ms, pairs.kernel_ms, strict=True)
-        )
-        if self._settings.kind == "cpu" and hidden_ms > _IDLE_CALL_MS + threads * self._beside_ms:
-            used = f"used {median(pairs.used_ms):.4g} ms of processor time on {threads} threads"
-            excuse = neighbours if hidden_ms < _CHARGED_MS else None
-            self._misreports(median(pairs.kernel_ms), f"it {used} (median)", excuse)
 
     def _is_enough(self, pairs: Pairs, elapsed_s: float) -> bool:
         ratios, effort = pairs.ratios, timing.THOROUGH if self._settings.thorough else timing.QUICK
@@ -373,42 +344,37 @@ class _Judgement:
         runs_s = (sum(pairs.kernel_ms) + sum(pairs.reference_ms)) / 1e3
         return elapsed_s - runs_s > effort.overhead_s or runs_s > effort.runs_s or self._cancelled()
 
-    def _confirm_clock(self, runner: Runner, pairs: Pairs, neighbours: Neighbours) -> None:
-        """The runner's clock is its own; this one is ours: many calls in a row must not take longer than it says."""
-        claimed = timing.summarize(pairs.kernel_ms)
-        # A low quantile, so that a busy machine, which delays some answers, does not make an honest kernel a liar;
-        # who lies in most calls only is found by the calls in a row. On a busy one, the least delayed call.
-        beside = sorted(wall - own for wall, own in zip(pairs.wall_ms, pairs.kernel_ms, strict=True))
-        busy = self._settings.kind == "cpu" and neighbours.share() > BUSY
-        hidden_ms = beside[0 if busy else int(_HIDDEN_QUANTILE * len(beside))]
-        if hidden_ms > _HIDDEN_SHARE * claimed.median_ms + _CALL_OVERHEAD_MS[self._settings.kind] + self._beside_ms:
-            self._misreports(
-                claimed.median_ms,
-                f"a call took {claimed.median_ms + hidden_ms:.4g} ms by the judge's clock",
-                neighbours,
-            )
-        count = max(2, min(64, round(_BATCH_MS / max(claimed.median_ms, 1e-3))))
+    def _confirm_clock(self, runner: Runner, pairs: Pairs, clock: Clock) -> None:
+        """The runner's clock is its own: neither single calls nor many in a row may take longer than it says."""
         slot = self._slot(0)
-        allowed_ms = 1.3 * claimed.p90_ms + 0.05 + (1.0 + self._beside_ms) / count
-        fastest = float("inf")
-        for _ in range(_BATCHES_BUSY if busy else _BATCHES):
+        reference_ms = median(pairs.reference_ms)
+
+        def batch(count: int) -> float:
             self._problem.trial(0).load(slot)
             self._problem.device.synchronize()
             _, wall_ms = runner.call(0, count)
             self._runs_ms += wall_ms
-            fastest = min(fastest, wall_ms / count)
             self._calls += count
-            if fastest <= allowed_ms:
-                self._pass("own clock agrees", f"{count} calls in a row took {fastest:.4g} ms each from outside")
-                return
-        self._misreports(
-            claimed.median_ms, f"{count} calls in a row took {fastest:.4g} ms each by the judge's clock", neighbours
-        )
+            return wall_ms
+
+        def drift() -> float:
+            self._problem.bind(slot)
+            self._problem.trial(0).load(slot)
+            times_ms = [self._problem.device.time_ms(lambda: self._problem.run(slot)) for _ in range(_DRIFT_CALLS)]
+            self._runs_ms += sum(times_ms)
+            return min(times_ms) / reference_ms
+
+        clock.check_calls(pairs.kernel_ms, pairs.wall_ms)
+        self._pass("own clock agrees", clock.check_in_a_row(pairs.kernel_ms, batch, drift))
 
     def _confirm_reference(self, pairs: Pairs) -> None:
         """The reference must not have been slower while the kernel's process lived than it is now, without it."""
         # It runs after the kernel in every second pair only.
-        beside_ms = max(median(pairs.reference_ms[::2]), median(pairs.reference_ms[1::2]))
+        by_order = [
+            [ms for ms, first in zip(pairs.reference_ms, pairs.reference_first, strict=True) if first is wanted]
+            for wanted in (True, False)
+        ]
+        beside_ms = max(median(times) for times in by_order if times)
         if self._settings.kind == "cpu" or self._eager_ms is None or beside_ms <= _slowed(self._eager_ms):
             return  # on a CPU it stands still between its calls; what slows a reference there is another program
         slot = self._slot(0)
@@ -421,17 +387,6 @@ class _Judgement:
         if beside_ms > _slowed(alone_ms):
             found = f"the reference took {beside_ms:.4g} ms beside this kernel and {alone_ms:.4g} ms without it"
             raise Rejected("cheating", _SLOWS, found)
-
-    def _misreports(self, claimed_ms: float, outside: str, neighbours: Neighbours | None) -> NoReturn:
-        """Accuse the kernel, unless other programs kept the processor busy: then nothing can be said."""
-        found = f"claims {claimed_ms:.4g} ms a call, but {outside}"
-        share = neighbours.share() if neighbours is not None else 0.0
-        if self._settings.kind == "cpu" and share > BUSY:
-            reason = (
-                f"{found} while other programs used {share:.0%} of the processor: no verdict on a machine this busy"
-            )
-            raise Rejected("error", None, reason)
-        raise Rejected("cheating", _MISREPORT, found)
 
     def _remarks(self, neighbours: Neighbours) -> tuple[str, ...]:
         share = neighbours.share()

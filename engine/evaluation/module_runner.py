@@ -145,6 +145,7 @@ class ModuleRunner(Runner):
         try:
             os.write(memory, data)
             os.lseek(memory, 0, os.SEEK_SET)
+            self._arena_bytes = problem.arena.nbytes
             ready = self._loaded({}, memory, problem.arena.descriptor)
         finally:
             os.close(memory)

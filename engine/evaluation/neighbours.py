@@ -14,10 +14,10 @@ _TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 
 
 class Neighbours:
-    """Measures from its construction on. ``runner`` is the pid of the kernel's process as seen here, or None."""
+    """Measures from its construction on. ``runners``: the pids of the kernels' processes as seen here, None unknown."""
 
-    def __init__(self, runner: int | None) -> None:
-        self._runner = runner
+    def __init__(self, *runners: int | None) -> None:
+        self._runners = [runner for runner in runners if runner is not None]
         self._start = time.monotonic()
         self._busy, self._own = _busy_s(), self._own_s()
 
@@ -29,9 +29,9 @@ class Neighbours:
 
     def _own_s(self) -> float:
         spent = time.process_time()
-        if self._runner is not None:
+        for runner in self._runners:
             with contextlib.suppress(OSError, ValueError, IndexError):
-                fields = Path(f"/proc/{self._runner}/stat").read_text().rpartition(")")[2].split()
+                fields = Path(f"/proc/{runner}/stat").read_text().rpartition(")")[2].split()
                 spent += (int(fields[11]) + int(fields[12])) * _TICK_S
         return spent
 

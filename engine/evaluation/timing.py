@@ -1,7 +1,7 @@
 """Statistics of paired timings, and how long to go on measuring. Pure.
 
-Reference and kernel run in alternating pairs on the same data; the estimate is the median of the pair ratios, freed of
-what their order does, its interval comes from order statistics (binomial, no distribution assumed).
+Reference and kernel run in pairs on the same data, in either order; the estimate is the median of the pair ratios,
+freed of what their order does, its interval comes from order statistics (binomial, no distribution assumed).
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from engine.verdict import Timing
 CONFIDENCE = 0.95
 MANY = 500
 """Samples above which the binomial distribution is taken as normal."""
+MOST_BY_ORDER = 1.15
+"""What may be taken out for the order of a pair, each way."""
 
 
 class Effort(Struct, frozen=True):
@@ -54,20 +56,23 @@ def interval_ranks(count: int, confidence: float = CONFIDENCE) -> tuple[int, int
     return (rank, count - 1 - rank) if rank >= 0 else None
 
 
-def without_order(ratios: Sequence[float]) -> list[float]:
-    """The pair ratios without the effect of who went first, which alternates.
+def without_order(ratios: Sequence[float], reference_first: Sequence[bool]) -> list[float]:
+    """The pair ratios without the effect of who went first.
 
     Each finds the caches as the other left them. Both orders are centred on the geometric mean of their medians; on
-    two cores they were 8 % apart for one kernel.
+    two cores they were 8 % apart for one kernel. Never by more than ``MOST_BY_ORDER``: no cache does that.
     """
-    if len(ratios) < 2:
+    groups = [
+        [r for r, first in zip(ratios, reference_first, strict=True) if first is wanted] for wanted in (True, False)
+    ]
+    if not all(groups):
         return list(ratios)
-    half = sqrt(median(ratios[1::2]) / median(ratios[::2]))
-    return [ratio * half if index % 2 == 0 else ratio / half for index, ratio in enumerate(ratios)]
+    half = min(max(sqrt(median(groups[1]) / median(groups[0])), 1 / MOST_BY_ORDER), MOST_BY_ORDER)
+    return [ratio * half if first else ratio / half for ratio, first in zip(ratios, reference_first, strict=True)]
 
 
 class Pairs(Struct):
-    """What alternating pairs gave, milliseconds."""
+    """What the pairs gave, milliseconds."""
 
     kernel_ms: list[float]
     reference_ms: list[float]
@@ -75,10 +80,12 @@ class Pairs(Struct):
     """The kernel's calls as the judge's clock saw them."""
     used_ms: list[float]
     """Processor time of the kernel's process during its calls."""
+    reference_first: list[bool]
 
     @property
     def ratios(self) -> list[float]:
-        return without_order([slow / fast for slow, fast in zip(self.reference_ms, self.kernel_ms, strict=True)])
+        ratios = [slow / fast for slow, fast in zip(self.reference_ms, self.kernel_ms, strict=True)]
+        return without_order(ratios, self.reference_first)
 
 
 def median_interval(samples: Sequence[float]) -> tuple[float, float, float]:

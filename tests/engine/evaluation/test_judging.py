@@ -161,6 +161,7 @@ def _socket_thief(form: str, answer: str) -> str:
         r'"{\"code\":0}"',
         r'"[1]"',
         r'"{{{{"',
+        r'"{\"code\":0,\"ms\":[1' + 400 * "0" + r']}"',
     ],
 )
 def test_a_forged_answer_is_a_verdict_and_nothing_worse(bench: Bench, answer: str) -> None:
@@ -170,6 +171,14 @@ def test_a_forged_answer_is_a_verdict_and_nothing_worse(bench: Bench, answer: st
     assert verdict.status == "forbidden", (verdict.status, verdict.reason)
     assert "forged" in verdict.reason
     assert bench.judge(softmax(bench.form)).correct
+
+
+def test_words_that_are_no_text_do_not_end_the_judge(bench: Bench) -> None:
+    if bench.form == "cu":
+        pytest.skip("CUDA has sockets of its own to be mistaken for it; the answer is read by the same code")
+    verdict = bench.judge(_socket_thief(bench.form, r'"{\"code\":7,\"error\":\"\\ud800\"}"'))
+    assert verdict.status == "crashed", (verdict.status, verdict.reason)
+    assert verdict.reason == "?"
 
 
 @pytest.mark.serial

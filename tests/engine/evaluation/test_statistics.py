@@ -29,10 +29,18 @@ def test_who_goes_first_does_not_move_the_ratio() -> None:
     draw = random.Random(2)
     noise = [draw.lognormvariate(0, 0.02) for _ in range(201)]
     ratios = [2.0 * one * (1.08 if index % 2 else 1 / 1.08) for index, one in enumerate(noise)]
-    middle, low, high = timing.median_interval(timing.without_order(ratios))
+    first = [index % 2 == 0 for index in range(len(ratios))]
+    middle, low, high = timing.median_interval(timing.without_order(ratios, first))
     assert middle == pytest.approx(2.0, rel=0.005)
     assert high - low < 0.03
-    assert timing.without_order([1.5]) == [1.5]
+    assert timing.without_order([1.5], [True]) == [1.5]
+
+
+def test_who_lies_in_one_order_only_gains_no_more_than_a_cache_can() -> None:
+    ratios = [2.0 if index % 2 == 0 or index % 3 == 0 else 200.0 for index in range(300)]
+    first = [index % 2 == 0 for index in range(len(ratios))]
+    middle, _, _ = timing.median_interval(timing.without_order(ratios, first))
+    assert middle <= 2.0 * timing.MOST_BY_ORDER
 
 
 def test_the_interval_covers_the_true_median_as_often_as_it_says() -> None:

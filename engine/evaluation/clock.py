@@ -1,0 +1,137 @@
+"""Whether a runner's clock can be true. It is the kernel's own, so nothing that it says is believed unchecked.
+
+Three accounts that are not the kernel's: the judge's clock around each call, the processor time that the system counts
+for the kernel's process, and the judge's clock around many calls in a row. Each one alone can be disturbed by other
+programs on the machine, or be evaded by a kernel that lies in some calls only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from statistics import median
+from typing import NoReturn
+
+from msgspec import Struct
+
+from engine.evaluation.messages import JudgeSettings
+from engine.evaluation.neighbours import BUSY, Neighbours
+from engine.evaluation.rejected import Rejected
+
+MISREPORT = "misreports its time"
+BETWEEN = "works between the calls"
+
+_ORDER_SAMPLES = 8
+_IDLE_CALL_MS = 0.6
+"""Processor time that a runner may use for a call beside the kernel: messages, waking threads."""
+_BETWEEN_CALLS_MS = 0.3
+"""Processor time that a runner may use while no call is in progress, in the median: it is stopped then. A few honest
+ones are stopped late by milliseconds, or charged with what other virtual machines took; who works does it each time."""
+_CHARGED_MS = 3.0
+"""What a busy machine may charge to a call of an honest kernel, in the median; up to 1.7 ms were seen."""
+_HIDDEN_QUANTILE = 0.2
+_HIDDEN_SHARE = 0.08
+_CALL_OVERHEAD_MS = {"cpu": 0.45, "cuda": 1.0}
+"""What a call may cost beside the kernel as seen from the judge: two wake-ups, and on a GPU the eviction of its cache.
+Seen on two cores at a load of 6: 0.25 to 0.34 ms."""
+_BATCH_MS = 12.0
+_MOST_IN_A_ROW = {"cpu": 2000, "cuda": 64}
+_BATCHES, _BATCHES_BUSY = 8, 24
+"""How often calls in a row may be repeated for one undisturbed time; the second where other programs disturb."""
+_LONGER = 1.3
+"""Calls in a row may take so many times the median of single ones; their data is warm, so they take less."""
+_EACH_MS = {"cpu": 0.004, "cuda": 0.05}
+"""What the runner's loop takes for each of them."""
+_MODULE_EACH_MS = 0.05
+_MOST_DRIFT = 2.0
+_MOST_DISTURBED = 3.0
+"""So many times what is allowed is not taken by the least disturbed of many batches, however busy the machine is."""
+_MODULE_CALL_MS = 0.2
+"""What Python does around the ``forward`` of a ``.py`` kernel: arguments, weights, checks of what came back."""
+_COPY_SHARE = 1.5
+"""A ``.py`` kernel's outputs are copied after its clock has stopped: what that may take beside the judge's own copy."""
+
+
+def beside_ms(module: bool, copy_ms: float) -> float:
+    """What a call does outside of its own clock by right; ``copy_ms``: of the outputs, by the judge."""
+    return _MODULE_CALL_MS + _COPY_SHARE * copy_ms if module else 0.0
+
+
+class Clock(Struct, frozen=True):
+    """The checks of one kernel's clock.
+
+    ``beside_ms``: what :func:`beside_ms` says.
+    """
+
+    settings: JudgeSettings
+    beside_ms: float
+    module: bool
+    neighbours: Neighbours
+
+    def check_processor(
+        self, own_ms: Sequence[float], used_ms: Sequence[float], between_ms: Sequence[float], order: Sequence[bool]
+    ) -> None:
+        """On a CPU the system counts what the process used: more than its calls can have, and it hides work.
+
+        That is a clock that lies, or threads that go on working while no call is in progress. ``order``: a property of
+        each call that the kernel may have guessed; who lies in calls of one kind only is found there.
+        Raises ``Rejected``.
+        """
+        if self.settings.kind != "cpu":
+            return
+        if between_ms and (found := median(between_ms)) > _BETWEEN_CALLS_MS:
+            reason = f"used {found:.4g} ms of processor time between two calls (median)"
+            raise Rejected("cheating", BETWEEN, reason)
+        threads = self.settings.threads
+        hidden = [used - 1.25 * threads * own for used, own in zip(used_ms, own_ms, strict=True)]
+        kinds = [
+            hidden,
+            *([h for h, mine in zip(hidden, order, strict=True) if mine is kind] for kind in (True, False)),
+        ]
+        for one in kinds:
+            if len(one) < min(_ORDER_SAMPLES, len(hidden)) or median(one) <= _IDLE_CALL_MS + threads * self.beside_ms:
+                continue
+            outside = f"it used {median(used_ms):.4g} ms of processor time on {threads} threads (median)"
+            self._misreports(median(own_ms), outside, excusable=median(one) < _CHARGED_MS)
+
+    def check_calls(self, own_ms: Sequence[float], wall_ms: Sequence[float]) -> None:
+        """Single calls by the judge's clock. Raises ``Rejected``."""
+        # A low quantile, so that a busy machine, which delays some answers, does not make an honest kernel a liar;
+        # who lies in most calls only is found by the calls in a row. On a busy one, the least delayed call.
+        beside = sorted(wall - own for wall, own in zip(wall_ms, own_ms, strict=True))
+        hidden_ms = beside[0 if self.busy else int(_HIDDEN_QUANTILE * len(beside))]
+        claimed_ms = median(own_ms)
+        if hidden_ms > _HIDDEN_SHARE * claimed_ms + _CALL_OVERHEAD_MS[self.settings.kind] + self.beside_ms:
+            self._misreports(claimed_ms, f"a call took {claimed_ms + hidden_ms:.4g} ms by the judge's clock")
+
+    def check_in_a_row(self, own_ms: Sequence[float], batch: Callable[[int], float], drift: Callable[[], float]) -> str:
+        """Many calls in a row by the judge's clock; what was found, in words. Raises ``Rejected``.
+
+        ``batch(count)`` makes them and gives milliseconds of all; ``drift()`` says how much slower the machine is now
+        than while ``own_ms`` was taken, by work that is not the kernel's.
+        """
+        claimed_ms = median(own_ms)
+        most = _MOST_IN_A_ROW["cuda" if self.module else self.settings.kind]
+        count = max(2, min(most, round(_BATCH_MS / max(claimed_ms, 1e-3))))
+        each_ms = _MODULE_EACH_MS if self.module else _EACH_MS[self.settings.kind]
+        allowed_ms = _LONGER * claimed_ms + each_ms + (1.0 + self.beside_ms) / count
+        fastest_ms = float("inf")
+        for _ in range(_BATCHES_BUSY if self.busy else _BATCHES):
+            took_ms = batch(count) / count
+            fastest_ms = min(fastest_ms, took_ms)
+            if took_ms <= allowed_ms or took_ms <= allowed_ms * min(max(drift(), 1.0), _MOST_DRIFT):
+                return f"{count} calls in a row took {took_ms:.4g} ms each from outside"
+        outside = f"{count} calls in a row took {fastest_ms:.4g} ms each by the judge's clock"
+        return self._misreports(claimed_ms, outside, excusable=fastest_ms < _MOST_DISTURBED * allowed_ms)
+
+    @property
+    def busy(self) -> bool:
+        """Whether other programs keep the processor busy, so that nothing can be said of a kernel on it."""
+        return self.settings.kind == "cpu" and self.neighbours.share() > BUSY
+
+    def _misreports(self, claimed_ms: float, outside: str, *, excusable: bool = True) -> NoReturn:
+        """Accuse the kernel, unless other programs kept the processor busy: then nothing can be said."""
+        found = f"claims {claimed_ms:.4g} ms a call, but {outside}"
+        if excusable and self.busy:
+            others = f"other programs used {self.neighbours.share():.0%} of the processor"
+            raise Rejected("error", None, f"{found} while {others}: no verdict on a machine this busy")
+        raise Rejected("cheating", MISREPORT, found)
