@@ -31,7 +31,13 @@ class EngineNotStarted(SessionError):
 
     def __init__(self, paths: SessionPaths, what: str, exit_code: ExitCode) -> None:
         tail = log_tail(paths)
-        super().__init__(f"{paths.directory}: {what}. {f'{paths.log} ends:{chr(10)}{tail}' if tail else ''}", paths.log)
+        if tail:
+            why = f"{paths.log} ends:\n{tail}"
+        elif exit_code is ExitCode.STORAGE:
+            why = "It could not write there, not even why: the disk is full, over its quota or read-only."
+        else:
+            why = f"Nothing is said in {paths.log}."
+        super().__init__(f"{paths.directory}: {what}. {why}", paths.log)
         self.exit_code = exit_code
 
 

@@ -115,6 +115,12 @@ def _ended(
         if any(row.eager_ms is not None for row in results.problems):
             print_results(results)
     live = engine_liveness(paths, reader)
+    if live.exit_code is None and not paths.database.exists():
+        _say_end(
+            f"error: {paths.directory}: the session was moved or removed while it was searched in. Its engine ends by "
+            "itself within a minute; go on with it where it lies now: kernel-tui resume DIRECTORY"
+        )
+        return ExitCode.FAILURE
     if live.exit_code is None:
         _say_end(f"the engine died without a word (see {paths.log}); go on with: kernel-tui resume {paths.directory}")
         return ExitCode.FAILURE

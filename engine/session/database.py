@@ -171,7 +171,7 @@ def must_be_files(paths: SessionPaths) -> None:
     """Refuse a session with a pipe in the place of a file, which would be waited for for ever. Raises NotASession."""
     beside = [paths.database.with_name(f"session.db{ending}") for ending in ("-wal", "-shm", "-journal")]
     for file in (paths.database, *beside, paths.lock, paths.turn, paths.config, paths.log):
-        if not file.is_file() and file.exists():
+        if not file.is_file() and not file.is_dir() and file.exists():
             raise not_a_session(file, "is no regular file, so this is no session of kernel-tui")
 
 

@@ -160,7 +160,7 @@ def _is_held(lock: Path) -> bool:
     except OSError as error:
         raise of_os(error, lock) from error
     try:
-        if not _is_file(descriptor):
+        if stat.S_ISFIFO(os.fstat(descriptor).st_mode):
             raise not_a_session(lock, "is no regular file, so this is no session of kernel-tui")
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
         return False

@@ -13,6 +13,8 @@ import pytest
 
 from benchmarks.synthetic_session import Shape, write_session
 from engine.events import HeatFinished, encode, kind_of
+from engine.exit_codes import ExitCode
+from engine.launch import EngineNotStarted
 from engine.session import SessionError, SessionPaths, SessionReader, create_session, engine_liveness, list_sessions
 from engine.session.lock import read_holder
 from engine.state import fold
@@ -98,3 +100,11 @@ def test_the_commands_say_it_in_one_line(kernel_tui: KernelTui, tmp_path: Path, 
         ran = kernel_tui(*command, timeout=20)
         assert ran.returncode in (1, 3), ran.stderr
         assert ran.stderr.startswith("error: ") and ran.stderr.count("\n") == 1, ran.stderr
+
+
+def test_an_engine_that_could_not_even_write_its_log_is_explained(tmp_path: Path) -> None:
+    paths = create_session(tmp_path, "demo", "", "config.toml", 0)
+    what = "the engine ended at its start (status 6)"
+    assert "the disk is full, over its quota or read-only" in str(EngineNotStarted(paths, what, ExitCode.STORAGE))
+    paths.log.write_text("no space left to write")
+    assert str(EngineNotStarted(paths, what, ExitCode.STORAGE)).endswith("engine.log ends:\nno space left to write")
