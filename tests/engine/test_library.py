@@ -11,11 +11,11 @@ import pytest
 
 from engine.events import DeviceFact, EngineStarted, IdeaProposed, ProblemAdded, RoundStarted, VariantWritten
 from engine.events import VerdictGiven as Given
+from engine.launch import log_tail, start_engine
 from engine.library import best_for, matching, problem_key, read_library, session_directories
 from engine.problem.catalog import inspect_files, resolve
 from engine.problem.header import derive_header
 from engine.problem.spec import ProblemSpec
-from engine.launch import log_tail, start_engine
 from engine.session import EventWriter, SessionPaths, SessionReader, create_session, engine_liveness
 from engine.state import fold
 from engine.verdict import Timing, Verdict
