@@ -71,8 +71,9 @@ def alone(device: str, cancelled: Callable[[], bool]) -> Iterator[bool]:
 async def shared(device: str) -> AsyncIterator[None]:
     """Hold the device beside other builders."""
     with _files(device) as (queue, device_lock):
-        for descriptor in (queue, device_lock):
-            while not _try(descriptor, fcntl.LOCK_SH):  # noqa: ASYNC110 - other processes set no event here
+        # The queue is held by one alone here too: builders who share it would keep whoever times out for ever.
+        for descriptor, operation in ((queue, fcntl.LOCK_EX), (device_lock, fcntl.LOCK_SH)):
+            while not _try(descriptor, operation):  # noqa: ASYNC110 - other processes set no event here
                 await asyncio.sleep(_POLL_S)
         fcntl.flock(queue, fcntl.LOCK_UN)
         yield
