@@ -51,21 +51,21 @@ _COPY_SHARE = 1.5
 """A ``.py`` kernel's outputs are copied after its clock has stopped: what that may take beside the judge's own copy."""
 
 
-def beside_ms(module: bool, copy_ms: float) -> float:
-    """What a call does outside of its own clock by right; ``copy_ms``: of the outputs, by the judge."""
-    return _MODULE_CALL_MS + _COPY_SHARE * copy_ms if module else 0.0
-
-
 class Clock(Struct, frozen=True):
     """The checks of one kernel's clock.
 
-    ``beside_ms``: what :func:`beside_ms` says.
+    ``copies_ms``: what the judge takes to copy the outputs, for a ``.py`` kernel, whose runner copies them after its
+    clock has stopped; None for the other forms.
     """
 
     settings: JudgeSettings
-    beside_ms: float
-    module: bool
     neighbours: Neighbours
+    copies_ms: float | None
+
+    @property
+    def beside_ms(self) -> float:
+        """What a call does outside of its own clock by right."""
+        return 0.0 if self.copies_ms is None else _MODULE_CALL_MS + _COPY_SHARE * self.copies_ms
 
     def check_processor(
         self, own_ms: Sequence[float], used_ms: Sequence[float], between_ms: Sequence[float], order: Sequence[bool]
@@ -110,9 +110,10 @@ class Clock(Struct, frozen=True):
         than while ``own_ms`` was taken, by work that is not the kernel's.
         """
         claimed_ms = median(own_ms)
-        most = _MOST_IN_A_ROW["cuda" if self.module else self.settings.kind]
+        module = self.copies_ms is not None
+        most = _MOST_IN_A_ROW["cuda" if module else self.settings.kind]
         count = max(2, min(most, round(_BATCH_MS / max(claimed_ms, 1e-3))))
-        each_ms = _MODULE_EACH_MS if self.module else _EACH_MS[self.settings.kind]
+        each_ms = _MODULE_EACH_MS if module else _EACH_MS[self.settings.kind]
         allowed_ms = _LONGER * claimed_ms + each_ms + (1.0 + self.beside_ms) / count
         fastest_ms = float("inf")
         for _ in range(_BATCHES_BUSY if self.busy else _BATCHES):

@@ -18,7 +18,7 @@ import torch
 
 from engine.evaluation import checks, timing
 from engine.evaluation.arena import Slot
-from engine.evaluation.clock import Clock, beside_ms
+from engine.evaluation.clock import Clock
 from engine.evaluation.messages import JudgeSettings
 from engine.evaluation.module_runner import runner_for
 from engine.evaluation.neighbours import Neighbours
@@ -31,6 +31,7 @@ LEAST_ROUNDS = 12
 MOST_ROUNDS = 60
 _BUDGET_S = 2.0
 _NARROW = 0.01
+_REFERENCE_CALLS = 3
 _CHECKED = 0.3
 """The share of rounds whose outputs are compared: nothing tells a kernel which."""
 NO_DIFFERENCE = {"cpu": 0.03, "cuda": 0.01}
@@ -52,7 +53,7 @@ def run_heat(
             runners[name] = stack.enter_context(runner_for(library, settings, limits, cancelled))
             runners[name].load(library, problem)
         order = list(libraries)
-        reference_ms = median(_reference_ms(problem) for _ in range(3))
+        reference_ms = median(problem.time_reference(_REFERENCE_CALLS))
         neighbours = Neighbours(*(runner.pid for runner in runners.values()))
         started = time.perf_counter()
         for number in range(-1, MOST_ROUNDS):
@@ -73,14 +74,13 @@ def run_heat(
             if number + 1 >= LEAST_ROUNDS and (is_settled(times, margin) or time.perf_counter() - started > _BUDGET_S):
                 break
         for name, runner in runners.items():
-            module = libraries[name].suffix == ".py"
-            clock = Clock(settings, beside_ms(module, problem.copy_ms), module, neighbours)
+            clock = Clock(settings, neighbours, problem.copy_ms if libraries[name].suffix == ".py" else None)
             try:
                 clock.check_calls(times[name], walls[name])
                 clock.check_in_a_row(
                     times[name],
                     partial(_in_a_row, problem, runner),
-                    lambda: min(_reference_ms(problem) for _ in range(3)) / reference_ms,
+                    lambda: min(problem.time_reference(_REFERENCE_CALLS)) / reference_ms,
                 )
             except Rejected as rejected:
                 if rejected.status == "cheating":  # not: nothing can be said on a machine this busy
@@ -93,13 +93,6 @@ def _in_a_row(problem: JudgedProblem, runner: Runner, count: int) -> float:
     problem.trial(0).load(problem.arena.slots[0])
     problem.device.synchronize()
     return runner.call(0, count)[1]
-
-
-def _reference_ms(problem: JudgedProblem) -> float:
-    slot = problem.arena.slots[0]
-    problem.trial(0).load(slot)
-    problem.bind(slot)
-    return problem.device.time_ms(lambda: problem.run(slot))
 
 
 def _expected(problem: JudgedProblem, slot: Slot) -> list[torch.Tensor] | None:

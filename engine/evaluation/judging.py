@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from engine.evaluation import checks, patterns, timing
 from engine.evaluation.arena import Slot
-from engine.evaluation.clock import BETWEEN, MISREPORT, Clock, beside_ms
+from engine.evaluation.clock import BETWEEN, MISREPORT, Clock
 from engine.evaluation.libraries import CHECK, Libraries
 from engine.evaluation.module_runner import runner_for
 from engine.evaluation.neighbours import BUSY, Neighbours
@@ -107,7 +107,6 @@ class _Judgement:
         self._between_ms: list[float] = []
         self._answered_at_s: float | None = None
         self._flush = opened.settings.kind == "cuda"
-        self._beside_ms = 0.0
         self._reference_first = True
 
     def judge(self, library: Path, build: BuildReport) -> Verdict:
@@ -126,7 +125,6 @@ class _Judgement:
                 loaded = runner.load(library, self._problem)
                 if loaded.keeps_weights:
                     self._problem = self._problem.with_own_weights()
-                self._beside_ms = beside_ms(module, self._problem.copy_ms)
                 self._pass("loads", loaded.detail)
                 self._stage_s["start"] = time.perf_counter() - started
                 with self._stage("check"):
@@ -139,7 +137,7 @@ class _Judgement:
                 self._on_stage("timing")
                 with self._stage("timing"):
                     neighbours = Neighbours(runner.pid)
-                    clock = Clock(self._settings, self._beside_ms, module, neighbours)
+                    clock = Clock(self._settings, neighbours, self._problem.copy_ms if module else None)
                     pairs = self._time(runner, clock)
                     self._confirm_clock(runner, pairs, clock)
                     self._trial(runner, 0)
@@ -358,9 +356,7 @@ class _Judgement:
             return wall_ms
 
         def drift() -> float:
-            self._problem.bind(slot)
-            self._problem.trial(0).load(slot)
-            times_ms = [self._problem.device.time_ms(lambda: self._problem.run(slot)) for _ in range(_DRIFT_CALLS)]
+            times_ms = self._problem.time_reference(_DRIFT_CALLS)
             self._runs_ms += sum(times_ms)
             return min(times_ms) / reference_ms
 
@@ -377,11 +373,7 @@ class _Judgement:
         beside_ms = max(median(times) for times in by_order if times)
         if self._settings.kind == "cpu" or self._eager_ms is None or beside_ms <= _slowed(self._eager_ms):
             return  # on a CPU it stands still between its calls; what slows a reference there is another program
-        slot = self._slot(0)
-        self._problem.bind(slot)
-        self._problem.trial(0).load(slot)
-        self._problem.device.synchronize()
-        times_ms = [self._problem.device.time_ms(lambda: self._problem.run(slot)) for _ in range(_ALONE_CALLS)]
+        times_ms = self._problem.time_reference(_ALONE_CALLS)
         self._runs_ms += sum(times_ms)
         alone_ms = timing.summarize(times_ms).median_ms
         if beside_ms > _slowed(alone_ms):

@@ -208,6 +208,14 @@ class JudgedProblem:
         made.keeps_weights = True
         return made
 
+    def time_reference(self, count: int) -> list[float]:
+        """Milliseconds of ``count`` runs of the reference on the first trial."""
+        slot = self.arena.slots[0]
+        self.bind(slot)
+        self.trial(0).load(slot)
+        self.device.synchronize()
+        return [self.device.time_ms(lambda: self.run(slot)) for _ in range(count)]
+
     def bind(self, slot: Slot) -> None:
         """Make the reference use the slot's weights."""
         self._bind(slot.weights)
