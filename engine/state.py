@@ -6,7 +6,6 @@ recorded event and never raises for an order that the engine can produce.
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -18,8 +17,8 @@ from engine import events as ev
 from engine.events import DeviceFact, Recorded
 from engine.models.protocol import CallSite
 from engine.nodes import EngineState, IdeaState, ProblemState, RoundState, VariantState
+from engine.ranking import choose_best, rank, rechoose, round_of
 from engine.spend import Spending
-from engine.verdict import Verdict
 
 __all__ = ["EngineState", "IdeaState", "ProblemState", "RoundState", "SessionState", "VariantState", "fold"]
 
@@ -161,7 +160,7 @@ class SessionState:
 
     def best_of_round(self, problem: str, number: int) -> float | None:
         """Best factor over eager among the round's own correct variants that are not pruned."""
-        round_ = _round(self, problem, number)
+        round_ = round_of(self, problem, number)
         return round_.best if round_ is not None else None
 
     @property
@@ -250,7 +249,7 @@ def _idea_proposed(state: SessionState, event: ev.IdeaProposed, time: float) -> 
         event.data,
         time,
     )
-    if (round_ := _round(state, event.problem, event.round)) is not None:
+    if (round_ := round_of(state, event.problem, event.round)) is not None:
         round_.ideas.append(event.idea)
     state.below.setdefault(event.parent or event.problem, []).append(event.idea)
 
@@ -309,7 +308,7 @@ def _variant_written(state: SessionState, event: ev.VariantWritten, time: float)
         state.derived.setdefault(event.parent, []).append(event.variant)
     if (problem := state.problems.get(event.problem)) is not None:
         problem.variants.append(event.variant)
-    if (round_ := _round(state, event.problem, event.round)) is not None:
+    if (round_ := round_of(state, event.problem, event.round)) is not None:
         round_.variants.append(event.variant)
     if (idea := state.ideas.get(event.idea)) is not None:
         idea.variants.append(event.variant)
@@ -328,10 +327,10 @@ def _verdict_given(state: SessionState, event: ev.VerdictGiven, time: float) -> 
         return
     state.verdicts += 1
     state.flight.pop(event.variant, None)
-    _rank(state, variant, event.verdict)
+    rank(state, variant, event.verdict)
     variant.verdict, variant.stage, variant.judged_at = event.verdict, None, time
     variant.judged += 1
-    _choose_best(state, variant.problem, challenger=variant)
+    choose_best(state, variant.problem, challenger=variant)
 
 
 def _heat_finished(state: SessionState, event: ev.HeatFinished, time: float) -> None:
@@ -340,7 +339,7 @@ def _heat_finished(state: SessionState, event: ev.HeatFinished, time: float) -> 
     for standing in event.standings:
         state.variants[standing.variant]  # everyone who reads the standing looks it up
     problem.standings = event.standings
-    if (round_ := _round(state, event.problem, event.round)) is not None:
+    if (round_ := round_of(state, event.problem, event.round)) is not None:
         round_.standings = event.standings
     for standing in event.standings:
         if not state.is_pruned(standing.variant):
@@ -354,7 +353,7 @@ def _sizes_checked(state: SessionState, event: ev.SizesChecked, time: float) -> 
 
 
 def _round_finished(state: SessionState, event: ev.RoundFinished, time: float) -> None:
-    if (round_ := _round(state, event.problem, event.round)) is not None:
+    if (round_ := round_of(state, event.problem, event.round)) is not None:
         round_.finished_at, round_.survivors, round_.dropped = time, event.survivors, event.dropped
     for one in event.survivors:
         if (variant := state.variants.get(one.variant)) is not None:
@@ -371,12 +370,12 @@ def _problem_finished(state: SessionState, event: ev.ProblemFinished, time: floa
 
 def _node_pruned(state: SessionState, event: ev.NodePruned, time: float) -> None:
     state.pruned.add(event.node)
-    _rechoose(state, event.node)
+    rechoose(state, event.node)
 
 
 def _node_restored(state: SessionState, event: ev.NodeRestored, time: float) -> None:
     state.pruned.discard(event.node)
-    _rechoose(state, event.node)
+    rechoose(state, event.node)
 
 
 def _node_pinned(state: SessionState, event: ev.NodePinned, time: float) -> None:
@@ -411,73 +410,6 @@ def _command_handled(state: SessionState, event: ev.CommandHandled, time: float)
 
 def _log_line(state: SessionState, event: ev.LogLine, time: float) -> None:
     state.log.append((time, event))
-
-
-def _round(state: SessionState, problem: str, number: int) -> RoundState | None:
-    found = state.problems.get(problem)
-    if found is None:
-        return None
-    return next((round_ for round_ in reversed(found.rounds) if round_.number == number), None)
-
-
-def _rank(state: SessionState, variant: VariantState, verdict: Verdict) -> None:
-    """Move ``variant`` from its place by its former verdict to its place by the new one."""
-    if (problem := state.problems.get(variant.problem)) is None:
-        return
-    if variant.speedup is not None:
-        place = bisect_left(problem.ranking, (-variant.speedup, variant.id))
-        if place < len(problem.ranking) and problem.ranking[place][1] == variant.id:
-            del problem.ranking[place]
-    factor = verdict.speedup if verdict.correct else None
-    if factor is not None:
-        insort(problem.ranking, (-factor, variant.id))
-    if (round_ := _round(state, variant.problem, variant.round)) is not None and not state.is_pruned(variant.id):
-        if factor is not None and factor >= (round_.best or 0.0):
-            round_.best = factor
-        elif variant.speedup is not None and variant.speedup == round_.best:
-            round_.best = _best_factor(state, round_, instead={variant.id: factor})
-
-
-def _best_factor(state: SessionState, round_: RoundState, instead: dict[str, float | None]) -> float | None:
-    """The best factor in a round, pruned variants apart; ``instead``: factors that the state does not have yet."""
-    kept = (name for name in round_.variants if not state.is_pruned(name))
-    factors = (instead[name] if name in instead else state.variants[name].speedup for name in kept)
-    return max((factor for factor in factors if factor is not None), default=None)
-
-
-def _rechoose(state: SessionState, node: str) -> None:
-    """After a prune or a restore: who is best, of the problem and of each round that the branch reaches into."""
-    problem_id = next((above for above in state.lineage(node) if above in state.problems), node)
-    _choose_best(state, problem_id, challenger=None)
-    if (problem := state.problems.get(problem_id)) is None:
-        return
-    branch = state.branch(node)
-    touched = {state.variants[name].round for name in branch if name in state.variants}
-    for round_ in problem.rounds:
-        if round_.number in touched or node == problem_id:
-            round_.best = _best_factor(state, round_, {})
-
-
-def _choose_best(state: SessionState, problem_id: str, challenger: VariantState | None) -> None:
-    """The best is the heat's winner until a later verdict beats it; pruned variants never are."""
-    problem = state.problems.get(problem_id)
-    if problem is None:
-        return
-    best = state.variants.get(problem.best) if problem.best is not None else None
-    if challenger is not None and challenger is not best:
-        if challenger.speedup is None or state.is_pruned(challenger.id):
-            return
-        if best is None or challenger.speedup > (best.speedup or 0.0):
-            problem.best = challenger.id
-        return
-    timed = [standing.variant for standing in problem.standings]
-    valid = (state.variants[name] for name in timed if not state.is_pruned(name))
-    winner = next((variant for variant in valid if variant.correct), None)
-    others = (leader for leader in state.leaders(problem_id) if leader.id not in timed)
-    fastest = next(others, None)
-    if winner is None or (fastest is not None and (fastest.speedup or 0.0) > (winner.speedup or 0.0)):
-        winner = fastest
-    problem.best = winner.id if winner is not None else None
 
 
 _HANDLERS: dict[type, Callable[[SessionState, Any, float], None]] = {

@@ -39,8 +39,12 @@ _PROBE_ONE_IN = 8
 """After so many timed pairs on average comes a trial of any kind, so that no kernel knows that only timing is left."""
 _ANSWERS_KEPT = 3
 """Right answers that are remembered, to name a kernel that gives one of them again."""
-_AGAIN_AFTER_S = (0.0, 1.0)
-"""When a kernel that another program may have made suspect is judged again, and again."""
+_AGAIN_AFTER_S = (0.0, 1.0, 3.0)
+"""When a kernel of which nothing could be said is judged again, and again: a machine is not busy all the time. Where
+it was not, there is nothing to wait for."""
+_ACCUSATIONS = 3
+"""A kernel that another program may have made suspect is accused when it was found out so many times."""
+_POLL_S = 0.05
 _SUSPICIOUS_SHARE = 1.02
 _SLOWS = "slows the reference"
 _SLOWED, _SLOWED_MS = 1.25, 0.1
@@ -70,25 +74,24 @@ def judge(
     """Judge one kernel in a runner of its own.
 
     A kernel below the floor, or whose clock disagrees with ours, is judged again with fresh data in a new process, up
-    to twice: another program on the machine can do that to an honest one for some seconds.
+    to twice: another program on the machine can do that to an honest one for some seconds. One of which nothing could
+    be said, up to three times.
     """
-
-    def judge_once() -> Verdict:
-        return _Judgement(opened, on_stage, cancelled).judge(library, build)
-
-    verdict = judge_once()
-    for wait_s in _AGAIN_AFTER_S:
-        if not (verdict.pattern in (MISREPORT, BETWEEN, _SLOWS) or verdict.status == "error" or _below_floor(verdict)):
+    suspected = 0
+    for wait_s in (*_AGAIN_AFTER_S, None):
+        judgement = _Judgement(opened, on_stage, cancelled)
+        verdict = judgement.judge(library, build)
+        below_floor = verdict.floor_share is not None and verdict.floor_share > _SUSPICIOUS_SHARE
+        suspect = below_floor or verdict.pattern in (MISREPORT, BETWEEN, _SLOWS)
+        suspected += suspect
+        if wait_s is None or suspected == _ACCUSATIONS or not (suspect or verdict.status == "error"):
             break
-        time.sleep(wait_s)
-        verdict = judge_once()
-    if _below_floor(verdict):
+        until = time.monotonic() + wait_s
+        while judgement.disturbed and time.monotonic() < until and not cancelled():
+            time.sleep(_POLL_S)
+    if below_floor:
         verdict = replace(verdict, flags=(*verdict.flags, "faster than the floor, each time it was judged"))
     return verdict
-
-
-def _below_floor(verdict: Verdict) -> bool:
-    return verdict.floor_share is not None and verdict.floor_share > _SUSPICIOUS_SHARE
 
 
 class _Judgement:
@@ -108,6 +111,12 @@ class _Judgement:
         self._answered_at_s: float | None = None
         self._flush = opened.settings.kind == "cuda"
         self._reference_first = True
+        self._others = 0.0
+
+    @property
+    def disturbed(self) -> bool:
+        """Whether other programs may have had a hand in the verdict. On a GPU nobody can tell."""
+        return self._settings.kind == "cuda" or self._others > BUSY
 
     def judge(self, library: Path, build: BuildReport) -> Verdict:
         verdict = Verdict(status="error", device=self._settings.device_name, build=build, floor_ms=self._floor_ms)
@@ -136,19 +145,13 @@ class _Judgement:
                     self._pass("right on fresh inputs", f"{self._settings.trials} trials, {weights}, two poisons")
                 self._on_stage("timing")
                 with self._stage("timing"):
-                    neighbours = Neighbours(runner.pid)
-                    clock = Clock(self._settings, neighbours, self._problem.copy_ms if module else None)
-                    pairs = self._time(runner, clock)
-                    self._confirm_clock(runner, pairs, clock)
-                    self._trial(runner, 0)
-                    self._pass("right after timing", f"call {self._calls}")
-                    precision = self._measure_precision(runner)
+                    pairs, precision = self._time_and_confirm(runner, module)
                     libraries.look_at_process(runner)
                     self._pass(CHECK, "; ".join(libraries.flags) or "none found")
             self._confirm_reference(pairs)
             verdict = replace(
                 self._timed(verdict, pairs),
-                flags=(*self._remarks(neighbours), *libraries.flags),
+                flags=(*self._remarks(), *libraries.flags),
                 precision=precision.name,
                 fp64_error=precision.error if precision.name else None,
                 eager_fp64_error=precision.eager_error if precision.name else None,
@@ -253,6 +256,18 @@ class _Judgement:
         return found
 
     # Timing
+
+    def _time_and_confirm(self, runner: Runner, module: bool) -> tuple[Pairs, Precision]:
+        neighbours = Neighbours(runner.pid)
+        try:
+            clock = Clock(self._settings, neighbours, self._problem.copy_ms if module else None)
+            pairs = self._time(runner, clock)
+            self._confirm_clock(runner, pairs, clock)
+            self._trial(runner, 0)
+            self._pass("right after timing", f"call {self._calls}")
+            return pairs, self._measure_precision(runner)
+        finally:  # while the runner lives: what it used is not theirs
+            self._others = neighbours.share()
 
     def _time(self, runner: Runner, clock: Clock) -> Pairs:
         """Alternating pairs until the ratio is settled or the time for it is spent."""
@@ -380,10 +395,9 @@ class _Judgement:
             found = f"the reference took {beside_ms:.4g} ms beside this kernel and {alone_ms:.4g} ms without it"
             raise Rejected("cheating", _SLOWS, found)
 
-    def _remarks(self, neighbours: Neighbours) -> tuple[str, ...]:
-        share = neighbours.share()
-        if self._settings.kind == "cpu" and share > BUSY:
-            return (f"other programs used {share:.0%} of the processor while it was timed",)
+    def _remarks(self) -> tuple[str, ...]:
+        if self._settings.kind == "cpu" and self._others > BUSY:
+            return (f"other programs used {self._others:.0%} of the processor while it was timed",)
         return ()
 
     # Small parts

@@ -45,7 +45,7 @@ def test_a_kernel_that_is_right_at_its_own_sizes_only(run: KernelTui) -> None:
     judged = run("eval", "root.cpp", "--problem", "root.py", "--config", "quick.toml", *shapes, "--json", timeout=280)
     assert judged.returncode == ExitCode.NOTHING_CORRECT, judged.stderr
     found = run.decode(judged.stdout)
-    assert found["verdict"]["status"] == "correct"
+    assert found["verdict"]["status"] == "correct", found["verdict"]["reason"]
     assert [(one["sizes"], one["shapes"], one["status"]) for one in found["at_sizes"]] == [
         ({"ROWS": 100, "COLUMNS": 2000}, "x (100, 2000)", "correct"),
         ({"ROWS": 300}, "x (300, 1000)", "wrong"),

@@ -1,0 +1,83 @@
+"""Who leads: the order of a problem's kernels and the best of each round, kept as verdicts and prunes come in. Pure.
+
+Called by the fold alone (``engine/state.py``).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from typing import TYPE_CHECKING
+
+from engine.nodes import RoundState, VariantState
+from engine.verdict import Verdict
+
+if TYPE_CHECKING:
+    from engine.state import SessionState
+
+
+def round_of(state: SessionState, problem: str, number: int) -> RoundState | None:
+    """The round of that number, the latest where there are several; None where there is none."""
+    found = state.problems.get(problem)
+    if found is None:
+        return None
+    return next((round_ for round_ in reversed(found.rounds) if round_.number == number), None)
+
+
+def rank(state: SessionState, variant: VariantState, verdict: Verdict) -> None:
+    """Move ``variant`` from its place by its former verdict to its place by the new one."""
+    if (problem := state.problems.get(variant.problem)) is None:
+        return
+    if variant.speedup is not None:
+        place = bisect_left(problem.ranking, (-variant.speedup, variant.id))
+        if place < len(problem.ranking) and problem.ranking[place][1] == variant.id:
+            del problem.ranking[place]
+    factor = verdict.speedup if verdict.correct else None
+    if factor is not None:
+        insort(problem.ranking, (-factor, variant.id))
+    if (round_ := round_of(state, variant.problem, variant.round)) is not None and not state.is_pruned(variant.id):
+        if factor is not None and factor >= (round_.best or 0.0):
+            round_.best = factor
+        elif variant.speedup is not None and variant.speedup == round_.best:
+            round_.best = _best_factor(state, round_, instead={variant.id: factor})
+
+
+def _best_factor(state: SessionState, round_: RoundState, instead: dict[str, float | None]) -> float | None:
+    """The best factor in a round, pruned variants apart; ``instead``: factors that the state does not have yet."""
+    kept = (name for name in round_.variants if not state.is_pruned(name))
+    factors = (instead[name] if name in instead else state.variants[name].speedup for name in kept)
+    return max((factor for factor in factors if factor is not None), default=None)
+
+
+def rechoose(state: SessionState, node: str) -> None:
+    """After a prune or a restore: who is best, of the problem and of each round that the branch reaches into."""
+    problem_id = next((above for above in state.lineage(node) if above in state.problems), node)
+    choose_best(state, problem_id, challenger=None)
+    if (problem := state.problems.get(problem_id)) is None:
+        return
+    branch = state.branch(node)
+    touched = {state.variants[name].round for name in branch if name in state.variants}
+    for round_ in problem.rounds:
+        if round_.number in touched or node == problem_id:
+            round_.best = _best_factor(state, round_, {})
+
+
+def choose_best(state: SessionState, problem_id: str, challenger: VariantState | None) -> None:
+    """The best is the heat's winner until a later verdict beats it; pruned variants never are."""
+    problem = state.problems.get(problem_id)
+    if problem is None:
+        return
+    best = state.variants.get(problem.best) if problem.best is not None else None
+    if challenger is not None and challenger is not best:
+        if challenger.speedup is None or state.is_pruned(challenger.id):
+            return
+        if best is None or challenger.speedup > (best.speedup or 0.0):
+            problem.best = challenger.id
+        return
+    timed = [standing.variant for standing in problem.standings]
+    valid = (state.variants[name] for name in timed if not state.is_pruned(name))
+    winner = next((variant for variant in valid if variant.correct), None)
+    others = (leader for leader in state.leaders(problem_id) if leader.id not in timed)
+    fastest = next(others, None)
+    if winner is None or (fastest is not None and (fastest.speedup or 0.0) > (winner.speedup or 0.0)):
+        winner = fastest
+    problem.best = winner.id if winner is not None else None
