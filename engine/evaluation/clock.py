@@ -13,6 +13,7 @@ from typing import NoReturn
 
 from msgspec import Struct
 
+from engine.evaluation.control import Control
 from engine.evaluation.messages import JudgeSettings
 from engine.evaluation.neighbours import BUSY, Neighbours
 from engine.evaluation.rejected import Rejected
@@ -30,6 +31,8 @@ _CHARGED_MS = 3.0
 """What a busy machine may charge to a call of an honest kernel; up to 1.7 ms were seen in the median."""
 _LEAST_CHARGED = 0.1
 """The quantile that counts on a busy machine: time that other virtual machines took is charged to some calls only."""
+_CONTROLS = 2.0
+"""A call may cost so many times what one of an empty kernel does just now: its data have left the caches."""
 _SWAMPED = 0.5
 """Where others used less than this share, so many calls were left undisturbed that the quantile is one of them."""
 _HIDDEN_QUANTILE = 0.2
@@ -58,12 +61,14 @@ _COPY_SHARE = 1.5
 class Clock(Struct, frozen=True):
     """The checks of one kernel's clock.
 
+    ``control``: measures what a call costs beside the kernel just now; asked where a kernel would be accused.
     ``copies_ms``: what the judge takes to copy the outputs, for a ``.py`` kernel, whose runner copies them after its
     clock has stopped; None for the other forms.
     """
 
     settings: JudgeSettings
     neighbours: Neighbours
+    control: Callable[[], Control]
     copies_ms: float | None
 
     @property
@@ -95,6 +100,8 @@ class Clock(Struct, frozen=True):
             found_ms = sorted(one)[int(_LEAST_CHARGED * len(one))] if self.busy else median(one)
             if len(one) < min(_ORDER_SAMPLES, len(hidden)) or found_ms <= _IDLE_CALL_MS + threads * self.beside_ms:
                 continue
+            if found_ms <= _CONTROLS * self.control().used_ms + threads * self.beside_ms:
+                continue
             outside = f"it used {median(used_ms):.4g} ms of processor time on {threads} threads (median)"
             swamped = found_ms < _CHARGED_MS and self.neighbours.share() > _SWAMPED
             self._misreports(median(own_ms), outside, excusable=swamped)
@@ -106,7 +113,10 @@ class Clock(Struct, frozen=True):
         beside = sorted(wall - own for wall, own in zip(wall_ms, own_ms, strict=True))
         hidden_ms = beside[0 if self.busy else int(_HIDDEN_QUANTILE * len(beside))]
         claimed_ms = median(own_ms)
-        if hidden_ms > _HIDDEN_SHARE * claimed_ms + _CALL_OVERHEAD_MS[self.settings.kind] + self.beside_ms:
+        right_ms = _HIDDEN_SHARE * claimed_ms + self.beside_ms
+        if hidden_ms <= _CALL_OVERHEAD_MS[self.settings.kind] + right_ms:
+            return
+        if hidden_ms > _CONTROLS * self.control().wall_ms + right_ms:
             self._misreports(claimed_ms, f"a call took {claimed_ms + hidden_ms:.4g} ms by the judge's clock")
 
     def check_in_a_row(self, own_ms: Sequence[float], batch: Callable[[int], float], drift: Callable[[], float]) -> str:

@@ -10,13 +10,13 @@ import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from statistics import median
 
 import torch
 
-from engine.evaluation import checks, timing
+from engine.evaluation import checks, control, timing
 from engine.evaluation.arena import Slot
 from engine.evaluation.clock import Clock
 from engine.evaluation.messages import JudgeSettings
@@ -73,8 +73,10 @@ def run_heat(
                     walls[name].append(wall_ms)
             if number + 1 >= LEAST_ROUNDS and (is_settled(times, margin) or time.perf_counter() - started > _BUDGET_S):
                 break
+        measure_control = cache(partial(control.measure, problem, settings, cancelled))
         for name, runner in runners.items():
-            clock = Clock(settings, neighbours, problem.copy_ms if libraries[name].suffix == ".py" else None)
+            copies_ms = problem.copy_ms if libraries[name].suffix == ".py" else None
+            clock = Clock(settings, neighbours, measure_control, copies_ms)
             try:
                 clock.check_calls(times[name], walls[name])
                 clock.check_in_a_row(

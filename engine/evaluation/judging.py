@@ -9,13 +9,14 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from statistics import median
 
 import torch
 from msgspec.structs import replace
 
-from engine.evaluation import checks, patterns, timing
+from engine.evaluation import checks, control, patterns, timing
 from engine.evaluation.arena import Slot
 from engine.evaluation.clock import BETWEEN, MISREPORT, Clock
 from engine.evaluation.libraries import CHECK, Libraries
@@ -260,7 +261,12 @@ class _Judgement:
     def _time_and_confirm(self, runner: Runner, module: bool) -> tuple[Pairs, Precision]:
         neighbours = Neighbours(runner.pid)
         try:
-            clock = Clock(self._settings, neighbours, self._problem.copy_ms if module else None)
+            clock = Clock(
+                self._settings,
+                neighbours,
+                cache(lambda: control.measure(self._problem, self._settings, self._cancelled)),
+                self._problem.copy_ms if module else None,
+            )
             pairs = self._time(runner, clock)
             self._confirm_clock(runner, pairs, clock)
             self._trial(runner, 0)

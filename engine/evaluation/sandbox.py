@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
 
 from msgspec import Struct
 
+from engine.evaluation.neighbours import processor_s
 from engine.evaluation.runner import wire
 
 if TYPE_CHECKING:
@@ -212,10 +213,7 @@ class Runner:
 
     def processor_s(self) -> float:
         """Processor time of the kernel's process, all threads, as the kernel of the system counts it."""
-        # CPUCLOCK_SCHED of a process: include/linux/posix-timers_types.h
-        with contextlib.suppress(OSError):
-            return time.clock_gettime((~(self._pid or 0) << 3) | 2)
-        return 0.0
+        return processor_s(self._pid)
 
     def close(self) -> None:
         """End every process of the runner. Idempotent, never raises."""

@@ -1,0 +1,59 @@
+"""What a call costs beside the kernel just now: a runner of the judge's own, whose kernel does nothing.
+
+Stopping, waking and speaking to a process takes ten times as long while other virtual machines have the cores. A
+kernel is not accused of what an empty one would be accused of at the same time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from statistics import median
+
+from msgspec import Struct
+
+from engine.evaluation.build import NoCompiler, build, default_cache
+from engine.evaluation.messages import JudgeSettings
+from engine.evaluation.sandbox import Limits, Runner, RunnerEnded
+from engine.evaluation.trials import JudgedProblem
+
+_EMPTY = 'extern "C" int launch() { return 0; }\n'
+"""The C calling convention lets it ignore whatever arguments the problem's ``launch`` has."""
+_CALLS = 24
+
+
+class Control(Struct, frozen=True):
+    """Milliseconds of a call of an empty kernel, medians: of processor time, and by the judge's clock."""
+
+    used_ms: float = 0.0
+    wall_ms: float = 0.0
+
+
+def measure(problem: JudgedProblem, settings: JudgeSettings, cancelled: Callable[[], bool]) -> Control:
+    """Call an empty kernel as the judge calls any other. All zero where that cannot be done, and on a GPU.
+    Never raises."""
+    if settings.kind != "cpu" or (library := _library()) is None:
+        return Control()
+    used_ms, walls_ms = [], []
+    try:
+        with Runner("cpu", Limits(isolate=settings.isolate), cancelled) as runner:
+            runner.load(library, problem)
+            for index in range(_CALLS):
+                before_s = runner.processor_s()
+                _, wall_ms = runner.call(index % len(problem.arena.slots))
+                used_ms.append(1e3 * (runner.processor_s() - before_s))
+                walls_ms.append(wall_ms)
+    except RunnerEnded:
+        return Control()
+    return Control(median(used_ms), median(walls_ms))
+
+
+@cache
+def _library() -> Path | None:
+    try:
+        path, _ = asyncio.run(build(_EMPTY, "cpp", "", "", default_cache(), defines="launch"))
+    except (NoCompiler, OSError):
+        return None
+    return path
