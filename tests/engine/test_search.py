@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
 import signal
 import time
 from collections.abc import Iterator
@@ -20,7 +19,6 @@ from engine.events import (
     RoundFinished,
     RoundStarted,
     SizesChecked,
-    VariantWritten,
     VerdictGiven,
 )
 from engine.launch import log_tail, start_engine
@@ -218,48 +216,16 @@ def test_more_rounds_go_on_from_where_it_ended(search: Finished) -> None:
     assert list(after.ideas)[: len(state.ideas)] == list(state.ideas)
 
 
-def test_killed_again_and_again_it_repeats_only_what_was_in_flight(tmp_path: Path) -> None:
-    paths = new_session(tmp_path, "softmax", rounds=2)
-    moments = random.Random(7)
-    for _ in range(3):
-        start_engine(paths)
-        before = events_of(paths)
-        verdicts = sum(isinstance(one.event, VerdictGiven) for one in before)
-        deadline = time.monotonic() + 60
-        while sum(isinstance(one.event, VerdictGiven) for one in events_of(paths)) <= verdicts:
-            assert time.monotonic() < deadline, log_tail(paths, 50)
-            if not engine_liveness(paths).running:
-                break
-            time.sleep(0.05)
-        time.sleep(moments.uniform(0.0, 1.0))
-        if engine_liveness(paths).running:
-            kill(paths)
-        assert events_of(paths)[: len(before)] == before
-    start_engine(paths)
-    wait_for_end(paths)
-    events = events_of(paths)
-    state = fold(events)
-    assert state.finished, log_tail(paths, 50)
-    written = [one.event.variant for one in events if isinstance(one.event, VariantWritten)]
-    judged = [one.event.variant for one in events if isinstance(one.event, VerdictGiven)]
-    assert len(written) == len(set(written))
-    assert sorted(judged) == sorted(written)
-    rounds = [(one.event.problem, one.event.round) for one in events if isinstance(one.event, RoundFinished)]
-    assert rounds == [("softmax", number) for number in range(len(rounds))]
-    with SessionReader(paths) as reader:
-        assert reader.quick_check() is None
-
-
 def test_when_the_minutes_are_spent_it_ends_in_order_and_more_minutes_go_on(tmp_path: Path) -> None:
-    paths = new_session(tmp_path, "softmax", "chain", rounds=500, minutes=0.12)
+    paths = new_session(tmp_path, "softmax", "chain", rounds=500, minutes=0.1)
     start_engine(paths)
     wait_for_end(paths)
     spent = fold(events_of(paths))
     assert spent.engine is not None
     assert spent.engine.stopped == "budget", log_tail(paths, 50)
-    assert spent.search_seconds >= 0.12 * 60 * 0.7
+    assert spent.search_seconds >= 0.1 * 60 * 0.7
     assert all(variant.stage == "queued" for variant in spent.in_flight())
-    send_command(paths, ChangeBudget(minutes=0.3), "test")
+    send_command(paths, ChangeBudget(minutes=0.25), "test")
     start_engine(paths)
     wait_for_end(paths)
     assert fold(events_of(paths)).verdicts > spent.verdicts
