@@ -2,25 +2,20 @@
 
     python benchmarks/repeatability.py [--form cpp|cu] [--verdicts 10] [--heats 5] [--kernel FILE --problem REF]
 
-Prints the factors, their max / min, and how many heats found a difference where there is none. Needs an idle machine,
-and says whether it had one: a virtual machine cannot see who shares its cores and its memory, so fixed work (a copy
-larger than the caches, a matrix product) is timed before and after each verdict on a CPU. With ``--idle-within 0.05``
-only verdicts between two probes within 5 % of the fastest count; it goes on, up to ``--minutes``, for enough of them.
+Prints the factors, their max / min, and how many heats found a difference where there is none. Needs an idle machine. A
+virtual machine cannot see who shares its cores and its memory, but the reference is the same work in every verdict:
+with ``--idle-within 0.1`` only verdicts count in which it took at most 10 % longer than in the fastest one, and it goes
+on, up to ``--minutes``, for enough of them.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import itertools
-import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
-
-import torch
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
@@ -33,55 +28,34 @@ from engine.problem.spec import Form, ProblemSpec  # noqa: E402
 from engine.workers.local import LocalEvaluator  # noqa: E402
 
 
-def probe() -> tuple[float, float]:
-    """Milliseconds of a copy of 64 MiB and of a matrix product: what the machine gives just now."""
-    source, target = torch.empty(16 << 20), torch.empty(16 << 20)
-    square = torch.rand(768, 768)
-
-    def median_ms(work: Callable[[], object]) -> float:
-        took = []
-        for _ in range(25):
-            started = time.perf_counter()
-            work()
-            took.append(1e3 * (time.perf_counter() - started))
-        return statistics.median(took)
-
-    return median_ms(lambda: target.copy_(source)), median_ms(lambda: square @ square)
-
-
-def slowdowns(probes: list[tuple[float, float]]) -> list[float]:
-    """How much slower the machine was around each verdict than at its fastest: 1.0 is as fast. Probe i is before it."""
-    fastest = [min(kind) for kind in zip(*probes, strict=True)]
-    worst = [max(took / best for took, best in zip(each, fastest, strict=True)) for each in probes]
-    return [max(before, after) for before, after in itertools.pairwise(worst)]
-
-
 async def ten(
     evaluator: LocalEvaluator, problem: ProblemSpec, form: Form, source: str, arguments: argparse.Namespace
 ) -> None:
     """Verdicts until enough were given by an idle machine; their factors."""
     factors: list[float] = []
-    probes = [probe()]
+    eager_ms: list[float] = []
     deadline = time.monotonic() + 60 * arguments.minutes
     limit = 1.0 + arguments.idle_within
     while True:
         verdict = await evaluator.evaluate(problem, form, source, lambda stage: None)
-        if not verdict.correct or verdict.speedup is None or verdict.kernel is None:
+        if not verdict.correct or verdict.speedup is None or verdict.kernel is None or verdict.reference is None:
             sys.exit(f"not correct: {verdict.reason}")
         factors.append(verdict.speedup)
-        probes.append(probe())
-        slow = slowdowns(probes)
+        eager_ms.append(verdict.reference.median_ms)
         interval = f"[{verdict.speedup_low:.4f}, {verdict.speedup_high:.4f}]"
-        numbers = f"{verdict.kernel.median_ms:.4f} ms, {verdict.pairs} pairs, machine at 1/{slow[-1]:.2f}"
-        print(f"verdict  {len(factors):2} factor {verdict.speedup:.4f} {interval} {numbers}", flush=True)
-        idle = [factor for factor, by in zip(factors, slow, strict=True) if by <= limit]
-        wanted = factors if form == "cu" or not arguments.idle_within else idle
+        times = f"{verdict.kernel.median_ms:.4f} ms, eager {verdict.reference.median_ms:.4f} ms"
+        remarks = "".join(f", {flag}" for flag in verdict.flags)
+        print(
+            f"verdict  {len(factors):2} factor {verdict.speedup:.4f} {interval} {times}, {verdict.pairs} pairs{remarks}"
+        )
+        idle = [factor for factor, ms in zip(factors, eager_ms, strict=True) if ms <= limit * min(eager_ms)]
+        wanted = idle if arguments.idle_within else factors
         if len(wanted) >= arguments.verdicts or time.monotonic() > deadline:
             break
     print(f"factors  max / min = {max(factors) / min(factors):.4f} of all {len(factors)}")
     if wanted is idle:
-        spread = f"{max(idle) / min(idle):.4f}" if idle else "unknown"
-        print(f"         max / min = {spread} of {len(idle)} with the machine within {limit:.2f} of its fastest")
+        spread = max(idle) / min(idle)
+        print(f"         max / min = {spread:.4f} of {len(idle)} whose eager time is within {limit:.2f} of the least")
 
 
 async def measure(form: Form, reference: str, source: str, arguments: argparse.Namespace) -> None:
@@ -114,7 +88,7 @@ def main() -> None:
     parser.add_argument("--form", choices=("cpp", "cu"), default="cpp")
     parser.add_argument("--verdicts", type=int, default=10)
     parser.add_argument("--heats", type=int, default=5)
-    parser.add_argument("--idle-within", type=float, default=0.0, help="0.05: count what an idle machine gave; 0: all")
+    parser.add_argument("--idle-within", type=float, default=0.0, help="0.1: count what an idle machine gave; 0: all")
     parser.add_argument("--minutes", type=float, default=15.0, help="when to give up waiting for an idle machine")
     parser.add_argument("--kernel", type=Path, help="a kernel file; a softmax by default")
     parser.add_argument("--problem", help="its problem, for example builtin:headline/layernorm")
