@@ -72,11 +72,29 @@ def judge(
     on_stage: Callable[[Stage], None],
     cancelled: Callable[[], bool],
 ) -> Verdict:
-    """Judge one kernel in a runner of its own.
+    """Judge one kernel; each time in a runner of its own, on fresh data.
 
-    A kernel below the floor, or whose clock disagrees with ours, is judged again with fresh data in a new process, up
-    to twice: another program on the machine can do that to an honest one for some seconds. One of which nothing could
-    be said, up to three times.
+    A thorough verdict is several whole judgements, whose pairs are pooled: two processes with the same code differ by
+    about a percent in where their memory and threads come to lie.
+    """
+    verdict, pairs = _judge_fairly(opened, library, build, on_stage, cancelled)
+    for _ in range(1, timing.sittings(opened.settings.thorough)):
+        if not verdict.correct:
+            break
+        verdict, more = _judge_fairly(opened, library, build, on_stage, cancelled)
+        pairs.add(more)
+    return _timed(verdict, pairs) if verdict.correct else verdict
+
+
+def _judge_fairly(
+    opened: OpenedProblem,
+    library: Path,
+    build: BuildReport,
+    on_stage: Callable[[Stage], None],
+    cancelled: Callable[[], bool],
+) -> tuple[Verdict, Pairs]:
+    """A kernel below the floor, or whose clock disagrees with ours, is judged again, up to twice: another program on
+    the machine can do that to an honest one for some seconds. One of which nothing could be said, up to three times.
     """
     suspected = 0
     for wait_s in (*_AGAIN_AFTER_S, None):
@@ -92,7 +110,24 @@ def judge(
             time.sleep(_POLL_S)
     if below_floor:
         verdict = replace(verdict, flags=(*verdict.flags, "faster than the floor, each time it was judged"))
-    return verdict
+    return verdict, judgement.pairs
+
+
+def _timed(verdict: Verdict, pairs: Pairs) -> Verdict:
+    """``verdict`` with what its pairs say."""
+    middle, low, high = timing.median_interval(pairs.ratios)
+    kernel, reference = timing.summarize(pairs.kernel_ms), timing.summarize(pairs.reference_ms)
+    return replace(
+        verdict,
+        status="correct",
+        speedup=middle,
+        speedup_low=low,
+        speedup_high=high,
+        pairs=len(pairs.ratios),
+        kernel=kernel,
+        reference=reference,
+        floor_share=verdict.floor_ms / kernel.median_ms if verdict.floor_ms else None,
+    )
 
 
 class _Judgement:
@@ -113,6 +148,7 @@ class _Judgement:
         self._flush = opened.settings.kind == "cuda"
         self._reference_first = True
         self._others = 0.0
+        self.pairs = Pairs([], [], [], [], [])
 
     @property
     def disturbed(self) -> bool:
@@ -146,12 +182,12 @@ class _Judgement:
                     self._pass("right on fresh inputs", f"{self._settings.trials} trials, {weights}, two poisons")
                 self._on_stage("timing")
                 with self._stage("timing"):
-                    pairs, precision = self._time_and_confirm(runner, module)
+                    precision = self._time_and_confirm(runner, module)
                     libraries.look_at_process(runner)
                     self._pass(CHECK, "; ".join(libraries.flags) or "none found")
-            self._confirm_reference(pairs)
+            self._confirm_reference()
             verdict = replace(
-                self._timed(verdict, pairs),
+                _timed(verdict, self.pairs),
                 flags=(*self._remarks(), *libraries.flags),
                 precision=precision.name,
                 fp64_error=precision.error if precision.name else None,
@@ -258,7 +294,7 @@ class _Judgement:
 
     # Timing
 
-    def _time_and_confirm(self, runner: Runner, module: bool) -> tuple[Pairs, Precision]:
+    def _time_and_confirm(self, runner: Runner, module: bool) -> Precision:
         neighbours = Neighbours(runner.pid)
         try:
             clock = Clock(
@@ -267,32 +303,31 @@ class _Judgement:
                 cache(lambda: control.measure(self._problem, self._settings, self._cancelled)),
                 self._problem.copy_ms if module else None,
             )
-            pairs = self._time(runner, clock)
-            self._confirm_clock(runner, pairs, clock)
+            self._time(runner, clock)
+            self._confirm_clock(runner, clock)
             self._trial(runner, 0)
             self._pass("right after timing", f"call {self._calls}")
-            return pairs, self._measure_precision(runner)
+            return self._measure_precision(runner)
         finally:  # while the runner lives: what it used is not theirs
             self._others = neighbours.share()
 
-    def _time(self, runner: Runner, clock: Clock) -> Pairs:
+    def _time(self, runner: Runner, clock: Clock) -> None:
         """Alternating pairs until the ratio is settled or the time for it is spent."""
-        pairs = Pairs([], [], [], [], [])
+        pairs = self.pairs
         started, checked_inputs = time.perf_counter(), 0
         while len(pairs.kernel_ms) < self._settings.max_pairs:
             index = len(pairs.kernel_ms)
-            checked_inputs += self._pair(runner, index, pairs)
+            checked_inputs += self._pair(runner, index)
             if secrets.randbelow(_PROBE_ONE_IN) == 0:
                 self._trial(runner, secrets.randbelow(self._settings.trials))
             looks = index < _LOOKS or index % _LOOKS == 0
-            if looks and index + 1 >= LEAST_PAIRS_FAR and self._is_enough(pairs, time.perf_counter() - started):
+            if looks and index + 1 >= LEAST_PAIRS_FAR and self._is_enough(time.perf_counter() - started):
                 break
         clock.check_processor(pairs.kernel_ms, pairs.used_ms, self._between_ms, pairs.reference_first)
         detail = f"{len(pairs.kernel_ms)} pairs, outputs of all compared, inputs of {checked_inputs} compared"
         self._pass("right while timed", detail)
-        return pairs
 
-    def _pair(self, runner: Runner, index: int, pairs: Pairs) -> bool:
+    def _pair(self, runner: Runner, index: int) -> bool:
         """Reference and kernel once each on the same buffers, in either order; whether inputs were compared.
 
         Neither the order nor the buffers tell the kernel which of its calls this is.
@@ -345,14 +380,15 @@ class _Judgement:
             for here, tensor in zip(written, results, strict=True):
                 here.copy_(tensor)
         self._check_outputs(slot, expected, index % 2, f"timed call {index}")
-        pairs.kernel_ms.append(kernel_ms)
-        pairs.wall_ms.append(wall_ms)
-        pairs.used_ms.append(used_ms)
-        pairs.reference_ms.append(reference_ms)
-        pairs.reference_first.append(self._reference_first)
+        self.pairs.kernel_ms.append(kernel_ms)
+        self.pairs.wall_ms.append(wall_ms)
+        self.pairs.used_ms.append(used_ms)
+        self.pairs.reference_ms.append(reference_ms)
+        self.pairs.reference_first.append(self._reference_first)
         return looks
 
-    def _is_enough(self, pairs: Pairs, elapsed_s: float) -> bool:
+    def _is_enough(self, elapsed_s: float) -> bool:
+        pairs = self.pairs
         ratios, effort = pairs.ratios, timing.THOROUGH if self._settings.thorough else timing.QUICK
         if median(ratios) < _FAR and not self._settings.thorough:
             return True
@@ -363,9 +399,9 @@ class _Judgement:
         runs_s = (sum(pairs.kernel_ms) + sum(pairs.reference_ms)) / 1e3
         return elapsed_s - runs_s > effort.overhead_s or runs_s > effort.runs_s or self._cancelled()
 
-    def _confirm_clock(self, runner: Runner, pairs: Pairs, clock: Clock) -> None:
+    def _confirm_clock(self, runner: Runner, clock: Clock) -> None:
         """The runner's clock is its own: neither single calls nor many in a row may take longer than it says."""
-        slot = self._slot(0)
+        slot, pairs = self._slot(0), self.pairs
         reference_ms = median(pairs.reference_ms)
 
         def batch(count: int) -> float:
@@ -384,8 +420,9 @@ class _Judgement:
         clock.check_calls(pairs.kernel_ms, pairs.wall_ms)
         self._pass("own clock agrees", clock.check_in_a_row(pairs.kernel_ms, batch, drift))
 
-    def _confirm_reference(self, pairs: Pairs) -> None:
+    def _confirm_reference(self) -> None:
         """The reference must not have been slower while the kernel's process lived than it is now, without it."""
+        pairs = self.pairs
         # It runs after the kernel in every second pair only.
         by_order = [
             [ms for ms, first in zip(pairs.reference_ms, pairs.reference_first, strict=True) if first is wanted]
@@ -422,22 +459,6 @@ class _Judgement:
         self._answered_at_s = runner.processor_s()
         self._runs_ms += own[0]
         return own[0], wall_ms, 1e3 * (self._answered_at_s - called_at_s)
-
-    def _timed(self, verdict: Verdict, pairs: Pairs) -> Verdict:
-        middle, low, high = timing.median_interval(pairs.ratios)
-        kernel, reference = timing.summarize(pairs.kernel_ms), timing.summarize(pairs.reference_ms)
-        share = self._floor_ms / kernel.median_ms if self._floor_ms else None
-        return replace(
-            verdict,
-            status="correct",
-            speedup=middle,
-            speedup_low=low,
-            speedup_high=high,
-            pairs=len(pairs.ratios),
-            kernel=kernel,
-            reference=reference,
-            floor_share=share,
-        )
 
     def _pass(self, name: str, detail: str) -> None:
         self._checks.append(Check(name, True, detail))

@@ -33,8 +33,14 @@ class Effort(Struct, frozen=True):
 
 
 QUICK = Effort(half_width=0.01, least_s=0.0, overhead_s=0.6, runs_s=6.0)
-THOROUGH = Effort(half_width=0.004, least_s=4.0, overhead_s=8.0, runs_s=12.0)
-"""For a single verdict. A machine shared with others drifts over seconds: many pairs within one do not show it."""
+THOROUGH = Effort(half_width=0.004, least_s=1.5, overhead_s=3.0, runs_s=4.0)
+"""For each sitting of a single verdict. A machine shared with others drifts over seconds: many pairs within one do not
+show it."""
+
+
+def sittings(thorough: bool) -> int:
+    """Of how many judgements, each in a process of its own, a verdict pools the pairs."""
+    return 3 if thorough else 1
 
 
 @cache
@@ -81,6 +87,11 @@ class Pairs(Struct):
     used_ms: list[float]
     """Processor time of the kernel's process during its calls."""
     reference_first: list[bool]
+
+    def add(self, more: Pairs) -> None:
+        """Append the pairs of another sitting."""
+        for name in self.__struct_fields__:
+            getattr(self, name).extend(getattr(more, name))
 
     @property
     def ratios(self) -> list[float]:

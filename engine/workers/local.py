@@ -29,7 +29,7 @@ from engine.workers.judge_process import JudgeProcess, child_environment
 from engine.workers.protocol import EvaluationError, Known, Opened
 
 _OPEN_S, _JUDGE_S, _HEAT_S, _COMPILE_S = 300.0, 600.0, 300.0, 300.0
-_THOROUGH_PAIRS = 20
+_THOROUGH_PAIRS = 7
 """So many times ``max_pairs`` for a verdict that takes its time: short kernels give thousands."""
 
 
