@@ -7,6 +7,8 @@ import time
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
 from benchmarks.kills import Chain, Kill, stages
 from engine.events import EngineStarted, Recorded, VerdictGiven
 from engine.state import fold
@@ -24,6 +26,7 @@ def kill_while(doing: set[str], chain: Chain, not_before_round: int, delay_s: fl
     return chain.kill()
 
 
+@pytest.mark.serial
 def test_a_search_killed_three_times_is_resumed_and_finished(tmp_path: Path) -> None:
     draw = random.Random(2)
     with Chain(tmp_path, rounds=2) as chain:
