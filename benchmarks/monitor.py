@@ -5,7 +5,8 @@ Usage: python benchmarks/monitor.py [--seconds 20] [--only busy,stream,open,pain
 busy     5,000 kernels and 50 events/s from another process, the tree by round and by lineage: share of a core, bytes to
          the terminal, and the time from a key written to the terminal to the first byte painted
 stream   the same session with the conversation of a problem on the screen, for which four models write at once
-open     a session of 20,000 kernels and about 160,000 events: from the command to the tree on the screen
+open     a session of 20,000 kernels and over 160,000 events, a language model's and a person's among them: from the
+         command to the tree on the screen
 paint    from the command to the first paint: of a new search (kernel-tui config.toml), of one that is resumed, and of a
          saved session (kernel-tui attach)
 idle     a finished session, nobody at the keys: share of a core
@@ -199,7 +200,8 @@ def _p95(values: list[float]) -> float:
 
 
 def opening(directory: Path, seconds: float) -> list[Figure]:
-    paths = write_session(directory, "large", Shape(variants=20_000, problems=8, rounds=10, device=GPU), ended=True)
+    shape = Shape(variants=20_000, problems=8, rounds=10, device=GPU, attended=True)
+    paths = write_session(directory, "large", shape, ended=True)
     times = []
     for _ in range(4):  # the first brings the file into the page cache, as a session that was just written is
         with attached(paths.directory) as terminal:

@@ -10,7 +10,6 @@ holds the lock, beats, and appends events at the given rate.
 from __future__ import annotations
 
 import argparse
-import hashlib
 import random
 import sqlite3
 import sys
@@ -20,14 +19,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from msgspec import structs
+
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from benchmarks.synthetic_calls import MODEL, Calls, digest_of
 from engine import events as ev
 from engine.devices import DeviceSample, encode_samples
-from engine.events import AnyEvent, Carried, DeviceFact, encode, kind_of
+from engine.events import AnyEvent, Carried, DeviceFact, encode, encode_command, kind_of
+from engine.models.protocol import Purpose
 from engine.problem.spec import ProblemSpec, TensorSpec
 from engine.session import EngineLock, EventWriter, SessionPaths, create_session
-from engine.verdict import Baseline, BuildReport, Check, Standing, Status, Timing, Verdict
+from engine.verdict import AtSizes, Baseline, BuildReport, Check, Standing, Status, Timing, Verdict
 
 CPU = DeviceFact(id="cpu", kind="cpu", name="Intel(R) Xeon(R) Processor", arch="x86_64", memory_bytes=24 << 30, cores=2)
 GPU = DeviceFact(id="GPU-1b6f0d2e", kind="cuda", name="NVIDIA H200", arch="sm_90a", memory_bytes=141 << 30, cores=132)
@@ -95,6 +98,8 @@ class Shape:
     seed: int = 1
     step_s: float = 0.5
     """Seconds between events."""
+    attended: bool = False
+    """A language model writes beside the playbook, and a person steers: their events are among the others."""
 
 
 class Search:
@@ -108,6 +113,8 @@ class Search:
         self._variants = 0
         self._speedup: dict[str, float] = {}
         self._best: dict[str, str] = {}
+        self._calls = Calls(shape.seed, self._store) if shape.attended else None
+        self.commands: list[ev.Command] = []
 
     def opening(self) -> Iterator[AnyEvent]:
         shape = self.shape
@@ -120,6 +127,8 @@ class Search:
             sandbox="user, net, pid namespaces; Landlock; seccomp",
         )
         yield ev.LogLine(level="info", text=f"searching {shape.problems} problems on {shape.device.name}")
+        if shape.attended:
+            yield ev.DeviceMeasured(device=structs.replace(shape.device, bandwidth_gbs=4022.0, peak_gflops=59_800.0))
         for number in range(shape.problems):
             name = self.problem(number)
             yield ev.ProblemAdded(problem=_spec(name), form=self.form, header=HEADER)
@@ -141,11 +150,18 @@ class Search:
                     budget = shape.variants - self._variants
                 made: list[str] = []
                 yield ev.RoundStarted(problem=problem, round=number, parents=parents[problem])
+                asked: set[str | None] = set()
                 while len(made) < budget:
                     carried = parents[problem]
                     parent = self._rng.choice(carried).variant if carried else None
                     count = min(shape.per_idea, budget - len(made))
-                    yield from self.idea(problem, number, parent, count, made, fly=last)
+                    calls = self._calls if self._calls is not None and self._calls.writes() else None
+                    if calls is not None and parent not in asked:
+                        asked.add(parent)
+                        yield from calls.call(problem, number, "ideas", parent or "", 0)
+                    yield from self.idea(problem, number, parent, count, made, fly=last, calls=calls)
+                if shape.attended and made and not last:
+                    yield from self._pinned(made[0])
                 if last:
                     continue
                 known = {*made, *(one.variant for one in parents[problem])}
@@ -163,17 +179,40 @@ class Search:
                 dropped = tuple(Carried(v, "slower than the third of the heat") for v in made if v not in ranked)
                 yield ev.RoundFinished(problem=problem, round=number, survivors=parents[problem], dropped=dropped)
 
+    def closing(self) -> Iterator[AnyEvent]:
+        """What comes after the last round."""
+        for problem in self._best if self.shape.attended else ():
+            yield ev.ProblemFinished(problem=problem, reason=f"all {self.shape.rounds} rounds are done")
+            sizes = tuple(
+                _at_sizes(label, rows) for label, rows in (("smaller", 2048), ("odd", 4095), ("larger", 8192))
+            )
+            yield ev.SizesChecked(problem=problem, variant=self._best[problem], results=sizes)
+        yield ev.EngineStopped(reason="finished", message="the search came to its end")
+
     def idea(
-        self, problem: str, number: int, parent: str | None, count: int, made: list[str], *, fly: bool = False
+        self,
+        problem: str,
+        number: int,
+        parent: str | None,
+        count: int,
+        made: list[str],
+        *,
+        fly: bool = False,
+        calls: Calls | None = None,
     ) -> Iterator[AnyEvent]:
-        """One idea with ``count`` kernels, each through all its stages to a verdict."""
+        """One idea with ``count`` kernels, each through all its stages to a verdict. ``calls``: a model writes it."""
         category, text = self._rng.choice(IDEAS)
         self._ideas += 1
-        idea = f"i{self._ideas}"
+        idea, proposer = f"i{self._ideas}", MODEL if calls is not None else "playbook"
         yield ev.IdeaProposed(
-            idea=idea, problem=problem, round=number, parent=parent, category=category, text=text, proposer="playbook"
+            idea=idea, problem=problem, round=number, parent=parent, category=category, text=text, proposer=proposer
         )
-        for _ in range(count):
+        failed: str | None = None
+        for place in range(count):
+            if calls is not None:
+                yield from calls.useless(problem, number, idea, place)
+                purpose: Purpose = "kernel" if failed is None else "fix"
+                yield from calls.call(problem, number, purpose, failed or idea, 0 if failed else place)
             self._variants += 1
             variant = f"v{self._variants}"
             made.append(variant)
@@ -187,11 +226,11 @@ class Search:
                 idea=idea,
                 problem=problem,
                 round=number,
-                parent=parent,
+                parent=failed or parent,
                 form=self.form,
                 source=self._store(source),
-                proposer="playbook",
-                note=note,
+                proposer=proposer,
+                note=note if failed is None else f"fix 1 of {failed}",
                 data={"family": "rows", "threads": threads},
             )
             flies = fly and self._variants > self.shape.variants - self.shape.flying
@@ -199,7 +238,10 @@ class Search:
             for stage in STAGES[:until]:
                 yield ev.VariantStage(variant=variant, stage=stage)
             if not flies:
-                yield ev.VerdictGiven(variant=variant, verdict=self._verdict(variant, parent, number))
+                verdict = self._verdict(variant, parent, number)
+                yield ev.VerdictGiven(variant=variant, verdict=verdict)
+                repaired = failed is None and calls is not None and verdict.status == "build_error"
+                failed = variant if repaired else None
 
     def live(self) -> Iterator[AnyEvent]:
         """Ever more ideas in the last round."""
@@ -207,6 +249,16 @@ class Search:
             problem = self.problem(self._rng.randrange(self.shape.problems))
             made: list[str] = []
             yield from self.idea(problem, self.shape.rounds - 1, self._best.get(problem), 4, made)
+
+    def _pinned(self, variant: str) -> Iterator[AnyEvent]:
+        """A person pins a kernel and thinks better of it."""
+        pin, unpin = ev.Pin(node=variant), ev.Unpin(node=variant)
+        self.commands.append(pin)
+        yield ev.NodePinned(node=variant)
+        yield ev.CommandHandled(command=len(self.commands), ok=True, message=f"pinned {variant}", node=variant)
+        self.commands.append(unpin)
+        yield ev.NodeUnpinned(node=variant)
+        yield ev.CommandHandled(command=len(self.commands), ok=True, message=f"unpinned {variant}", node=variant)
 
     def problem(self, number: int) -> str:
         return PROBLEMS[number] if number < len(PROBLEMS) else f"problem_{number}"
@@ -216,7 +268,7 @@ class Search:
         return "cu" if self.shape.device.kind == "cuda" else "cpp"
 
     def _store(self, source: str) -> str:
-        digest = hashlib.sha256(source.encode()).hexdigest()
+        digest = digest_of(source)
         self.blobs[digest] = source.encode()
         return digest
 
@@ -278,7 +330,7 @@ def write_session(
     search = Search(shape)
     events = [*search.opening(), *search.rounds()]
     if ended:
-        events.append(ev.EngineStopped(reason="finished", message="the search came to its end"))
+        events += search.closing()
     until = time.time() if end is None else end
     start = until - shape.step_s * len(events)
     with sqlite3.connect(paths.database) as db:
@@ -289,6 +341,10 @@ def write_session(
                 (start + shape.step_s * place, kind_of(event), encode(event).decode())
                 for place, event in enumerate(events, 1)
             ),
+        )
+        db.executemany(
+            "INSERT INTO command (time, author, json) VALUES (?, 'monitor', ?)",
+            ((start, encode_command(command).decode()) for command in search.commands),
         )
         db.executemany(
             "INSERT INTO blob VALUES (?, ?, ?)",
@@ -372,6 +428,20 @@ def _spec(name: str) -> ProblemSpec:
     return ProblemSpec(id=name, name=name, path=f"problems/{name}.py", source="", tensors=tensors, floor_bytes=1 << 31)
 
 
+def _at_sizes(label: str, rows: int) -> AtSizes:
+    return AtSizes(
+        label,
+        {"ROWS": rows},
+        f"x [{rows}, 65536]",
+        "correct",
+        kernel_ms=rows / 2000,
+        eager_ms=rows / 1000,
+        speedup=2.0,
+        speedup_low=1.98,
+        speedup_high=2.02,
+    )
+
+
 def _timing(ms: float) -> Timing:
     return Timing(ms, ms * 0.98, ms * 1.03, 60)
 
@@ -393,11 +463,13 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--finished", action="store_true")
+    parser.add_argument("--attended", action="store_true", help="with a language model's calls and a person's commands")
     parser.add_argument("--live", action="store_true")
     parser.add_argument("--rate", type=float, default=50.0, help="events a second")
     parser.add_argument("--seconds", type=float, default=60.0)
     options = parser.parse_args()
-    shape = Shape(options.variants, options.problems, options.rounds, device=GPU if options.device == "cuda" else CPU)
+    device = GPU if options.device == "cuda" else CPU
+    shape = Shape(options.variants, options.problems, options.rounds, device=device, attended=options.attended)
     paths = write_session(options.directory, options.name, shape, ended=options.finished)
     print(paths.directory, flush=True)
     if options.live:

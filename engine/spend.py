@@ -81,6 +81,8 @@ class CallState:
     usage: Usage | None = None
     dollars: float | None = None
     tier: str = ""
+    counted: list[Spend] = field(default_factory=list, repr=False)
+    """Everything that the call is counted under."""
 
 
 @dataclass(slots=True)
@@ -115,13 +117,14 @@ class Spending:
         call = self.calls.get(event.call)
         if call is None:
             call = CallState(event.call, event.provider, event.model, event.site, event.prompt, idea, time)
+            call.counted = self._of(event.model, event.site, idea)
             self.calls[event.call] = call
             number = event.call.removeprefix("c")
             self._numbered = max(self._numbered, int(number) if number.isdigit() else 0)
         call.attempts, call.flying, call.wait_s = event.attempt, True, None
         call.hold = Amount(event.tokens, event.dollars)
         self.flying[event.call] = call
-        for spend in self._of(call):
+        for spend in call.counted:
             spend.calls += 1
 
     def failed(self, event: ModelCallFailed, time: float) -> None:
@@ -151,7 +154,7 @@ class Spending:
     def _settle(
         self, call: CallState, usage: Usage | None, dollars: float | None, seconds: float, *, failed: bool
     ) -> None:
-        for spend in self._of(call):
+        for spend in call.counted:
             spend.failed += failed
             spend.seconds += seconds
             if usage is None:
@@ -164,18 +167,23 @@ class Spending:
         call.flying, call.hold = False, Amount()
         self.flying.pop(call.id, None)
 
-    def _of(self, call: CallState) -> list[Spend]:
-        """Everything that the call is counted under."""
-        site = call.site
+    def _of(self, model: str, site: CallSite, idea: str | None) -> list[Spend]:
+        """Everything that a call is counted under."""
         found = [
             self.total,
-            self.model.setdefault(call.model, Spend()),
-            self.problem.setdefault(site.problem, Spend()),
-            self.round.setdefault(f"{site.problem}/r{site.round}", Spend()),
+            _under(self.model, model),
+            _under(self.problem, site.problem),
+            _under(self.round, f"{site.problem}/r{site.round}"),
         ]
-        if call.idea is not None:
-            found.append(self.idea.setdefault(call.idea, Spend()))
+        if idea is not None:
+            found.append(_under(self.idea, idea))
         return found
+
+
+def _under(spends: dict[str, Spend], key: str) -> Spend:
+    if (found := spends.get(key)) is None:
+        found = spends[key] = Spend()
+    return found
 
 
 def _sum(one: Usage, other: Usage) -> Usage:

@@ -15,6 +15,7 @@ from typing import Any
 
 from engine import events as ev
 from engine.events import DeviceFact, Recorded
+from engine.lineage import refuse_loop
 from engine.models.protocol import CallSite
 from engine.nodes import EngineState, IdeaState, ProblemState, RoundState, VariantState
 from engine.ranking import choose_best, rank, rechoose, round_of
@@ -238,6 +239,10 @@ def _round_started(state: SessionState, event: ev.RoundStarted, time: float) -> 
 
 
 def _idea_proposed(state: SessionState, event: ev.IdeaProposed, time: float) -> None:
+    name, parent = event.idea, event.parent
+    if name in state.below or name in state.ideas or name == parent:
+        known = state.ideas.get(name)
+        refuse_loop(state, name, (parent,), (known.parent,) if known is not None else None)
     state.ideas[event.idea] = IdeaState(
         event.idea,
         event.problem,
@@ -288,6 +293,10 @@ def _idea_of(state: SessionState, site: CallSite) -> str | None:
 
 
 def _variant_written(state: SessionState, event: ev.VariantWritten, time: float) -> None:
+    name, above = event.variant, (event.idea, event.parent)
+    if name in state.variants or name in state.below or name in state.derived or name in above:
+        known = state.variants.get(name)
+        refuse_loop(state, name, above, (known.idea, known.parent) if known is not None else None)
     state.variants[event.variant] = VariantState(
         event.variant,
         event.idea,

@@ -21,7 +21,7 @@ from textual.widgets import Input
 
 from engine.evaluation.holder import holder_of, is_below
 from engine.events import CommandHandled, Recorded, SeedIdea, SeedKernel, Stop
-from engine.session import SessionError, SessionPaths
+from engine.session import SessionDamaged, SessionError, SessionPaths
 from tui import format as fmt
 from tui import pasting
 from tui.activity import opening_of
@@ -56,6 +56,7 @@ _PLAIN = PlainCharacters()
 START_POLL_S = 0.1
 ANSWER_S = 5.0
 """A person who seeded an idea still waits for what becomes of it."""
+GONE = "The session was moved or deleted. Open it where it is now: kernel-tui attach DIRECTORY"
 Severity = Literal["information", "warning", "error"]
 
 
@@ -101,6 +102,8 @@ class MonitorApp(App[int]):
         self._plans: dict[int, Plan] = {}
         self._tasks: set[Task[None]] = set()
         self._feed = Feed(source, self._wake)
+        self._damage: str | None = None
+        """Why events that came while the session was open could not be folded; nothing after them is."""
         self._notified = False
         self._flushed_at = 0.0
         self.news = News(self.model)
@@ -166,27 +169,33 @@ class MonitorApp(App[int]):
         updates, trouble = self._feed.take()
         model, screen = self.model, self.monitor_screen
         link_before = model.link.kind
-        trouble_news, model.trouble = trouble != model.trouble, trouble
+        trouble_before = model.trouble
         replaced = False
         fresh: list[Recorded] = []
         readings = linked = told = False
         for update in updates:
             model.take(update)
-            replaced |= update.state is not None
+            if update.state is not None:
+                replaced, self._damage = True, None
             readings |= bool(update.readings)
             linked |= update.link is not None
-            for recorded in update.events:
-                model.state.apply(recorded)
+            for recorded in update.events if self._damage is None else ():
+                try:
+                    model.state.apply(recorded)
+                except SessionDamaged as error:
+                    self._damage = str(error)
+                    break
                 told |= model.story.note(model.state, recorded)
                 if isinstance(recorded.event, CommandHandled):
                     self._answered(recorded.event)
-            fresh += update.events
+                fresh.append(recorded)
+        model.trouble = self._damage or trouble
         if linked and model.link.kind == "ended" and link_before in ALIVE:
             told |= self._give_up_pending()
         with self.batch_update():
             if replaced:
                 screen.replace_state()
-            if updates or trouble_news:
+            if updates or model.trouble != trouble_before:
                 screen.take(fresh, readings=readings, told=told)
         if replaced:
             self.news.catch_up()
@@ -220,6 +229,8 @@ class MonitorApp(App[int]):
         """Why a command would reach nobody, or None."""
         if self.model.source.read_only:
             return "This monitor is read-only."
+        if self.model.link.gone:
+            return GONE
         if self.model.link.kind == "ended":
             return "No engine runs on this session. R starts it again."
         return None if self.model.opened else "The session is still being opened."
@@ -295,7 +306,9 @@ class MonitorApp(App[int]):
 
     def start_engine(self) -> None:
         """Start a dead or stopped session's engine again."""
-        if self.model.link.kind in ("live", "stalled"):
+        if self.model.link.gone:
+            self.say(GONE, severity="warning")
+        elif self.model.link.kind in ("live", "stalled"):
             self.say(f"The engine runs (pid {self.model.link.pid}).")
         elif self.model.link.kind == "starting":
             self.say("The engine is starting.")
@@ -475,6 +488,8 @@ def print_parting(model: Model, paths: SessionPaths) -> None:
 def parting_words(model: Model) -> str:
     """What a person who leaves should know: whether the search goes on, what it may still spend, how to stop it."""
     name, argument = model.source.name, model.source.argument
+    if model.link.gone:
+        return f"The session {argument} was moved or deleted. Open it where it is now: kernel-tui attach DIRECTORY"
     if model.link.kind not in ALIVE:
         end = "is finished" if model.state.finished else "is not running"
         spent = model.state.engine is not None and model.state.engine.stopped == "budget"

@@ -17,9 +17,20 @@ from tui.story import Story
 READINGS = 900
 
 EngineKind = Literal[
-    "connecting", "starting", "live", "stalled", "replay", "dead", "ended early", "stopped", "finished", "never ran"
+    "connecting",
+    "starting",
+    "live",
+    "stalled",
+    "replay",
+    "dead",
+    "ended early",
+    "stopped",
+    "finished",
+    "never ran",
+    "gone",
 ]
-"""``dead``: it ended without a word. ``ended early``: its lock says why, its events do not (disk full)."""
+"""``dead``: it ended without a word. ``ended early``: its lock says why, its events do not (disk full). ``gone``: the
+session was moved or deleted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +78,8 @@ class Model:
         """How the engine is, by its lock and its own words together."""
         if self.link.kind != "ended":
             return self.link.kind
+        if self.link.gone:
+            return "gone"
         engine = self.state.engine
         if engine is None:
             return "never ran"

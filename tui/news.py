@@ -69,6 +69,8 @@ class News:
         why = engine.stopped if engine is not None else None
         if kind == "stalled":
             return [f"{name}: the engine shows no sign of life"]
+        if kind == "gone":
+            return [f"{name}: the session was moved or deleted"]
         if kind == "dead":
             return [f"{name}: the engine died"]
         if kind == "stopped" and why == "budget":

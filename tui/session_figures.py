@@ -1,8 +1,9 @@
-"""The figures of a saved session that it is compared by: results, verdicts, spend, authors, configuration."""
+"""The figures that a session is compared by: results, verdicts, spend, authors, configuration; also while it runs."""
 
 from __future__ import annotations
 
 import hashlib
+import threading
 import time
 import tomllib
 from collections import Counter
@@ -10,11 +11,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from engine.budget import elapsed_s
 from engine.session import SessionPaths, SessionReader, engine_liveness
-from engine.state import ProblemState, SessionState, VariantState, fold
+from engine.state import ProblemState, SessionState, VariantState
 from tui.results import ResultRow, results_of
 
 NOT_NEEDED = ("variant_stage", "log_line", "command_handled")
@@ -64,13 +65,68 @@ class SessionFigures(Struct, frozen=True, kw_only=True):
     config: dict[str, str]
 
 
+class FollowedSession:
+    """A session whose ``figures`` go on as it does. What is new is folded, not the whole again. Any thread may ask.
+
+    Raises SessionError from all but ``close``.
+    """
+
+    def __init__(self, paths: SessionPaths) -> None:
+        self._paths = paths
+        self._lock = threading.Lock()
+        self._reader: SessionReader | None = SessionReader(paths)
+        self._state = SessionState()
+        self._config = ""
+        self._running = False
+        self._figures: SessionFigures | None = None
+        try:
+            self.refresh()
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def figures(self) -> SessionFigures:
+        """As of the last ``refresh``."""
+        assert self._figures is not None, "they are read when the session is opened"
+        return self._figures
+
+    def refresh(self) -> bool:
+        """Take in what is new; whether anything is."""
+        with self._lock:
+            reader, state = self._reader, self._state
+            if reader is None:
+                return False
+            # The engine before the events: what it wrote before its end is not missed.
+            running = engine_liveness(self._paths, reader).running
+            seq = state.seq
+            for recorded in reader.read(seq, without=NOT_NEEDED) if reader.changed() else ():
+                state.apply(recorded)
+            if not self._config and state.config:
+                self._config = reader.text(state.config)
+            now = time.time() if running else state.time
+            if self._figures is None or seq != state.seq or running != self._running:
+                directory = self._paths.directory
+                self._figures = figures_of(state, directory, self._config, running=running, now=now)
+            elif running:
+                self._figures = structs.replace(self._figures, seconds=elapsed_s(state, now))
+            else:
+                return False
+            self._running = running
+            return True
+
+    def close(self) -> None:
+        with self._lock:
+            if self._reader is not None:
+                self._reader.close()
+            self._reader = None
+
+
 def read_figures(paths: SessionPaths) -> SessionFigures:
-    """The figures of a session, running or not. Raises SessionError."""
-    with SessionReader(paths) as reader:
-        state = fold(reader.read(without=NOT_NEEDED))
-        running = engine_liveness(paths, reader).running
-        config = reader.text(state.config) if state.config else ""
-    return figures_of(state, paths.directory, config, running=running, now=time.time() if running else state.time)
+    """The figures of a session as it is now, running or not. Raises SessionError."""
+    session = FollowedSession(paths)
+    session.close()
+    return session.figures
 
 
 def figures_of(state: SessionState, directory: Path, config: str, *, running: bool, now: float) -> SessionFigures:

@@ -33,12 +33,14 @@ ALIVE: tuple[LinkKind, ...] = ("starting", "live", "stalled")
 @dataclass(frozen=True, slots=True)
 class Link:
     """How the engine is by its lock and heartbeat. ``starting``: its process was started from here and has not taken
-    the lock yet. ``ended``: none runs; the events say whether it left a word."""
+    the lock yet. ``ended``: none runs; the events say whether it left a word. ``gone``: the session no longer lies
+    where it was opened; ``pid`` is then the engine that ran until that was seen, if one did."""
 
     kind: LinkKind
     pid: int | None = None
     heartbeat_age_s: float | None = None
     message: str = ""
+    gone: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,9 +137,11 @@ class SessionSource:
         self._read_at = 0.0
         self._link_at = 0.0
         self._link: Link | None = None
+        self._file: tuple[int, int] | None = None
 
     def open(self) -> Update:
         self._feed = SessionReader(self.paths)
+        self._file = _file_at(self.paths.database)
         with _collector_paused():
             state, story = fold_with_story(self._feed.read())
         self._seq = state.seq
@@ -149,21 +153,42 @@ class SessionSource:
     def poll(self) -> Update:
         assert self._feed is not None
         update = Update()
-        if time.monotonic() - self._link_at > LINK_EVERY_S:
-            # Before the events: an engine records how it ended before it gives its lock back.
-            self._link_at = time.monotonic()
-            starting = self._starting()
-            link = link_of(engine_liveness(self.paths, self._feed))
-            if link.kind == "ended" and starting:
-                link = Link("starting")
-            if link != self._link:
-                self._link = update.link = link
-        if self._feed.changed():
-            update.events = list(self._feed.read(self._seq))
-            if update.events:
-                self._seq = update.events[-1].seq
-            update.readings = list(self._readings(self._feed))
+        try:
+            if time.monotonic() - self._link_at > LINK_EVERY_S:
+                # Before the events: an engine records how it ended before it gives its lock back.
+                self._link_at = time.monotonic()
+                self._relink(update, self._look(self._feed))
+            if self._feed.changed():
+                update.events = list(self._feed.read(self._seq))
+                if update.events:
+                    self._seq = update.events[-1].seq
+                update.readings = list(self._readings(self._feed))
+        except SessionError:
+            if self._in_place():
+                raise
+            self._relink(update, self._gone())
         return update
+
+    def _look(self, feed: SessionReader) -> Link:
+        if not self._in_place():
+            return self._gone()
+        starting = self._starting()
+        link = link_of(engine_liveness(self.paths, feed))
+        return Link("starting") if link.kind == "ended" and starting else link
+
+    def _relink(self, update: Update, link: Link) -> None:
+        if link != self._link:
+            self._link = update.link = link
+
+    def _in_place(self) -> bool:
+        """Whether the session still lies where it was opened. What is open stays readable, and says nothing of it."""
+        return _file_at(self.paths.database) == self._file
+
+    def _gone(self) -> Link:
+        before = self._link
+        return Link(
+            "ended", before.pid if before is not None and (before.gone or before.kind in ALIVE) else None, gone=True
+        )
 
     def close(self) -> None:
         if self._feed is not None:
@@ -192,6 +217,15 @@ class SessionSource:
                 yield Reading(sample.time, tuple(decode_samples(sample.json)))
             except msgspec.MsgspecError:
                 continue  # readings of another version: a gap in the strip, nothing that matters
+
+
+def _file_at(path: Path) -> tuple[int, int] | None:
+    """Which file that is, None if there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def argument_of(paths: SessionPaths) -> str:

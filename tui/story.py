@@ -40,6 +40,8 @@ class Story:
     def note(self, state: SessionState, recorded: Recorded) -> bool:
         """Whether the event made a line."""
         event = recorded.event
+        if type(event) not in _TOLD:
+            return False
         told = [found] if (found := _tell(state, event)) is not None else []
         if isinstance(event, _MOVING):
             told += self._moved(state, event)
@@ -87,7 +89,7 @@ def fold_with_story(recorded: Iterable[Recorded]) -> tuple[SessionState, Story]:
     apply, note = state.apply, story.note
     for one in recorded:
         apply(one)
-        if type(one.event) is not ev.VariantStage:
+        if type(one.event) in _TOLD:  # asked here too: most events are not, and there may be 160,000
             note(state, one)
     return state, story
 
@@ -179,3 +181,5 @@ _TELLERS: dict[type, Callable[[SessionState, Any], tuple[Level, str]]] = {
     ev.SizesChecked: _sizes_checked,
     ev.CommandHandled: _handled,
 }
+_TOLD = {*_TELLERS, *_MOVING, ev.ModelCallFailed}
+"""Events that may make a line."""

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import random
 
+import pytest
+
 from engine import events as ev
 from engine.events import Carried, Recorded
 from engine.problem.spec import ProblemSpec
+from engine.session import SessionDamaged
 from engine.state import SessionState, fold
 from engine.verdict import Standing, Timing, Verdict
 
@@ -196,3 +199,50 @@ def test_indexes_agree_with_a_plain_search_over_a_random_session() -> None:
     for node in rng.sample(sorted(variants), k=20):
         plain = {other for pool in (state.ideas, state.variants) for other in pool if node in set(state.lineage(other))}
         assert state.branch(node) == plain
+
+
+@pytest.mark.parametrize(
+    ("events", "who"),
+    [
+        ([proposed("i1", 0, "v1"), written("v1", "i1", 0, None)], "v1"),
+        ([written("v1", "i1", 0, None), proposed("i1", 0, "v1")], "i1"),
+        ([proposed("i1", 0, "i1")], "i1"),
+        ([written("v1", "v1", 0, None)], "v1"),
+        ([written("v1", "i1", 0, "v2"), written("v2", "i2", 0, "v1")], "v2"),
+        (
+            [
+                written("v1", "i1", 0, "v3"),
+                proposed("i2", 0, "v1"),
+                written("v2", "i2", 0, "v1"),
+                proposed("i3", 0, "v2"),
+                written("v3", "i3", 0, "v2"),
+            ],
+            "v3",
+        ),
+    ],
+)
+def test_what_would_descend_from_itself_is_refused_where_the_loop_closes(events: list[ev.AnyEvent], who: str) -> None:
+    before = fold(recorded(*events[:-1]))
+    with pytest.raises(SessionDamaged, match=f"event {len(events)} .*{who} would descend from itself"):
+        before.apply(recorded(*events)[-1])
+    assert before.branch(who) is not None and list(before.lineage(who))  # what was folded before can be walked
+
+
+def test_a_kernel_that_is_put_under_another_parent_is_refused() -> None:
+    """Who reads downward would still find it under the first one, and so come round."""
+    events = [written("v1", "i1", 0, None), written("v2", "i2", 0, "v1"), written("v1", "i1", 0, "v9")]
+    with pytest.raises(SessionDamaged, match="v1 is there already"):
+        fold(recorded(*events))
+
+
+def test_a_problem_may_have_the_name_of_a_kernel() -> None:
+    state = fold(
+        recorded(
+            problem_added("v1"),
+            proposed("i1", 0, None, "v1"),
+            written("v1", "i1", 0, None, "v1"),
+            proposed("i2", 0, "v1", "v1"),
+            written("v2", "i2", 0, "v1", "v1"),
+        )
+    )
+    assert state.branch("i2") == {"i2", "v2"}

@@ -158,6 +158,30 @@ async def test_marked_sessions_are_shown_side_by_side(tmp_path: Path) -> None:
             assert "Sessions in" in screen_text(app)
 
 
+async def test_sessions_side_by_side_go_on_while_one_of_them_runs(engine: Any, tmp_path: Path) -> None:
+    write_session(tmp_path, "other", Shape(variants=20, problems=2, rounds=2, flying=0, device=GPU), ended=True)
+    app = PickerApp(tmp_path, settings=Settings(notify="off", ascii_glyphs=False))
+    async with app.run_test(size=(120, 40)) as pilot:
+
+        async def until_row(name: str, *words: str) -> None:
+            for _ in range(100):
+                row = next((line for line in screen_text(app).splitlines() if line.strip().startswith(name)), "")
+                if all(word in row for word in words):
+                    return
+                await pilot.pause(0.05)
+            raise AssertionError(f"{name} {words} never came:\n{screen_text(app)}")
+
+        await pilot.pause(0.4)
+        await pilot.press("space", "space", "c")
+        await until_row("verdicts", "56", "20")
+        await until_row("state", "running", "finished")
+        engine.record(ev.VerdictGiven(variant="v60", verdict=Verdict(status="wrong", reason="differs")))
+        await until_row("verdicts", "57", "20")
+        engine.record(ev.EngineStopped(reason="stopped", message="by hand"))
+        engine.lock.release()
+        await until_row("state", "stopped", "finished")
+
+
 async def test_a_session_that_cannot_be_read_is_said(tmp_path: Path) -> None:
     write_session(tmp_path, "good", Shape(variants=20, problems=1, rounds=2), ended=True)
     (tmp_path / "bad").mkdir()

@@ -1,7 +1,8 @@
-"""Side by side: a column each for kernels of a session, with the source diff of two of them, or for saved sessions."""
+"""Side by side: a column each for kernels of a session, with the source diff of two of them, or for sessions."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from itertools import combinations
 from typing import ClassVar
@@ -15,8 +16,10 @@ from textual.strip import Strip
 from engine.session import SessionError
 from tui.compare import Comparison
 from tui.compare_kernels import compare_kernels
+from tui.compare_sessions import compare_sessions
 from tui.model import Model
 from tui.sanitize import one_line
+from tui.session_figures import FollowedSession
 from tui.widgets.compare import head_line, table_lines, table_width
 from tui.widgets.detail.diff import diff_lines
 from tui.widgets.detail.text import wrapped
@@ -209,4 +212,33 @@ class KernelsScreen(CompareScreen):
 
 
 class SessionsScreen(CompareScreen):
-    """Saved sessions, as they were when they were read."""
+    """Sessions, each as it is now: what those that run record is taken in. Closes ``sessions`` when it is left."""
+
+    def __init__(self, sessions: Sequence[FollowedSession]) -> None:
+        super().__init__(compare_sessions([session.figures for session in sessions]))
+        self._sessions = sessions
+        self._looking = False
+
+    def on_mount(self) -> None:
+        super().on_mount()
+        self.set_interval(REFRESH_S, self._follow)
+
+    def on_unmount(self) -> None:
+        for session in self._sessions:
+            session.close()
+
+    async def _follow(self) -> None:
+        if self._looking:  # a file system that takes its time
+            return
+        self._looking = True
+        try:
+            changed = await asyncio.to_thread(lambda: [session.refresh() for session in self._sessions])
+        except SessionError as error:
+            self._word = one_line(str(error), 200)
+            self.show()
+        else:
+            if any(changed):
+                self.comparison = compare_sessions([session.figures for session in self._sessions])
+                self.show()
+        finally:
+            self._looking = False

@@ -66,7 +66,7 @@ class MonitorScreen(SteeringKeys, Screen[None]):
         self.leaders = Leaderboard(id="leaders")
         self.log_view = LogPane(id="log")
         self.detail = DetailPane(self.model, id="detail-pane")
-        self.best = DetailPane(self.model, id="best-pane", number=7, best=True)
+        self.best = self.detail.twin = DetailPane(self.model, id="best-pane", number=7, best=True)
         self.tree_pane = Pane(1, "Tree", self.tree_view, id="tree-pane")
         self.panes: list[Pane] = [
             self.tree_pane,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from rich.text import Text
 from textual.app import App, ComposeResult
@@ -15,10 +15,13 @@ from textual.widgets.option_list import Option
 
 from engine.session import SessionError, SessionPaths, SessionSummary, list_sessions
 from tui import format as fmt
-from tui.compare import MOST, Comparison
+from tui.compare import MOST
 from tui.sanitize import one_line
 from tui.settings import Settings, load_settings
 from tui.terminal import shows_unicode
+
+if TYPE_CHECKING:
+    from tui.session_figures import FollowedSession
 
 REFRESH_S = 5.0
 KEYS = "enter open    space mark    c side by side    q leave"
@@ -134,22 +137,29 @@ class PickerApp(App[Path]):
         from tui.screens.compare import SessionsScreen
 
         try:
-            comparison = await asyncio.to_thread(_comparison, chosen)
+            sessions = await asyncio.to_thread(_followed, chosen)
         except SessionError as error:
             self._say(one_line(str(error), 400))
             return
         self._say(KEYS)
-        await self.push_screen(SessionsScreen(comparison))
+        await self.push_screen(SessionsScreen(sessions))
 
     def _say(self, text: str) -> None:
         self.keys.update(text)
 
 
-def _comparison(chosen: list[Path]) -> Comparison:
-    from tui.compare_sessions import compare_sessions
-    from tui.session_figures import read_figures
+def _followed(chosen: list[Path]) -> list[FollowedSession]:
+    from tui.session_figures import FollowedSession
 
-    return compare_sessions([read_figures(SessionPaths.at(directory)) for directory in chosen])
+    sessions: list[FollowedSession] = []
+    try:
+        for directory in chosen:
+            sessions.append(FollowedSession(SessionPaths.at(directory)))
+    except SessionError:
+        for session in sessions:
+            session.close()
+        raise
+    return sessions
 
 
 def entry(one: SessionSummary, width: int, *, marked: bool = False) -> Text:

@@ -20,23 +20,33 @@ class Leaderboard(LinesView):
     HELP = (
         "The fastest correct kernels of each problem. Those of the last heat, where they were timed side by side, "
         "stand in its order: +3% is three percent slower than its fastest, 'tied' no difference that can be told. "
-        "The star goes by heat; 'eager' is each kernel's own verdict, so that another may have more of it."
+        "The star goes by heat; 'x eager' is each kernel's own verdict, so that another may have more of it."
     )
 
     def show(self, model: Model) -> None:
-        places = max(3, (self.size.height or 30) // max(1, len(model.state.problems)) - 2)
+        places = max(3, ((self.size.height or 30) - 1) // max(1, len(model.state.problems)) - 1)
         lines: list[Strip] = []
         for problem in model.state.problems.values():
-            lines += leader_lines(model, problem, self.palette, places, ascii_only=self.ascii_only)
+            lines += leader_lines(model, problem, self.palette, places, ascii_only=self.ascii_only, headed=not lines)
         self.set_lines(lines)
 
 
 def leader_lines(
-    model: Model, problem: ProblemState, palette: Palette, places: int = PLACES, *, ascii_only: bool
+    model: Model,
+    problem: ProblemState,
+    palette: Palette,
+    places: int = PLACES,
+    *,
+    ascii_only: bool,
+    headed: bool = True,
 ) -> list[Strip]:
-    lines = [line((problem.id, palette.title))]
+    """``headed``: the first line says what the columns are."""
     leaders = model.state.standing_order(problem.id, places)
     heat = {standing.variant: _in_heat(standing) for standing in problem.standings}
+    lines = [line((problem.id, palette.title))]
+    if headed and leaders:
+        columns = f"{'x eager':>7}{'ms':>8}  {'heat' if heat else '':<7}  {'round':<5}"
+        lines = [line((fmt.pad(problem.id, 12), palette.title), (f" {columns}", palette.dim))]
     for place, variant in enumerate(leaders, 1):
         is_best = problem.best == variant.id
         star = ("*" if ascii_only else "★") if is_best else " "
@@ -52,8 +62,6 @@ def leader_lines(
                 (f" {one_line(variant.note, 60)}", palette.dim),
             )
         )
-    if heat and leaders:
-        lines.insert(1, line((f"{'':>6}{'':<7}{'eager':>7}{'ms':>8}  {'heat':<7}  {'round':<5}", palette.dim)))
     return lines if leaders else [*lines, line(("  nothing correct yet", palette.dim))]
 
 

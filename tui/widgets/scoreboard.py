@@ -11,7 +11,7 @@ from tui.palette import Palette
 from tui.widgets.lines import LinesView, line
 
 NAME_MIN = 8
-FIGURES = (("x eager", 8), ("ms", 8), ("eager ms", 10), ("x compile", 11), ("floor", 6))
+FIGURES = (("x eager", 8), ("ms", 8), ("eager ms", 9), ("x compile", 10), ("floor", 6))
 
 
 class Scoreboard(LinesView):
@@ -30,7 +30,7 @@ def scoreboard(model: Model, palette: Palette, width: int, *, ascii_only: bool) 
     name_width = max(NAME_MIN, min(longest + 1, width - sum(size for _, size in figures) - 6))
     spark_width = max(0, width - name_width - sum(size for _, size in figures) - 1)
     head = "".join(name.rjust(size) for name, size in figures)
-    rounds = " by round" if spark_width >= 9 else ""
+    rounds = next((f" {word}" for word in ("by round", "rounds") if len(word) <= spark_width), "")
     lines = [line((f"{' ' * name_width}{head}{rounds}", palette.dim))]
     for problem in state.problems.values():
         best = model.best(problem)

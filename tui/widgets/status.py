@@ -136,6 +136,10 @@ def alarm_of(model: Model) -> str | None:
     """What a person must know and do now, or None."""
     link, engine = model.link, model.state.engine
     resume = f"R resumes it (kernel-tui resume {model.source.argument})"
+    if model.engine == "gone":
+        ends = f" Its engine (pid {link.pid}) ends by itself within a minute." if link.pid is not None else ""
+        where = one_line(model.source.argument, 200)
+        return f"SESSION MOVED OR DELETED. Open it where it is now: kernel-tui attach DIRECTORY.{ends} It was {where}."
     if model.trouble is not None:
         return one_line(model.trouble)
     if not model.opened:

@@ -16,6 +16,7 @@ from tui.activity import activity_of
 from tui.glyphs import glyph, standing_of
 from tui.model import Model
 from tui.row import Row
+from tui.sanitize import one_line
 from tui.widgets.detail.conversation import Conversation
 from tui.widgets.detail.diff import diff_lines
 from tui.widgets.detail.evidence import evidence_lines
@@ -67,7 +68,9 @@ class DetailPane(Pane):
         super().__init__(number, "Best" if best else "Detail", self.view, id=id)
         self.model = model
         self.is_best = best
-        self.tab: Tab = "Kernel"
+        self.twin: DetailPane | None = None
+        """The pane of the best kernel, which may stand beside this one."""
+        self._tab: Tab | None = None
         self.against: Against = "parent"
         self.marked: str | None = None
         self.talk = Conversation(model)
@@ -77,6 +80,22 @@ class DetailPane(Pane):
 
     def on_mount(self) -> None:
         self._growing = self.set_interval(GROW_S, self._grow, pause=True)
+
+    @property
+    def tab(self) -> Tab:
+        """The tab that a person has chosen; until then the source, or where that stands beside it already, the evidence
+        of its verdict."""
+        return self._tab or ("Evidence" if self._beside_its_source() else "Kernel")
+
+    @tab.setter
+    def tab(self, tab: Tab) -> None:
+        self._tab = tab
+
+    def _beside_its_source(self) -> bool:
+        twin, subject = self.twin, self.subject
+        if twin is None or subject is None or not (twin.display and twin.size.height):
+            return False
+        return self.model.state.problems[subject.problem].best == subject.id
 
     @property
     def subject(self) -> VariantState | None:
@@ -161,7 +180,8 @@ class DetailPane(Pane):
         palette = self.bar.palette
         parts: list[Part] = []
         if self.is_best:
-            parts.append(("best kernel", palette.title))
+            of = one_line(subject.problem, 40) if subject is not None else "none yet"
+            parts += [("Best  ", palette.title), (of, palette.text)]
         else:
             for tab, name in self._names():
                 parts.append((f"{name}  ", palette.title if tab == self.tab else palette.dim))
