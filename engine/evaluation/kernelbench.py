@@ -31,7 +31,7 @@ _FAILS_THEIRS = ("crashed", "launch_failed")
 
 
 class _Trial:
-    """``inputs``: as the reference left them. ``weights``: the same of the model's, where it writes to them."""
+    """``weights``: as the reference left them, where it writes to them."""
 
     def __init__(self, inputs: list[torch.Tensor], expected: torch.Tensor, weights: list[torch.Tensor]) -> None:
         self.inputs, self.expected, self.weights = inputs, expected, weights
@@ -79,6 +79,7 @@ class KernelBenchTrials:
         leaves = reference.draw(seed)
         cast = [leaf.to(self.precision) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
         expected = reference.run(cast)[0].clone(memory_format=torch.contiguous_format)
+        # An exported kernel is given what was cast, and casts it back.
         pairs = zip(Reference.tensors(leaves), Reference.tensors(cast), strict=True)
         given = [used.to(own.dtype).contiguous() for own, used in pairs]
         written = any(tensor.mutated for tensor in self.problem.spec.weights)
@@ -146,7 +147,7 @@ class SecondOpinion:
                 if not rules.casts_integers(problem.spec):
                     raise
                 words = f"it casts integers to floating point, which the model does not take: {error}"
-                return KernelBenchVerdict(status="not applicable", reason=" ".join(words.split())[:300])
+                return KernelBenchVerdict(status="not applicable", reason=" ".join(words.split())[:200])
             if trial is None:
                 break
             if trial.expected.dtype != slot.outputs[0].dtype:

@@ -5,8 +5,8 @@ From ``eval_kernel_against_ref``, ``run_and_check_correctness``, ``get_tolerance
 ``scripts/eval_from_generations.py`` of 2026-03 (commit 423217d):
 
 - Five trials, all on inputs as ``get_inputs()`` draws them and with the weights that the model was built with.
-- The reference runs first, on the very tensors that the kernel is given then; the kernel keeps its weights and buffers
-  from one trial to the next, and so does the reference.
+- The reference runs first, on the very tensors that the kernel is given then. Each keeps its weights and buffers from
+  one trial to the next.
 - All tensors among the inputs, integers and booleans too, are cast to one precision, as the model is. It is fp32 unless
   they are told otherwise: here, the one that the problem's own tensors have.
 - The one output has the reference's shape and dtype and passes ``torch.allclose(reference, kernel)``, where atol and
@@ -47,6 +47,8 @@ def not_applicable(problem: ProblemSpec, module: bool) -> str:
     """Why their rules cannot say anything of a kernel, "" where they can. ``module``: it is a ``ModelNew``."""
     if len(problem.outputs) != 1:
         return f"it compares one output, the model returns {len(problem.outputs)}"
+    if any(tensor.mutated for tensor in problem.inputs):
+        return "the model writes its input, and it gives the kernel what the model has left there"
     if problem.random:
         return "the model draws random numbers, and it does not seed reference and kernel alike"
     if precision_of(problem) is None:

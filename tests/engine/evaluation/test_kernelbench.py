@@ -185,6 +185,9 @@ def test_problems_of_which_their_rules_say_nothing() -> None:
     assert why(("input", "float16"), ("output", "float32")) == why(("input", "int64"), out) == ""
     assert "one of fp32, fp16 and bf16; the problem's are float64" in why(("input", "float64"), out)
     assert "the problem's are float16, float32" in why(inputs, ("parameter", "float16"), out)
+    written = TensorSpec("x", "input", "float32", (3,), mutated=True)
+    writes = ProblemSpec("p", "p", "p.py", "", (written, TensorSpec("out", "output", "float32", (3,))))
+    assert "writes its input" in not_applicable(writes, False)
     assert "draws random numbers" in why(inputs, out, random=True)
     assert "integers among the inputs" in why(("input", "bool"), inputs, out, module=True)
 
