@@ -179,10 +179,12 @@ def main() -> None:
     wrong = [f"{verdict.status}: {verdict.reason}" for verdict in verdicts if not verdict.correct]
     print(f"verdicts  {len(verdicts)} in {wall_s:.1f} s ({60 * len(verdicts) / wall_s:.0f} a minute); wrong: {wrong}")
     print(f"{'stage':12}{'median s':>10}{'most s':>10}")
-    for stage in ("queue", "build", "start", "check", "timing", "runs"):
+    for stage in ("queue", "build", "start", "check", "timing", "kernelbench", "runs"):
         spent = [verdict.stage_s[stage] for verdict in verdicts]
         print(f"{stage:12}{statistics.median(spent):10.3f}{max(spent):10.3f}")
-    overhead = [sum(v.stage_s[s] for s in ("start", "check", "timing")) - v.stage_s["runs"] for v in verdicts]
+    overhead = [
+        sum(v.stage_s[s] for s in ("start", "check", "timing", "kernelbench")) - v.stage_s["runs"] for v in verdicts
+    ]
     print(f"{'overhead':12}{statistics.median(overhead):10.3f}{max(overhead):10.3f}")
     if arguments.inline:
         chosen = kernels[: arguments.inline]

@@ -62,6 +62,28 @@ class BuildReport(Struct, frozen=True, omit_defaults=True):
     code: str = ""
 
 
+class KernelBenchVerdict(Struct, frozen=True, omit_defaults=True):
+    """What KernelBench's own rules say of the kernel (``engine.evaluation.kernelbench_rules``). Shown, never used.
+
+    ``speedup``: mean eager time / mean kernel time of the calls that were timed. "not applicable": they cannot say
+    anything about kernels of this problem. "not judged": the kernel's process was gone, say.
+    """
+
+    status: Literal["correct", "wrong", "not applicable", "not judged"]
+    reason: str = ""
+    speedup: float | None = None
+
+    @property
+    def outcome(self) -> str:
+        """In a few words: "correct, 2.31x"."""
+        factor = f", {self.speedup:.2f}x" if self.status == "correct" and self.speedup is not None else ""
+        return self.status + factor
+
+    @property
+    def words(self) -> str:
+        return f"{self.outcome} ({self.reason})" if self.reason else self.outcome
+
+
 class Verdict(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What evaluation said of one variant.
 
@@ -69,10 +91,11 @@ class Verdict(Struct, frozen=True, kw_only=True, omit_defaults=True):
     ``speedup_low`` and ``speedup_high`` bound its 95 % interval. ``floor_share`` is floor time / kernel time.
     ``same_code_as``: the variant whose machine code it has; it was not run, and has no times of its own.
     ``flags`` are remarks that do not change the status ("other programs used 20 % of the processor").
-    ``stage_s`` gives seconds per stage: queue, build, start, check, timing; and in ``runs`` those of them in which
-    kernel or reference ran.
+    ``stage_s`` gives seconds per stage: queue, build, start, check, timing, kernelbench; and in ``runs`` those of them
+    in which kernel or reference ran.
     ``precision``: how exact it computes ("fp32", "tf32", "fp16", "bf16", "below ..."), "" where that was not measured;
     ``fp64_error`` and ``eager_fp64_error`` are the errors behind it, root mean square relative to the outputs'.
+    ``kernelbench``: the second verdict; None where the kernel did not get as far as being run.
     """
 
     status: Status
@@ -99,6 +122,7 @@ class Verdict(Struct, frozen=True, kw_only=True, omit_defaults=True):
     precision: str = ""
     fp64_error: float | None = None
     eager_fp64_error: float | None = None
+    kernelbench: KernelBenchVerdict | None = None
 
     @property
     def correct(self) -> bool:

@@ -163,6 +163,7 @@ def _speed(state: SessionState, variants: Sequence[VariantState]) -> tuple[Row, 
             Row("of the floor", tuple(_floor(one) for one in variants), more),
             Row("max error", tuple(_error(one, "max_abs_error") for one in verdicts), "less", margin=ERROR_MARGIN),
             Row("relative", tuple(_error(one, "max_rel_error") for one in verdicts), "less", margin=ERROR_MARGIN),
+            Row("KernelBench", tuple(words(_by_kernelbench(one)) for one in verdicts), fold=2),
             Row("other sizes", tuple(words(_at_sizes(one)) for one in variants), fold=3),
             Row("remarks", tuple(words("; ".join(one.flags) if one is not None else None) for one in verdicts), fold=4),
         )
@@ -228,6 +229,10 @@ def _place(state: SessionState, variant: VariantState) -> str | None:
 def _error(verdict: Verdict | None, name: str) -> Cell:
     value: float | None = getattr(verdict, name) if verdict is not None else None
     return Cell(f"{value:.1e}" if value is not None else "-", value)
+
+
+def _by_kernelbench(verdict: Verdict | None) -> str | None:
+    return verdict.kernelbench.outcome if verdict is not None and verdict.kernelbench is not None else None
 
 
 def _at_sizes(variant: VariantState) -> str | None:

@@ -14,6 +14,7 @@ class ResultRow(Struct, frozen=True, kw_only=True):
     """Times in milliseconds. ``factor``: over eager, with its 95 % interval. ``over_compile``: over torch.compile.
 
     ``floor_share``: floor time / best time. ``compile_note``: why there is no torch.compile time, "" if there is one.
+    ``kernelbench``: what KernelBench's rules say of the best kernel, "" where that was not asked.
     ``sizes``: whether the best kernel is right, and a win, at other sizes. ``remark``: why the problem was not
     searched, or why its search ended.
     """
@@ -33,6 +34,7 @@ class ResultRow(Struct, frozen=True, kw_only=True):
     factor_high: float | None = None
     over_compile: float | None = None
     floor_share: float | None = None
+    kernelbench: str = ""
     file: str | None = None
     sizes: str = ""
     remark: str = ""
@@ -117,6 +119,7 @@ def _row(state: SessionState, problem: ProblemState, directory: Path, without: s
         factor_high=verdict.speedup_high if verdict is not None else None,
         over_compile=compile_ms / best_ms if compile_ms is not None and best_ms else None,
         floor_share=verdict.floor_share if verdict is not None else None,
+        kernelbench=verdict.kernelbench.words if verdict is not None and verdict.kernelbench is not None else "",
         file=str(directory / "best" / f"{problem.id}.{best.form}") if best is not None else None,
         sizes=at_other_sizes(best) if best is not None else "",
         remark="; ".join(filter(None, [_degenerate(problem), problem.finished])),

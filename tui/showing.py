@@ -112,6 +112,8 @@ def _print_short(state: SessionState, variant: VariantState) -> None:
         _field("x eager", f"{speedup(verdict.speedup)} (95 %: {between}){share}")
     if verdict.checks:
         _field("checks", _checks_in_words(verdict))
+    if verdict.kernelbench is not None:
+        _field("KernelBench", one_line(verdict.kernelbench.words))
     for flag in verdict.flags:
         _field("remark", one_line(flag))
     _field("", "--full has the evidence and the source")

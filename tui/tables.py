@@ -65,6 +65,9 @@ def print_results(results: Results) -> None:
     for row in results.problems:
         if row.sizes:
             out.print(Text(f"{row.problem}: {row.best} at other sizes: {one_line(row.sizes)}"), soft_wrap=True)
+        if row.best is not None and row.kernelbench.startswith("wrong"):
+            words = f"{row.problem}: by KernelBench's rules {row.best} is {one_line(row.kernelbench)}"
+            out.print(Text(words), soft_wrap=True)
         if row.remark:
             out.print(Text(f"{row.problem}: {one_line(row.remark)}"), soft_wrap=True)
         if row.compile_ms is None and row.compile_note and row.eager_ms is not None:
@@ -305,6 +308,8 @@ def _facts(verdict: Verdict) -> list[tuple[str, str]]:
         facts.append(("precision", verdict.precision_in_words))
     if verdict.pattern is not None:
         facts.append(("pattern", verdict.pattern))
+    if verdict.kernelbench is not None:
+        facts.append(("by KernelBench's rules", one_line(verdict.kernelbench.words)))
     facts += [("remark", flag) for flag in verdict.flags]
     if verdict.stage_s:
         facts.append(("seconds", ", ".join(f"{stage} {seconds:.2f}" for stage, seconds in verdict.stage_s.items())))

@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from engine.evaluation import checks, control, patterns, timing
 from engine.evaluation.arena import Slot
 from engine.evaluation.clock import BETWEEN, MISREPORT, Clock
+from engine.evaluation.kernelbench import SecondOpinion
 from engine.evaluation.libraries import CHECK, Libraries
 from engine.evaluation.module_runner import runner_for
 from engine.evaluation.neighbours import BUSY, Neighbours
@@ -158,13 +159,18 @@ class _Judgement:
     def judge(self, library: Path, build: BuildReport) -> Verdict:
         verdict = Verdict(status="error", device=self._settings.device_name, build=build, floor_ms=self._floor_ms)
         runner: Runner | None = None
+        pairs: Pairs | None = None
+        theirs = SecondOpinion(self._opened.kernelbench, library.suffix == ".py", self._cancelled)
         try:
             self._on_stage("checking")
             started = time.perf_counter()
             module = library.suffix == ".py"
             libraries = Libraries(library, self._settings.libraries == "refuse")
             libraries.look_at_files()
-            with runner_for(library, self._settings, self._limits(module), self._cancelled) as runner:
+            with (
+                runner_for(library, self._settings, self._limits(module), self._cancelled) as runner,
+                theirs.before_the_end_of(runner, lambda: self._calls),
+            ):
                 for slot in self._problem.arena.slots:
                     slot.forget()
                 libraries.before(runner)
@@ -207,7 +213,8 @@ class _Judgement:
         return replace(
             verdict,
             checks=tuple(self._checks),
-            stage_s={**self._stage_s, "runs": self._runs_ms / 1e3},
+            stage_s={**self._stage_s, "kernelbench": theirs.seconds, "runs": self._runs_ms / 1e3 + theirs.runs_s},
+            kernelbench=theirs.verdict(pairs),
             sandbox=runner.sandbox if runner is not None else "",
             output_tail=runner.output_tail if runner is not None else "",
             max_abs_error=self._errors[0],

@@ -6,6 +6,7 @@ from functools import cached_property
 
 from msgspec.structs import replace
 
+from engine.evaluation.kernelbench import KernelBenchTrials
 from engine.evaluation.messages import JudgeSettings
 from engine.evaluation.null_kernels import NullResult
 from engine.evaluation.precision import Gauge
@@ -31,3 +32,8 @@ class OpenedProblem:
     def gauge(self) -> Gauge:
         """Made for the first kernel that is right."""
         return Gauge(self.judged, self.eager_ms)
+
+    @cached_property
+    def kernelbench(self) -> KernelBenchTrials:
+        """What KernelBench's rules are tried on."""
+        return KernelBenchTrials(self.judged, self.eager_ms)

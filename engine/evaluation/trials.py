@@ -220,6 +220,12 @@ class JudgedProblem:
         """Make the reference use the slot's weights."""
         self._bind(slot.weights)
 
+    def as_built(self) -> list[torch.Tensor]:
+        """Make the reference use memory of its own, with the weights that it was built with: the tensors."""
+        self._bind(self._home)
+        self.reference.reset_weights()
+        return self._home
+
     def trial(self, index: int) -> Trial:
         """Trial ``index``: drawn once, kept while memory allows."""
         key = (index, self.keeps_weights and index > 0)
@@ -301,8 +307,7 @@ class JudgedProblem:
         """The model's own weights in trial 0, changed ones after it: a kernel must follow them."""
         kind = self._kinds[index]
         leaves = transform(self.reference.draw(self._seed + index), kind, self.reference.orders())
-        self._bind(self._home)
-        self.reference.reset_weights()
+        self.as_built()
         if index and not self.keeps_weights:
             self.reference.perturb_weights(self._seed + index)
         inputs = [tensor.contiguous().clone() for tensor in self.reference.tensors(leaves)]

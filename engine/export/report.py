@@ -39,9 +39,19 @@ def _summary(state: SessionState) -> str:
         factor = best.speedup if best is not None else None
         factors += [factor] if factor is not None else []
         rows.append(
-            [problem.spec.id, _baseline(eager), _baseline(compiled), _ms(first), _ms(best), _factor(best), _share(best)]
+            [
+                problem.spec.id,
+                _baseline(eager),
+                _baseline(compiled),
+                _ms(first),
+                _ms(best),
+                _factor(best),
+                _share(best),
+                _by_kernelbench(best),
+            ]
         )
-    head = ["problem", "eager ms", "torch.compile ms", "first correct ms", "best ms", "x eager, 95 %", "of the floor"]
+    head = ["problem", "eager ms", "torch.compile ms", "first correct ms", "best ms", "x eager, 95 %", "of the floor",
+            "by KernelBench's rules"]  # fmt: skip
     table = _table(head, rows)
     if len(factors) > 1:
         mean = exp(sum(log(factor) for factor in factors) / len(factors))
@@ -96,6 +106,11 @@ def _factor(variant: VariantState | None) -> str:
 def _share(variant: VariantState | None) -> str:
     share = variant.verdict.floor_share if variant is not None and variant.verdict is not None else None
     return f"{share:.0%}" if share is not None else "-"
+
+
+def _by_kernelbench(variant: VariantState | None) -> str:
+    verdict = variant.verdict if variant is not None else None
+    return verdict.kernelbench.outcome if verdict is not None and verdict.kernelbench is not None else "-"
 
 
 def _table(head: list[str], rows: Iterable[list[str]]) -> str:

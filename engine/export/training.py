@@ -17,7 +17,10 @@ from engine.verdict import Verdict
 
 
 class Outcome(Struct, frozen=True):
-    """A verdict in short: milliseconds, ``speedup`` over eager with its 95 % interval, the compiler's ``log``."""
+    """A verdict in short: milliseconds, ``speedup`` over eager with its 95 % interval, the compiler's ``log``.
+
+    ``kernelbench``: the status by KernelBench's rules, None where that was not asked.
+    """
 
     status: str
     reason: str
@@ -29,6 +32,7 @@ class Outcome(Struct, frozen=True):
     reference_ms: float | None
     max_rel_error: float | None
     floor_share: float | None
+    kernelbench: str | None
     flags: tuple[str, ...]
     log: str
 
@@ -111,6 +115,7 @@ def _outcome(verdict: Verdict) -> Outcome:
         verdict.reference.median_ms if verdict.reference is not None else None,
         verdict.max_rel_error,
         verdict.floor_share,
+        verdict.kernelbench.status if verdict.kernelbench is not None else None,
         verdict.flags,
         verdict.build.log if verdict.build is not None else "",
     )

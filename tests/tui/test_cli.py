@@ -184,7 +184,7 @@ def test_eval_says_what_is_right_and_what_is_wrong(kernel_tui: KernelTui, endles
     (endless / "bad.cpp").write_text(SCALAR.replace("/= sum", "/= 1.5f * sum"))
     good = kernel_tui("eval", "good.cpp", "--problem", "softmax.py", "--device", "cpu", "--quick")
     assert good.returncode == ExitCode.OK, good.stderr
-    for word in ("good.cpp: correct", "kernel", "eager", "95 %", "right on fresh inputs"):
+    for word in ("good.cpp: correct", "kernel", "eager", "95 %", "right on fresh inputs", "by KernelBench's rules"):
         assert word in good.stdout
     bad = kernel_tui("eval", "bad.cpp", "--problem", "softmax.py", "--device", "cpu", "--quick", "--json")
     assert bad.returncode == ExitCode.NOTHING_CORRECT

@@ -11,16 +11,18 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from rich.console import Console
+from textual.strip import Strip
 
 from benchmarks.synthetic_session import CPU, Shape, write_session
 from engine.events import EngineStopped, RoundFinished, RoundStarted, VerdictGiven
 from engine.exit_codes import ExitCode
 from engine.session import EngineLock, EventWriter, SessionPaths, SessionReader
-from engine.verdict import Standing, Timing, Verdict
+from engine.verdict import KernelBenchVerdict, Standing, Timing, Verdict
 from tests.commandline import KernelTui
 from tui import tables
 from tui.app import print_parting
 from tui.clean_console import clean_console
+from tui.compare_kernels import compare_kernels
 from tui.format import speedup
 from tui.headless import follow
 from tui.model import Model
@@ -30,7 +32,9 @@ from tui.row import Row
 from tui.source import Link, SessionSource
 from tui.story import fold_with_story
 from tui.tables import print_comparison
+from tui.widgets.detail.evidence import evidence_lines
 from tui.widgets.detail.story import idea_lines
+from tui.widgets.leaders import leader_lines
 from tui.widgets.tree_lines import RowLines
 
 SHAPE = Shape(variants=60, problems=2, rounds=3, flying=0, device=CPU)
@@ -117,6 +121,44 @@ def test_a_kernel_with_the_machine_code_of_another_shows_its_times(
     )
     row = RowLines(model, monochrome(), ascii_only=False).draw(Row("variant", same.id, 3), 100).text
     assert f"{same.id}  = {first.id}  " in row and factor in row
+
+
+def test_a_best_kernel_that_kernelbench_would_refuse_says_so_wherever_it_stands(
+    session: SessionPaths, kernel_tui: KernelTui, capsys: pytest.CaptureFixture[str]
+) -> None:
+    state = opened(session).state
+    best, other = state.problems["softmax"].best, state.problems["layernorm"].best
+    assert best is not None and other is not None
+    wrong = KernelBenchVerdict(status="wrong", reason="trial 0: not within 0.0001")
+    lock, writer = EngineLock(session), EventWriter(session)
+    for name, theirs in ((best, wrong), (other, KernelBenchVerdict(status="correct", reason="5 trials", speedup=2.5))):
+        verdict = state.variants[name].verdict
+        assert verdict is not None
+        writer.append(VerdictGiven(variant=name, verdict=replace(verdict, kernelbench=theirs)))
+    writer.close()
+    lock.release()
+    model, palette = opened(session), monochrome()
+    softmax, layernorm = model.state.problems["softmax"], model.state.problems["layernorm"]
+    assert (softmax.best, layernorm.best) == (best, other), "it decides nothing"
+
+    def shown(strips: list[Strip]) -> str:
+        return "\n".join(strip.text for strip in strips)
+
+    words = "wrong (trial 0: not within 0.0001)"
+    assert f"KernelBench  {words}" in shown(evidence_lines(model, model.state.variants[best], palette, 100))
+    fine = shown(evidence_lines(model, model.state.variants[other], palette, 100))
+    assert "KernelBench  correct, 2.50x (5 trials)" in fine
+    assert "wrong by KernelBench's rules" in shown(leader_lines(model, softmax, palette, ascii_only=False))
+    assert "KernelBench" not in shown(leader_lines(model, layernorm, palette, ascii_only=False))
+    sides = compare_kernels(model.state, [best, other])
+    (row,) = (one for part in sides.sections for one in part.rows if one.label == "KernelBench")
+    assert [cell.text for cell in row.cells] == ["wrong", "correct, 2.50x"]
+    tables.print_verdict(best, model.state.variants[best].verdict or Verdict(status="error"))
+    assert re.search(rf"by KernelBench's rules +{re.escape(words)}", capsys.readouterr().out)
+    results = kernel_tui("show", "small").stdout
+    assert f"softmax: by KernelBench's rules {best} is {words}" in results and f"rules {other}" not in results
+    by_problem = {row["problem"]: row["kernelbench"] for row in kernel_tui.json("show", "small")["problems"]}
+    assert by_problem == {"softmax": words, "layernorm": "correct, 2.50x (5 trials)"}
 
 
 def test_the_results_fit_in_80_columns_without_a_broken_word(

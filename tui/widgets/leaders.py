@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from textual.strip import Strip
 
-from engine.state import ProblemState
+from engine.state import ProblemState, VariantState
 from engine.verdict import Standing
 from tui import format as fmt
 from tui.model import Model
@@ -59,10 +59,16 @@ def leader_lines(
                 (f"  {heat.get(variant.id, ''):<7}", palette.text),
                 (f"  r{variant.round:<3}", palette.dim),
                 (" by heat" if is_best and variant.id in heat else "", palette.best),
+                (" wrong by KernelBench's rules" if _is_wrong_for_kernelbench(variant) else "", palette.warn),
                 (f" {one_line(variant.note, 60)}", palette.dim),
             )
         )
     return lines if leaders else [*lines, line(("  nothing correct yet", palette.dim))]
+
+
+def _is_wrong_for_kernelbench(variant: VariantState) -> bool:
+    theirs = variant.verdict.kernelbench if variant.verdict is not None else None
+    return theirs is not None and theirs.status == "wrong"
 
 
 def _in_heat(standing: Standing) -> str:

@@ -14,7 +14,7 @@ from engine.problem.inspect import inspect_file
 from engine.problem.spec import ProblemSpec
 from engine.session import EventWriter, SessionPaths, SessionReader, create_session
 from engine.state import SessionState, fold
-from engine.verdict import Baseline, BuildReport, Timing, Verdict
+from engine.verdict import Baseline, BuildReport, KernelBenchVerdict, Timing, Verdict
 
 EXPLOITS = Path(__file__).parents[2] / "exploits"
 CPU = DeviceFact(id="cpu", kind="cpu", name="a processor", arch="native", memory_bytes=1 << 33, cores=2)
@@ -97,5 +97,6 @@ def _correct(factor: float) -> Verdict:
         kernel=Timing(ms, ms, ms, 20),
         reference=Timing(1.0, 1.0, 1.0, 20),
         floor_share=0.2 * factor,
+        kernelbench=KernelBenchVerdict(status="correct", speedup=1.1 * factor),
         build=BuildReport(True, 0.3, log="no warning"),
     )

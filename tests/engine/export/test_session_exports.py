@@ -26,6 +26,7 @@ def test_training_data_holds_idea_parent_source_and_verdict(opened: Opened) -> N
     assert second["parent"]["outcome"]["speedup"] == 1.25
     assert second["kernel"]["source"].startswith(SECOND)
     assert second["kernel"]["outcome"]["kernel_ms"] == 0.4
+    assert second["kernel"]["outcome"]["kernelbench"] == "correct"
     assert "class Model" in second["reference"] and "launch(const float* x" in second["header"]
     assert lines[2]["kernel"]["outcome"] | {"log": ""} == lines[2]["kernel"]["outcome"]
     assert lines[2]["kernel"]["outcome"]["reason"] == "1 element is off"
@@ -42,7 +43,7 @@ def test_every_line_reads_back_as_a_record(opened: Opened) -> None:
 def test_the_report_shows_table_lineage_and_kernel(opened: Opened) -> None:
     state, reader = opened
     text = report(state, reader.text)
-    assert "| relu | 1 | - | 0.8 | 0.4 | 2.5 [2.48, 2.52] | 50% |" in text
+    assert "| relu | 1 | - | 0.8 | 0.4 | 2.5 [2.48, 2.52] | 50% | correct, 2.75x |" in text
     rows = [line for line in text.splitlines() if line.startswith(("| 0 | v1", "| 1 | v2"))]
     assert len(rows) == 2 and "Write a plain loop" in rows[0]
     assert "Unroll the loop \\| by eight" in rows[1]

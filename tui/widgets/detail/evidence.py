@@ -34,6 +34,7 @@ def evidence_lines(model: Model, variant: VariantState, palette: Palette, width:
     ]
     if verdict.reason:
         lines += wrapped(verdict.reason, palette.text, width)
+    lines += _by_kernelbench(verdict, palette)
     lines += _speed(model, variant, verdict, palette)
     lines += _at_sizes(variant, palette, width)
     lines += _checks(verdict, palette, width)
@@ -51,6 +52,15 @@ def evidence_lines(model: Model, variant: VariantState, palette: Palette, width:
     if verdict.device or verdict.sandbox:
         lines.append(line((f"on {verdict.device}  sandbox: {verdict.sandbox or 'none'}", palette.dim)))
     return lines
+
+
+def _by_kernelbench(verdict: Verdict, palette: Palette) -> list[Strip]:
+    """The second verdict, in another colour where it contradicts the first one."""
+    theirs = verdict.kernelbench
+    if theirs is None:
+        return []
+    contradicts = theirs.status in ("correct", "wrong") and (theirs.status == "correct") != verdict.correct
+    return [field("KernelBench", one_line(theirs.words), palette, palette.warn if contradicts else None)]
 
 
 def _speed(model: Model, variant: VariantState, verdict: Verdict, palette: Palette) -> list[Strip]:
