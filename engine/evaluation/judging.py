@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from engine.evaluation import checks, control, patterns, timing
 from engine.evaluation.arena import Slot
 from engine.evaluation.clock import BETWEEN, MISREPORT, Clock
-from engine.evaluation.kernelbench import SecondOpinion
+from engine.evaluation.kernelbench import SecondOpinion, with_speedup
 from engine.evaluation.libraries import CHECK, Libraries
 from engine.evaluation.module_runner import runner_for
 from engine.evaluation.neighbours import BUSY, Neighbours
@@ -128,6 +128,7 @@ def _timed(verdict: Verdict, pairs: Pairs) -> Verdict:
         kernel=kernel,
         reference=reference,
         floor_share=verdict.floor_ms / kernel.median_ms if verdict.floor_ms else None,
+        kernelbench=with_speedup(verdict.kernelbench, pairs),
     )
 
 
@@ -159,7 +160,6 @@ class _Judgement:
     def judge(self, library: Path, build: BuildReport) -> Verdict:
         verdict = Verdict(status="error", device=self._settings.device_name, build=build, floor_ms=self._floor_ms)
         runner: Runner | None = None
-        pairs: Pairs | None = None
         theirs = SecondOpinion(self._opened.kernelbench, library.suffix == ".py", self._cancelled)
         try:
             self._on_stage("checking")
@@ -214,7 +214,7 @@ class _Judgement:
             verdict,
             checks=tuple(self._checks),
             stage_s={**self._stage_s, "kernelbench": theirs.seconds, "runs": self._runs_ms / 1e3 + theirs.runs_s},
-            kernelbench=theirs.verdict(pairs),
+            kernelbench=theirs.verdict(self.pairs if self.pairs.kernel_ms else None),
             sandbox=runner.sandbox if runner is not None else "",
             output_tail=runner.output_tail if runner is not None else "",
             max_abs_error=self._errors[0],

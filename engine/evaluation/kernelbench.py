@@ -120,9 +120,7 @@ class SecondOpinion:
 
     def verdict(self, pairs: Pairs | None) -> KernelBenchVerdict | None:
         """None where the kernel could not be loaded. With their speedup, if the kernel was timed in ``pairs``."""
-        if self._verdict is None or pairs is None:
-            return self._verdict
-        return replace(self._verdict, speedup=rules.speedup(pairs.reference_ms, pairs.kernel_ms))
+        return with_speedup(self._verdict, pairs) if pairs is not None else self._verdict
 
     def _ask(self, runner: Runner) -> None:
         started = time.perf_counter()
@@ -175,6 +173,11 @@ class SecondOpinion:
             spent_s += time.perf_counter() - started
         short = f" of {rules.TRIALS}, no time for more" if tried < rules.TRIALS else ""
         return KernelBenchVerdict(status="correct", reason=f"{tried} trials{short}, atol = rtol = {tolerance:g}")
+
+
+def with_speedup(verdict: KernelBenchVerdict | None, pairs: Pairs) -> KernelBenchVerdict | None:
+    """``verdict`` with their speedup, by the times of ``pairs``."""
+    return replace(verdict, speedup=rules.speedup(pairs.reference_ms, pairs.kernel_ms)) if verdict is not None else None
 
 
 def _not_judged(why: str) -> KernelBenchVerdict:
