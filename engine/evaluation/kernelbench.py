@@ -22,9 +22,9 @@ from engine.evaluation.trials import JudgedProblem
 from engine.problem.reference import Reference
 from engine.verdict import KernelBenchVerdict
 
-MOST_REFERENCE_S = 1.0
+MOST_REFERENCE_S = 0.5
 """Of a slow model no more runs are asked for than fit into this, though one at least."""
-MOST_KERNEL_S = 1.0
+MOST_KERNEL_S = 0.3
 """No other trial is begun after so many seconds of loading, calling and comparing."""
 _FAILS_THEIRS = ("crashed", "launch_failed")
 """Ends of a runner that are exceptions to their evaluator, or its own end."""

@@ -28,13 +28,14 @@ _LAUNCH = re.compile(r"([\w:]+)<<<([^,]+), ([^,]+), ([^,]+), stream>>>\((.*?)\);
 _SHARED = re.compile(r"extern __shared__ __align__\(128\) unsigned char (\w+)\[\];")
 
 
-def compile_cuda(folder: Path, spec: ProblemSpec, source: str, arch: str) -> Path:
-    """A shared library for one architecture; warnings of the compiler are errors."""
+def compile_cuda(folder: Path, spec: ProblemSpec, source: str, arch: str, *, output: str = "-shared") -> Path:
+    """A shared library for one architecture, or its machine code alone (``-cubin``, a third of the time): warnings of
+    the compiler are errors."""
     folder = Path(tempfile.mkdtemp(dir=folder))
     (folder / "problem.h").write_text(derive_header(spec, "cu"))
     (folder / "kernel.cu").write_text(source)
     target = f"arch=compute_{arch.removeprefix('sm_')},code={arch}"
-    command = ["nvcc", "-O3", "-std=c++17", "-shared", "-Xcompiler", "-fPIC", "-Werror", "all-warnings"]
+    command = ["nvcc", "-O3", "-std=c++17", output, "-Xcompiler", "-fPIC", "-Werror", "all-warnings"]
     command += ["-gencode", target, "-include", str(folder / "problem.h"), str(folder / "kernel.cu")]
     done = subprocess.run([*command, "-o", str(folder / "kernel.so")], capture_output=True, text=True, timeout=180)
     assert done.returncode == 0, done.stdout + done.stderr + source

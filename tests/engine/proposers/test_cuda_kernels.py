@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import math
 import shutil
-import subprocess
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -15,7 +14,6 @@ import pytest
 import torch
 
 from engine.events import DeviceFact
-from engine.problem.header import derive_header
 from engine.problem.spec import ProblemSpec
 from engine.proposers.playbook.analyse import analyse
 from engine.proposers.playbook.cuda_pointwise import CudaPointwise
@@ -24,9 +22,8 @@ from engine.proposers.playbook.cuda_rows_template import CudaRows
 from engine.proposers.playbook.ir import RowProgram
 from engine.proposers.playbook.template import Choices, Recipe, Template
 from tests.engine.proposers.cpp_harness import Problem, make_problem
+from tests.engine.proposers.cuda_harness import A100, H200, compile_cuda
 
-H200 = DeviceFact("gpu", "cuda", "NVIDIA H200", "sm_90a", 141 << 30, 132)
-A100 = DeviceFact("gpu", "cuda", "NVIDIA A100", "sm_80", 80 << 30, 108)
 Shapes = dict[str, tuple[int, ...]]
 PROBLEMS: dict[str, tuple[str, Shapes, str]] = {
     "softmax": ("return torch.softmax(x, 1)", {"x": (37, 5004)}, ""),
@@ -98,23 +95,11 @@ def source_of(name: str, structure: str, device: DeviceFact) -> str:
     return template.emit(program, Recipe(template.name, {**plain.choices, **known}), spec)
 
 
-def compile_cuda(folder: Path, name: str, source: str, arch: str) -> Path:
-    """A shared library; warnings of the compiler are errors."""
-    (folder / "problem.h").write_text(derive_header(problem(name).spec, "cu"))
-    (folder / "kernel.cu").write_text(source)
-    target = f"arch=compute_{arch.removeprefix('sm_')},code={arch}"
-    command = ["nvcc", "-O3", "-std=c++17", "-shared", "-Xcompiler", "-fPIC", "-Werror", "all-warnings"]
-    command += ["-gencode", target, "-include", str(folder / "problem.h"), str(folder / "kernel.cu")]
-    done = subprocess.run([*command, "-o", str(folder / "kernel.so")], capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return folder / "kernel.so"
-
-
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not installed")
 @pytest.mark.parametrize(("name", "structure", "device"), COMPILED, ids=lambda value: getattr(value, "arch", value))
 def test_nvcc_takes_every_structure(tmp_path: Path, name: str, structure: str, device: DeviceFact) -> None:
-    library = compile_cuda(tmp_path, name, source_of(name, structure, device), device.arch)
-    assert library.stat().st_size > 0
+    source = source_of(name, structure, device)
+    assert compile_cuda(tmp_path, problem(name).spec, source, device.arch, output="-cubin").stat().st_size > 0
 
 
 @pytest.mark.parametrize("name", PROBLEMS)
@@ -176,7 +161,7 @@ def test_results_on_the_gpu(tmp_path: Path, name: str, structure: str) -> None:
     arch = f"sm_{major}{minor}" + ("a" if major >= 9 else "")
     sms = torch.cuda.get_device_properties(0).multi_processor_count
     device = DeviceFact("gpu", "cuda", torch.cuda.get_device_name(), arch, 0, sms)
-    library = ctypes.CDLL(str(compile_cuda(tmp_path, name, source_of(name, structure, device), arch)))
+    library = ctypes.CDLL(str(compile_cuda(tmp_path, problem(name).spec, source_of(name, structure, device), arch)))
     wanted: Any = found.model.double()(*(x.double() for x in found.inputs))
     found.model.float()
     wanted = list(wanted) if isinstance(wanted, tuple) else [wanted]

@@ -105,7 +105,7 @@ def structured(problem: Problem, structure: str, device: DeviceFact) -> tuple[Re
 def test_nvcc_takes_every_structure(tmp_path: Path, case: str, structure: str, dtype: str, device: DeviceFact) -> None:
     problem = random_problem(tmp_path, case, dtype, 3)
     _, source = structured(problem, structure, device)
-    assert compile_cuda(tmp_path, problem.spec, source, device.arch).stat().st_size > 0
+    assert compile_cuda(tmp_path, problem.spec, source, device.arch, output="-cubin").stat().st_size > 0
 
 
 @pytest.mark.parametrize("case", ["linear_gelu", "pooled", "causal"])
