@@ -99,10 +99,10 @@ class Pairs(Struct):
         return without_order(ratios, self.reference_first)
 
 
-def median_interval(samples: Sequence[float]) -> tuple[float, float, float]:
-    """Median with the bounds of its 95 % interval; the extremes where there are too few samples."""
+def median_interval(samples: Sequence[float], confidence: float = CONFIDENCE) -> tuple[float, float, float]:
+    """Median with the bounds of its interval; the extremes where there are too few samples."""
     ordered = sorted(samples)
-    low, high = interval_ranks(len(ordered)) or (0, len(ordered) - 1)
+    low, high = interval_ranks(len(ordered), confidence) or (0, len(ordered) - 1)
     return median(ordered), ordered[low], ordered[high]
 
 

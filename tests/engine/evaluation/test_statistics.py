@@ -83,3 +83,16 @@ def test_a_heat_goes_on_while_the_order_is_open() -> None:
     noise = [1.0, 1.5, 0.9, 1.2, 1.1, 0.8, 1.4, 1.0, 1.3, 0.95, 1.05, 1.0]
     assert heat.is_settled({"a": noise, "b": [1.2 * n for n in noise]}, 0.01)
     assert not heat.is_settled({"a": noise, "b": list(reversed(noise))}, 0.01)
+
+
+def test_who_looks_after_every_round_still_finds_no_difference_between_a_kernel_and_its_copy() -> None:
+    draw, different = random.Random(1), 0
+    for _ in range(200):
+        times: dict[str, list[float]] = {"kernel": [], "copy": []}
+        while len(times["copy"]) < heat.LEAST_ROUNDS or (
+            len(times["copy"]) < heat.MOST_ROUNDS and not heat.is_settled(times, 0.03)
+        ):
+            for taken in times.values():
+                taken.append(draw.lognormvariate(0, 0.15))
+        different += not heat.standings(times, 0.03)[1].tied
+    assert different <= 2
