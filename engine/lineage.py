@@ -11,12 +11,10 @@ if TYPE_CHECKING:
 Above = tuple[str | None, ...]
 
 
-def refuse_loop(state: SessionState, node: str, above: Above, known: Above | None) -> None:
-    """``node`` is about to be put right under ``above``. Raises ValueError if it stands above one of them already, or
-    was put elsewhere before: ``known``, None for a new one.
-
-    The fold asks only where anything is known of ``node`` yet, which is never so in what an engine records: a node that
-    nothing hangs under closes no loop.
+def out_of_order(state: SessionState, node: str, above: Above, known: Above | None) -> None:
+    """``node`` is about to be put right under ``above``, but is there already, or something hangs under it, or one of
+    those above is not there. Never so in what an engine records, where a new node is put under old ones: no loop is
+    closed by that. Raises ValueError if one would be, or if the node was put elsewhere before (``known``).
     """
     if known is not None and known != above:
         raise ValueError(f"{node} is there already, elsewhere")
@@ -32,3 +30,4 @@ def refuse_loop(state: SessionState, node: str, above: Above, known: Above | Non
             waiting += [one for one in (variant.idea, variant.parent) if one is not None]
         if (idea := state.ideas.get(here)) is not None and idea.parent is not None:
             waiting.append(idea.parent)
+    state.awaited.update(one for one in seen if one not in state.variants and one not in state.ideas)

@@ -15,7 +15,7 @@ from typing import Any
 
 from engine import events as ev
 from engine.events import DeviceFact, Recorded
-from engine.lineage import refuse_loop
+from engine.lineage import out_of_order
 from engine.models.protocol import CallSite
 from engine.nodes import EngineState, IdeaState, ProblemState, RoundState, VariantState
 from engine.ranking import choose_best, rank, rechoose, round_of
@@ -33,7 +33,8 @@ class SessionState:
     ``flight`` (variants without a verdict, oldest first), ``below`` (node -> the ideas or variants right under it) and
     ``derived`` (variant -> the variants written from it) are indexes, so that a monitor may ask often. ``minutes``,
     ``rounds``, ``dollars``, ``tokens`` and ``calls`` are limits that a person set, None where the config's hold.
-    ``useless``: names of calls whose replies held nothing.
+    ``awaited``: ideas and variants that others hang under, but that were not there when those came; a sound session has
+    none. ``useless``: names of calls whose replies held nothing.
     """
 
     name: str = ""
@@ -54,6 +55,7 @@ class SessionState:
     flight: dict[str, None] = field(default_factory=dict)
     below: dict[str, list[str]] = field(default_factory=dict)
     derived: dict[str, list[str]] = field(default_factory=dict)
+    awaited: set[str] = field(default_factory=set)
     pruned: set[str] = field(default_factory=set)
     pinned: set[str] = field(default_factory=set)
     paused: bool = False
@@ -240,9 +242,9 @@ def _round_started(state: SessionState, event: ev.RoundStarted, time: float) -> 
 
 def _idea_proposed(state: SessionState, event: ev.IdeaProposed, time: float) -> None:
     name, parent = event.idea, event.parent
-    if name in state.below or name in state.ideas or name == parent:
+    if name in state.ideas or name in state.awaited or (parent is not None and parent not in state.variants):
         known = state.ideas.get(name)
-        refuse_loop(state, name, (parent,), (known.parent,) if known is not None else None)
+        out_of_order(state, name, (parent,), (known.parent,) if known is not None else None)
     state.ideas[event.idea] = IdeaState(
         event.idea,
         event.problem,
@@ -256,7 +258,7 @@ def _idea_proposed(state: SessionState, event: ev.IdeaProposed, time: float) -> 
     )
     if (round_ := round_of(state, event.problem, event.round)) is not None:
         round_.ideas.append(event.idea)
-    state.below.setdefault(event.parent or event.problem, []).append(event.idea)
+    state.below.setdefault(parent or event.problem, []).append(name)
 
 
 def _idea_waiting(state: SessionState, event: ev.IdeaWaiting, time: float) -> None:
@@ -293,16 +295,17 @@ def _idea_of(state: SessionState, site: CallSite) -> str | None:
 
 
 def _variant_written(state: SessionState, event: ev.VariantWritten, time: float) -> None:
-    name, above = event.variant, (event.idea, event.parent)
-    if name in state.variants or name in state.below or name in state.derived or name in above:
-        known = state.variants.get(name)
-        refuse_loop(state, name, above, (known.idea, known.parent) if known is not None else None)
-    state.variants[event.variant] = VariantState(
-        event.variant,
-        event.idea,
+    name, idea_name, parent = event.variant, event.idea, event.parent
+    variants, idea = state.variants, state.ideas.get(idea_name)
+    if name in variants or name in state.awaited or idea is None or (parent is not None and parent not in variants):
+        known = variants.get(name)
+        out_of_order(state, name, (idea_name, parent), (known.idea, known.parent) if known is not None else None)
+    variants[name] = VariantState(
+        name,
+        idea_name,
         event.problem,
         event.round,
-        event.parent,
+        parent,
         event.form,
         event.source,
         event.proposer,
@@ -311,16 +314,16 @@ def _variant_written(state: SessionState, event: ev.VariantWritten, time: float)
         time,
         stage_since=time,
     )
-    state.flight[event.variant] = None
-    state.below.setdefault(event.idea, []).append(event.variant)
-    if event.parent is not None:
-        state.derived.setdefault(event.parent, []).append(event.variant)
+    state.flight[name] = None
+    state.below.setdefault(idea_name, []).append(name)
+    if parent is not None:
+        state.derived.setdefault(parent, []).append(name)
     if (problem := state.problems.get(event.problem)) is not None:
-        problem.variants.append(event.variant)
+        problem.variants.append(name)
     if (round_ := round_of(state, event.problem, event.round)) is not None:
-        round_.variants.append(event.variant)
-    if (idea := state.ideas.get(event.idea)) is not None:
-        idea.variants.append(event.variant)
+        round_.variants.append(name)
+    if idea is not None:
+        idea.variants.append(name)
         idea.waiting = None
 
 
