@@ -17,7 +17,7 @@ import msgspec
 import torch
 from msgspec.structs import replace
 
-from engine.evaluation import heat, judging, messages, native, roofline
+from engine.evaluation import heat, messages, native, roofline, verdicts
 from engine.evaluation.baseline import time_eager
 from engine.evaluation.checks import Tolerances
 from engine.evaluation.device import JudgeDevice
@@ -68,7 +68,7 @@ class Judge:
                     return self._open(request)
                 case messages.JudgeKernel():
                     opened = self._problem(request.problem)
-                    verdict = judging.judge(
+                    verdict = verdicts.judge(
                         opened, Path(request.library), request.build, self._on_stage, self._poll_cancelled
                     )
                     return messages.Judged(replace(verdict, flags=(*verdict.flags, *opened.nulls.flags)))

@@ -1,4 +1,4 @@
-"""The verdict of one kernel: is it right on fresh inputs, and how fast beside the reference.
+"""One judgement of a kernel: is it right on fresh inputs, and how fast beside the reference (``verdicts.py`` asks for them).
 
 The kernel runs in a :class:`~engine.evaluation.sandbox.Runner`; reference, inputs, expected outputs and the clock that
 counts stay here. What each check is for: ``docs/verdict.md``.
@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from engine.evaluation import checks, control, patterns, timing
 from engine.evaluation.arena import Slot
-from engine.evaluation.clock import BETWEEN, MISREPORT, Clock
+from engine.evaluation.clock import Clock
 from engine.evaluation.kernelbench import SecondOpinion, with_speedup
 from engine.evaluation.libraries import CHECK, Libraries
 from engine.evaluation.module_runner import runner_for
@@ -41,14 +41,7 @@ _PROBE_ONE_IN = 8
 """After so many timed pairs on average comes a trial of any kind, so that no kernel knows that only timing is left."""
 _ANSWERS_KEPT = 3
 """Right answers that are remembered, to name a kernel that gives one of them again."""
-_AGAIN_AFTER_S = (0.0, 1.0, 3.0)
-"""When a kernel of which nothing could be said is judged again, and again: a machine is not busy all the time. Where
-it was not, there is nothing to wait for."""
-_ACCUSATIONS = 3
-"""A kernel that another program may have made suspect is accused when it was found out so many times."""
-_POLL_S = 0.05
-_SUSPICIOUS_SHARE = 1.02
-_SLOWS = "slows the reference"
+SLOWS = "slows the reference"
 _SLOWED, _SLOWED_MS = 1.25, 0.1
 """The reference beside a kernel against the reference alone: more than this share and this time is no noise. A few
 microseconds are lost to the change from one process to the other."""
@@ -66,73 +59,7 @@ _STATUS_OF_END: dict[End, Status] = {
 }
 
 
-def judge(
-    opened: OpenedProblem,
-    library: Path,
-    build: BuildReport,
-    on_stage: Callable[[Stage], None],
-    cancelled: Callable[[], bool],
-) -> Verdict:
-    """Judge one kernel; each time in a runner of its own, on fresh data.
-
-    A thorough verdict is several whole judgements, whose pairs are pooled: two processes with the same code differ by
-    about a percent in where their memory and threads come to lie.
-    """
-    verdict, pairs = _judge_fairly(opened, library, build, on_stage, cancelled)
-    for _ in range(1, timing.sittings(opened.settings.thorough)):
-        if not verdict.correct:
-            break
-        verdict, more = _judge_fairly(opened, library, build, on_stage, cancelled)
-        pairs.add(more)
-    return _timed(verdict, pairs) if verdict.correct else verdict
-
-
-def _judge_fairly(
-    opened: OpenedProblem,
-    library: Path,
-    build: BuildReport,
-    on_stage: Callable[[Stage], None],
-    cancelled: Callable[[], bool],
-) -> tuple[Verdict, Pairs]:
-    """A kernel below the floor, or whose clock disagrees with ours, is judged again, up to twice: another program on
-    the machine can do that to an honest one for some seconds. One of which nothing could be said, up to three times.
-    """
-    suspected = 0
-    for wait_s in (*_AGAIN_AFTER_S, None):
-        judgement = _Judgement(opened, on_stage, cancelled)
-        verdict = judgement.judge(library, build)
-        below_floor = verdict.floor_share is not None and verdict.floor_share > _SUSPICIOUS_SHARE
-        suspect = below_floor or verdict.pattern in (MISREPORT, BETWEEN, _SLOWS)
-        suspected += suspect
-        if wait_s is None or suspected == _ACCUSATIONS or not (suspect or verdict.status == "error"):
-            break
-        until = time.monotonic() + wait_s
-        while judgement.disturbed and time.monotonic() < until and not cancelled():
-            time.sleep(_POLL_S)
-    if below_floor:
-        verdict = replace(verdict, flags=(*verdict.flags, "faster than the floor, each time it was judged"))
-    return verdict, judgement.pairs
-
-
-def _timed(verdict: Verdict, pairs: Pairs) -> Verdict:
-    """``verdict`` with what its pairs say."""
-    middle, low, high = timing.median_interval(pairs.ratios)
-    kernel, reference = timing.summarize(pairs.kernel_ms), timing.summarize(pairs.reference_ms)
-    return replace(
-        verdict,
-        status="correct",
-        speedup=middle,
-        speedup_low=low,
-        speedup_high=high,
-        pairs=len(pairs.ratios),
-        kernel=kernel,
-        reference=reference,
-        floor_share=verdict.floor_ms / kernel.median_ms if verdict.floor_ms else None,
-        kernelbench=with_speedup(verdict.kernelbench, pairs),
-    )
-
-
-class _Judgement:
+class Judgement:
     """The steps of one verdict; ``_checks`` collects the evidence as they pass."""
 
     def __init__(self, opened: OpenedProblem, on_stage: Callable[[Stage], None], cancelled: Callable[[], bool]) -> None:
@@ -193,7 +120,7 @@ class _Judgement:
                     self._pass(CHECK, "; ".join(libraries.flags) or "none found")
             self._confirm_reference()
             verdict = replace(
-                _timed(verdict, self.pairs),
+                timed(verdict, self.pairs),
                 flags=(*self._remarks(), *libraries.flags),
                 precision=precision.name,
                 fp64_error=precision.error if precision.name else None,
@@ -443,7 +370,7 @@ class _Judgement:
         alone_ms = timing.summarize(times_ms).median_ms
         if beside_ms > _slowed(alone_ms):
             found = f"the reference took {beside_ms:.4g} ms beside this kernel and {alone_ms:.4g} ms without it"
-            raise Rejected("cheating", _SLOWS, found)
+            raise Rejected("cheating", SLOWS, found)
 
     def _remarks(self) -> tuple[str, ...]:
         if self._settings.kind == "cpu" and self._others > BUSY:
@@ -476,6 +403,24 @@ class _Judgement:
 
     def _stage(self, name: str) -> _Stopwatch:
         return _Stopwatch(self._stage_s, name)
+
+
+def timed(verdict: Verdict, pairs: Pairs) -> Verdict:
+    """``verdict`` with what its pairs say."""
+    middle, low, high = timing.median_interval(pairs.ratios)
+    kernel, reference = timing.summarize(pairs.kernel_ms), timing.summarize(pairs.reference_ms)
+    return replace(
+        verdict,
+        status="correct",
+        speedup=middle,
+        speedup_low=low,
+        speedup_high=high,
+        pairs=len(pairs.ratios),
+        kernel=kernel,
+        reference=reference,
+        floor_share=verdict.floor_ms / kernel.median_ms if verdict.floor_ms else None,
+        kernelbench=with_speedup(verdict.kernelbench, pairs),
+    )
 
 
 def _slowed(alone_ms: float) -> float:
