@@ -1,7 +1,7 @@
-"""One judgement of a kernel: is it right on fresh inputs, and how fast beside the reference (``verdicts.py`` asks for them).
+"""One judgement of a kernel: is it right on fresh inputs, and how fast beside the reference.
 
 The kernel runs in a :class:`~engine.evaluation.sandbox.Runner`; reference, inputs, expected outputs and the clock that
-counts stay here. What each check is for: ``docs/verdict.md``.
+counts stay here. What each check is for: ``docs/verdict.md``; how many judgements make a verdict: ``verdicts.py``.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _STATUS_OF_END: dict[End, Status] = {
 
 
 class Judgement:
-    """The steps of one verdict; ``_checks`` collects the evidence as they pass."""
+    """Its steps; ``_checks`` collects the evidence as they pass."""
 
     def __init__(self, opened: OpenedProblem, on_stage: Callable[[Stage], None], cancelled: Callable[[], bool]) -> None:
         self._opened, self._problem, self._settings = opened, opened.judged, opened.settings
