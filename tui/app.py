@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from textual import events
@@ -51,7 +52,8 @@ MAX_FIELD, MAX_PASTE = 4_000, 1 << 20
 """Characters taken of what is pasted into one line, and anywhere: Textual measures each of them again and again."""
 FLUSH_S = 0.22
 """The screen takes in what is new at most this often."""
-TICK_S = 1.0
+TICK_S, ENDED_TICK_S = 1.0, 10.0
+"""How often ages are drawn anew: of a session that goes on, and of one that has ended."""
 _PLAIN = PlainCharacters()
 START_POLL_S = 0.1
 ANSWER_S = 5.0
@@ -133,6 +135,7 @@ class MonitorApp(App[int]):
         if self._start is not None:
             self._starting = asyncio.create_task(self._see_started(self._start))
         self.set_interval(TICK_S, self._tick)
+        self.set_interval(ENDED_TICK_S, partial(self._tick, ended=True))
 
     def on_unmount(self) -> None:
         self._watch.stop()
@@ -202,10 +205,10 @@ class MonitorApp(App[int]):
         if news := self.news.look():
             self.alert("; ".join(news))
 
-    def _tick(self) -> None:
+    def _tick(self, *, ended: bool = False) -> None:
         if not self.is_running or not self.monitor_screen.is_attached:
             return
-        if self.model.opened and self.model.link.kind != "ended":
+        if self.model.opened and (self.model.link.kind == "ended") == ended:
             self._look_for_holder()
             self.monitor_screen.tick()
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import difflib
 import logging
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from engine import events as ev
+from engine.budget import elapsed_s
 from engine.events import AnyEvent, CommandHandled, IdeaProposed, IdeaWaiting, VariantStage, VariantWritten
 from engine.search.context import Context
 from engine.search.telling import BY_HAND, SEEDED
@@ -165,7 +167,10 @@ class Steering:
             calls=command.calls,
         )
         listed = said[0] if len(said) == 1 else f"{', '.join(said[:-1])} and {said[-1]}"
-        return Outcome(f"the budget is {listed}", events=(change,))
+        spent = elapsed_s(self._state, time.time()) / 60
+        over = command.minutes is not None and command.minutes <= spent
+        ends = f", and {spent:.1f} minutes are spent: the search ends" if over else ""
+        return Outcome(f"the budget is {listed}{ends}", events=(change,))
 
     # Seeds
 

@@ -33,7 +33,7 @@ def begin_run(config_path: Path, choice: str | None) -> Beginning:
     _check(config)
     earlier = _newest_session(config)
     if earlier is not None and choice != "new" and engine_liveness(earlier).running:
-        echo(f"{earlier.name}: its search is running; attaching (Ctrl-C leaves it running)", err=True)
+        echo(f"{earlier.name}: its search is running; attaching (Ctrl-C here leaves it running)", err=True)
         return Beginning(earlier.directory, starts=False)
     if earlier is not None and _wants_resume(earlier, config, choice):
         return _again(earlier, {})
@@ -57,7 +57,7 @@ def _again(paths: SessionPaths, limits: dict[str, Any]) -> Beginning:
     if limits:
         send_command(paths, ChangeBudget(**limits), "resume")
     if running:
-        echo(f"{paths.name}: its engine lives; attaching (Ctrl-C leaves it running)", err=True)
+        echo(f"{paths.name}: its engine lives; attaching (Ctrl-C here leaves it running)", err=True)
     return Beginning(paths.directory, starts=not running, seq=state.seq)
 
 

@@ -29,7 +29,14 @@ _MOVES = (
     "pad constant_pad_nd flip roll repeat index_select index"
 )
 _RANDOM = "bernoulli bernoulli_ rand rand_like randn randn_like randint randperm random_ normal_ uniform_ exponential_"
-_NO_WORK = frozenset(f"aten::{name}" for group in (_MEMORY, _VIEWS, _MOVES, _RANDOM) for name in group.split())
+_QUESTIONS = (
+    "_has_compatible_shallow_copy_type set_data data requires_grad_ is_leaf output_nr _version size stride numel dim "
+    "sym_size sym_stride sym_numel sym_storage_offset storage_offset is_contiguous is_same_size is_floating_point "
+    "is_complex is_signed is_pinned is_conj is_neg _is_zerotensor is_set_to can_cast promote_types"
+)
+_NO_WORK = frozenset(
+    f"aten::{name}" for group in (_MEMORY, _VIEWS, _MOVES, _RANDOM, _QUESTIONS) for name in group.split()
+)
 """Operators that hand out memory, look at it, move values or draw random numbers, but compute nothing of them."""
 
 

@@ -184,6 +184,43 @@ class ModelNew(torch.nn.Module):
     assert verdict.pattern == "calls a library" and "aten::clamp" in verdict.reason
 
 
+def test_who_is_given_the_models_weights_calls_no_library_by_that(judge: Bench, tmp_path: Path) -> None:
+    problem = """
+import torch
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.gain = torch.nn.Parameter(torch.rand(100))
+
+    def forward(self, x):
+        return x * self.gain
+
+def get_inputs():
+    return [torch.randn(200, 100)]
+"""
+    judge.open(problem, "scaled", tmp_path)
+    source = """
+import torch
+from kernel_tui import load_c
+
+library = load_c('extern "C" int scale(const float* x, const float* gain, float* out, long long n, long long columns) {'
+                 ' for (long long i = 0; i < n; ++i) out[i] = x[i] * gain[i % columns]; return 0; }', "cpp")
+
+class ModelNew(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.gain = torch.nn.Parameter(torch.rand(100))
+
+    def forward(self, x):
+        out = torch.empty_like(x)
+        library.scale(x, self.gain, out, x.numel(), x.shape[1])
+        return out
+"""
+    verdict = judge.judge(source, "py")
+    assert verdict.correct, verdict.reason
+
+
 def test_torch_compile_is_called_by_its_name(judge: Bench) -> None:
     verdict = judge.judge(module_softmax(after="self.later = torch.compile"), "py")
     assert "torch.compile" in verdict.reason and verdict.pattern == "calls a library"
