@@ -63,12 +63,15 @@ def run_heat(
             slot = arena.slots[slot_index]
             problem.load_mixed(max(number, 0), slot, problem.fresh_seed())
             expected = _expected(problem, slot) if random.random() < _CHECKED else None
+            before = checks.checksum(slot.unwritable) if expected is not None else ()
             random.shuffle(order)
             for name in order:
                 slot.poison(number % 2)
                 problem.device.synchronize()
                 own, wall_ms = runners[name].call(slot_index, 1, settings.kind == "cuda", problem.call_seed())
                 if expected is not None:
+                    if checks.checksum(slot.unwritable) != before:
+                        raise RunnerEnded("error", f"{name}, which was right when it was judged, writes its inputs")
                     _check(name, slot, expected, settings)
                 if number >= 0:  # the first round only warms up
                     times[name].append(own[0])

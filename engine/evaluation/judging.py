@@ -230,6 +230,7 @@ class Judgement:
 
     def _time_and_confirm(self, runner: Runner, module: bool) -> Precision:
         neighbours = Neighbours(runner.pid)
+        self._check_processes(runner, module)
         try:
             clock = Clock(
                 self._settings,
@@ -241,9 +242,15 @@ class Judgement:
             self._confirm_clock(runner, clock)
             self._trial(runner, 0)
             self._pass("right after timing", f"call {self._calls}")
+            self._check_processes(runner, module)
             return self._measure_precision(runner)
         finally:  # while the runner lives: what it used is not theirs
             self._others = neighbours.share()
+
+    def _check_processes(self, runner: Runner, module: bool) -> None:
+        """A module that compiles when it is called may start processes; none of them may live while it is timed."""
+        if module and (found := runner.others_started()):
+            raise Rejected("cheating", "keeps processes running", f"started {', '.join(found)[:200]}", "processes")
 
     def _time(self, runner: Runner, clock: Clock) -> None:
         """Alternating pairs until the ratio is settled or the time for it is spent."""

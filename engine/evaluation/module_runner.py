@@ -128,15 +128,15 @@ def warm_process(kind: str) -> WarmProcess:
 class ModuleRunner(Runner):
     """A runner for a ``.py`` kernel that :func:`engine.evaluation.modules.build_module` has prepared."""
 
-    def __init__(self, kind: str, limits: Limits, cancelled: Callable[[], bool], threads: int) -> None:
-        self._threads = threads
-        super().__init__(kind, limits, cancelled, reports=True)
+    def __init__(self, settings: JudgeSettings, limits: Limits, cancelled: Callable[[], bool]) -> None:
+        self._settings = settings
+        super().__init__(settings.kind, limits, cancelled, reports=True)
 
     def _start(self, kind: str, control: int, status: int, output: int) -> Process:
         return warm_process(kind).fork(self._limits.isolate, (control, status, output))
 
     def load(self, kernel: Path, problem: JudgedProblem) -> Loaded:
-        order = module_order(kernel, problem, self._threads, 2 * self._limits.data_bytes)
+        order = module_order(kernel, problem, self._settings, 2 * self._limits.data_bytes)
         try:
             data = pickle.dumps(order)
         except Exception as error:
@@ -168,9 +168,11 @@ class ModuleRunner(Runner):
         return [name[:100] for name in names]
 
 
-def module_order(kernel: Path, problem: JudgedProblem, threads: int, data_bytes: int) -> ModuleOrder:
+def module_order(kernel: Path, problem: JudgedProblem, settings: JudgeSettings, data_bytes: int) -> ModuleOrder:
     """What the runner of ``kernel`` is told; the reference is no part of it."""
     reference, home = problem.reference, kernel.parent
+    may_call = settings.libraries == "label"
+    compiles = starts_compilers(kernel.read_text(errors="replace"), settings.kind, libraries=may_call)
     placeholders = [Slotted(index) for index in range(len(problem.spec.inputs))]
     extensions, compiled = home / EXTENSIONS, home / CACHE
     return ModuleOrder(
@@ -187,16 +189,16 @@ def module_order(kernel: Path, problem: JudgedProblem, threads: int, data_bytes:
         init_arguments=reference.init_arguments,
         arguments=reference.arguments(reference.with_tensors(placeholders)),
         seed=SEED,
-        threads=threads,
+        threads=settings.threads,
         data_bytes=data_bytes,
         readable=[str(home), *(path for path in sys.path if path and Path(path).is_dir())],
-        writable=[str(compiled)] if starts_compilers(kernel.read_text(errors="replace")) else [],
-        compiles=starts_compilers(kernel.read_text(errors="replace")),
+        writable=[str(compiled)] if compiles else [],
+        compiles=compiles,
     )
 
 
 def runner_for(kernel: Path, settings: JudgeSettings, limits: Limits, cancelled: Callable[[], bool]) -> Runner:
     """The runner that ``kernel``'s form needs: a shared library, or the ``.py`` file of a module."""
     if kernel.suffix == ".py":
-        return ModuleRunner(settings.kind, limits, cancelled, settings.threads)
+        return ModuleRunner(settings, limits, cancelled)
     return Runner(settings.kind, limits, cancelled)

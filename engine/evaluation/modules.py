@@ -37,9 +37,12 @@ _BUILDS = ("cpp_extension", "load_inline", "kernel_tui")
 _COMPILES_WHEN_CALLED = re.compile(r"^\s*(?:import|from)\s+triton\b|\btorch\.compile\b", re.MULTILINE)
 
 
-def starts_compilers(source: str) -> bool:
-    """Whether a module compiles at its first call, as Triton and ``torch.compile`` do: its runner must permit that."""
-    return _COMPILES_WHEN_CALLED.search(source) is not None
+def starts_compilers(source: str, kind: str, *, libraries: bool) -> bool:
+    """Whether a module compiles at its first call, as Triton and ``torch.compile`` do: its runner must permit that.
+
+    On a CPU there is no Triton, and ``torch.compile`` only where ``libraries`` may be called.
+    """
+    return (kind == "cuda" or libraries) and _COMPILES_WHEN_CALLED.search(source) is not None
 
 
 async def build_module(

@@ -211,6 +211,21 @@ class Runner:
             return {line.rpartition("/")[2] for line in lines if "/" in line}
         return None
 
+    def others_started(self) -> list[str]:
+        """Names of the processes that the kernel has started and that live: what they do is in no account of ours."""
+        import psutil
+
+        try:
+            outermost = psutil.Process(self._process.pid)
+            above = {parent.pid for parent in psutil.Process(self._pid).parents()}
+            return [
+                f"{one.name()} ({one.pid})"
+                for one in outermost.children(recursive=True)
+                if one.pid != self._pid and one.pid not in above and one.status() != psutil.STATUS_ZOMBIE
+            ]
+        except psutil.Error:
+            return []
+
     def processor_s(self) -> float:
         """Processor time of the kernel's process, all threads, as the kernel of the system counts it."""
         return processor_s(self._pid)
@@ -342,7 +357,8 @@ class Runner:
     def _data_bytes(self) -> int | None:
         """Memory of the runner beside the arena: private and writable, or shared and touched; None if unreadable."""
         with contextlib.suppress(OSError, ValueError, KeyError):
-            text = Path(f"/proc/{self._pid}/status").read_text()
+            # A process chooses its name, which stands there too.
+            text = Path(f"/proc/{self._pid}/status").read_text(errors="replace")
             held = {line.partition(":")[0]: line.split()[1] for line in text.splitlines() if line.startswith(_MEMORY)}
             shared = max(0, int(held.get("RssShmem", 0)) * 1024 - self._arena_bytes)
             return int(held["VmData"]) * 1024 + shared

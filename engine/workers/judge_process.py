@@ -24,6 +24,10 @@ _CANCEL_S = 0.7
 _ROOT = Path(__file__).parents[2]
 
 
+class JudgeDied(EvaluationError):
+    """It ended without an answer."""
+
+
 def child_environment(settings: JudgeSettings) -> dict[str, str]:
     """Equal threads and waiting for judge and runners: spinning threads of one would sit on the cores of the other."""
     environment = dict(os.environ)
@@ -119,9 +123,7 @@ class JudgeProcess:
             if not line.endswith(b"\n"):
                 code = await process.wait()
                 self.opened.clear()
-                raise EvaluationError(
-                    f"the judge of {self.settings.device_name} ended with code {code}; see engine.log"
-                )
+                raise JudgeDied(f"the judge of {self.settings.device_name} ended with code {code}; see engine.log")
             try:
                 answer = messages.decode_answer(line)
             except msgspec.MsgspecError as error:

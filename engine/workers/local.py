@@ -25,7 +25,7 @@ from engine.evaluation.sandbox import RunnerEnded, SandboxReport, describe, prob
 from engine.events import DeviceFact, Stage
 from engine.problem.spec import FORM_OF_DEVICE, Form, ProblemSpec
 from engine.verdict import Baseline, BuildReport, Standing, Verdict
-from engine.workers.judge_process import JudgeProcess, child_environment
+from engine.workers.judge_process import JudgeDied, JudgeProcess, child_environment
 from engine.workers.protocol import EvaluationError, Known, Opened
 
 _OPEN_S, _JUDGE_S, _HEAT_S, _COMPILE_S = 300.0, 600.0, 300.0, 300.0
@@ -83,7 +83,13 @@ class LocalEvaluator:
     async def open(self, problem: ProblemSpec, header: str) -> Opened:
         self._headers[problem.id] = header
         async with self._take(problem.id) as judge:
-            opened = await self._open_in(judge, problem)
+            for last in (False, True):
+                try:
+                    opened = await self._open_in(judge, problem)
+                    break
+                except JudgeDied:
+                    if last or self._closing:
+                        raise
         return Opened(opened.eager, opened.floor_ms, opened.degenerate, opened.tightened)
 
     async def evaluate(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 from typing import Any
 
@@ -26,7 +27,12 @@ def receive(sock: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
     data, descriptors, _, _ = socket.recv_fds(sock, MAX_MESSAGE_BYTES, 8)
     if not data:
         return None
-    message = json.loads(data)
-    if not isinstance(message, dict):
-        raise ValueError("not a JSON object")
+    try:
+        message = json.loads(data)
+        if not isinstance(message, dict):
+            raise ValueError("not a JSON object")
+    except (ValueError, RecursionError):
+        for descriptor in descriptors:
+            os.close(descriptor)
+        raise
     return message, descriptors
