@@ -93,11 +93,10 @@ class Clock(Struct, frozen=True):
         threads = self.settings.threads
         calls = list(zip(own_ms, used_ms, order, strict=True))
         for kind in (None, True, False):
-            kinds = [(own, used - 1.25 * threads * own) for own, used, mine in calls if kind in (None, mine)]
-            if len(kinds) < min(_ORDER_SAMPLES, len(calls)):
+            hidden = sorted(used - 1.25 * threads * own for own, used, mine in calls if kind in (None, mine))
+            if len(hidden) < min(_ORDER_SAMPLES, len(calls)):
                 continue
-            hidden = _of_the_fastest(kinds)
-            found_ms = hidden[int((_LEAST_CHARGED if self.busy else 0.5) * len(hidden))]
+            found_ms = hidden[int(_LEAST_CHARGED * len(hidden))] if self.busy else median(hidden)
             if found_ms <= _IDLE_CALL_MS + threads * self.beside_ms:
                 continue
             if found_ms <= _CONTROLS * self.control().used_ms + threads * self.beside_ms:
