@@ -107,6 +107,8 @@ class ProblemState:
     best: str | None = None
     finished: str | None = None
     standings: tuple[Standing, ...] = ()
+    heat_at: float = 0.0
+    """When the standings came."""
 
     @property
     def id(self) -> str:

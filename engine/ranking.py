@@ -80,7 +80,8 @@ def choose_best(state: SessionState, problem_id: str, challenger: VariantState |
     valid = (state.variants[name] for name in timed if not state.is_pruned(name))
     winner = next((variant for variant in valid if variant.correct), None)
     others = (leader for leader in state.leaders(problem_id) if leader.id not in timed)
-    fastest = next(others, None)
+    later = (leader for leader in others if winner is None or (leader.judged_at or 0.0) > problem.heat_at)
+    fastest = next(later, None)
     if winner is None or (fastest is not None and (fastest.speedup or 0.0) > (winner.speedup or 0.0)):
         winner = fastest
     problem.best = winner.id if winner is not None else None

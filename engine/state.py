@@ -350,7 +350,7 @@ def _heat_finished(state: SessionState, event: ev.HeatFinished, time: float) -> 
         return
     for standing in event.standings:
         state.variants[standing.variant]  # everyone who reads the standing looks it up
-    problem.standings = event.standings
+    problem.standings, problem.heat_at = event.standings, time
     if (round_ := round_of(state, event.problem, event.round)) is not None:
         round_.standings = event.standings
     for standing in event.standings:

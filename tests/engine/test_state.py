@@ -100,6 +100,15 @@ def test_pruning_the_best_branch_makes_the_next_one_best_and_restoring_brings_it
     assert after(events, ev.NodePruned(node="i2"), ev.NodeRestored(node="i2")).problems["softmax"].best == "v3"
 
 
+def test_who_won_the_heat_is_the_best_again_when_it_is_restored() -> None:
+    won = ev.HeatFinished(problem="softmax", round=1, standings=(Standing("v1", 1.0, 1.0, 1.0, 1.0, tied=True),))
+    heat = [*small_search(), Recorded(100, 2000.0, won)]
+    assert fold(heat).problems["softmax"].best == "v1"  # v3, which was faster before, was not in it
+    pruned = [*heat, Recorded(101, 2001.0, ev.NodePruned(node="v1"))]
+    assert fold(pruned).problems["softmax"].best != "v1"
+    assert fold([*pruned, Recorded(102, 2002.0, ev.NodeRestored(node="v1"))]).problems["softmax"].best == "v1"
+
+
 def test_what_is_pruned_is_not_the_best_of_its_round_until_it_is_restored() -> None:
     events = small_search()
     pruned = after(events, ev.NodePruned(node="i2"))
