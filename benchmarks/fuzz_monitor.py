@@ -31,9 +31,10 @@ from engine.devices import DeviceSample
 from engine.events import Command, CommandHandled, Recorded
 from engine.session import EngineLock, EventWriter, SessionReader, SessionSummary
 from engine.state import SessionState
-from tui.app import MonitorApp, parting_words
+from tui.app import MonitorApp
 from tui.compare_kernels import compare_kernels
 from tui.model import Model, Pending
+from tui.parting import parting_words
 from tui.rows import TreeRows, View
 from tui.sanitize import clean_lines, one_line
 from tui.screens.confirm import ConfirmScreen

@@ -181,6 +181,8 @@ def test_a_pruned_best_is_not_the_best_and_its_file_follows(search: LiveSearch) 
         if search.paths.best("softmax", ".cpp").read_text() == source:
             break
         time.sleep(0.1)
+    else:
+        assert search.state().problems["softmax"].best != best, "the file did not follow the best kernel"
 
 
 def test_a_pinned_kernel_is_carried_however_slow(search: LiveSearch) -> None:

@@ -215,6 +215,8 @@ class Runner:
         """Names of the processes that the kernel has started and that live: what they do is in no account of ours."""
         import psutil
 
+        if self._pid is None:
+            return []
         try:
             outermost = psutil.Process(self._process.pid)
             above = {parent.pid for parent in psutil.Process(self._pid).parents()}

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from engine.session import SessionPaths
-from tui.app import parting_words
+from tui.parting import parting_words
 
 
 @pytest.mark.keys("SearchTree", "j", "down", "k", "up", "l", "h", "home", "G", "g", "end")

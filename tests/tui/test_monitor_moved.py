@@ -10,7 +10,7 @@ import pytest
 
 from engine import events as ev
 from tests.tui.conftest import monitor_of
-from tui.app import parting_words
+from tui.parting import parting_words
 
 ALARM = "SESSION MOVED OR DELETED"
 

@@ -21,7 +21,7 @@ from engine.session import EngineLock, EventWriter, SessionPaths, create_session
 from engine.state import fold
 from engine.verdict import Baseline, Standing, Timing, Verdict
 from tests.tui.conftest import NOW, Engine, monitor_of
-from tui.app import parting_words
+from tui.parting import parting_words
 from tui.replay import ReplayApp, ReplaySource
 from tui.results import results_of
 from tui.settings import Settings

@@ -20,13 +20,13 @@ from engine.session import EngineLock, EventWriter, SessionPaths, SessionReader
 from engine.verdict import KernelBenchVerdict, Standing, Timing, Verdict
 from tests.commandline import KernelTui
 from tui import tables
-from tui.app import print_parting
 from tui.clean_console import clean_console
 from tui.compare_kernels import compare_kernels
 from tui.format import speedup
 from tui.headless import follow
 from tui.model import Model
 from tui.palette import monochrome
+from tui.parting import print_parting
 from tui.results import ResultRow, Results
 from tui.row import Row
 from tui.source import Link, SessionSource

@@ -1,0 +1,25 @@
+"""What a hostile runner sends costs the judge nothing that it keeps."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from engine.evaluation.runner import wire
+
+
+def open_descriptors() -> int:
+    return sum(1 for _ in Path("/proc/self/fd").iterdir())
+
+
+@pytest.mark.parametrize("datagram", [b"x", b"[1]", b"[" * 60000])
+def test_descriptors_beside_what_is_no_message_are_closed(datagram: bytes) -> None:
+    judge, runner = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with judge, runner:
+        socket.send_fds(runner, [datagram], [0] * 8)
+        before = open_descriptors()
+        with pytest.raises((ValueError, RecursionError)):
+            wire.receive(judge)
+        assert open_descriptors() == before

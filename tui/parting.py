@@ -1,0 +1,55 @@
+"""What the monitor leaves in the terminal: the results of a search that has ended, and what a person may do next."""
+
+from __future__ import annotations
+
+from engine.session import SessionPaths
+from tui import format as fmt
+from tui.model import Model
+from tui.sanitize import clean_lines
+from tui.source import ALIVE
+
+
+def print_parting(model: Model, paths: SessionPaths) -> None:
+    """What stays in the terminal: of a search that has ended its results, and always what a person may do next."""
+    if model.opened and model.link.kind == "ended" and any(p.best is not None for p in model.state.problems.values()):
+        from engine.budget import elapsed_s
+        from tui.results import results_of
+        from tui.tables import print_results
+
+        print_results(
+            results_of(
+                model.state,
+                paths.directory,
+                elapsed_s(model.state, model.state.time),
+                torch_compile=model.limits.torch_compile,
+                pending=model.link.kind in ALIVE,
+            )
+        )
+    print("\n".join(clean_lines(parting_words(model))))
+
+
+def parting_words(model: Model) -> str:
+    """What a person who leaves should know: whether the search goes on, what it may still spend, how to stop it."""
+    name, argument = model.source.name, model.source.argument
+    if model.link.gone:
+        return f"The session {argument} was moved or deleted. Open it where it is now: kernel-tui attach DIRECTORY"
+    if model.link.kind not in ALIVE:
+        end = "is finished" if model.state.finished else "is not running"
+        spent = model.state.engine is not None and model.state.engine.stopped == "budget"
+        more = " --minutes N" if spent else ""
+        again = "" if model.state.finished else f" Go on with it: kernel-tui resume {argument}{more}"
+        return f"The search {name} {end}.{again}"
+    limit = model.minutes
+    spend = "it has no time limit"
+    if limit is not None:
+        left = max(0.0, limit * 60 - model.search_seconds())
+        spend = (
+            f"it may still spend {fmt.clock(left)} minutes" if left < 3600 else f"it may spend {fmt.clock(left)} hours"
+        )
+    pid = f" (pid {model.link.pid})" if model.link.pid else ""
+    how = "is paused and its engine goes on" if model.state.paused else "goes on"
+    return (
+        f"The search {name} {how}{pid}; {spend}.\n"
+        f"  watch it again: kernel-tui attach {argument}\n"
+        f"  stop it:        kernel-tui stop {argument}"
+    )
