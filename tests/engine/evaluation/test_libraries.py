@@ -122,10 +122,16 @@ def test_a_library_opened_under_a_hidden_name_is_found_in_the_process(tmp_path: 
     judged.close()
 
 
-def test_the_judge_sees_what_is_mapped_into_an_isolated_process() -> None:
+def test_the_judge_sees_what_is_mapped_into_an_isolated_process(tmp_path: Path) -> None:
+    (tmp_path / "problem.py").write_text(PROBLEM)
+    spec = inspect_file(tmp_path / "problem.py", "problem")
+    kernel, report = asyncio.run(build(softmax("cpp"), "cpp", derive_header(spec, "cpp"), "", tmp_path))
+    assert kernel is not None, report.log
+    judged = JudgedProblem(spec, JudgeDevice("cpu", 1), 3)
     with Runner("cpu", Limits(), lambda: False) as runner:
-        runner.isolate_only()
+        runner.load(kernel, judged)
         mapped = runner.mapped()
+    judged.close()
     assert mapped is not None and any(name.startswith("libc.so") for name in mapped)
 
 
