@@ -41,6 +41,7 @@ from engine.verdict import Verdict  # noqa: E402
 from engine.workers.local import LocalEvaluator  # noqa: E402
 
 COMPARED_ABOVE_MS, APART = 0.1, 0.05
+ANSWER = "answer: "
 UNNEEDED = ("datasets", "dotenv", "litellm", "modal", "openai", "tomli", "tqdm", "requests")
 
 PROBLEMS = {
@@ -142,32 +143,61 @@ def kernels(found: list[ProblemSpec], device: DeviceFact) -> list[Kernel]:
     return [*made, Kernel(found[0], "does not compile", "__global__ void broken( {")]
 
 
-def judge_theirs(checkout: Path, file: Path, trials: int) -> dict[str, Any]:
-    """In a process of its own: a kernel may leave it without a usable context."""
-    command = [sys.executable, __file__, str(checkout), "--one", str(file), "--trials", str(trials)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
-    for line in reversed(done.stdout.splitlines()):
-        if line.startswith("{"):
-            return dict(json.loads(line))
-    return {"compiled": None, "correct": False, "valid": None, "note": (done.stderr.strip().splitlines() or ["?"])[-1]}
+def judge_theirs(checkout: Path, files: list[Path], trials: int) -> list[dict[str, Any]]:
+    """One child imports what KernelBench needs and forks for each solution: a kernel may leave its process without a
+    usable context."""
+    command = [sys.executable, __file__, str(checkout), "--trials", str(trials), "--theirs", *map(str, files)]
+    answers: list[dict[str, Any]] = []
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        for line in child.stdout:
+            if line.startswith(ANSWER):
+                answers.append(json.loads(line.removeprefix(ANSWER)))
+                print(f"KernelBench: {len(answers)} of {len(files)}", file=sys.stderr)
+    return answers
 
 
-def one(checkout: Path, file: Path, trials: int) -> None:
-    """The child: KernelBench's two functions on one solution, as JSON on the last line."""
+def theirs(checkout: Path, files: list[Path], trials: int) -> None:
+    """The child: KernelBench's two functions on each solution, a line of JSON for each."""
     import importlib.util
+    import multiprocessing
     from types import ModuleType
 
     class Absent(ModuleType):
-        def __getattr__(self, name: str) -> None:
-            """Whatever is imported from it is never called here."""
+        def __getattr__(self, name: str) -> Any:
+            """Whatever is imported from it does nothing."""
+            if name.startswith("__"):
+                raise AttributeError(name)
+            return lambda *arguments, **named: None
 
     for name in UNNEEDED:
         if importlib.util.find_spec(name) is None:
             sys.modules[name] = Absent(name)
     sys.path.insert(0, str(checkout / "src"))
+    os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"  # asked otherwise, CUDA would not start again after a fork
+    import kernelbench.eval  # type: ignore[import-not-found]
+    import kernelbench.kernel_static_checker  # type: ignore[import-not-found]  # noqa: F401
+
+    processes = multiprocessing.get_context("fork")
+    for file in files:
+        receiving, sending = processes.Pipe(duplex=False)
+        process = processes.Process(target=one, args=(file, trials, sending))
+        process.start()
+        sending.close()
+        try:
+            answer = receiving.recv()
+        except EOFError:
+            answer = {"compiled": None, "correct": False, "valid": None, "note": "its process ended without an answer"}
+        process.join(20)
+        process.kill()
+        print(f"\n{ANSWER}{json.dumps(answer)}", flush=True)
+
+
+def one(file: Path, trials: int, answer: Any) -> None:
+    """What KernelBench says of one solution, sent to ``answer``."""
     import torch
-    from kernelbench.eval import eval_kernel_against_ref  # type: ignore[import-not-found]
-    from kernelbench.kernel_static_checker import validate_kernel_static  # type: ignore[import-not-found]
+    from kernelbench.eval import eval_kernel_against_ref
+    from kernelbench.kernel_static_checker import validate_kernel_static
 
     text = file.read_text()
     valid, errors, _ = validate_kernel_static(text, backend="cuda", precision="fp32")
@@ -181,9 +211,9 @@ def one(checkout: Path, file: Path, trials: int) -> None:
         device=torch.device("cuda:0"),
     )
     note = str({key: str(value)[:200] for key, value in result.metadata.items() if "error" in key or "issue" in key})
-    answer = {"compiled": result.compiled, "correct": result.correctness, "valid": valid, "ms": result.runtime}
-    answer |= {"reference_ms": result.ref_runtime, "note": note if not result.correctness else "; ".join(errors)}
-    print("\n" + json.dumps(answer))
+    says = {"compiled": result.compiled, "correct": result.correctness, "valid": valid, "ms": result.runtime}
+    says |= {"reference_ms": result.ref_runtime, "note": note if not result.correctness else "; ".join(errors)}
+    answer.send(says)
 
 
 def build(file: Path) -> None:
@@ -200,6 +230,7 @@ async def judge_ours(made: list[Kernel], evaluator: LocalEvaluator) -> list[Verd
             await evaluator.open(kernel.problem, derive_header(kernel.problem, "cu"))
             opened.add(kernel.problem.id)
         verdicts.append(await evaluator.evaluate(kernel.problem, "cu", kernel.source, lambda stage: None))
+        print(f"our judge: {len(verdicts)} of {len(made)}", file=sys.stderr)
     return verdicts
 
 
@@ -216,21 +247,21 @@ async def measure(checkout: Path, directory: Path, trials: int) -> int:
             file.write_text(solution(kernel.problem, "cu", kernel.source, f"{kernel.name}."))
             file.with_suffix(".ref").write_text(kernel.problem.source)
             files.append(file)
-        with ThreadPoolExecutor(max(1, (os.cpu_count() or 2) // 2)) as pool:
-            list(pool.map(build, files))
-        ours = await judge_ours(made, evaluator)
+        with ThreadPoolExecutor(max(1, (os.cpu_count() or 2) - 2)) as pool:
+            built = pool.map(build, files)  # at once; the judge's compilers take the processors that are left
+            ours = await judge_ours(made, evaluator)
+            list(built)
     finally:
         await evaluator.close()
-    theirs = [judge_theirs(checkout, file, trials) for file in files]
-    return show(made, ours, theirs, device.name)
+    return show(made, ours, judge_theirs(checkout, files, trials), device.name)
 
 
-def show(made: list[Kernel], ours: list[Verdict], theirs: list[dict[str, Any]], device: str) -> int:
+def show(made: list[Kernel], ours: list[Verdict], found: list[dict[str, Any]], device: str) -> int:
     print(f"{device}; {len(made)} kernels\n")
     head = f"{'problem':10} {'kernel':20} {'ours':14} {'KernelBench':12} {'checker':8}"
     print(f"{head} {'ours ms':>9} {'theirs':>9} {'ratio':>7}")
     differing = apart = compared = 0
-    for kernel, verdict, their in zip(made, ours, theirs, strict=True):
+    for kernel, verdict, their in zip(made, ours, found, strict=True):
         says = "correct" if their["correct"] else "wrong" if their["compiled"] else "not built"
         mine = verdict.kernel.median_ms if verdict.kernel is not None else None
         his = their.get("ms") if their["correct"] else None
@@ -249,7 +280,7 @@ def show(made: list[Kernel], ours: list[Verdict], theirs: list[dict[str, Any]], 
         for words in (verdict.reason, str(their.get("note") or "")):
             if not same and words:
                 print(f"    {words[:200]}")
-    refused = sum(their["valid"] is False for their in theirs)
+    refused = sum(their["valid"] is False for their in found)
     print(f"\n{differing} of {len(made)} verdicts differ that should not")
     print(f"{apart} of {compared} times above {COMPARED_ABOVE_MS} ms are more than {APART:.0%} apart")
     print(f"{refused} solutions refused by the static checker")
@@ -261,11 +292,11 @@ def main() -> None:
     parser.add_argument("checkout", type=Path, help="a clone of KernelBench")
     parser.add_argument("--trials", type=int, default=100, help="timed calls of KernelBench for each kernel")
     parser.add_argument("--keep", type=Path, help="keep the solutions and their builds in this new directory")
-    parser.add_argument("--one", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--theirs", type=Path, nargs="+", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     checkout = arguments.checkout.resolve()
-    if arguments.one is not None:
-        one(checkout, arguments.one, arguments.trials)
+    if arguments.theirs is not None:
+        theirs(checkout, arguments.theirs, arguments.trials)
         return
     if not (checkout / "src" / "kernelbench" / "eval.py").is_file():
         sys.exit(f"{checkout} is no clone of KernelBench: it has no src/kernelbench/eval.py")

@@ -19,7 +19,7 @@ __global__ void __launch_bounds__(threads) attention(Tensors t) {
     const int lane = threadIdx.x % 32;
     const long long query = blockIdx.x * (threads / 32LL) + threadIdx.x / 32;
     if (query >= batch * (long long)queries) return;
-    const long long b = query / queries;
+    [[maybe_unused]] const long long b = query / queries;
     [[maybe_unused]] const int i = int(query % queries);
     const Element* q = $q;
     const Element* k = $k;
