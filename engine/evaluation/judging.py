@@ -285,7 +285,9 @@ class Judgement:
 
         def reference() -> tuple[float, list[torch.Tensor]]:
             outputs: list[list[torch.Tensor]] = []
-            took = self._problem.device.time_ms(lambda: outputs.append(self._problem.run(slot, seed)))
+            if seed is not None:  # outside of its time, as the runner does it
+                torch.manual_seed(seed)
+            took = self._problem.device.time_ms(lambda: outputs.append(self._problem.run(slot)))
             self._runs_ms += took
             # What the model returns may be the very buffer that it writes.
             kept = [tensor.clone() for tensor in outputs[0]] if self._problem.mutates else outputs[0]

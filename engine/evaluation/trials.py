@@ -179,10 +179,8 @@ class JudgedProblem:
         self.reference.reset_weights()
         return outputs
 
-    def run(self, slot: Slot, seed: int | None = None) -> list[torch.Tensor]:
-        """The reference on the slot's inputs and the weights bound last, after seeding where it draws numbers."""
-        if seed is not None:
-            torch.manual_seed(seed)
+    def run(self, slot: Slot) -> list[torch.Tensor]:
+        """The reference on the slot's inputs and the weights bound last."""
         return list(self.reference.run(self.reference.with_tensors(slot.inputs)))
 
     @property
@@ -278,7 +276,7 @@ class JudgedProblem:
         slot = self.arena.slots[0]
         self.trial(0).load(slot)
         self.bind(slot)
-        found = working_operators(lambda: self.run(slot, self.call_seed()))
+        found = working_operators(lambda: self.run(slot))
         return None if found is None else frozenset(found)
 
     @cached_property

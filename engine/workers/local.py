@@ -276,10 +276,10 @@ class LocalEvaluator:
 
 
 def first_error(report: BuildReport) -> str:
-    """The compiler's first error, or its first line."""
+    """The compiler's first error, or its last line: a shell says there why a compiler did not start."""
     lines = [line.strip() for line in report.log.splitlines() if line.strip()]
     errors = [line for line in lines if "error" in line.lower() or line.startswith("no function")]
-    return (errors or lines or ["the compiler failed without a word"])[0]
+    return errors[0] if errors else lines[-1] if lines else "the compiler failed without a word"
 
 
 def _ignore(stage: Stage) -> None:

@@ -15,13 +15,12 @@ sys.path.append(os.path.abspath(__file__).rsplit(os.sep, 4)[0])  # noqa: PTH100
 
 from engine.evaluation.runner import landlock
 
-_SYSTEM = ("/usr", "/lib", "/lib32", "/lib64", "/bin", "/sbin", "/opt", "/etc/alternatives", "/etc/ld.so.cache")
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/urandom")
 
 
 def main() -> None:
     directory, further, *command = sys.argv[1:]
-    readable = [*_SYSTEM, *further.split(os.pathsep)]
+    readable = [*landlock.SYSTEM, *further.split(os.pathsep)]
     with contextlib.suppress(OSError):
         landlock.restrict(readable, _DEVICES, [directory])
     os.execvp(command[0], command)

@@ -21,7 +21,7 @@ _NEWNS, _NEWUTS, _NEWIPC, _NEWUSER, _NEWPID, _NEWNET = 0x20000, 0x4000000, 0x800
 _MS_REC_PRIVATE = 0x4000 | 0x40000
 _MS_NOSUID_NODEV_NOEXEC = 2 | 4 | 8
 _PR_SET_PDEATHSIG = 1
-_READABLE = ("/usr", "/lib", "/lib64", "/lib32", "/bin", "/sbin", "/etc/ld.so.cache", "/proc", "/sys", "/opt/cuda")
+_READABLE = (*landlock.SYSTEM, "/proc", "/sys")
 _NVIDIA_READABLE = ("/usr/local/nvidia", "/usr/local/cuda", "/etc/nvidia", "/run/nvidia-persistenced")
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/urandom", "/dev/random", "/dev/shm/nothing")
 

@@ -17,6 +17,9 @@ _RIGHTS_OF_ABI = {1: (1 << 13) - 1, 2: (1 << 14) - 1, 3: (1 << 15) - 1, 4: (1 <<
 _SCOPE_SIGNALS_AND_SOCKETS = 3
 _NETWORK_BIND_CONNECT = 3
 
+SYSTEM = ("/usr", "/lib", "/lib32", "/lib64", "/bin", "/sbin", "/opt", "/etc/alternatives", "/etc/ld.so.cache")
+"""Trees that hold programs and libraries and nobody's data. Compilers lie in /opt too."""
+
 
 def abi() -> int:
     """The kernel's Landlock version, 0 where there is none."""

@@ -10,6 +10,7 @@ import contextlib
 import importlib.util
 import os
 import resource
+import shutil
 import sys
 from pathlib import Path
 
@@ -48,8 +49,9 @@ def _execute(module_path: Path, problem_path: Path) -> None:
 
 
 def _readable() -> list[str]:
-    """Python's packages, the CUDA toolkit and torch's precompiled headers."""
+    """Python's packages, the compiler's and the CUDA toolkit's trees, torch's precompiled headers."""
     named = [os.environ.get("CUDA_HOME"), os.environ.get("KERNEL_TUI_PCH")]
+    named += [str(Path(found).resolve().parents[1]) for found in [shutil.which(os.environ.get("CXX", "c++"))] if found]
     return [path for path in (*sys.path, *named) if path and Path(path).exists()]
 
 

@@ -38,7 +38,7 @@ CASES = {
     "loops forever": ({"after": "while True: pass"}, "timeout", "no answer within"),
     "crashes": ({"after": "ctypes.string_at(8)"}, "crashed", "SIGSEGV"),
     "allocates without bound": (
-        {"top": "kept = []", "after": "while True: kept.append(bytearray(1 << 26))"},
+        {"top": "kept = []", "after": "while True: kept.append(torch.empty(1 << 26))"},
         ("memory", "crashed"),
         "",
     ),
@@ -132,7 +132,7 @@ assert not reached(lambda: open("/tmp/kernel-was-here", "w"))
 assert not reached(lambda: socket.socket())
 assert not reached(lambda: os.kill(os.getppid(), 0))
 import gc
-assert not any(type(one).__module__.startswith("kernel_tui_problem") for one in gc.get_objects())
+assert not any(str(type(one).__module__).startswith("kernel_tui_problem") for one in gc.get_objects())
 """
     verdict = bench.judge(softmax(top=look))
     assert verdict.correct, verdict.reason
@@ -164,7 +164,10 @@ def test_weights_live_in_the_judges_buffers_or_are_drawn_alike(bench: ModuleBenc
     same = bench.judge(linear("self.lin(x).clamp(min=0)"))
     renamed = bench.judge(linear("self.other(x).clamp(min=0)", layer="other"))
     keeps = bench.judge(
-        linear("(x @ self.copy + self.lin.bias).relu()", more="self.copy = self.lin.weight.detach().t().contiguous()")
+        linear(
+            "(x @ self.copy + self.lin.bias).relu()",
+            more="self.register_buffer('copy', self.lin.weight.detach().t().contiguous(), persistent=False)",
+        )
     )
     other = bench.judge(linear("self.lin(x).clamp(min=0)", more="torch.nn.init.zeros_(self.lin.bias)"))
 
