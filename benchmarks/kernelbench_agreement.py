@@ -4,9 +4,9 @@
 
 CHECKOUT is a clone of https://github.com/ScalingIntelligence/KernelBench, used as it is: ``eval_kernel_against_ref``
 with its defaults (5 correctness trials, CUDA events, cold cache) and ``validate_kernel_static``. Kernels are what the
-playbook writes for six problems, and the same spoiled in ways that both must find, or that only one can. Each is
-exported by ``engine.export.kernelbench``, built by ``load_inline`` with the others, then judged alone by both. Prints
-one table and ends with 1 where a verdict differs that should not, or a time above 0.1 ms by more than 5 %. Needs a GPU
+playbook writes for six problems, and the same spoiled. Each is exported by ``engine.export.kernelbench``, built by
+``load_inline`` with the others, then judged by both. Prints one table, our strict verdict beside, and ends with 1 where
+our verdict by KernelBench's rules is not KernelBench's, or a time above 0.1 ms differs by more than 5 %. Needs a GPU
 and nvcc.
 
 What KernelBench imports for its language models and is not installed is put in place as an empty module.
@@ -67,7 +67,6 @@ SPOILED = {
     "zeros at the end": "__global__ void spoil(float* out) { out[out_numel - 1 - threadIdx.x] = 0.0f; }",
     "illegal address": "__global__ void spoil(float* out) { out[1LL << 50] = 0.0f; }",
 }
-UNSEEN = ("half a percent off", "zeros at the end")
 COPY = """
 extern "C" int launch(const float* x, float* out, void* workspace, cudaStream_t stream) {
     return cudaMemcpyAsync(out, x, x_numel * sizeof(float), cudaMemcpyDeviceToDevice, stream);
@@ -78,12 +77,9 @@ __global__ void unused() {}
 
 @dataclass(frozen=True)
 class Kernel:
-    """``agrees``: whether both evaluators must say the same of it by their rules."""
-
     problem: ProblemSpec
     name: str
     source: str
-    agrees: bool = True
 
 
 async def problems(directory: Path) -> list[ProblemSpec]:
@@ -135,11 +131,9 @@ def kernels(found: list[ProblemSpec], device: DeviceFact) -> list[Kernel]:
         made += [Kernel(problem, f"right {number}", source) for number, source in enumerate(sources)]
         if problem.id in ("softmax", "gelu"):
             for name, text in SPOILED.items():
-                # Elements of a wide softmax are smaller than KernelBench's absolute tolerance of 1e-4.
-                found_by_both = not (problem.id == "softmax" and name in UNSEEN)
-                made.append(Kernel(problem, name, spoiled(problem, sources[0], text), found_by_both))
+                made.append(Kernel(problem, name, spoiled(problem, sources[0], text)))
         if problem.id == "relu":
-            made.append(Kernel(problem, "copies its input", COPY, agrees=False))
+            made.append(Kernel(problem, "copies its input", COPY))
     return [*made, Kernel(found[0], "does not compile", "__global__ void broken( {")]
 
 
@@ -256,16 +250,17 @@ async def measure(checkout: Path, directory: Path, trials: int) -> int:
 
 def show(made: list[Kernel], ours: list[Verdict], found: list[dict[str, Any]], device: str) -> int:
     print(f"{device}; {len(made)} kernels\n")
-    head = f"{'problem':10} {'kernel':20} {'ours':14} {'KernelBench':12} {'checker':8}"
+    head = f"{'problem':10} {'kernel':20} {'strict':12} {'kernelbench':12} {'KernelBench':12} {'checker':8}"
     print(f"{head} {'ours ms':>9} {'theirs':>9} {'ratio':>7}")
     differing = apart = compared = 0
     for kernel, verdict, their in zip(made, ours, found, strict=True):
         says = "correct" if their["correct"] else "wrong" if their["compiled"] else "not built"
         mine = verdict.kernel.median_ms if verdict.kernel is not None else None
         his = their.get("ms") if their["correct"] else None
-        same = verdict.correct == bool(their["correct"])
-        differing += not same and kernel.agrees
-        remark = "" if same else "  differs" if kernel.agrees else "  differs, as it must by their rules"
+        second = verdict.kernelbench.status if verdict.kernelbench is not None else "none"
+        same = (second == "correct") == bool(their["correct"])
+        differing += not same
+        remark = "" if same else "  differs"
         ratio = his / mine if his and mine else None
         if ratio is not None and mine is not None and mine > COMPARED_ABOVE_MS:
             compared += 1
@@ -274,12 +269,13 @@ def show(made: list[Kernel], ours: list[Verdict], found: list[dict[str, Any]], d
         cells = f"{mine:9.4f}" if mine is not None else f"{'-':>9}"
         cells += f" {his:9.4f}" if his else f" {'-':>9}"
         cells += f" {ratio:7.3f}" if ratio is not None else f" {'-':>7}"
-        print(f"{kernel.problem.id:10} {kernel.name:20} {verdict.status:14} {says:12} {checker:8} {cells}{remark}")
+        said = f"{verdict.status:12} {second:12} {says:12} {checker:8}"
+        print(f"{kernel.problem.id:10} {kernel.name:20} {said} {cells}{remark}")
         for words in (verdict.reason, str(their.get("note") or "")):
-            if not same and words:
+            if words and not (same and verdict.correct == bool(their["correct"])):
                 print(f"    {words[:200]}")
     refused = sum(their["valid"] is False for their in found)
-    print(f"\n{differing} of {len(made)} verdicts differ that should not")
+    print(f"\n{differing} of {len(made)} verdicts by KernelBench's rules differ")
     print(f"{apart} of {compared} times above {COMPARED_ABOVE_MS} ms are more than {APART:.0%} apart")
     print(f"{refused} solutions refused by the static checker")
     return int(bool(differing or apart or refused))

@@ -46,6 +46,9 @@ _SLOWED, _SLOWED_MS = 1.25, 0.1
 """The reference beside a kernel against the reference alone: more than this share and this time is no noise. A few
 microseconds are lost to the change from one process to the other."""
 _ALONE_CALLS, _DRIFT_CALLS = 7, 3
+_MOST_WAIT_S = 0.05
+_COLD_UP_TO_MS = 5.0
+"""A reference that takes longer does not show that its first launches were cold."""
 
 _STATUS_OF_END: dict[End, Status] = {
     "crashed": "crashed",
@@ -76,6 +79,7 @@ class Judgement:
         self._answered_at_s: float | None = None
         self._flush = opened.settings.kind == "cuda"
         self._reference_first = True
+        self._warms = False
         self._others = 0.0
         self.pairs = Pairs([], [], [], [], [])
 
@@ -92,6 +96,7 @@ class Judgement:
             self._on_stage("checking")
             started = time.perf_counter()
             module = library.suffix == ".py"
+            self._warms = self._runs_cold(module)
             libraries = Libraries(library, self._settings.libraries == "refuse")
             libraries.look_at_files()
             with (
@@ -284,13 +289,9 @@ class Judgement:
         mixture, seed = self._problem.fresh_seed(), self._problem.call_seed()
 
         def reference() -> tuple[float, list[torch.Tensor]]:
-            outputs: list[list[torch.Tensor]] = []
-            if seed is not None:  # outside of its time, as the runner does it
-                torch.manual_seed(seed)
-            took = self._problem.device.time_ms(lambda: outputs.append(self._problem.run(slot)))
-            self._runs_ms += took
+            took, outputs = self._reference(slot, seed)
             # What the model returns may be the very buffer that it writes.
-            kept = [tensor.clone() for tensor in outputs[0]] if self._problem.mutates else outputs[0]
+            kept = [tensor.clone() for tensor in outputs] if self._problem.mutates else outputs
             return took, kept + [tensor.clone() for tensor in slot.results[len(slot.outputs) :]]
 
         def load() -> None:
@@ -329,6 +330,21 @@ class Judgement:
         self.pairs.reference_ms.append(reference_ms)
         self.pairs.reference_first.append(self._reference_first)
         return looks
+
+    def _reference(self, slot: Slot, seed: int | None) -> tuple[float, list[torch.Tensor]]:
+        """Its milliseconds and outputs on the slot's inputs, seeded outside of its time as a kernel is.
+
+        While the kernel had the processor, PyTorch's launches went cold: a few milliseconds' worth of them are made
+        once before. A module launches from Python too, and is timed as cold as the reference.
+        """
+        if self._warms:
+            self._problem.run(slot)
+        if seed is not None:
+            torch.manual_seed(seed)
+        outputs: list[list[torch.Tensor]] = []
+        took = self._problem.device.time_ms(lambda: outputs.append(self._problem.run(slot)))
+        self._runs_ms += took
+        return took, outputs[0]
 
     def _is_enough(self, elapsed_s: float) -> bool:
         pairs = self.pairs
@@ -374,9 +390,15 @@ class Judgement:
         beside_ms = max(median(times) for times in by_order if times)
         if self._settings.kind == "cpu" or self._eager_ms is None or beside_ms <= _slowed(self._eager_ms):
             return  # on a CPU it stands still between its calls; what slows a reference there is another program
-        times_ms = self._problem.time_reference(_ALONE_CALLS)
-        self._runs_ms += sum(times_ms)
-        alone_ms = timing.summarize(times_ms).median_ms
+        slot, wait_s = self._slot(0), min(median(pairs.wall_ms) / 1e3, _MOST_WAIT_S)
+        self._problem.bind(slot)
+        times_ms = []
+        for index in range(_ALONE_CALLS):  # as in the pairs, but that it waits where it called the kernel
+            self._problem.load_mixed(index, slot, self._problem.fresh_seed())
+            self._problem.device.synchronize()
+            time.sleep(wait_s)
+            times_ms.append(self._reference(slot, self._problem.call_seed())[0])
+        alone_ms = median(times_ms)
         if beside_ms > _slowed(alone_ms):
             found = f"the reference took {beside_ms:.4g} ms beside this kernel and {alone_ms:.4g} ms without it"
             raise Rejected("cheating", SLOWS, found)
@@ -387,6 +409,11 @@ class Judgement:
         return ()
 
     # Small parts
+
+    def _runs_cold(self, module: bool) -> bool:
+        """Whether the reference is to run once before it is timed."""
+        is_short = self._eager_ms is not None and self._eager_ms <= _COLD_UP_TO_MS
+        return self._settings.kind == "cuda" and is_short and not module and not self._problem.mutates
 
     def _slot(self, index: int) -> Slot:
         slots = self._problem.arena.slots
