@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import time
+from pathlib import Path
 
 import pytest
 
-from tests.engine.evaluation.conftest import COLUMNS, ROWS, Bench
+from tests.engine.evaluation.conftest import COLUMNS, PROBLEM, ROWS, Bench
 from tests.engine.evaluation.kernels import softmax
 
 
@@ -248,13 +249,17 @@ static void leave_work_behind() {
 """
 
 
-def test_work_left_on_the_device_for_the_reference_is_found(bench: Bench) -> None:
+def test_work_left_on_the_device_for_the_reference_is_found(bench: Bench, tmp_path: Path) -> None:
     if bench.form != "cu":
         pytest.skip("on a CPU the process stands still between its calls")
+    # Contexts take turns of about 2 ms, so only a reference that takes longer is slowed.
+    often = "for _ in range(1000):\n            y = torch.softmax(x, dim=1)\n        return y"
+    bench.open(PROBLEM.replace("return torch.softmax(x, dim=1)", often), "often", tmp_path)
     after = "cudaStreamSynchronize(stream); leave_work_behind();"
     verdict = bench.judge(softmax(bench.form, outside=_OTHER_CONTEXT, after=after))
     assert verdict.status == "cheating", (verdict.status, verdict.reason, verdict.reference, verdict.kernel)
     assert bench.judge(softmax(bench.form)).correct
+    bench.open(PROBLEM, "softmax", tmp_path)
 
 
 @pytest.mark.parametrize("way", ['#include "/etc/passwd"', 'asm(".incbin \\"/etc/passwd\\"");'])
