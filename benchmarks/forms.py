@@ -4,9 +4,9 @@
 
 Ten kernels, plain ones, over problems of the package and of this file. Each is judged in its C form, then inside a
 ``ModelNew`` that calls the very same source, built by ``torch.utils.cpp_extension.load_inline`` or by
-``kernel_tui.load_c`` ("both": in turn), then the two are timed side by side in a heat. Prints one table. Exits with 1
-where verdicts differ, or where the heat's times differ by more than 3 % above 0.1 ms. Needs an otherwise idle machine;
-on a GPU about 3 minutes, most of it the compilers of ``load_inline``. ``--device cpu`` does the same with ``.cpp`` at
+``kernel_tui.load_c`` ("both": in turn); when all are judged the two forms of each are timed side by side in a heat.
+Prints one table. Exits with 1 where verdicts differ, or where the heat's times differ by more than 3 % above 0.1 ms.
+Needs an otherwise idle machine. ``--device cpu`` does the same with ``.cpp`` at
 smaller sizes.
 """
 
@@ -384,27 +384,42 @@ def _pointer(spec: ProblemSpec, index: int) -> str:
     return f"pointer_of<{index}>(&launch)"
 
 
-async def judge_case(
-    evaluator: LocalEvaluator, case: Case, device: str, how: How
-) -> tuple[Verdict, Verdict, float | None]:
-    """The verdicts of both forms, and the time of ``.py`` / the C form in a heat (None unless both are correct)."""
+@dataclass(frozen=True)
+class Pair:
+    """One kernel in both forms."""
+
+    case: Case
+    how: How
+    spec: ProblemSpec
+    form: Form
+    source: str
+    module: str
+
+
+async def pair(evaluator: LocalEvaluator, case: Case, device: str, how: How) -> Pair:
+    """Its sources, the problem opened."""
     form: Form = "cu" if device == "cuda" else "cpp"
     (spec,) = await inspect_sources(case.name, f"{case.name}.py", [case.problem(device)])
     if not isinstance(spec, ProblemSpec):
         sys.exit(str(spec))
     header = derive_header(spec, form)
     source = kernel(case, header, form)
-    python = module(spec, source, header, form, how)
     await evaluator.open(spec, header)
-    plain, wrapped = (
-        await evaluator.evaluate(spec, form, source, lambda stage: None),
-        await evaluator.evaluate(spec, "py", python, lambda stage: None),
+    return Pair(case, how, spec, form, source, module(spec, source, header, form, how))
+
+
+async def judge(evaluator: LocalEvaluator, both: Pair) -> tuple[Verdict, Verdict]:
+    return (
+        await evaluator.evaluate(both.spec, both.form, both.source, lambda stage: None),
+        await evaluator.evaluate(both.spec, "py", both.module, lambda stage: None),
     )
-    if not (plain.correct and wrapped.correct):
-        return plain, wrapped, None
-    heat = await evaluator.heat(spec, {"c": (form, source), "py": ("py", python)})
+
+
+async def race(evaluator: LocalEvaluator, both: Pair) -> float:
+    """The time of ``.py`` / the C form, side by side."""
+    heat = await evaluator.heat(both.spec, {"c": (both.form, both.source), "py": ("py", both.module)})
     ratios = {row.variant: row.ratio for row in heat}
-    return plain, wrapped, ratios["py"] / ratios["c"]
+    return ratios["py"] / ratios["c"]
 
 
 async def main() -> int:
@@ -416,16 +431,20 @@ async def main() -> int:
     chosen = [case for case in CASES if not options.only or case.name in options.only]
     failed = 0
     with tempfile.TemporaryDirectory() as scratch:
-        evaluator = LocalEvaluator(EvaluationConfig(device=options.device), Path(scratch), thorough=True)
+        evaluator = LocalEvaluator(EvaluationConfig(device=options.device), Path(scratch))
         try:
             (device, *_) = await evaluator.start()
             print(f"device {device.name}; sandbox: {evaluator.sandbox}")
             print(f"{'kernel':20}{'built by':>12}{'s':>7}{'C form':>10}{'.py':>10}", end="")
-            print(f"{'C ms':>10}{'.py ms':>10}{'ratio':>8}{'in a heat':>11}  weights")
+            print(f"{'C ms':>10}{'.py ms':>10}{'ratio':>8}{'in a heat':>11}  weights", flush=True)
+            pairs = []
             for index, case in enumerate(chosen):
                 how: How = options.how if options.how != "both" else ("load_inline", "load_c")[index % 2]
-                plain, wrapped, heat = await judge_case(evaluator, case, options.device, how)
-                failed += _print_row(case, how, plain, wrapped, heat)
+                pairs.append(await pair(evaluator, case, options.device, how))
+            verdicts = await asyncio.gather(*(judge(evaluator, both) for both in pairs))  # compilers run together
+            for both, (plain, wrapped) in zip(pairs, verdicts, strict=True):
+                heat = await race(evaluator, both) if plain.correct and wrapped.correct else None
+                failed += _print_row(both.case, both.how, plain, wrapped, heat)
         finally:
             await evaluator.close()
     print(f"{len(chosen) - failed} of {len(chosen)}: the same verdict, times within {ALLOWED:.0%} above {ABOVE_MS} ms")
