@@ -2,7 +2,7 @@
 
 ``python -m engine.evaluation.runner.zygote SOCKET CORES``: for each datagram {"kind", "isolate"} with the descriptors
 of a control socket, a status pipe and an output pipe, a runner is forked, and its pid and a pidfd come back. This
-process stays single-threaded and never touches a GPU, or its children could use neither threads nor CUDA.
+process runs no threads of its own and never touches a GPU, or its children could use neither threads nor CUDA.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import pickle
 import signal
 import socket
 import sys
+import warnings
 
 # Before torch: its OpenMP reads where threads may run, and OpenBLAS would start some.
 os.environ["OPENBLAS_NUM_THREADS"] = "1"
@@ -36,6 +37,8 @@ def main() -> int:
     isolation.die_with_parent()
     requests = socket.socket(fileno=int(sys.argv[1]))
     extensions.install()
+    # Libraries that torch brings start threads of their own, which wait for work and hold no lock.
+    warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
     while (received := wire.receive(requests)) is not None:
         _reap()
         request, descriptors = received

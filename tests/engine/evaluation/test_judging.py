@@ -242,7 +242,7 @@ static void leave_work_behind() {
     } else {
         driver<int (*)(CUcontext)>("cuCtxPushCurrent_v2")(other);
     }
-    spin<<<1, 1>>>(40000000);
+    spin<<<1, 1>>>(400000000);
     CUcontext popped;
     driver<int (*)(CUcontext*)>("cuCtxPopCurrent_v2")(&popped);
 }
