@@ -34,7 +34,7 @@ def test_a_search_killed_three_times_is_resumed_and_finished(tmp_path: Path) -> 
         chain.resume()
         assert kill_while({"checking", "timing"}, chain, 1, draw.uniform(0.0, 0.15)).faults == ()
         chain.resume()
-        assert kill_while({"heat"}, chain, 2, draw.uniform(0.0, 0.15)).faults == ()
+        assert kill_while({"heat"}, chain, 1, draw.uniform(0.0, 0.15)).faults == ()
         state, faults = chain.finish()
         assert faults == []
         events = chain.read()

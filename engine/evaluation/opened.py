@@ -31,7 +31,7 @@ class OpenedProblem:
     @cached_property
     def gauge(self) -> Gauge:
         """Made for the first kernel that is right."""
-        return Gauge(self.judged, self.eager_ms)
+        return Gauge(self.judged, self.eager_ms, asked=self.settings.precision == "fp32")
 
     @cached_property
     def kernelbench(self) -> KernelBenchTrials:

@@ -22,8 +22,8 @@ from engine.problem.model import named_weights
 from engine.problem.reference import Reference
 from engine.verdict import precision_in_words
 
-MOST_EAGER_MS = 60.0
-"""Of a model that takes longer no fp64 run is asked for."""
+MOST_EAGER_MS, MOST_WHERE_ASKED_MS = 60.0, 2000.0
+"""Of a model that takes longer no fp64 run is asked for; the second where kernels must be as exact as fp32."""
 _SAMPLED = 1 << 14
 _TINY = 2.0**-20
 """The second scale: there, fp16 has a few bits left, and TF32 all of them."""
@@ -83,12 +83,12 @@ class _Goal:
 
 
 class Gauge:
-    """The probes of one problem, made once. ``note``: why there are none."""
+    """The probes of one problem, made once. ``note``: why there are none. ``asked``: a class may decide the verdict."""
 
-    def __init__(self, problem: JudgedProblem, eager_ms: float | None) -> None:
+    def __init__(self, problem: JudgedProblem, eager_ms: float | None, asked: bool = False) -> None:
         self._problem = problem
         self._probes: list[tuple[Trial, list[_Goal]]] = []
-        self.note = self._refusal(eager_ms)
+        self.note = self._refusal(eager_ms, MOST_WHERE_ASKED_MS if asked else MOST_EAGER_MS)
         if not self.note:
             try:
                 with _without_tf32():
@@ -114,15 +114,15 @@ class Gauge:
             found.append([(goal.error(out), goal) for goal, out in zip(goals, _floating(slot.outputs), strict=True)])
         return judged(found)
 
-    def _refusal(self, eager_ms: float | None) -> str:
+    def _refusal(self, eager_ms: float | None, most_ms: float) -> str:
         spec = self._problem.spec
         if spec.random:
             return "the model draws random numbers"
         kinds = {getattr(torch, tensor.dtype) for tensor in spec.outputs}
         if not any(kind.is_floating_point for kind in kinds) or torch.float64 in kinds:
             return "no output in fp32 or less"
-        if eager_ms is None or eager_ms > MOST_EAGER_MS:
-            return f"fp64 takes too long for a model of more than {MOST_EAGER_MS:g} ms"
+        if eager_ms is None or eager_ms > most_ms:
+            return f"fp64 takes too long for a model of more than {most_ms:g} ms"
         if 6 * sum(tensor.nbytes for tensor in spec.tensors) > self._problem.device.spare_bytes():
             return "no room for fp64"
         return ""

@@ -53,7 +53,7 @@ bank = ["{bank}"]
 rounds = 1
 ideas = 1
 variants = 1
-survivors = 2
+survivors = 4
 [evaluation]
 device = "cpu"
 trials = 3

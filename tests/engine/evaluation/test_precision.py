@@ -146,7 +146,7 @@ def strict(tmp_path: Path) -> Iterator[Bench]:
 @pytest.mark.serial
 def test_the_user_says_which_may_win(strict: Bench) -> None:
     lower = strict.judge((HERE / "cpp" / "low_precision.cpp").read_text())
-    assert (lower.status, lower.pattern) == ("wrong", "lower precision"), lower.reason
+    assert (lower.status, lower.pattern) == ("wrong", "lower precision"), (lower.reason, lower.checks)
     assert "bf16" in lower.reason
 
     honest = strict.judge((HERE / "honest" / "cpp" / "long_matmul_rows.cpp").read_text())
