@@ -21,7 +21,7 @@ run: $(VENV)/.installed compiler
 # Tests marked serial measure time or load the machine, so they run alone, after the others. Status 5 means that
 # ARGS left nothing to run in one of the two.
 test: lint compiler
-	$(BIN)/python -m pytest -n 2 -m "not serial" $(ARGS) || test $$? -eq 5
+	$(BIN)/python -m pytest -n 4 -m "not serial" $(ARGS) || test $$? -eq 5
 	$(BIN)/python -m pytest -n 0 -m serial $(ARGS) || test $$? -eq 5
 
 lint: $(VENV)/.installed-dev

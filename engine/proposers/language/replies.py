@@ -19,7 +19,7 @@ from engine.proposers.protocol import CATEGORY_NAMES
 
 MAX_REPLY_CHARS = 400_000
 MAX_KERNEL_CHARS = 200_000
-MAX_IDEA_CHARS = 2_000
+MAX_IDEA_CHARS = 6_000
 _MAX_IDEAS = 64
 _MAX_TRIES = 400
 """Places in a text at which a JSON object is looked for."""
