@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import cache, partial
 from pathlib import Path
 from statistics import median
@@ -41,10 +41,18 @@ NO_DIFFERENCE = {"cpu": 0.03, "cuda": 0.01}
 memory of its own, differ so much, and so much do verdicts on one kernel."""
 
 
+class FoundOut(RunnerEnded):
+    """``variant``, which was right when it was judged, did in the heat what its text says."""
+
+    def __init__(self, variant: str, text: str) -> None:
+        super().__init__("error", f"{variant}, which was right when it was judged, {text}")
+        self.variant = variant
+
+
 def run_heat(
     problem: JudgedProblem, libraries: Mapping[str, Path], settings: JudgeSettings, cancelled: Callable[[], bool]
 ) -> tuple[Standing, ...]:
-    """Standings, fastest first. Raises ``RunnerEnded`` when a kernel that was correct now fails."""
+    """Standings, fastest first. Raises ``FoundOut`` when a kernel that was correct now fails, else ``RunnerEnded``."""
     limits = Limits(settings.deadline_s, settings.deadline_s, settings.memory_bytes, settings.isolate)
     arena, margin = problem.arena, NO_DIFFERENCE[settings.kind]
     times: dict[str, list[float]] = {name: [] for name in libraries}
@@ -53,7 +61,8 @@ def run_heat(
         runners: dict[str, Runner] = {}
         for name, library in libraries.items():
             runners[name] = stack.enter_context(runner_for(library, settings, limits, cancelled))
-            runners[name].load(library, problem)
+            with _blaming(name):
+                runners[name].load(library, problem)
         order = list(libraries)
         reference_ms = median(problem.time_reference(_REFERENCE_CALLS))
         neighbours = Neighbours(*(runner.pid for runner in runners.values()))
@@ -68,10 +77,11 @@ def run_heat(
             for name in order:
                 slot.poison(number % 2)
                 problem.device.synchronize()
-                own, wall_ms = runners[name].call(slot_index, 1, settings.kind == "cuda", problem.call_seed())
+                with _blaming(name):
+                    own, wall_ms = runners[name].call(slot_index, 1, settings.kind == "cuda", problem.call_seed())
                 if expected is not None:
                     if checks.checksum(slot.unwritable) != before:
-                        raise RunnerEnded("error", f"{name}, which was right when it was judged, writes its inputs")
+                        raise FoundOut(name, "writes its inputs")
                     _check(name, slot, expected, settings)
                 if number >= 0:  # the first round only warms up
                     times[name].append(own[0])
@@ -91,8 +101,19 @@ def run_heat(
                 )
             except Rejected as rejected:
                 if rejected.status == "cheating":  # not: nothing can be said on a machine this busy
-                    raise RunnerEnded("error", f"{name} in the heat: {rejected.reason}") from None
+                    raise FoundOut(name, rejected.reason) from None
     return standings(times, margin)
+
+
+@contextmanager
+def _blaming(variant: str) -> Iterator[None]:
+    """Say whose runner it is that ends in the block."""
+    try:
+        yield
+    except RunnerEnded as ended:
+        if ended.end == "cancelled":
+            raise
+        raise FoundOut(variant, f"comes to an end: {ended}") from None
 
 
 def _in_a_row(problem: JudgedProblem, runner: Runner, count: int) -> float:
@@ -114,7 +135,7 @@ def _check(name: str, slot: Slot, expected: list[torch.Tensor], settings: JudgeS
     tolerances = checks.Tolerances(settings.tolerance_fp32, settings.tolerance_other)
     found = checks.compare(slot.outputs, expected, tolerances, slot.result_names)
     if found.problem is not None:
-        raise RunnerEnded("error", f"{name}, which was right when it was judged, is wrong in the heat: {found.problem}")
+        raise FoundOut(name, f"is wrong: {found.problem}")
 
 
 def is_settled(times_ms: Mapping[str, list[float]], margin: float) -> bool:

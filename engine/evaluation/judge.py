@@ -79,6 +79,8 @@ class Judge:
                         heat.run_heat(opened.judged, libraries, opened.settings, self._poll_cancelled)
                     )
             return messages.Failed(f"unknown request {request}")
+        except heat.FoundOut as found:
+            return messages.Failed(str(found), found.variant)
         except RunnerEnded as ended:
             return messages.Failed(str(ended))
         except Exception as error:

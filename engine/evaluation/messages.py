@@ -95,9 +95,10 @@ class HeatRun(Struct, frozen=True, tag_field="is", tag="heat_run"):
 
 
 class Failed(Struct, frozen=True, tag_field="is", tag="failed"):
-    """The request could not be carried out; one sentence."""
+    """The request could not be carried out; one sentence. ``variant``: whose kernel did in a heat what it must not."""
 
     reason: str
+    variant: str | None = None
 
 
 AnyAnswer = Ready | AtStage | Measured | ProblemOpened | Judged | HeatRun | Failed

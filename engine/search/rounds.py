@@ -7,7 +7,7 @@ only when nothing is owed any more is the round closed. That makes resuming, and
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from typing import Any
 
 from engine.events import (
@@ -138,7 +138,7 @@ class ProblemSearch:
         round_ = self._open_round()
         if round_ is not None:
             if self._wants_heat(round_):
-                self._start(("heat", str(round_.number)), self._heat(round_))
+                self._start(_heat_job(round_, self._heat_leaders()), self._heat(round_))
                 return True
             await self._close(round_)
         elif self.context.last_rounds:
@@ -285,7 +285,7 @@ class ProblemSearch:
         return self._questions.missing(purpose, subject or "") >= PATIENCE
 
     async def _judge_again(self, variant: VariantState) -> None:
-        """An evaluation that failed says nothing about the kernel: it gets one more."""
+        """One more evaluation: the last says nothing about the kernel, or a heat says something else."""
         await self.context.journal.record(VariantStage(variant=variant.id, stage="queued"))
 
     # Closing and opening
@@ -295,7 +295,7 @@ class ProblemSearch:
         leaders = self._heat_leaders()
         timed = {standing.variant for standing in self.problem.standings}
         owed = len(leaders) >= 2 and {leader.id for leader in leaders} != timed
-        return owed and ("heat", str(round_.number)) not in self._done
+        return owed and _heat_job(round_, leaders) not in self._done
 
     def _heat_leaders(self) -> list[VariantState]:
         """The fastest, without those that stand too far behind for a heat to change the order.
@@ -317,6 +317,8 @@ class ProblemSearch:
             standings = await self.context.evaluator.heat(self.problem.spec, kernels)
         except EvaluationError as error:
             await self._say(f"{round_.id}: no heat of the leaders: {error}")
+            if error.variant is not None and (variant := self._state.variants.get(error.variant)) is not None:
+                await self._judge_again(variant)
             return
         await self.context.journal.record(HeatFinished(problem=self.id, round=round_.number, standings=standings))
 
@@ -367,6 +369,11 @@ def _turns(variant: VariantState, siblings: dict[str, VariantState]) -> int:
     while variant.parent in siblings and variant.parent != variant.id:
         variant, turns = siblings[variant.parent], turns + 1
     return turns
+
+
+def _heat_job(round_: RoundState, leaders: Sequence[VariantState]) -> tuple[str, ...]:
+    """One heat a round for the same leaders; another one when who was found out in it is gone."""
+    return ("heat", str(round_.number), *sorted(leader.id for leader in leaders))
 
 
 def _why_failed(variant: VariantState) -> str:

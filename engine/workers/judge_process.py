@@ -75,7 +75,7 @@ class JudgeProcess:
             await self.stop()
             raise EvaluationError(f"the judge did not answer within {deadline_s:g} s and was ended") from None
         if isinstance(answer, messages.Failed):
-            raise EvaluationError(answer.reason)
+            raise EvaluationError(answer.reason, answer.variant)
         return answer
 
     async def stop(self) -> None:

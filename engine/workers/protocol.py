@@ -30,7 +30,14 @@ Known = Callable[[str], Verdict | None]
 
 
 class EvaluationError(Exception):
-    """The evaluation itself failed (no compiler, judge gone, reference raised); says what, where, what to do."""
+    """The evaluation itself failed (no compiler, judge gone, reference raised); says what, where, what to do.
+
+    ``variant``: whose kernel, right when it was judged, did in a heat what it must not.
+    """
+
+    def __init__(self, reason: str, variant: str | None = None) -> None:
+        super().__init__(reason)
+        self.variant = variant
 
 
 class Evaluator(Protocol):

@@ -1,0 +1,80 @@
+"""A kernel that was right when it was judged and fails in the heat is judged again and loses its place."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from engine.events import AnyEvent, HeatFinished, LogLine
+from engine.exit_codes import ExitCode
+from engine.proposers.mailbox import Mailbox
+from engine.session import SessionPaths, SessionReader, engine_liveness
+from engine.state import SessionState, fold
+from tests.commandline import KernelTui
+from tests.engine.proposers import canned
+from tests.engine.proposers.test_manual import CONFIG
+
+LATER_S = (12, 120)
+"""When the kernel turns; the second for a machine on which the first was over before it was judged."""
+
+
+class Search:
+    """A search under way whose model is this test."""
+
+    def __init__(self, kernel_tui: KernelTui, directory: Path) -> None:
+        (directory / "softmax.py").write_text(canned.PROBLEM)
+        config = CONFIG.replace("ideas = 2", "ideas = 1").replace("variants = 2", "variants = 4")
+        (directory / "config.toml").write_text(config.replace("fixes = 1", "fixes = 0"))
+        started = kernel_tui("run", "config.toml", "--detach")
+        assert started.returncode == ExitCode.OK, started.stderr
+        self.paths = SessionPaths.at(directory / "sessions" / "demo")
+        self.mailbox = Mailbox(self.paths.directory)
+
+    def events(self) -> list[AnyEvent]:
+        with SessionReader(self.paths) as reader:
+            return [one.event for one in reader.read()]
+
+    def until(self, holds: Callable[[SessionState], bool]) -> SessionState:
+        """The first state in which ``holds``."""
+        deadline = time.monotonic() + canned.PATIENCE_S
+        while True:
+            with SessionReader(self.paths) as reader:
+                state = fold(reader.read())
+            if holds(state):
+                return state
+            assert time.monotonic() < deadline and engine_liveness(self.paths).running
+            time.sleep(0.1)
+
+    def answer(self, call: str, reply: str) -> None:
+        """Answer the prompt when it is there."""
+        self.until(lambda _: call in self.mailbox.waiting())
+        self.mailbox.deliver(call, reply)
+
+
+def test_who_fails_in_the_heat_is_judged_again(kernel_tui: KernelTui, tmp_path: Path) -> None:
+    search = Search(kernel_tui, tmp_path)
+    search.answer("softmax.r0.ideas.start.0", canned.ideas(*canned.IDEAS[:1]))
+    for number, later_s in enumerate(LATER_S):
+        turns, fails_at = f"softmax.r0.kernel.i1.{number}", time.time() + later_s
+        turned = canned.good(f"turns {number}").replace("{", f"{{\n    if (time(nullptr) > {fails_at:.0f}) abort();", 1)
+        search.answer(turns, canned.block("#include <cstdlib>\n#include <ctime>\n" + turned))
+        if search.until(lambda state, given=number: state.verdicts > given).leaders("softmax"):
+            break
+    time.sleep(max(0.0, fails_at + 1.0 - time.time()))
+    one, other, *rest = search.mailbox.unanswered()
+    search.answer(one, canned.block(canned.good("stays")))
+    search.answer(other, canned.block(canned.divides("stays too")))
+    for call in rest:
+        search.answer(call, "I would rather not.")
+
+    state = search.until(lambda state: state.problems["softmax"].rounds[0].finished_at is not None)
+    by_call = {str(variant.data["call"]): variant for variant in state.variants.values()}
+    assert [by_call[call].correct for call in (turns, one, other)] == [False, True, True]
+    verdict = by_call[turns].verdict
+    assert verdict is not None and verdict.status == "crashed"
+    said = [event.text for event in search.events() if isinstance(event, LogLine)]
+    found = f"{by_call[turns].id}, which was right when it was judged, comes to an end"
+    assert any(found in text for text in said), said
+    (heat,) = [event for event in search.events() if isinstance(event, HeatFinished)]
+    assert {standing.variant for standing in heat.standings} == {by_call[one].id, by_call[other].id}
