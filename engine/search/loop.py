@@ -256,7 +256,12 @@ class Search:
         """Judge variants again that are recorded as queued; those of a problem that is not open yet come with it."""
         for name in variants:
             if self._state.variants[name].problem in self._problems:
-                self._queue.put(name, Priority.HAND)
+                self._put(name, Priority.HAND)
+
+    def _put(self, variant: str, priority: Priority, round_number: int = 0) -> None:
+        """Queue a variant, unless the search is ending: what is recorded as queued is judged when it goes on."""
+        if self.context.ending is None:
+            self._queue.put(variant, priority, round_number)
 
     # Evaluations
 
@@ -297,7 +302,7 @@ class Search:
                 if self._state.is_pruned(variant.id):
                     lost.append(variant.id)
                 elif variant.id not in self._queue:
-                    self._queue.put(variant.id, self._priority(variant.id), variant.round)
+                    self._put(variant.id, self._priority(variant.id), variant.round)
         if lost:
             self._cancel(lost)
 
@@ -326,16 +331,14 @@ class Search:
     def _heard(self, event: AnyEvent) -> None:
         """After each recorded event: queue what is to be judged, hold or release the queue, wake whom it concerns."""
         self._moved_at = time.monotonic()
-        if isinstance(event, VariantStage) and event.stage == "queued" and self.context.ending is None:
-            variant = self._state.variants[event.variant]
-            if variant.problem in self._problems:
-                self._queue.put(variant.id, Priority.HAND)
+        if isinstance(event, VariantStage) and event.stage == "queued":
+            self._requeue([event.variant])
         if isinstance(event, _TELLING):
             return
         if isinstance(event, BudgetChanged):
             self.context.allow()
         if isinstance(event, VariantWritten) and event.problem in self._problems:
-            self._queue.put(event.variant, self._priority(event.variant), event.round)
+            self._put(event.variant, self._priority(event.variant), event.round)
         if self._state.paused:
             self._queue.hold()
         elif self.context.ending is None:

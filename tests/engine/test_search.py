@@ -232,3 +232,26 @@ def test_when_the_minutes_are_spent_it_ends_in_order_and_more_minutes_go_on(tmp_
         assert time.monotonic() < deadline and engine_liveness(paths).running, log_tail(paths, 50)
         time.sleep(0.1)
     kill(paths)
+
+
+def test_a_search_whose_time_ends_before_its_problems_are_open_comes_to_its_end(tmp_path: Path) -> None:
+    paths = new_session(tmp_path, "softmax", "chain", rounds=500, other_sizes="true")
+    start_engine(paths)
+    deadline = time.monotonic() + 120
+
+    def both_are_under_way() -> bool:
+        state = fold(events_of(paths))
+        best = all(problem.best is not None for problem in state.problems.values())
+        return best and len({variant.problem for variant in state.in_flight()}) == 2
+
+    while not both_are_under_way():
+        assert time.monotonic() < deadline and engine_liveness(paths).running, log_tail(paths, 50)
+        time.sleep(0.02)
+    kill(paths)
+    killed = fold(events_of(paths))
+    send_command(paths, ChangeBudget(minutes=killed.search_seconds / 60.0 + 0.001), "test")
+    start_engine(paths)
+    wait_for_end(paths, within_s=60)
+    ended = fold(events_of(paths))
+    assert ended.engine is not None and ended.engine.stopped == "budget", log_tail(paths, 50)
+    assert {variant.id for variant in killed.in_flight()} <= set(ended.variants)
