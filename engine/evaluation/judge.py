@@ -141,6 +141,7 @@ def _one_line(error: Exception) -> str:
 
 def main() -> int:
     die_with_parent()
+    os.register_at_fork(after_in_child=die_with_parent)  # who forks is a problem
     settings = msgspec.json.decode(sys.argv[1], type=JudgeSettings)
     # What a problem prints must not get between the answers.
     answers = os.dup(1)

@@ -16,6 +16,17 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 _POLL_S = 0.005
+_OPEN: set[int] = set()
+
+
+def _close_in_child() -> None:
+    """A lock lives as long as any copy of its descriptor: a problem that forks must not keep the device."""
+    while _OPEN:
+        with contextlib.suppress(OSError):
+            os.close(_OPEN.pop())
+
+
+os.register_at_fork(after_in_child=_close_in_child)
 
 
 def lock_path(device: str) -> Path:
@@ -47,11 +58,14 @@ def _files(device: str) -> Iterator[tuple[int, int]]:
     """The device's lock and the queue before it: who waits there keeps later comers from overtaking."""
     path = lock_path(device)
     queue, device_lock = _open(path.with_suffix(".queue")), _open(path)
+    _OPEN.update((queue, device_lock))
     try:
         yield queue, device_lock
     finally:
-        os.close(device_lock)
-        os.close(queue)
+        for descriptor in (device_lock, queue):
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
+            _OPEN.discard(descriptor)
+            os.close(descriptor)
 
 
 @contextlib.contextmanager

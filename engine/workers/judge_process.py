@@ -86,7 +86,7 @@ class JudgeProcess:
             return
         if process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
-                process.send_signal(signal.SIGKILL)
+                os.killpg(process.pid, signal.SIGKILL)  # a problem may have forked
         await process.wait()
 
     async def _running(self) -> asyncio.subprocess.Process:

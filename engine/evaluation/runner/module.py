@@ -28,6 +28,7 @@ Weights = Literal["none", "state_dict", "replay"]
 # Taken before the module is loaded, which may replace anything.
 _TENSOR, _PARAMETER, _NO_GRAD, _SEED = torch.Tensor, nn.Parameter, torch.no_grad, torch.manual_seed
 _COPY, _CLOCK = torch.Tensor.copy_, time.perf_counter
+_IS_CONTIGUOUS, _CONTIGUOUS = torch.Tensor.is_contiguous, torch.Tensor.contiguous
 
 
 class ModuleError(Exception):
@@ -135,7 +136,7 @@ class Model:
             for name, tensor in self._own.items():
                 tensor.data = stored[name]
         model, arguments = self._model, self._arguments[slot]
-        return lambda: model(*arguments)
+        return lambda: _written_out(model(*arguments))
 
     def keep(self, slot: int, result: Any) -> None:
         """Copy what ``forward`` returned into the outputs of ``slot``. Raises ``ModuleError`` for what is no output."""
@@ -164,6 +165,29 @@ class Model:
         where = f" (line {lines[-1]})" if lines else ""
         text = " ".join(str(error).split())[:600]
         return f"{type(error).__name__}: {text}{where}" if text else f"{type(error).__name__}{where}"
+
+
+def _written_out(result: Any) -> Any:
+    """``result``, or its leaves where the elements of one share memory, as ``expand`` has it: what is left to whoever
+    copies them is work of the kernel and belongs into its time."""
+    if type(result) is _TENSOR and result.layout is torch.strided and _IS_CONTIGUOUS(result):
+        return result
+    leaves = output_leaves(result)
+    shared = [type(leaf) is _TENSOR and leaf.layout is torch.strided and _shares_memory(leaf) for leaf in leaves]
+    if not any(shared):
+        return result
+    return [_CONTIGUOUS(leaf) if shares else leaf for leaf, shares in zip(leaves, shared, strict=True)]
+
+
+def _shares_memory(tensor: torch.Tensor) -> bool:
+    """Whether elements of ``tensor`` lie in the same place, or may."""
+    covered = 1
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size > 1:
+            if stride < covered:
+                return True
+            covered += (size - 1) * stride
+    return False
 
 
 def _fits(tensor: torch.Tensor, order: BufferOrder) -> bool:

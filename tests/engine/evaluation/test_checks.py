@@ -151,3 +151,11 @@ def test_guards_and_poison_are_seen_to_the_element() -> None:
         assert slot.damaged_guard() is None  # mended for the next kernel
     finally:
         arena.close()
+
+
+@pytest.mark.parametrize(("size", "dtype"), [(3e30, torch.float32), (1e200, torch.float64), (3e30, torch.bfloat16)])
+def test_values_whose_squares_are_infinite_are_compared_as_others(size: float, dtype: torch.dtype) -> None:
+    want = (torch.randn(500).double() * size).to(dtype)
+    assert checks.compare([want.clone()], [want], 1e-2).problem is None
+    assert checks.compare([torch.zeros_like(want)], [want], 1e-2).problem is not None
+    assert checks.compare([want * 1.5], [want], 1e-2).problem is not None
