@@ -43,9 +43,7 @@ def parting_words(model: Model) -> str:
     spend = "it has no time limit"
     if limit is not None:
         left = max(0.0, limit * 60 - model.search_seconds())
-        spend = (
-            f"it may still spend {fmt.clock(left)} minutes" if left < 3600 else f"it may spend {fmt.clock(left)} hours"
-        )
+        spend = f"it may still spend {fmt.clock(left)} of its time"
     pid = f" (pid {model.link.pid})" if model.link.pid else ""
     how = "is paused and its engine goes on" if model.state.paused else "goes on"
     return (

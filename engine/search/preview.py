@@ -34,13 +34,19 @@ def next_prompt(
     problem: str | None = None,
     purpose: Purpose | None = None,
     node: str | None = None,
+    waiting_first: bool = False,
 ) -> Preview:
     """The next prompt about ``node``: ideas for a kernel (or its repair, where it failed), a kernel for an idea.
 
-    Without a node: ideas for the best kernel of ``problem`` (the first one unless given), or for its first kernels.
+    Without a node: ideas for the best kernel of ``problem`` (the first one unless given), or for its first kernels;
+    with ``waiting_first`` rather the one that waits for its reply longest, where there is one.
     Raises NothingToAsk, and what reading a template or the session raises.
     """
     found = _problem(state, problem, node)
+    if waiting_first and node is None and purpose is None:
+        for call in state.spending.flying.values():
+            if call.site.problem == found.id:
+                return Preview(call.site, Prompt.decode(texts.text(call.prompt)), True)
     purpose = purpose or _purpose(state, node)
     task = _task(state, found, config)
     round_number = _round(found)

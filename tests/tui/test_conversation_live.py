@@ -191,7 +191,6 @@ async def test_a_person_is_the_model_without_leaving_the_monitor(
         assert "torch.softmax(x, dim=1)" in copied and "8<" not in copied
         await monitor.press("ctrl+s")
         await shown(monitor, "The reply is empty.")
-        await monitor.press("enter")
         monitor.app.post_message(events.Paste(f"Sure!\n\x1b[31m{canned.ideas(canned.IDEAS[0])}\n"))
         await monitor.pilot.pause(0.1)
         await monitor.press("ctrl+s")

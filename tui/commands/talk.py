@@ -33,7 +33,8 @@ def prompt(
 ) -> None:
     """Show the exact prompt that a language model gets next.
 
-    NODE is a kernel or an idea that it is about; without it the best kernel.
+    NODE is a kernel or an idea that it is about; without it, the prompt that waits for its reply, or else the best
+    kernel's.
     """
     from engine.config import load_config
     from engine.models.protocol import call_name
@@ -50,7 +51,7 @@ def prompt(
         state = fold(reader.read())
         try:
             prompts = Prompts((own_prompts(paths),))
-            found = next_prompt(state, load_config(paths.config), prompts, reader, problem, wanted, node)
+            found = next_prompt(state, load_config(paths.config), prompts, reader, problem, wanted, node, not edit)
         except (NothingToAsk, TemplateProblem) as error:
             raise Failure(f"{paths.name}: {error}", ExitCode.USAGE) from None
     name = call_name(found.site)

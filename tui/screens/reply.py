@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, cast
 
 from rich.text import Text
+from textual import events
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
@@ -90,6 +91,12 @@ class ReplyScreen(ModalScreen[None]):
 
     def on_option_list_option_selected(self) -> None:
         self.query_one("#reply").focus()
+
+    def on_paste(self, event: events.Paste) -> None:
+        """What is pasted while the list or the prompt has the focus is meant for the reply all the same."""
+        reply = self.query_one("#reply", TextArea)
+        reply.focus()
+        reply.insert(event.text)
 
     def on_resize(self) -> None:
         self.call_after_refresh(self._show_prompt)

@@ -74,6 +74,7 @@ def test_a_search_by_hand_stops_while_it_waits_and_goes_on_elsewhere(kernel_tui:
     assert second.returncode == ExitCode.WAITING, second.stderr
     calls = [one["call"] for one in kernel_tui.json("reply", "demo")]
     assert calls == [f"softmax.r0.kernel.{idea}.{number}" for idea in ("i1", "i2") for number in (0, 1)]
+    assert "call softmax.r0.kernel.i1.0, waiting for its reply" in kernel_tui("prompt", "demo").stderr
 
     # Copied to another place, where neither the config nor the problem's file exists any more.
     elsewhere = tmp_path / "elsewhere"
