@@ -49,10 +49,14 @@ def child_environment(settings: JudgeSettings) -> dict[str, str]:
 
 
 class JudgeProcess:
-    """One judge on one device. Requests are one at a time; ``opened`` holds the problems that it knows."""
+    """One judge on one device. Requests are one at a time; ``opened`` holds the problems that it knows.
 
-    def __init__(self, settings: JudgeSettings) -> None:
+    ``on_wait`` is told when a request waits for a device that others hold, with the pid of who does if that is known.
+    """
+
+    def __init__(self, settings: JudgeSettings, on_wait: Callable[[int | None], None] = lambda pid: None) -> None:
         self.settings = settings
+        self._on_wait = on_wait
         self.opened: set[str] = set()
         self.torch_version = ""
         self._process: asyncio.subprocess.Process | None = None
@@ -128,9 +132,13 @@ class JudgeProcess:
                 answer = messages.decode_answer(line)
             except msgspec.MsgspecError as error:
                 raise EvaluationError(f"the judge's answer cannot be read: {error}") from None
-            if not isinstance(answer, messages.AtStage):
-                return answer
-            on_stage(answer.stage)
+            match answer:
+                case messages.AtStage(stage=stage):
+                    on_stage(stage)
+                case messages.Waits(pid=pid):
+                    self._on_wait(pid)
+                case _:
+                    return answer
 
     async def _cancel(self, process: asyncio.subprocess.Process) -> None:
         assert process.stdin is not None
