@@ -24,7 +24,7 @@ class Working:
 
     def __init__(self, say: Callable[[str], None], note: Callable[[str], None]) -> None:
         self.say = say
-        self._note = note
+        self.note = note
         self._waited = False
 
     def on_wait(self, device: DeviceFact, pid: int | None) -> None:
@@ -32,7 +32,7 @@ class Working:
         if not self._waited:
             self._waited = True
             who = f", pid {pid}" if pid is not None else ""
-            self._note(one_line(f"waiting for the device ({device.name}): another process holds it{who}", 200))
+            self.note(one_line(f"waiting for the device ({device.name}): another process holds it{who}", 200))
 
 
 @contextlib.contextmanager

@@ -52,10 +52,17 @@ class JudgeProcess:
     """One judge on one device. Requests are one at a time; ``opened`` holds the problems that it knows.
 
     ``on_wait`` is told when a request waits for a device that others hold, with the pid of who does if that is known.
+    ``stderr``: descriptor for what the judge and its problems print, else this process's own.
     """
 
-    def __init__(self, settings: JudgeSettings, on_wait: Callable[[int | None], None] = lambda pid: None) -> None:
+    def __init__(
+        self,
+        settings: JudgeSettings,
+        on_wait: Callable[[int | None], None] = lambda pid: None,
+        stderr: int | None = None,
+    ) -> None:
         self.settings = settings
+        self._stderr = stderr
         self._on_wait = on_wait
         self.opened: set[str] = set()
         self.torch_version = ""
@@ -104,6 +111,7 @@ class JudgeProcess:
             msgspec.json.encode(self.settings).decode(),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
+            stderr=self._stderr,
             env=child_environment(self.settings),
             limit=_LINE_BYTES,
             process_group=0,  # Ctrl-C in a terminal is for whoever asks; that one then ends the judge

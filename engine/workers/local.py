@@ -44,6 +44,7 @@ class LocalEvaluator:
     time, and no other process of kernel-tui on this machine uses it meanwhile. ``scratch`` is where builds go when
     the user's cache directory cannot be written. ``thorough``: one verdict may take ten seconds, for a narrow interval;
     a search leaves that to its heats. ``on_wait`` is told when the device has been held by another process for a while.
+    ``stderr``: descriptor for what judges and problems print, else this process's own.
     """
 
     def __init__(
@@ -52,9 +53,11 @@ class LocalEvaluator:
         scratch: Path,
         thorough: bool = False,
         on_wait: OnWait = lambda device, pid: None,
+        stderr: int | None = None,
     ) -> None:
         self._config = config
         self._on_wait = on_wait
+        self._stderr = stderr
         self._thorough = thorough
         self._cache = _writable_cache(scratch)
         cores = len(os.sched_getaffinity(0))
@@ -77,7 +80,8 @@ class LocalEvaluator:
         if self._config.sandbox != "off":
             self._sandbox = await asyncio.to_thread(self._probe)
         self._judges = [
-            JudgeProcess(self._settings(device), partial(self._on_wait, device)) for device in self._devices
+            JudgeProcess(self._settings(device), partial(self._on_wait, device), self._stderr)
+            for device in self._devices
         ]
         await asyncio.to_thread(remove_leftovers, self._cache)
         return self._devices
@@ -166,6 +170,7 @@ class LocalEvaluator:
                 msgspec.json.encode(judge.settings).decode(),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
+                stderr=self._stderr,
                 env=child_environment(judge.settings) | self._inductor_environment(),
             )
             try:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tui.commands.common import Failure
+from tui.commands.printed import printed
 from tui.format import milliseconds
 from tui.working import working
 
@@ -33,8 +34,12 @@ async def checked(files: Sequence[ProblemFile]) -> list[ProblemRow]:
 
     answers = await inspect_files(files)
     rows = []
-    with tempfile.TemporaryDirectory(prefix="kernel-tui-check-") as scratch, working("opening the problems") as work:
-        evaluator = LocalEvaluator(EvaluationConfig(), Path(scratch), on_wait=work.on_wait)
+    with (
+        tempfile.TemporaryDirectory(prefix="kernel-tui-check-") as scratch,
+        working("opening the problems") as work,
+        printed(work.note) as stderr,
+    ):
+        evaluator = LocalEvaluator(EvaluationConfig(), Path(scratch), on_wait=work.on_wait, stderr=stderr)
         try:
             await evaluator.start()
             for file, answer in zip(files, answers, strict=True):

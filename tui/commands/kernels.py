@@ -15,6 +15,7 @@ import click
 
 from engine.exit_codes import ExitCode
 from tui.commands.common import Failure, json_option, print_json
+from tui.commands.printed import printed
 from tui.echo import echo
 from tui.working import Working, working
 
@@ -282,10 +283,10 @@ async def _judge(
     from engine.workers.local import LocalEvaluator
     from engine.workers.protocol import EvaluationError
 
-    with tempfile.TemporaryDirectory(prefix="kernel-tui-eval-") as scratch:
+    with tempfile.TemporaryDirectory(prefix="kernel-tui-eval-") as scratch, printed(work.note) as stderr:
         # Beside the peaks of the device: both start a process that imports torch.
         inspection = asyncio.ensure_future(inspect_problem(problem_name))
-        evaluator = LocalEvaluator(config, Path(scratch), thorough=not quick, on_wait=work.on_wait)
+        evaluator = LocalEvaluator(config, Path(scratch), not quick, work.on_wait, stderr)
         try:
             try:
                 device = (await evaluator.start())[0]
