@@ -24,7 +24,7 @@ from engine.evaluation.holder import holder_of, is_below
 from engine.events import CommandHandled, Recorded, SeedIdea, SeedKernel, Stop
 from engine.session import SessionDamaged, SessionError, SessionPaths
 from tui import format as fmt
-from tui import pasting
+from tui import reading
 from tui.activity import opening_of
 from tui.feed import Feed
 from tui.model import Model, Pending
@@ -39,6 +39,7 @@ from tui.steering import History, Plan
 from tui.terminal import (
     OrphanWatch,
     clipboard_sequence,
+    exit_code_of,
     notification_sequence,
     shows_unicode,
     tmux_clipboard,
@@ -89,7 +90,7 @@ class MonitorApp(App[int]):
         settings: Settings | None = None,
         ascii_only: bool | None = None,
     ) -> None:
-        pasting.install()
+        reading.install()
         super().__init__()
         self.settings = settings if settings is not None else load_settings()
         chosen = ascii_only if ascii_only is not None else self.settings.ascii_glyphs
@@ -461,7 +462,7 @@ def run_monitor(paths: SessionPaths, *, read_only: bool = False, start: EngineSt
     source = SessionSource(paths, read_only=read_only, starting=lambda: start is not None and start.under_way)
     app = MonitorApp(source, start=start, start_engine=start_engine)
     app.run()
-    code = app.return_value or app.return_code or 0
+    code = exit_code_of(app)
     if code < 128:
         print_parting(app.model, paths)
         if app.start_failure is not None and app.model.link.kind not in ALIVE and not code:

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from textual._xterm_parser import XTermParser
-from textual.drivers import linux_driver
 from textual.message import Message
 
 BEGIN, END = "\x1b[200~", "\x1b[201~"
@@ -60,11 +59,6 @@ class PastingParser(XTermParser):
     def feed(self, data: str) -> Iterable[Message]:
         passed = self._pastes.pass_on(data)
         return super().feed(passed) if passed or not data else ()
-
-
-def install() -> None:
-    """From now on, drivers of this process read with ``PastingParser``: they know no other way to be told."""
-    linux_driver.XTermParser = PastingParser  # type: ignore[attr-defined]
 
 
 def _split_end(text: str) -> tuple[str, str]:

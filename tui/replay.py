@@ -21,6 +21,7 @@ from tui.app import MonitorApp
 from tui.settings import Settings
 from tui.source import Link, Reading, Update, argument_of, limits_of
 from tui.story import Story, fold_with_story
+from tui.terminal import exit_code_of
 
 MAX_GAP_S = 5.0
 """Nothing to see for longer than this (a night between two runs of the engine) is cut to this."""
@@ -198,7 +199,7 @@ def run_replay(paths: SessionPaths, *, speed: float = 20.0) -> int:
     """Show a recorded session from its beginning. Raises SessionError if it cannot be read."""
     app = ReplayApp(ReplaySource(paths, speed))
     app.run()
-    return app.return_value or app.return_code or 0
+    return exit_code_of(app)
 
 
 def _readings(samples: list[tuple[float, str]], times: list[float], shifts: list[float]) -> list[Reading]:

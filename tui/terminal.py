@@ -11,8 +11,13 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 
+from engine.exit_codes import ExitCode
 from tui.sanitize import one_line
+
+if TYPE_CHECKING:
+    from textual.app import App
 
 ORPHAN_POLL_S = 0.5
 HARD_EXIT_S = 2.0
@@ -57,6 +62,13 @@ def notification_sequence(text: str) -> str:
     if not os.environ.get("TMUX"):
         return sequence
     return "\x1bPtmux;" + sequence.replace("\x1b", "\x1b\x1b") + "\x1b\\"
+
+
+def exit_code_of(app: App[Any]) -> int:
+    """The code of the process whose ``app`` has just run: that of ``ExitCode.FAILURE`` where an exception ended it."""
+    said = app.return_value if isinstance(app.return_value, int) else 0
+    # Textual gives a code to what ``exit`` ended and to exceptions in handlers, none to one in the driver's thread.
+    return said or (ExitCode.FAILURE if app.return_code is None else app.return_code)
 
 
 class OrphanWatch:

@@ -1,4 +1,7 @@
-"""One calm line on a terminal's standard error while a command works: what it does now, and for how long it has."""
+"""One calm line on a terminal's standard error while a command works: what it does now, and for how long it has.
+
+Beside it, on a terminal or not, what it has to wait for.
+"""
 
 from __future__ import annotations
 
@@ -6,19 +9,38 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING
 
+from tui.echo import echo
 from tui.sanitize import one_line
 
-Say = Callable[[str], None]
-"""Replaces what the line says."""
+if TYPE_CHECKING:
+    from engine.events import DeviceFact
+
+
+class Working:
+    """``say`` replaces what the line says; ``note`` writes a line that stays."""
+
+    def __init__(self, say: Callable[[str], None], note: Callable[[str], None]) -> None:
+        self.say = say
+        self.note = note
+        self._waited = False
+
+    def on_wait(self, device: DeviceFact, pid: int | None) -> None:
+        """Note, once, that ``device`` is held by another process, the one with ``pid`` if that is known."""
+        if not self._waited:
+            self._waited = True
+            who = f", pid {pid}" if pid is not None else ""
+            self.note(one_line(f"waiting for the device ({device.name}): another process holds it{who}", 200))
 
 
 @contextlib.contextmanager
-def working(first: str) -> Iterator[Say]:
+def working(first: str) -> Iterator[Working]:
     """Shows ``first`` and then what is said, rewritten in place and gone at the end. Elsewhere than on a terminal it
-    says nothing, so that a log or a script sees only the answer."""
+    says nothing but what is waited for, so that a log or a script sees only the answer."""
     if not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
-        yield lambda text: None
+        yield Working(lambda text: None, partial(echo, err=True))
         return
     from rich.console import Console
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
@@ -37,4 +59,7 @@ def working(first: str) -> Iterator[Say]:
     )
     with bar:
         task = bar.add_task(one_line(first, 60), total=None)
-        yield lambda said: bar.update(task, description=one_line(said, 60))
+        yield Working(
+            lambda said: bar.update(task, description=one_line(said, 60)),
+            lambda noted: bar.console.print(noted, soft_wrap=True),
+        )

@@ -172,7 +172,12 @@ class Questions:
             "fix": f"no fix of {subject}",
         }[purpose]
         times = self.missing(purpose, subject) + 1
-        then = "it is asked again in the next round" if times < PATIENCE else "it is not asked for that again"
+        if times >= PATIENCE:
+            then = "it is not asked for that again"
+        elif round_number >= self._context.budget.rounds:
+            then = "no round is left in which it could be asked again"
+        else:
+            then = "it is asked again in the next round"
         await self._context.journal.record(
             AnswerMissing(
                 problem=self._id,

@@ -168,10 +168,13 @@ def _must_exist(paths: SessionPaths) -> None:
 
 
 def must_be_files(paths: SessionPaths) -> None:
-    """Refuse a session with a pipe in the place of a file, which would be waited for for ever. Raises NotASession."""
+    """Refuse a session with a pipe in the place of a file, which would be waited for for ever, or with a directory in
+    that of the database. Raises NotASession."""
     beside = [paths.database.with_name(f"session.db{ending}") for ending in ("-wal", "-shm", "-journal")]
     for file in (paths.database, *beside, paths.lock, paths.turn, paths.config, paths.log):
-        if not file.is_file() and not file.is_dir() and file.exists():
+        # SQLite opens a directory and fails at the first read; the other files are opened by us, who say so.
+        foreign = file == paths.database or not file.is_dir()
+        if foreign and not file.is_file() and file.exists():
             raise not_a_session(file, "is no regular file, so this is no session of kernel-tui")
 
 

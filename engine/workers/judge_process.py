@@ -49,10 +49,21 @@ def child_environment(settings: JudgeSettings) -> dict[str, str]:
 
 
 class JudgeProcess:
-    """One judge on one device. Requests are one at a time; ``opened`` holds the problems that it knows."""
+    """One judge on one device. Requests are one at a time; ``opened`` holds the problems that it knows.
 
-    def __init__(self, settings: JudgeSettings) -> None:
+    ``on_wait`` is told when a request waits for a device that others hold, with the pid of who does if that is known.
+    ``stderr``: descriptor for what the judge and its problems print, else this process's own.
+    """
+
+    def __init__(
+        self,
+        settings: JudgeSettings,
+        on_wait: Callable[[int | None], None] = lambda pid: None,
+        stderr: int | None = None,
+    ) -> None:
         self.settings = settings
+        self._stderr = stderr
+        self._on_wait = on_wait
         self.opened: set[str] = set()
         self.torch_version = ""
         self._process: asyncio.subprocess.Process | None = None
@@ -100,6 +111,7 @@ class JudgeProcess:
             msgspec.json.encode(self.settings).decode(),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
+            stderr=self._stderr,
             env=child_environment(self.settings),
             limit=_LINE_BYTES,
             process_group=0,  # Ctrl-C in a terminal is for whoever asks; that one then ends the judge
@@ -128,9 +140,13 @@ class JudgeProcess:
                 answer = messages.decode_answer(line)
             except msgspec.MsgspecError as error:
                 raise EvaluationError(f"the judge's answer cannot be read: {error}") from None
-            if not isinstance(answer, messages.AtStage):
-                return answer
-            on_stage(answer.stage)
+            match answer:
+                case messages.AtStage(stage=stage):
+                    on_stage(stage)
+                case messages.Waits(pid=pid):
+                    self._on_wait(pid)
+                case _:
+                    return answer
 
     async def _cancel(self, process: asyncio.subprocess.Process) -> None:
         assert process.stdin is not None

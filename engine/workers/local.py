@@ -9,6 +9,7 @@ import shutil
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -18,6 +19,7 @@ from engine.config import EvaluationConfig
 from engine.devices import discover
 from engine.evaluation import messages
 from engine.evaluation.build import NoCompiler, build, compiler_of, default_cache, remove_leftovers
+from engine.evaluation.holder import holder_of
 from engine.evaluation.locks import shared
 from engine.evaluation.messages import JudgeSettings
 from engine.evaluation.modules import build_module
@@ -29,6 +31,8 @@ from engine.workers.judge_process import JudgeDied, JudgeProcess, child_environm
 from engine.workers.protocol import EvaluationError, Known, Opened
 
 _OPEN_S, _JUDGE_S, _HEAT_S, _COMPILE_S = 300.0, 600.0, 300.0, 300.0
+OnWait = Callable[[DeviceFact, int | None], None]
+"""Told which device is waited for, and the pid of who holds it if that is known."""
 _THOROUGH_PAIRS = 7
 """So many times ``max_pairs`` for a verdict that takes its time: short kernels give thousands."""
 
@@ -39,11 +43,21 @@ class LocalEvaluator:
     Builds run ``config.builders`` at a time and never on cores that are timing; each device judges one kernel at a
     time, and no other process of kernel-tui on this machine uses it meanwhile. ``scratch`` is where builds go when
     the user's cache directory cannot be written. ``thorough``: one verdict may take ten seconds, for a narrow interval;
-    a search leaves that to its heats.
+    a search leaves that to its heats. ``on_wait`` is told when the device has been held by another process for a while.
+    ``stderr``: descriptor for what judges and problems print, else this process's own.
     """
 
-    def __init__(self, config: EvaluationConfig, scratch: Path, thorough: bool = False) -> None:
+    def __init__(
+        self,
+        config: EvaluationConfig,
+        scratch: Path,
+        thorough: bool = False,
+        on_wait: OnWait = lambda device, pid: None,
+        stderr: int | None = None,
+    ) -> None:
         self._config = config
+        self._on_wait = on_wait
+        self._stderr = stderr
         self._thorough = thorough
         self._cache = _writable_cache(scratch)
         cores = len(os.sched_getaffinity(0))
@@ -65,7 +79,10 @@ class LocalEvaluator:
             raise EvaluationError(str(error)) from None
         if self._config.sandbox != "off":
             self._sandbox = await asyncio.to_thread(self._probe)
-        self._judges = [JudgeProcess(self._settings(device)) for device in self._devices]
+        self._judges = [
+            JudgeProcess(self._settings(device), partial(self._on_wait, device), self._stderr)
+            for device in self._devices
+        ]
         await asyncio.to_thread(remove_leftovers, self._cache)
         return self._devices
 
@@ -153,6 +170,7 @@ class LocalEvaluator:
                 msgspec.json.encode(judge.settings).decode(),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
+                stderr=self._stderr,
                 env=child_environment(judge.settings) | self._inductor_environment(),
             )
             try:
@@ -262,7 +280,7 @@ class LocalEvaluator:
         device = self._devices[0]
         async with self._builders, contextlib.AsyncExitStack() as stack:
             if device.kind == "cpu":
-                await stack.enter_async_context(shared(device.id))
+                await stack.enter_async_context(shared(device.id, lambda: self._on_wait(device, holder_of(device.id))))
             if form == "py":
                 isolate = self._sandbox is not None
                 return await build_module(source, problem.source, device.kind, device.arch, self._cache, isolate)

@@ -59,6 +59,12 @@ def as_pipe(name: str) -> Callable[[SessionPaths], None]:
     return replaced
 
 
+def database_as_directory(paths: SessionPaths) -> None:
+    for file in paths.directory.glob("session.db*"):
+        file.unlink()
+    paths.database.mkdir()
+
+
 ALTERED: dict[str, Callable[[SessionPaths], None]] = {
     "a heat of nobody": unknown_in_a_heat,
     "deep json": lambda paths: add_event(paths, 1.0, "heat_finished", DEEP),
@@ -66,6 +72,7 @@ ALTERED: dict[str, Callable[[SessionPaths], None]] = {
     "an endless time": at(float("inf")),
     "a version below 0": lambda paths: alter(paths, "PRAGMA user_version = -5"),
     "version 0": lambda paths: alter(paths, "PRAGMA user_version = 0"),
+    "a directory as session.db": database_as_directory,
     **{f"a pipe as {name}": as_pipe(name) for name in ("session.db", "session.db-wal", "engine.lock", "config.toml")},
 }
 
@@ -92,7 +99,9 @@ def test_a_lock_that_says_nothing_readable_is_held_by_nobody(tmp_path: Path, con
     assert [one.state for one in list_sessions(tmp_path)] == ["new"]
 
 
-@pytest.mark.parametrize("what", ["a heat of nobody", "a version below 0", "a pipe as config.toml"])
+@pytest.mark.parametrize(
+    "what", ["a heat of nobody", "a version below 0", "a pipe as config.toml", "a directory as session.db"]
+)
 def test_the_commands_say_it_in_one_line(kernel_tui: KernelTui, tmp_path: Path, what: str) -> None:
     paths = create_session(tmp_path / "sessions", "altered", "", "config.toml", 0)
     ALTERED[what](paths)

@@ -191,6 +191,25 @@ def test_eval_says_what_is_right_and_what_is_wrong(kernel_tui: KernelTui, endles
     assert json.loads(bad.stdout)["status"] == "wrong"
 
 
+LOUD = r"""
+import os, sys
+print("\033[2J\0" + "x" * 100_000)
+print("to standard error \033]0;title\007", file=sys.stderr)
+os.write(1, b"\n\033[31mthe last\n")
+"""
+
+
+def test_what_a_problem_prints_is_shown_cleaned_and_cut(kernel_tui: KernelTui, endless: Path) -> None:
+    (endless / "loud.py").write_text((endless / "softmax.py").read_text() + LOUD)
+    (endless / "good.cpp").write_text(SCALAR)
+    result = kernel_tui("eval", "good.cpp", "--problem", "loud.py", "--device", "cpu", "--quick")
+    assert result.returncode == ExitCode.OK, result.stderr
+    assert not set(result.stdout + result.stderr) & {"\x1b", "\0", "\a"}
+    assert "␛[2J␀xxx" in result.stderr and "to standard error ␛]0;title␇" in result.stderr
+    assert "␛[31mthe last\n" in result.stderr
+    assert len(result.stderr) < 2_000
+
+
 def test_compare_times_two_kernels_side_by_side(kernel_tui: KernelTui, endless: Path) -> None:
     (endless / "one.cpp").write_text(SCALAR)
     slower = SCALAR.replace("    return 0;", "    for (int k = 0; k < 3; ++k)\n" + _again() + "    return 0;")

@@ -12,8 +12,8 @@ import pytest
 
 SCRIPT = """
 from tui.working import working
-with working("inspecting") as say:
-    say("k.cpp: [bold]building\\x1b]0;title\\x07")
+with working("inspecting") as work:
+    work.say("k.cpp: [bold]building\\x1b]0;title\\x07")
     import time; time.sleep(0.6)
 print("the answer")
 """

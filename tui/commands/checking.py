@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tui.commands.common import Failure
+from tui.commands.printed import printed
 from tui.format import milliseconds
+from tui.working import working
 
 if TYPE_CHECKING:
     from engine.problem.catalog import ProblemFile, ProblemRow
@@ -32,8 +34,12 @@ async def checked(files: Sequence[ProblemFile]) -> list[ProblemRow]:
 
     answers = await inspect_files(files)
     rows = []
-    with tempfile.TemporaryDirectory(prefix="kernel-tui-check-") as scratch:
-        evaluator = LocalEvaluator(EvaluationConfig(), Path(scratch))
+    with (
+        tempfile.TemporaryDirectory(prefix="kernel-tui-check-") as scratch,
+        working("opening the problems") as work,
+        printed(work.note) as stderr,
+    ):
+        evaluator = LocalEvaluator(EvaluationConfig(), Path(scratch), on_wait=work.on_wait, stderr=stderr)
         try:
             await evaluator.start()
             for file, answer in zip(files, answers, strict=True):

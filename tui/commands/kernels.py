@@ -15,8 +15,9 @@ import click
 
 from engine.exit_codes import ExitCode
 from tui.commands.common import Failure, json_option, print_json
+from tui.commands.printed import printed
 from tui.echo import echo
-from tui.working import Say, working
+from tui.working import Working, working
 
 if TYPE_CHECKING:
     from engine.config import EvaluationConfig
@@ -74,12 +75,12 @@ def evaluate(
 
         async def then(evaluator: Evaluator, spec: ProblemSpec) -> None:
             if shapes:
-                say("judging at other sizes")
+                work.say("judging at other sizes")
                 at_sizes.extend(await _judge_at(evaluator, spec, wanted, "auto" in shapes, form, source))
 
-        return await _judge(config, problem, {kernel.name: (form, source)}, say, quick=quick, then=then)
+        return await _judge(config, problem, {kernel.name: (form, source)}, work, quick=quick, then=then)
 
-    with working("inspecting the problem") as say:
+    with working("inspecting the problem") as work:
         _, verdicts, _ = asyncio.run(judge())
     if as_json:
         print_json({"verdict": verdicts[0], "at_sizes": at_sizes} if shapes else verdicts[0])
@@ -122,9 +123,9 @@ def compare(
     config = _evaluation_config(config_path, device)
 
     async def judge() -> tuple[Opened, list[Verdict], tuple[Standing, ...]]:
-        return await _judge(config, problem, kernels, say, quick=quick, heat=True)
+        return await _judge(config, problem, kernels, work, quick=quick, heat=True)
 
-    with working("inspecting the problem") as say:
+    with working("inspecting the problem") as work:
         _, verdicts, standings = asyncio.run(judge())
     if as_json:
         print_json({"verdicts": dict(zip(names, verdicts, strict=True)), "standings": standings})
@@ -259,15 +260,15 @@ async def _judge_at(
     return [short async for short, _ in judge_at_sizes(evaluator, places, form, source)]
 
 
-def _stages_of(name: str, say: Say) -> Callable[[Stage], None]:
-    return lambda stage: say(f"{name}: {stage}")
+def _stages_of(name: str, work: Working) -> Callable[[Stage], None]:
+    return lambda stage: work.say(f"{name}: {stage}")
 
 
 async def _judge(
     config: EvaluationConfig,
     problem_name: str,
     kernels: dict[str, tuple[Form, str]],
-    say: Say,
+    work: Working,
     *,
     quick: bool,
     heat: bool = False,
@@ -275,17 +276,17 @@ async def _judge(
 ) -> tuple[Opened, list[Verdict], tuple[Standing, ...]]:
     """Judge each kernel in turn and, if all are correct and ``heat`` is wanted, time them side by side.
 
-    ``say`` is told what is done now; ``then`` is called before the evaluator is closed.
+    ``work`` is told what is done now and what is waited for; ``then`` is called before the evaluator is closed.
     """
     from engine.problem.header import derive_header
     from engine.problem.spec import FORM_OF_DEVICE
     from engine.workers.local import LocalEvaluator
     from engine.workers.protocol import EvaluationError
 
-    with tempfile.TemporaryDirectory(prefix="kernel-tui-eval-") as scratch:
+    with tempfile.TemporaryDirectory(prefix="kernel-tui-eval-") as scratch, printed(work.note) as stderr:
         # Beside the peaks of the device: both start a process that imports torch.
         inspection = asyncio.ensure_future(inspect_problem(problem_name))
-        evaluator = LocalEvaluator(config, Path(scratch), thorough=not quick)
+        evaluator = LocalEvaluator(config, Path(scratch), not quick, work.on_wait, stderr)
         try:
             try:
                 device = (await evaluator.start())[0]
@@ -299,21 +300,21 @@ async def _judge(
                     )
             if find_spec("torch") is None:
                 await inspection  # which says so; a judge would only die of it
-            say(f"measuring what {device.name} can do, inspecting the problem")
+            work.say(f"measuring what {device.name} can do, inspecting the problem")
             await evaluator.measure_device(device)
             problem = await inspection
             if not problem.forms:
                 raise Failure(f"{problem.path}: no kernel of it can be judged: {problem.c_refusal}", ExitCode.USAGE)
             in_c = any(form != "py" for form, _ in kernels.values())
-            say(f"{problem.id}: timing eager")
+            work.say(f"{problem.id}: timing eager")
             opened = await evaluator.open(problem, derive_header(problem, allowed) if in_c else "")
             verdicts = [
-                await evaluator.evaluate(problem, form, source, _stages_of(name, say))
+                await evaluator.evaluate(problem, form, source, _stages_of(name, work))
                 for name, (form, source) in kernels.items()
             ]
             standings: tuple[Standing, ...] = ()
             if heat and all(verdict.correct for verdict in verdicts):
-                say("timing them side by side")
+                work.say("timing them side by side")
                 standings = await evaluator.heat(problem, kernels)
             if then is not None:
                 await then(evaluator, problem)

@@ -26,8 +26,8 @@ def doctor(config_path: Path | None, as_json: bool) -> None:
     from tui.working import working
 
     config = load_config(config_path) if config_path is not None else None
-    with working("looking for GPUs") as say:
-        findings = run_checks(config, lambda name: say(f"checking {name}"))
+    with working("looking for GPUs") as work:
+        findings = run_checks(config, lambda name: work.say(f"checking {name}"))
     if as_json:
         print_json(findings)
     else:

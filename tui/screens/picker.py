@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
@@ -15,10 +16,11 @@ from textual.widgets.option_list import Option
 
 from engine.session import SessionError, SessionPaths, SessionSummary, list_sessions
 from tui import format as fmt
+from tui import reading
 from tui.compare import MOST
 from tui.sanitize import one_line
 from tui.settings import Settings, load_settings
-from tui.terminal import shows_unicode
+from tui.terminal import exit_code_of, shows_unicode
 
 if TYPE_CHECKING:
     from tui.session_figures import FollowedSession
@@ -49,6 +51,7 @@ class PickerApp(App[Path]):
     ENABLE_COMMAND_PALETTE = False
 
     def __init__(self, root: Path, *, settings: Settings | None = None) -> None:
+        reading.install()
         super().__init__()
         self._settings = settings if settings is not None else load_settings()
         chosen = self._settings.ascii_glyphs
@@ -177,6 +180,9 @@ def entry(one: SessionSummary, width: int, *, marked: bool = False) -> Text:
 
 
 def pick_session(root: Path) -> SessionPaths | None:
-    """Let a person choose a session below ``root``; None if they leave."""
-    chosen = PickerApp(root).run()
+    """Let a person choose a session below ``root``; None if they leave. Raises SystemExit after an exception."""
+    app = PickerApp(root)
+    chosen = app.run()
+    if code := exit_code_of(app):
+        sys.exit(code)
     return SessionPaths.at(chosen) if chosen is not None else None

@@ -120,6 +120,12 @@ def test_a_search_by_hand_stops_while_it_waits_and_goes_on_elsewhere(kernel_tui:
     assert state.spending.total.failed == 0
     assert state.spending.total.calls == len(state.spending.calls)
 
+    answer_all(kernel_tui, session, lambda call: "I would rather not.")
+    last = kernel_tui("resume", session, "--headless", "--until-idle", timeout=PATIENCE_S)
+    assert last.returncode == ExitCode.OK, last.stderr
+    assert "no round is left in which it could be asked again" in last.stdout
+    assert "asked again in the next round" not in last.stdout
+
 
 def test_a_reply_that_is_still_being_written_is_not_read(tmp_path: Path) -> None:
     mailbox = Mailbox(tmp_path)
