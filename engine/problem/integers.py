@@ -18,7 +18,7 @@ value twice, as in a permutation. ``free``: anything within the range."""
 
 _SMALL = 16
 _EXCHANGED_ONE_IN = 16
-_MOST_EXCHANGED = 1 << 16
+_MOST_EXCHANGED = 1 << 15
 _SIGNED = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 """By bytes: PyTorch does not index unsigned integers on every device."""
 
