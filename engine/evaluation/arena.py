@@ -84,7 +84,7 @@ class Slot:
             for offset, spec in zip(offsets, specs, strict=True)
         ]
         self.inputs = self._of("input")
-        self.weights = self._of("parameter") + self._of("buffer")
+        self.weights = self._of("parameter", "buffer")  # in the model's order, not one role after the other
         self.outputs = self._of("output")
         mutated = [tensor for tensor, spec in zip(self.tensors, self.specs, strict=True) if spec.mutated]
         self.results = self.outputs + mutated
@@ -98,8 +98,8 @@ class Slot:
         for _, guard in self._guards:
             guard.fill_(255)
 
-    def _of(self, role: str) -> list[torch.Tensor]:
-        return [tensor for tensor, spec in zip(self.tensors, self.specs, strict=True) if spec.role == role]
+    def _of(self, *roles: str) -> list[torch.Tensor]:
+        return [tensor for tensor, spec in zip(self.tensors, self.specs, strict=True) if spec.role in roles]
 
     def poison(self, which: int) -> None:
         """Fill the outputs with one of the two NaN words."""

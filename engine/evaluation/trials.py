@@ -29,6 +29,7 @@ _ASSERTING = ("binary_cross_entropy(", "BCELoss(")
 """Operators whose CUDA kernels assert that their inputs lie within bounds."""
 _PERIODS = (1021, 8191)
 _NOISE = 0.1
+_SHARES = 1 << 20
 _TURNED = 64
 """Signs changed in each floating-point input, so that a kernel that samples its inputs knows little of them."""
 
@@ -53,8 +54,8 @@ class Trial:
 
     def unchanged(self, slot: Slot, inputs: bool = True) -> str | None:
         """The name of a weight (or input) that differs from what was loaded, or None."""
-        roles = ("input", "parameter", "buffer") if inputs else ("parameter", "buffer")
-        specs = [spec for role in roles for spec in slot.specs if spec.role == role]
+        weights = [spec for spec in slot.specs if spec.role in ("parameter", "buffer")]
+        specs = [*(spec for spec in slot.specs if spec.role == "input"), *weights] if inputs else weights
         loaded = (*slot.inputs, *slot.weights) if inputs else slot.weights
         sources = (*self.inputs, *self.weights) if inputs else self.weights
         for spec, here, source in zip(specs, loaded, sources, strict=True):
@@ -119,6 +120,36 @@ def _freshen(target: torch.Tensor, draw: random.Random) -> None:
     flat[whole:].add_(noise[: count - whole])
     places = torch.randint(count, (min(_TURNED, count // 8 + 1),), generator=generator).unique().to(target.device)
     flat[places] = -flat[places]
+
+
+class Shares:
+    """Secret random shares for mixing weights, each element with its own: one share for a whole tensor would let a
+    kernel interpolate between the products of two sets that it knows.
+
+    Drawn once, since fresh ones would cost more than the mixing; a call starts at a place of its own. Half of the
+    shares are 0 or 1, for the more they spread, the less their mean tells.
+    """
+
+    def __init__(self, device: torch.device | str) -> None:
+        generator = torch.Generator().manual_seed(secrets.randbits(48))
+        drawn = torch.rand(_SHARES, generator=generator).mul_(2).sub_(0.5).clamp_(0, 1)
+        self._drawn = {torch.float32: drawn.to(device)}
+
+    def mix_into(self, target: torch.Tensor, own: torch.Tensor, other: torch.Tensor, draw: random.Random) -> None:
+        """Fill ``target``, contiguous, with elements between those of two others of its shape; repeated in tensors of
+        more than half a million elements, after a random number of them.
+        """
+        if target.dtype not in self._drawn:
+            self._drawn[target.dtype] = self._drawn[torch.float32].to(target.dtype)
+        start, period = draw.randrange(_SHARES // 2), draw.randrange(_SHARES // 4, _SHARES // 2)
+        shares = self._drawn[target.dtype][start : start + period]
+        to, mine, theirs = target.view(-1), own.reshape(-1), other.reshape(-1)
+        count = to.numel()
+        whole = count // period * period
+        if whole:
+            rows = (-1, period)
+            torch.lerp(mine[:whole].view(rows), theirs[:whole].view(rows), shares, out=to[:whole].view(rows))
+        torch.lerp(mine[whole:], theirs[whole:], shares[: count - whole], out=to[whole:])
 
 
 class JudgedProblem:
@@ -254,13 +285,18 @@ class JudgedProblem:
         """
         trial, other = self.drawn(index), self.drawn(index + 1)
         mix_into(slot.inputs, trial.inputs, other.inputs, self._orders, self._mixing, seed)
-        share = random.Random(seed).uniform(0.1, 0.9)
-        for target, source, theirs in zip(slot.weights, trial.weights, other.weights, strict=True):
-            if source.is_floating_point() and not self.keeps_weights:
-                torch.lerp(source, theirs, share, out=target)
-            else:
+        draw = random.Random(seed)
+        weights = zip(self.spec.weights, slot.weights, trial.weights, other.weights, strict=True)
+        for spec, target, source, theirs in weights:
+            if spec.role == "parameter" and source.is_floating_point() and not self.keeps_weights:
+                self._shares.mix_into(target, source, theirs, draw)
+            else:  # buffers are the same in every trial
                 target.copy_(source)
         return trial
+
+    @cached_property
+    def _shares(self) -> Shares:
+        return Shares(self.device.kind)
 
     def fresh_seed(self) -> int:
         """For a mixture, or for the generator before a call."""

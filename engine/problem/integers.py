@@ -17,6 +17,10 @@ Order = Literal["constant", "sorted", "distinct", "free"]
 value twice, as in a permutation. ``free``: anything within the range."""
 
 _SMALL = 16
+_EXCHANGED_ONE_IN = 16
+_MOST_EXCHANGED = 1 << 15
+_SIGNED = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+"""By bytes: PyTorch does not index unsigned integers on every device."""
 
 
 def is_discrete(tensor: torch.Tensor) -> bool:
@@ -51,9 +55,11 @@ def mirrored(drawn: torch.Tensor, order: Order) -> torch.Tensor:
 def shuffle_into(
     target: torch.Tensor, own: torch.Tensor, other: torch.Tensor, order: Order, draw: random.Random
 ) -> None:
-    """Fill ``target`` with values that neither draw holds in this arrangement: both cut at a random place and swapped.
+    """Fill ``target`` with values that neither draw holds in this arrangement.
 
-    Copies of whole blocks, so that it costs no more than loading. All three contiguous and of one shape.
+    Both are cut at a random place and swapped: copies of whole blocks, which cost no more than loading. Then elements
+    at random places change them among each other, or sums of parts of the draws would tell those of the blocks. All
+    three contiguous and of one shape.
     """
     count = own.numel()
     if order == "constant" or count < 2:
@@ -70,5 +76,17 @@ def shuffle_into(
         cut = draw.randrange(1, count)
         flat[:cut].copy_((mine if order == "distinct" else theirs)[count - cut :])
         flat[cut:].copy_(mine[: count - cut])
+        _exchange(flat, draw)
     if order == "sorted":
         target.copy_(target.sort(dim=-1).values)
+
+
+def _exchange(flat: torch.Tensor, draw: random.Random) -> None:
+    """Move one element of each of many equal stretches to the place of that of another; nothing is lost or doubled."""
+    count, words = flat.numel(), flat.view(_SIGNED[flat.element_size()])
+    stretches = min(max(2, count // _EXCHANGED_ONE_IN), _MOST_EXCHANGED)
+    length = count // stretches
+    generator = torch.Generator().manual_seed(draw.getrandbits(48))
+    places = torch.randint(length, (stretches,), generator=generator) + torch.arange(stretches) * length
+    places = (places + draw.randrange(count - stretches * length + 1)).to(flat.device)
+    words[places] = words[places.roll(draw.randrange(1, stretches))]

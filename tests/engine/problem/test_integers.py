@@ -73,3 +73,19 @@ def test_the_same_seed_gives_the_same_mixture() -> None:
         shuffle_into(target, first, second, "free", random.Random(8))
 
     assert torch.equal(*targets)
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.uint16, torch.uint8, torch.bool])
+def test_no_block_of_a_draw_is_left_whole(dtype: torch.dtype) -> None:
+    """Or a kernel that knows sums of parts of the draws would know those of the mixture."""
+    torch.manual_seed(4)
+    first, second = (torch.randint(0, 2, (40_000,)).to(dtype) for _ in range(2))
+    target = torch.empty_like(first)
+
+    shuffle_into(target, first, second, "free", random.Random(5))
+    cut = random.Random(5).randrange(1, 40_000)
+    blocks = torch.cat([second[40_000 - cut :], first[: 40_000 - cut]])
+    differs = (target.to(torch.int64) != blocks.to(torch.int64)).view(-1, 400).sum(dim=1)
+
+    assert target.to(torch.int64).sum() == blocks.to(torch.int64).sum()
+    assert bool((differs > 0).all()) and bool((differs < 60).all())
