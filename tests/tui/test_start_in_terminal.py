@@ -94,7 +94,11 @@ def test_an_unfinished_search_is_offered_and_ctrl_c_leaves(kernel_tui_in_termina
     create_session(tmp_path / "sessions", "demo", config.frozen_toml(), str(config.path), 0)
     terminal = kernel_tui_in_terminal("config.toml")
     terminal.wait_for("demo is unfinished (0 verdicts). Resume it?")
-    os.killpg(terminal.process.pid, signal.SIGINT)  # what a terminal does for Ctrl-C
+    for _ in range(5):  # one that comes just before readline waits for a key is seen with the next key only
+        os.killpg(terminal.process.pid, signal.SIGINT)  # what a terminal does for Ctrl-C
+        terminal.read_for(4.0)
+        if terminal.process.poll() is not None:
+            break
     status, text = ended(terminal)
     assert status == ExitCode.INTERRUPTED
     assert text.count("interrupted") == 1 and "Traceback" not in text
