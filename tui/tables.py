@@ -301,7 +301,7 @@ def _facts(verdict: Verdict) -> list[tuple[str, str]]:
         facts.append(("factor", f"{speedup(verdict.speedup)} (95 %: {between}, {verdict.pairs} pairs)"))
     if verdict.floor_share is not None:
         facts.append(("floor", f"{milliseconds(verdict.floor_ms)} ms, reached to {verdict.floor_share * 100:.0f} %"))
-    if verdict.max_abs_error is not None and (verdict.correct or verdict.max_abs_error > 0.0):
+    if verdict.max_abs_error is not None:
         relative = f", relative {verdict.max_rel_error:.2g}" if verdict.max_rel_error is not None else ""
         facts.append(("largest error", f"{verdict.max_abs_error:.2g}{relative}"))
     if verdict.precision:

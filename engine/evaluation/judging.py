@@ -71,7 +71,8 @@ class Judgement:
         self._on_stage, self._cancelled = on_stage, cancelled
         self._checks: list[Check] = []
         self._stage_s: dict[str, float] = {}
-        self._errors = (0.0, 0.0)
+        self._errors: tuple[float, float] | None = None
+        """Largest so far, absolute and relative; None until outputs were compared."""
         self._answers: list[list[torch.Tensor]] = []
         self._calls = 0
         self._runs_ms = 0.0
@@ -149,8 +150,8 @@ class Judgement:
             kernelbench=theirs.verdict(self.pairs if self.pairs.kernel_ms else None),
             sandbox=runner.sandbox if runner is not None else "",
             output_tail=runner.output_tail if runner is not None else "",
-            max_abs_error=self._errors[0],
-            max_rel_error=self._errors[1],
+            max_abs_error=self._errors[0] if self._errors is not None else None,
+            max_rel_error=self._errors[1] if self._errors is not None else None,
         )
 
     def _limits(self, module: bool) -> Limits:
@@ -193,7 +194,7 @@ class Judgement:
     def _check_outputs(
         self, slot: Slot, expected: list[torch.Tensor], poison: int, where: str, *, as_drawn: bool = True
     ) -> None:
-        worst_abs, worst_rel = self._errors
+        worst_abs, worst_rel = self._errors or (0.0, 0.0)
         tolerances = checks.Tolerances(self._settings.tolerance_fp32, self._settings.tolerance_other)
         count = self._problem.result_count
         found = checks.compare(slot.results[:count], expected[:count], tolerances, slot.result_names[:count])

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from textual import events
+from textual.widgets import TextArea
 
 from engine.launch import EngineStart, spawn_engine
 from engine.proposers.mailbox import Mailbox
@@ -193,6 +194,10 @@ async def test_a_person_is_the_model_without_leaving_the_monitor(
         await shown(monitor, "The reply is empty.")
         monitor.app.post_message(events.Paste(f"Sure!\n\x1b[31m{canned.ideas(canned.IDEAS[0])}\n"))
         await monitor.pilot.pause(0.1)
+        monitor.app.post_message(events.Paste("and no more\n"))
+        await monitor.pilot.pause(0.1)
+        pasted = monitor.app.screen.query_one("#reply", TextArea).text
+        assert (pasted.count("Sure!"), pasted.count("and no more")) == (1, 1)
         await monitor.press("ctrl+s")
         await shown(monitor, "softmax.r0.ideas.start.0: handed over")
         assert not list((paths.directory / "inbox").glob(".*")), "nothing half-written is left"

@@ -95,8 +95,9 @@ class ReplyScreen(ModalScreen[None]):
     def on_paste(self, event: events.Paste) -> None:
         """What is pasted while the list or the prompt has the focus is meant for the reply all the same."""
         reply = self.query_one("#reply", TextArea)
-        reply.focus()
-        reply.insert(event.text)
+        if not reply.has_focus:  # else it has inserted it itself
+            reply.focus()
+            reply.insert(event.text)
 
     def on_resize(self) -> None:
         self.call_after_refresh(self._show_prompt)
