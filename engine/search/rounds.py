@@ -43,7 +43,7 @@ from engine.workers.protocol import EvaluationError
 FIXABLE = frozenset({"build_error", "wrong", "out_of_bounds", "crashed", "timeout", "memory"})
 
 HEAT_REACH = 0.8
-"""Share of the best factor that a kernel must have reached to run in a heat."""
+"""Share of what the best factor is at least that a kernel's may be at most to run in a heat with it."""
 
 
 class ProblemSearch:
@@ -300,12 +300,14 @@ class ProblemSearch:
     def _heat_leaders(self) -> list[VariantState]:
         """The fastest, without those that stand too far behind for a heat to change the order.
 
-        The one with the least milliseconds is always among them: a factor also depends on how the reference fared.
+        How far is a matter of the 95 % intervals, not of the factors: those of a disturbed minute are wide, and a heat
+        is what tells such kernels apart. The one with the least milliseconds is always among them: a factor also
+        depends on how the reference fared.
         """
         correct = self._state.leaders(self.id)
         leaders = correct[: self.context.config.search.heat]
-        best = leaders[0].speedup or 0.0 if leaders else 0.0
-        near = [leader for leader in leaders if (leader.speedup or 0.0) >= HEAT_REACH * best]
+        reach = HEAT_REACH * (_at_least(leaders[0]) if leaders else 0.0)
+        near = [leader for leader in leaders if _at_most(leader) >= reach]
         quickest = min(correct, key=lambda variant: variant.kernel_ms or float("inf"), default=None)
         return near if quickest is None or quickest in near else [*near, quickest]
 
@@ -369,6 +371,18 @@ def _turns(variant: VariantState, siblings: dict[str, VariantState]) -> int:
     while variant.parent in siblings and variant.parent != variant.id:
         variant, turns = siblings[variant.parent], turns + 1
     return turns
+
+
+def _at_least(variant: VariantState) -> float:
+    """Lower end of the factor's 95 % interval."""
+    verdict = variant.verdict
+    return (verdict and verdict.speedup_low) or variant.speedup or 0.0
+
+
+def _at_most(variant: VariantState) -> float:
+    """Upper end of the factor's 95 % interval."""
+    verdict = variant.verdict
+    return (verdict and verdict.speedup_high) or variant.speedup or 0.0
 
 
 def _heat_job(round_: RoundState, leaders: Sequence[VariantState]) -> tuple[str, ...]:

@@ -25,7 +25,8 @@ class Search:
     def __init__(self, kernel_tui: KernelTui, directory: Path) -> None:
         (directory / "softmax.py").write_text(canned.PROBLEM)
         config = CONFIG.replace("ideas = 2", "ideas = 1").replace("variants = 2", "variants = 4")
-        (directory / "config.toml").write_text(config.replace("fixes = 1", "fixes = 0"))
+        config = config.replace("fixes = 1", "fixes = 0").replace("max_pairs = 8", "max_pairs = 40")
+        (directory / "config.toml").write_text(config)
         started = kernel_tui("run", "config.toml", "--detach")
         assert started.returncode == ExitCode.OK, started.stderr
         self.paths = SessionPaths.at(directory / "sessions" / "demo")
