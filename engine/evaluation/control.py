@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
 
@@ -28,6 +29,8 @@ extern "C" int launch() {
 """
 """It wakes all threads, as kernels do. The C calling convention lets it ignore whatever arguments ``launch`` has."""
 _CALLS, _LEAST_CALLS, _BUDGET_S = 24, 6, 0.6
+_LEAST_BESIDE, _BUDGET_BESIDE_S = 16, 6.0
+"""Where each is made beside a pair: eight pairs of either order."""
 _QUANTILE = 0.75
 
 
@@ -38,27 +41,42 @@ class Control(Struct, frozen=True):
     wall_ms: float = 0.0
 
 
-def measure(problem: JudgedProblem, settings: JudgeSettings, cancelled: Callable[[], bool]) -> Control:
+def measure(
+    problem: JudgedProblem,
+    settings: JudgeSettings,
+    cancelled: Callable[[], bool],
+    beside: Callable[[], object] | None = None,
+) -> Control:
     """Call an empty kernel as the judge calls any other, after the reference: a machine that is shared takes cores away
-    from who has just used them. All zero where that cannot be done, and on a GPU. Never raises.
+    from who has just used them. All zero where that cannot be done, and on a GPU.
+
+    ``beside``: called before each of these calls, so that both see the same seconds of a machine whose costs change
+    from one second to the next; what it raises is raised.
     """
     if settings.kind != "cpu" or (library := _library()) is None:
         return Control()
     used_ms, walls_ms = [], []
-    try:
-        with Runner("cpu", Limits(isolate=settings.isolate), cancelled) as runner:
+    least, budget_s = (_LEAST_CALLS, _BUDGET_S) if beside is None else (_LEAST_BESIDE, _BUDGET_BESIDE_S)
+    with ExitStack() as stack:
+        try:
+            runner = stack.enter_context(Runner("cpu", Limits(isolate=settings.isolate), cancelled))
             runner.load(library, problem)
-            until = time.monotonic() + _BUDGET_S
-            for index in range(_CALLS):
-                if index >= _LEAST_CALLS and time.monotonic() > until:
-                    break
-                problem.time_reference(1)
-                before_s = runner.processor_s()
+        except RunnerEnded:
+            return Control()
+        until = time.monotonic() + budget_s
+        for index in range(_CALLS):
+            if index >= least and time.monotonic() > until:
+                break
+            if beside is not None:
+                beside()
+            problem.time_reference(1)
+            before_s = runner.processor_s()
+            try:
                 _, wall_ms = runner.call(index % len(problem.arena.slots))
-                used_ms.append(1e3 * (runner.processor_s() - before_s))
-                walls_ms.append(wall_ms)
-    except RunnerEnded:
-        return Control()
+            except RunnerEnded:
+                return Control()
+            used_ms.append(1e3 * (runner.processor_s() - before_s))
+            walls_ms.append(wall_ms)
     return Control(*(sorted(each)[int(_QUANTILE * len(each))] for each in (used_ms, walls_ms)))
 
 

@@ -244,7 +244,7 @@ class Judgement:
                 cache(lambda: control.measure(self._problem, self._settings, self._cancelled)),
                 self._problem.copy_ms if module else None,
             )
-            self._time(runner, clock)
+            self._time(runner)
             self._confirm_clock(runner, clock)
             self._trial(runner, 0)
             self._pass("right after timing", f"call {self._calls}")
@@ -258,7 +258,7 @@ class Judgement:
         if module and (found := runner.others_started()):
             raise Rejected("cheating", "keeps processes running", f"started {', '.join(found)[:200]}", "processes")
 
-    def _time(self, runner: Runner, clock: Clock) -> None:
+    def _time(self, runner: Runner) -> None:
         """Alternating pairs until the ratio is settled or the time for it is spent."""
         pairs = self.pairs
         started, checked_inputs = time.perf_counter(), 0
@@ -270,7 +270,6 @@ class Judgement:
             looks = index < _LOOKS or index % _LOOKS == 0
             if looks and index + 1 >= LEAST_PAIRS_FAR and self._is_enough(time.perf_counter() - started):
                 break
-        clock.check_processor(pairs.kernel_ms, pairs.used_ms, self._between_ms, pairs.reference_first)
         detail = f"{len(pairs.kernel_ms)} pairs, outputs of all compared, inputs of {checked_inputs} compared"
         self._pass("right while timed", detail)
 
@@ -361,6 +360,10 @@ class Judgement:
 
     def _confirm_clock(self, runner: Runner, clock: Clock) -> None:
         """The runner's clock is its own: neither single calls nor many in a row may take longer than it says."""
+        try:
+            self._check_single_calls(clock)
+        except Rejected as accused:
+            self._check_single_calls(self._beside_an_empty_kernel(runner, clock, accused))
         slot, pairs = self._slot(0), self.pairs
         reference_ms = median(pairs.reference_ms)
 
@@ -377,8 +380,30 @@ class Judgement:
             self._runs_ms += sum(times_ms)
             return min(times_ms) / reference_ms
 
-        clock.check_calls(pairs.kernel_ms, pairs.wall_ms)
         self._pass("own clock agrees", clock.check_in_a_row(pairs.kernel_ms, batch, drift))
+
+    def _check_single_calls(self, clock: Clock) -> None:
+        pairs = self.pairs
+        clock.check_processor(pairs.kernel_ms, pairs.used_ms, self._between_ms, pairs.reference_first)
+        clock.check_calls(pairs.kernel_ms, pairs.wall_ms)
+
+    def _beside_an_empty_kernel(self, runner: Runner, clock: Clock, accused: Rejected) -> Clock:
+        """A clock for pairs that are taken anew, each beside a call of an empty kernel. Only they count from now on, so
+        a kernel that is honest from here on has gained nothing by what it said before.
+
+        Raises ``accused`` where there is no such kernel.
+        """
+        before, self.pairs, self._between_ms = self.pairs, Pairs([], [], [], [], []), []
+        found = control.measure(
+            self._problem,
+            self._settings,
+            self._cancelled,
+            beside=lambda: self._pair(runner, len(self.pairs.kernel_ms)),
+        )
+        if not self.pairs.kernel_ms:
+            self.pairs = before
+            raise accused
+        return replace(clock, control=lambda: found)
 
     def _confirm_reference(self) -> None:
         """The reference must not have been slower while the kernel's process lived than it is now, without it."""

@@ -18,7 +18,7 @@ from engine.verdict import BuildReport, Verdict
 
 _AGAIN_AFTER_S = (0.0, 1.0, 3.0)
 """When a kernel of which nothing could be said is judged again, and again: a machine is not busy all the time. Where
-it was not, there is nothing to wait for."""
+it was not, there is nothing to wait for; nor where a kernel was found out, beside an empty one at the same moment."""
 _ACCUSATIONS = 3
 """A kernel that another program may have made suspect is accused when it was found out so many times."""
 _POLL_S = 0.05
@@ -65,7 +65,7 @@ def _judge_fairly(
         suspected += suspect
         if wait_s is None or suspected == _ACCUSATIONS or not (suspect or verdict.status == "error"):
             break
-        until = time.monotonic() + wait_s
+        until = time.monotonic() + (0.0 if verdict.status == "cheating" else wait_s)
         while judgement.disturbed and time.monotonic() < until and not cancelled():
             time.sleep(_POLL_S)
     if below_floor:

@@ -149,6 +149,8 @@ class Search:
         self.context = context
         self._state = context.state
         self._changed = asyncio.Event()
+        self._unrecorded: dict[str, Verdict] = {}
+        """Given by the evaluator, not yet in the state."""
         self._queue = EvaluationQueue(self._judge, context.width, self._changed.set)
         self._opening = Opening(context)
         self._problems: dict[str, ProblemSearch] = {}
@@ -279,13 +281,24 @@ class Search:
             return
         try:
             source = context.sources.text(variant.source)
-            known = partial(same_code, self._state, variant.problem) if variant.judged == 0 else None
-            verdict = await context.evaluator.evaluate(problem, variant.form, source, on_stage, known)
+            known = partial(self._with_code, variant.problem) if variant.judged == 0 else None
+            unrecorded = partial(self._unrecorded.__setitem__, variant_id)
+            verdict = await context.evaluator.evaluate(problem, variant.form, source, on_stage, known, unrecorded)
         except EvaluationError as error:
             verdict = Verdict(status="error", reason=str(error))
-        for one in told:
-            await one
-        await context.journal.record(VerdictGiven(variant=variant_id, verdict=verdict))
+        try:
+            for one in told:
+                await one
+            await context.journal.record(VerdictGiven(variant=variant_id, verdict=verdict))
+        finally:
+            self._unrecorded.pop(variant_id, None)
+
+    def _with_code(self, problem: str, code: str) -> Verdict | None:
+        """The verdict on a kernel of the problem with this machine code, from the moment it was given."""
+        variants = list(self._state.variants_of(problem))
+        recorded = [(one.id, one.verdict) for one in variants if one.verdict is not None]
+        given = [(one.id, self._unrecorded[one.id]) for one in variants if one.id in self._unrecorded]
+        return same_code([*recorded, *given], code)
 
     def _priority(self, variant_id: str) -> Priority:
         variant = self._state.variants[variant_id]

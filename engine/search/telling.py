@@ -213,18 +213,20 @@ _JUDGED_BY_CODE = frozenset({"correct", "wrong", "out_of_bounds"})
 """Statuses that follow from the machine code; others may be the machine's mood."""
 
 
-def same_code(state: SessionState, problem: str, code: str) -> Verdict | None:
-    """The verdict for a kernel of ``problem`` with machine code that another one had: the same, without its times."""
-    for variant in state.variants_of(problem):
-        verdict = variant.verdict
-        if verdict is None or verdict.build is None or verdict.build.code != code or verdict.same_code_as is not None:
+def same_code(judged: Iterable[tuple[str, Verdict]], code: str) -> Verdict | None:
+    """The verdict for a kernel with machine code that another one had: the same, without its times.
+
+    ``judged``: variants of its problem and their verdicts.
+    """
+    for variant, verdict in judged:
+        if verdict.build is None or verdict.build.code != code or verdict.same_code_as is not None:
             continue
         if verdict.status in _JUDGED_BY_CODE:
-            reason = f"same machine code as {variant.id}" + (f": {verdict.reason}" if verdict.reason else "")
+            reason = f"same machine code as {variant}" + (f": {verdict.reason}" if verdict.reason else "")
             return replace(
                 verdict,
                 reason=reason,
-                same_code_as=variant.id,
+                same_code_as=variant,
                 speedup=None,
                 speedup_low=None,
                 speedup_high=None,

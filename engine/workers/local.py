@@ -116,6 +116,7 @@ class LocalEvaluator:
         source: str,
         on_stage: Callable[[Stage], None],
         known: Known | None = None,
+        on_verdict: Callable[[Verdict], None] | None = None,
     ) -> Verdict:
         on_stage("building")
         queued = time.monotonic()
@@ -145,8 +146,11 @@ class LocalEvaluator:
                 except EvaluationError as error:
                     if last or self._closing:
                         return Verdict(status="error", reason=str(error), build=report, device=self._devices[0].name)
-        assert isinstance(answer, messages.Judged)
-        return replace(answer.verdict, stage_s={**spent, **answer.verdict.stage_s})
+            assert isinstance(answer, messages.Judged)
+            verdict = replace(answer.verdict, stage_s={**spent, **answer.verdict.stage_s})
+            if on_verdict is not None:
+                on_verdict(verdict)
+            return verdict
 
     async def heat(self, problem: ProblemSpec, kernels: Mapping[str, tuple[Form, str]]) -> tuple[Standing, ...]:
         libraries = {}

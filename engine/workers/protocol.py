@@ -67,11 +67,13 @@ class Evaluator(Protocol):
         source: str,
         on_stage: Callable[[Stage], None],
         known: Known | None = None,
+        on_verdict: Callable[[Verdict], None] | None = None,
     ) -> Verdict:
         """Build, check and time one kernel. Cancelling the task ends its processes within a second.
 
         Never raises for what a kernel did: that is the verdict. ``on_stage`` is called from the event loop, and so is
-        ``known``, once the kernel is built and would be run next.
+        ``known``, once the kernel is built and would be run next; ``on_verdict`` hears of the verdict of one that was
+        run before another kernel gets the device and asks ``known``.
         """
         ...
 

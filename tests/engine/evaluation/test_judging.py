@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from engine.verdict import Verdict
 from tests.engine.evaluation.conftest import COLUMNS, PROBLEM, ROWS, Bench
 from tests.engine.evaluation.kernels import softmax
 
@@ -197,6 +198,24 @@ def test_threads_that_outlive_a_call_stand_still_until_the_next(bench: Bench) ->
     else:
         assert burning.correct and burning.speedup is not None, burning.reason
         assert burning.speedup < 1.6 * alone.speedup  # it took no time from the reference, perhaps some from itself
+
+
+def test_what_waits_for_the_device_knows_of_every_verdict_before(bench: Bench) -> None:
+    async def judge_copies() -> list[Verdict]:
+        sources = [softmax(bench.form, before=f"/* {copy} */") for copy in range(3)]
+        copies = (
+            bench.evaluator.evaluate(bench.problem, bench.form, one, lambda stage: None, known, given.append)
+            for one in sources
+        )
+        return list(await asyncio.gather(*copies))
+
+    def known(code: str) -> Verdict | None:
+        return next((verdict for verdict in given if verdict.build is not None and verdict.build.code == code), None)
+
+    given: list[Verdict] = []
+    verdicts = bench.run(judge_copies())
+    assert isinstance(verdicts, list) and len(verdicts) == 3
+    assert len(given) == 1, "only the first was run"
 
 
 def test_cancelling_ends_a_running_kernel_within_a_second(bench: Bench) -> None:
