@@ -159,7 +159,10 @@ def _describe(out: torch.Tensor, want: torch.Tensor, tolerance: float, rms: floa
     error = (out.double() - want.double()).abs()
     relative = error / (want.double().abs() + rms)
     bad = ~(relative <= tolerance)
-    first = int(bad.reshape(-1).nonzero()[0])
+    places = bad.reshape(-1).nonzero()
+    if places.numel() == 0:  # somebody wrote into it since it was found to be off
+        return Comparison("changed while it was compared", float("inf"), float("inf"))
+    first = int(places[0])
     got, goal = float(out.reshape(-1)[first]), float(want.reshape(-1)[first])
     share = int(bad.sum()) / out.numel()
     where = ", ".join(str(i) for i in _index(first, out.shape))

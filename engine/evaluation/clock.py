@@ -135,7 +135,9 @@ class Clock(Struct, frozen=True):
         each_ms = _MODULE_EACH_MS if module else _EACH_MS[self.settings.kind]
         allowed_ms = _LONGER * claimed_ms + each_ms + (1.0 + self.beside_ms) / count
         fastest_ms = float("inf")
-        for _ in range(_BATCHES_BUSY if self.busy else _BATCHES):
+        for number in range(_BATCHES_BUSY if self.busy else _BATCHES):
+            if number >= _BATCHES and fastest_ms >= _MOST_DISTURBED * allowed_ms:
+                break
             took_ms = batch(count) / count
             fastest_ms = min(fastest_ms, took_ms)
             if took_ms <= allowed_ms or took_ms <= allowed_ms * min(max(drift(), 1.0), _MOST_DRIFT):

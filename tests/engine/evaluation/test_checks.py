@@ -54,6 +54,12 @@ def test_the_words_name_place_and_values() -> None:
     assert problem is not None and "[1, 2]: 70, expected 7" in problem
 
 
+def test_an_output_that_was_mended_since_it_was_found_to_be_off_gets_words_too() -> None:
+    """By a thread of the kernel, for which the words come a moment too late."""
+    mended = torch.arange(12.0)
+    assert checks._describe(mended, mended.clone(), 1e-2, 1.0).problem == "changed while it was compared"
+
+
 def test_integers_must_be_equal() -> None:
     want = torch.arange(10)
     assert checks.compare([want.clone()], [want], 1e-2).problem is None
