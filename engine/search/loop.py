@@ -37,10 +37,10 @@ from engine.exit_codes import ExitCode
 from engine.proposers.protocol import UNUSABLE, Proposer
 from engine.proposers.registry import make_proposers
 from engine.search.context import Context
-from engine.search.final_check import FinalCheck
 from engine.search.ids import Ids
 from engine.search.journal import Journal
 from engine.search.opening import Opening
+from engine.search.owed import Owed
 from engine.search.queue import EvaluationQueue, Priority
 from engine.search.rounds import ProblemSearch
 from engine.search.sources import Sources
@@ -48,7 +48,7 @@ from engine.search.steering import Steering
 from engine.search.telling import BY_HAND, SEEDED, same_code
 from engine.session import CommandInbox, EventWriter, SessionPaths, SessionReader, write_best
 from engine.state import SessionState
-from engine.verdict import Baseline, Verdict
+from engine.verdict import Verdict
 from engine.workers.local import LocalEvaluator
 from engine.workers.protocol import EvaluationError, Evaluator
 
@@ -56,8 +56,6 @@ IDLE_S = 1.5
 """A device that had nothing to do for so long is free for what is not urgent."""
 SETTLED_S = 2.0
 """What waits for replies only has not moved for so long; more than ``IDLE_S``, so that owed work goes first."""
-COMPILE_GUESS_S = 20.0
-"""What ``torch.compile`` of a problem is expected to take until one was measured."""
 LAST_VERDICTS_S = 15.0
 """How long evaluations in flight may go on when the minutes are over."""
 OVERRUN = 0.1
@@ -157,9 +155,7 @@ class Search:
         self._rounds: dict[str, asyncio.Task[None]] = {}
         self._restless: set[str] = set()
         self._others: set[asyncio.Task[None]] = set()
-        self._final_check = FinalCheck(context)
-        self._owed_work: asyncio.Task[None] | None = None
-        self._compile_s: list[float] = []
+        self._owed = Owed(context, self._problems, self._spawn)
         self._drained = False
         self._moved_at = time.monotonic()
         self._best_written: dict[str, str | None] = {}
@@ -212,14 +208,14 @@ class Search:
         if self.context.last_rounds:
             return "stopped"
         self._do_owed(only_if_idle=False)
-        return None if self._owed_work is not None or self._state.paused else "finished"
+        return None if self._owed.busy or self._state.paused else "finished"
 
     def _only_waits(self) -> bool:
         """Whether nothing moves, and will not until a person has written a reply."""
         proposers = [proposer for proposer, _ in self.context.proposers]
         return (
             self._opening.done
-            and self._owed_work is None
+            and not self._owed.busy
             and self._queue.idle_s > SETTLED_S
             and time.monotonic() - self._moved_at > SETTLED_S
             and any(proposer.awaited for proposer in proposers)
@@ -381,24 +377,10 @@ class Search:
                 else:
                     self.context.paths.best(problem.id, f".{problem.form}").unlink(missing_ok=True)
 
-    # Budget, and what can wait: baselines of torch.compile, winners at other sizes
-
-    def _owed_baselines(self) -> list[str]:
-        """Problems whose ``torch.compile`` baseline is not measured yet."""
-        if not self.context.config.evaluation.torch_compile:
-            return []
-        return [
-            name
-            for name in self._problems
-            if "compile" not in self._state.problems[name].baselines and not self._state.is_pruned(name)
-        ]
-
-    def _reserve_s(self) -> float:
-        guess = max(self._compile_s, default=COMPILE_GUESS_S)
-        return guess * len(self._owed_baselines()) + self._final_check.reserve_s
+    # Budget, and what can wait
 
     def _heed_budget(self) -> None:
-        left = self.context.left_s(self._reserve_s())
+        left = self.context.left_s(self._owed.reserve_s)
         if self.context.ending is None and left <= 0:
             self.context.ending = "budget"
             self._drained = False
@@ -424,44 +406,20 @@ class Search:
         whole_s = (self.context.budget.minutes or 0.0) * 60.0
         if self.context.left_s() > -max(10.0, OVERRUN * whole_s):
             self._do_owed(only_if_idle=False)
-        return None if self._owed_work is not None else "budget"
+        return None if self._owed.busy else "budget"
 
     async def _drain(self) -> None:
         await self._queue.drain(LAST_VERDICTS_S)
         self._changed.set()
 
     def _do_owed(self, *, only_if_idle: bool) -> None:
-        """One owed thing at a time: a baseline when it costs the search nothing, a winner when nothing else is left."""
-        if self._owed_work is not None or self._state.paused or (only_if_idle and self._queue.idle_s < IDLE_S):
+        """A baseline when it costs the search nothing, or anything when nothing else is left."""
+        if self._owed.busy or self._state.paused:
             return
-        judged = [name for name in self._owed_baselines() if not only_if_idle or self._has_verdict(name)]
-        if judged:
-            self._owed_work = self._spawn(self._compile(judged[0]))
-        elif not only_if_idle and (winners := self._final_check.owed()):
-            self._owed_work = self._spawn(self._check_sizes(winners[0]))
-
-    async def _check_sizes(self, problem: str) -> None:
-        try:
-            await self._final_check.check(problem)
-        finally:
-            self._owed_work = None
-            self._changed.set()
-
-    def _has_verdict(self, problem: str) -> bool:
-        return any(variant.verdict is not None for variant in self._state.variants_of(problem))
-
-    async def _compile(self, problem: str) -> None:
-        began = time.monotonic()
-        try:
-            try:
-                baseline = await self.context.evaluator.compile_baseline(self._state.problems[problem].spec)
-            except EvaluationError as error:
-                baseline = Baseline(which="compile", failure=str(error))
-            self._compile_s.append(time.monotonic() - began)
-            await self.context.journal.record(BaselineMeasured(problem=problem, baseline=baseline))
-        finally:
-            self._owed_work = None
-            self._changed.set()
+        if not only_if_idle:
+            self._owed.start_any()
+        elif self._queue.idle_s >= IDLE_S:
+            self._owed.start_baseline()
 
     # Tasks
 

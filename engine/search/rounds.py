@@ -82,6 +82,18 @@ class ProblemSearch:
         """Whether its leaders are being timed side by side."""
         return any(kind == "heat" for kind, *_ in self._jobs)
 
+    @property
+    def owes_heat(self) -> bool:
+        """Whether the round is open and its leaders were not timed side by side, when the budget has ended it."""
+        round_ = self._open_round()
+        return round_ is not None and not self._state.is_pruned(self.id) and self._wants_heat(round_)
+
+    async def last_heat(self) -> None:
+        """The heat that is owed; once. Raises SessionError."""
+        if (round_ := self._open_round()) is not None:
+            self._done.add(_heat_job(round_, self._heat_leaders()))
+            await self._heat(round_)
+
     def wake(self) -> None:
         """Something about this problem changed: look again."""
         self._changed.set()
