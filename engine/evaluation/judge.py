@@ -100,7 +100,9 @@ class Judge:
         floor = roofline.floor_ms(request.problem, self._device, bandwidth or 1.0, gflops or 1.0)
         eager_ms = eager.timing.median_ms if eager.timing is not None else None
         nulls = try_null_kernels(judged, Tolerances(self._settings.tolerance_fp32, self._settings.tolerance_other))
-        self._opened[request.problem.id] = OpenedProblem(judged, self._settings, eager_ms, floor, nulls)
+        opened = OpenedProblem(judged, self._settings, eager_ms, floor, nulls)
+        opened.prepare()
+        self._opened[request.problem.id] = opened
         return messages.ProblemOpened(eager, floor, nulls.degenerate, nulls.tightened)
 
     def _problem(self, name: str) -> OpenedProblem:
