@@ -1,7 +1,7 @@
 """The judge: the one trusted process of a device. It owns reference, inputs, expected outputs and the clock.
 
-``python -m engine.evaluation.judge SETTINGS`` answers one request at a time (``engine.evaluation.messages``), each
-alone on the device. It ends when its standard input does.
+``python -m engine.quickly engine.evaluation.judge SETTINGS`` answers one request at a time
+(``engine.evaluation.messages``), each alone on the device. It ends when its standard input does.
 """
 
 from __future__ import annotations
@@ -154,7 +154,3 @@ def main() -> int:
     os.dup2(2, 1)
     Judge(settings, 0, answers).serve()
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
