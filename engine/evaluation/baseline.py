@@ -1,7 +1,7 @@
 """PyTorch's own times for a problem: eager in the judge, ``torch.compile`` in a process of its own.
 
-``python -m engine.evaluation.baseline SETTINGS`` reads a problem spec on standard input and answers with a
-:class:`~engine.verdict.Baseline`. A process of its own, because a compiler that hangs or crashes must not take the
+``python -m engine.quickly engine.evaluation.baseline SETTINGS`` reads a problem spec on standard input and answers with
+a :class:`~engine.verdict.Baseline`. A process of its own, because a compiler that hangs or crashes must not take the
 judge with it, and because what it allocates goes away with it.
 """
 
@@ -94,7 +94,3 @@ def main() -> int:
         baseline = time_compiled(judged, settings.tolerance_other)
     os.write(answers, msgspec.json.encode(baseline) + b"\n")
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,7 +1,7 @@
 """The judge: the one trusted process of a device. It owns reference, inputs, expected outputs and the clock.
 
-``python -m engine.evaluation.judge SETTINGS`` answers one request at a time (``engine.evaluation.messages``), each
-alone on the device. It ends when its standard input does.
+``python -m engine.quickly engine.evaluation.judge SETTINGS`` answers one request at a time
+(``engine.evaluation.messages``), each alone on the device. It ends when its standard input does.
 """
 
 from __future__ import annotations
@@ -100,7 +100,9 @@ class Judge:
         floor = roofline.floor_ms(request.problem, self._device, bandwidth or 1.0, gflops or 1.0)
         eager_ms = eager.timing.median_ms if eager.timing is not None else None
         nulls = try_null_kernels(judged, Tolerances(self._settings.tolerance_fp32, self._settings.tolerance_other))
-        self._opened[request.problem.id] = OpenedProblem(judged, self._settings, eager_ms, floor, nulls)
+        opened = OpenedProblem(judged, self._settings, eager_ms, floor, nulls)
+        opened.prepare()
+        self._opened[request.problem.id] = opened
         return messages.ProblemOpened(eager, floor, nulls.degenerate, nulls.tightened)
 
     def _problem(self, name: str) -> OpenedProblem:
@@ -152,7 +154,3 @@ def main() -> int:
     os.dup2(2, 1)
     Judge(settings, 0, answers).serve()
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -38,7 +38,7 @@ class _Trial:
 
 
 class KernelBenchTrials:
-    """The trials of one problem, drawn for the first kernel and kept where there is room."""
+    """The trials of one problem, each drawn when it is first asked for and kept where there is room."""
 
     def __init__(self, problem: JudgedProblem, eager_ms: float | None) -> None:
         self.problem = problem
@@ -65,6 +65,15 @@ class KernelBenchTrials:
                 if self._keeps:
                     self._kept.append(last)
             yield last
+
+    def prepare(self) -> None:
+        """Draw now what is kept, where the rules apply. Raises what the model raises."""
+        spec = self.problem.spec
+        # On a GPU, a model that looks something up with integers cast to floating point may end the process.
+        if not self._keeps or rules.not_applicable(spec, module=False) or rules.casts_integers(spec):
+            return
+        for _ in self:
+            pass
 
     def load_weights(self) -> None:
         """Put the weights that the model was built with into the buffers of the first slot."""

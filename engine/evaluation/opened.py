@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import cached_property
 
 from msgspec.structs import replace
@@ -28,9 +29,19 @@ class OpenedProblem:
         full, half = nulls.tolerances.full, nulls.tolerances.half
         self.settings = replace(settings, tolerance_fp32=full, tolerance_other=half)
 
+    def prepare(self) -> None:
+        """Make now what the first kernel that is right would wait for.
+
+        Never raises: what the model raises is said of the kernel that is judged by it.
+        """
+        with suppress(Exception):
+            self.kernelbench.prepare()
+        with suppress(Exception):
+            _ = self.gauge
+
     @cached_property
     def gauge(self) -> Gauge:
-        """Made for the first kernel that is right."""
+        """The probes for the precision of kernels."""
         return Gauge(self.judged, self.eager_ms, asked=self.settings.precision == "fp32")
 
     @cached_property

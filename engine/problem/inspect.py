@@ -24,6 +24,7 @@ from msgspec import Struct
 from engine.problem.names import Names
 from engine.problem.source import ProblemFailure, ProblemFileError, ProblemModule, failure_of
 from engine.problem.spec import DTYPE_BYTES, ProblemSpec, Role, ScalarSpec, TensorSpec
+from engine.quickly import uncollected
 
 if TYPE_CHECKING:
     import torch
@@ -257,10 +258,11 @@ def _confine(parent: int | None) -> None:
 def _prepare() -> Callable[[Job], ProblemFailure] | None:
     """Import what inspection needs, so that no file's limit pays for it; what to answer if that fails."""
     try:
-        import torch
+        with uncollected():
+            import torch
 
-        import engine.problem.graph
-        import engine.problem.trace  # noqa: F401
+            import engine.problem.graph
+            import engine.problem.trace  # noqa: F401
     except ImportError as error:
         message = f"PyTorch cannot be imported: {' '.join(str(error).split())[:300]}"
         return lambda job: ProblemFailure(job.id, job.path, message, "reinstall it: pip install torch")

@@ -107,6 +107,7 @@ class JudgeProcess:
         self._process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
+            "engine.quickly",
             "engine.evaluation.judge",
             msgspec.json.encode(self.settings).decode(),
             stdin=asyncio.subprocess.PIPE,

@@ -170,6 +170,7 @@ class LocalEvaluator:
             process = await asyncio.create_subprocess_exec(
                 sys.executable,
                 "-m",
+                "engine.quickly",
                 "engine.evaluation.baseline",
                 msgspec.json.encode(judge.settings).decode(),
                 stdin=asyncio.subprocess.PIPE,

@@ -23,12 +23,15 @@ os.sched_setaffinity(0, map(int, sys.argv[2].split(",")))
 # Whoever asks whether there is a GPU must not start CUDA here: a process forked afterwards could not use it.
 os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
 
-import torch  # noqa: E402
+from engine.quickly import uncollected  # noqa: E402
 
-from engine.evaluation.device import keep_freed_memory  # noqa: E402
-from engine.evaluation.runner import cuda, extensions, isolation, module, operators, wire  # noqa: E402
-from engine.evaluation.runner.__main__ import map_arena  # noqa: E402
-from engine.evaluation.runner.order import ModuleOrder  # noqa: E402
+with uncollected():  # nor do runners copy pages of it for a collector's marks
+    import torch
+
+    from engine.evaluation.device import keep_freed_memory
+    from engine.evaluation.runner import cuda, extensions, isolation, module, operators, wire
+    from engine.evaluation.runner.__main__ import map_arena
+    from engine.evaluation.runner.order import ModuleOrder
 
 _COMPILED_BYTES = 2 << 30
 
