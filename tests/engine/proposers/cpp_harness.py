@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import atexit
 import ctypes
-import shutil
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +16,7 @@ import torch
 from engine.problem.header import derive_header
 from engine.problem.inspect import inspect_file
 from engine.problem.spec import ProblemSpec
+from tests.engine.proposers.one_unit import Kernel, in_one_unit, made_once
 
 STANDARD = ["-std=c++17", "-march=native", "-ffp-contract=fast", "-fopenmp", "-fPIC"]
 WARNINGS = ["-Wall", "-Wextra", "-Werror"]
@@ -77,41 +76,43 @@ def make_problem(
     return Problem(spec, inputs, [weight.detach() for weight in ordered], model)
 
 
-@cache
 def _precompiled(optimise: str) -> Path:
     """A directory with the headers that kernels include, read once by the compiler: half of what it does."""
-    folder = Path(tempfile.mkdtemp(prefix="standard-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    (folder / "standard.h").write_text("#include <cmath>\n#include <cstddef>\n")
-    command = ["g++", optimise, *STANDARD, *WARNINGS, "-x", "c++-header", "standard.h", "-o", "standard.h.gch"]
-    subprocess.run(command, cwd=folder, check=True, timeout=120)
-    return folder
+
+    def make(folder: Path) -> None:
+        (folder / "standard.h").write_text("#include <cmath>\n#include <cstddef>\n#include <cstdint>\n")
+        command = ["g++", optimise, *STANDARD, *WARNINGS, "-x", "c++-header", "standard.h", "-o", "standard.h.gch"]
+        subprocess.run(command, cwd=folder, check=True, timeout=120)
+
+    return made_once(f"standard{optimise}", make)
 
 
-def build(folder: Path, spec: ProblemSpec, source: str, *, optimise: str = "-O3") -> Path:
-    """The shared library of ``source``; a warning is an error."""
+def build(folder: Path, spec: ProblemSpec, source: str, *, optimise: str = "-O3") -> Kernel:
+    """``source`` in a shared library; a warning is an error."""
+    (kernel,) = build_all(folder, [(spec, source)], optimise=optimise)
+    return kernel
+
+
+def build_all(folder: Path, kernels: Sequence[tuple[ProblemSpec, str]], *, optimise: str = "-O3") -> list[Kernel]:
+    """All of ``kernels`` in one shared library; a warning is an error."""
     # dlopen knows a library by its path: each build gets a new one.
     folder = Path(tempfile.mkdtemp(dir=folder))
-    header, kernel, library = folder / "problem.h", folder / "kernel.cpp", folder / "kernel.so"
-    header.write_text(derive_header(spec, "cpp"))
-    kernel.write_text(source)
+    library = folder / "kernel.so"
+    parts = [(str(number), derive_header(spec, "cpp"), source) for number, (spec, source) in enumerate(kernels)]
+    (folder / "kernel.cpp").write_text(in_one_unit(parts))
     command = ["g++", optimise, *STANDARD, *WARNINGS, "-include", str(_precompiled(optimise) / "standard.h")]
-    command += ["-shared", "-include", str(header), str(kernel), "-o", str(library)]
+    command += ["-shared", str(folder / "kernel.cpp"), "-o", str(library)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, f"{done.stderr}\n{source}"
-    return library
+    assert done.returncode == 0, "\n".join([done.stderr, *(source for _, source in kernels)])
+    return [Kernel(library, f"_{number}") for number in range(len(kernels))]
 
 
-def run(problem: Problem, library: Path) -> list[np.ndarray]:
+def run(problem: Problem, kernel: Kernel) -> list[np.ndarray]:
     """Outputs of ``launch`` on guarded, aligned buffers poisoned with NaN."""
-    kernel = ctypes.CDLL(str(library))
     tensors = [*problem.inputs, *problem.weights]
     given = [_aligned(tensor.detach().numpy()) for tensor in tensors]
     outputs = [_aligned(np.full(output.shape, np.nan, np.float32)) for output in problem.spec.outputs]
-    scratch = np.zeros(1, np.uint8)
-    if hasattr(kernel, "workspace_bytes"):
-        kernel.workspace_bytes.restype = ctypes.c_size_t
-        scratch = np.zeros(kernel.workspace_bytes() + ALIGNMENT, np.uint8)
+    scratch = np.zeros(kernel.workspace_bytes() + ALIGNMENT, np.uint8)
     pointers = [ctypes.c_void_p(array.ctypes.data) for _, array in (*given, *outputs)]
     assert kernel.launch(*pointers, ctypes.c_void_p(scratch.ctypes.data)) == 0
     for store, array in (*given, *outputs):
@@ -132,11 +133,20 @@ def expected(problem: Problem) -> list[np.ndarray]:
 
 def check(problem: Problem, folder: Path, source: str, *, optimise: str = "-O3") -> None:
     """Asserts that ``source`` builds without a warning and computes the reference."""
-    found = run(problem, build(folder, problem.spec, source, optimise=optimise))
-    for output, wanted in zip(found, expected(problem), strict=True):
-        # A sum of many terms is exact to the size of the sums, not to that of one which happens to be near 0.
-        size = max(1.0, float(np.abs(wanted).max())) if wanted.size else 1.0
-        np.testing.assert_allclose(output, wanted, rtol=TOLERANCE, atol=TOLERANCE * size, err_msg=source)
+    check_all([(problem, source)], folder, optimise=optimise)
+
+
+def check_all(kernels: Sequence[tuple[Problem, str]], folder: Path, *, optimise: str = "-O3") -> None:
+    """Asserts that each source builds without a warning and computes the reference of its problem."""
+    built = build_all(folder, [(problem.spec, source) for problem, source in kernels], optimise=optimise)
+    references: dict[int, list[np.ndarray]] = {}
+    for (problem, source), kernel in zip(kernels, built, strict=True):
+        if id(problem) not in references:
+            references[id(problem)] = expected(problem)
+        for output, wanted in zip(run(problem, kernel), references[id(problem)], strict=True):
+            # A sum of many terms is exact to the size of the sums, not to that of one which happens to be near 0.
+            size = max(1.0, float(np.abs(wanted).max())) if wanted.size else 1.0
+            np.testing.assert_allclose(output, wanted, rtol=TOLERANCE, atol=TOLERANCE * size, err_msg=source)
 
 
 def _aligned(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

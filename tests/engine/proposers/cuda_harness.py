@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import atexit
 import ctypes
 import math
 import re
-import shutil
 import subprocess
 import tempfile
-from functools import cache
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +17,7 @@ from engine.events import DeviceFact
 from engine.problem.header import derive_header
 from engine.problem.spec import ProblemSpec
 from tests.engine.proposers.cpp_harness import Problem
+from tests.engine.proposers.one_unit import Kernel, in_one_unit, made_once
 
 H200 = DeviceFact("gpu", "cuda", "NVIDIA H200", "sm_90a", 141 << 30, 132)
 A100 = DeviceFact("gpu", "cuda", "NVIDIA A100", "sm_80", 80 << 30, 108)
@@ -32,47 +31,70 @@ _LAUNCH = re.compile(r"([\w:]+)<<<([^,]+), ([^,]+), ([^,]+), stream>>>\((.*?)\);
 _SHARED = re.compile(r"extern __shared__ __align__\(128\) unsigned char (\w+)\[\];")
 
 
-def compile_cuda(folder: Path, spec: ProblemSpec, source: str, arch: str, *, output: str = "-shared") -> Path:
-    """A shared library for one architecture, or its machine code alone (``-cubin``, a third of the time): warnings of
-    the compiler are errors."""
+def compile_cuda(folder: Path, spec: ProblemSpec, source: str, arch: str) -> Path:
+    """A shared library for one architecture: warnings of the compiler are errors."""
     folder = Path(tempfile.mkdtemp(dir=folder))
     (folder / "problem.h").write_text(derive_header(spec, "cu"))
     (folder / "kernel.cu").write_text(source)
+    command = ["-shared", "-Xcompiler", "-fPIC", "-include", str(folder / "problem.h")]
+    return _nvcc(folder / "kernel.cu", arch, *command)
+
+
+def machine_code(folder: Path, kernels: Sequence[tuple[str, ProblemSpec, str]], arch: str) -> Path:
+    """The machine code alone, a third of the time, of all of ``kernels`` (name, problem, source), whose device
+    functions are in ``kernel_0``, ``kernel_1`` ...; warnings of the compiler are errors."""
+    path = Path(tempfile.mkdtemp(dir=folder)) / "kernels.cu"
+    path.write_text(in_one_unit([(name, derive_header(spec, "cu"), source) for name, spec, source in kernels]))
+    return _nvcc(path, arch, "-cubin")
+
+
+def _nvcc(source: Path, arch: str, *options: str) -> Path:
     target = f"arch=compute_{arch.removeprefix('sm_')},code={arch}"
-    command = ["nvcc", "-O3", "-std=c++17", output, "-Xcompiler", "-fPIC", "-Werror", "all-warnings"]
-    command += ["-gencode", target, "-include", str(folder / "problem.h"), str(folder / "kernel.cu")]
-    done = subprocess.run([*command, "-o", str(folder / "kernel.so")], capture_output=True, text=True, timeout=180)
-    assert done.returncode == 0, done.stdout + done.stderr + source
-    return folder / "kernel.so"
+    command = ["nvcc", "-O3", "-std=c++17", *options, "-Werror", "all-warnings", "-gencode", target, str(source)]
+    compiled = source.with_suffix(".so")
+    done = subprocess.run([*command, "-o", str(compiled)], capture_output=True, text=True, timeout=180)
+    assert done.returncode == 0, done.stdout + done.stderr + source.read_text()
+    return compiled
 
 
-def compile_emulated(folder: Path, spec: ProblemSpec, source: str) -> Path:
+def compile_emulated(folder: Path, spec: ProblemSpec, source: str) -> Kernel:
     """A shared library in which the kernel's threads are fibers of this processor."""
+    (kernel,) = compile_all_emulated(folder, [(spec, source)])
+    return kernel
+
+
+def compile_all_emulated(folder: Path, kernels: Sequence[tuple[ProblemSpec, str]]) -> list[Kernel]:
+    """All of ``kernels`` in one shared library."""
     folder = Path(tempfile.mkdtemp(dir=folder))
-    (folder / "problem.h").write_text(derive_header(spec, "cu"))
-    (folder / "kernel.cpp").write_text(emulated(source))
-    command = [*EMULATE, "-shared", "-include", str(_precompiled() / "all.h"), "-I", str(EMULATOR)]
-    command += ["-include", str(folder / "problem.h"), str(folder / "kernel.cpp"), "-o", str(folder / "kernel.so")]
+    library = folder / "kernel.so"
+    parts = [(str(at), derive_header(spec, "cu"), emulated(source)) for at, (spec, source) in enumerate(kernels)]
+    (folder / "kernel.cpp").write_text(in_one_unit(parts))
+    emulator = _emulator()
+    command = [*EMULATE, "-shared", "-include", str(emulator / "all.h"), "-I", str(EMULATOR)]
+    command += [str(folder / "kernel.cpp"), str(emulator / "emulator.so"), "-o", str(library)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stdout + done.stderr + source
-    return folder / "kernel.so"
+    assert done.returncode == 0, "\n".join([done.stdout + done.stderr, *(source for _, source in kernels)])
+    return [Kernel(library, f"_{number}") for number in range(len(kernels))]
 
 
-@cache
-def _precompiled() -> Path:
-    """A directory with all of the emulator's headers in one, read once by the compiler: half of what it does."""
-    folder = Path(tempfile.mkdtemp(prefix="emulator-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    lines = [f'#include "{header}"' for header in sorted(EMULATOR.glob("*.h"))]
-    (folder / "all.h").write_text("\n".join(lines) + "\n")
-    command = [*EMULATE, "-x", "c++-header", str(folder / "all.h"), "-o", str(folder / "all.h.gch")]
-    subprocess.run(command, check=True, timeout=120)
-    return folder
+def _emulator() -> Path:
+    """A directory with what emulated kernels share, ``emulator.so``, and all the headers in one, read once by the
+    compiler."""
+
+    def make(folder: Path) -> None:
+        lines = [f'#include "{header}"' for header in sorted(EMULATOR.glob("*.h"))]
+        (folder / "all.h").write_text("\n".join(lines) + "\n")
+        command = [*EMULATE, "-x", "c++-header", str(folder / "all.h"), "-o", str(folder / "all.h.gch")]
+        subprocess.run(command, check=True, timeout=120)
+        command = [*EMULATE, "-O2", "-shared", str(EMULATOR / "emulator.cpp"), "-o", str(folder / "emulator.so")]
+        subprocess.run(command, check=True, timeout=120)
+
+    return made_once("emulator", make)
 
 
 def emulated(source: str) -> str:
     """``source`` with what only nvcc knows replaced: launches, dynamic shared memory, inline assembly."""
-    text = _LAUNCH.sub(r"emulator::launch(\2, \3, \4, stream, [=] { \1(\5); });", source)
+    text = _LAUNCH.sub(r"emulator::start(\2, \3, \4, stream, [=] { \1(\5); });", source)
     text = _SHARED.sub(r"static unsigned char* const \1 = emulator::dynamic;", text)
     text = re.sub(r'asm\("(max|min)\.NaN.*?;$', r"c = \1_of_emulated(a, b);", text, flags=re.M)
     mma = r"asm volatile\(\s*\"mma\.sync\.aligned\.m16n8k16\.row\.col\.f32\.(bf16|f16).*?\);$"
@@ -81,24 +103,19 @@ def emulated(source: str) -> str:
     return text
 
 
-def run(problem: Problem, library_path: Path, device: str) -> list[torch.Tensor]:
+def run(problem: Problem, kernel: Kernel, device: str) -> list[torch.Tensor]:
     """Outputs of ``launch`` on guarded buffers of ``device`` (``cpu`` for an emulated kernel), poisoned with NaN."""
-    library = ctypes.CDLL(str(library_path))
     given = [_guarded(x.detach(), device) for x in (*problem.inputs, *problem.weights)]
     poison = [torch.full(o.shape, math.nan, dtype=getattr(torch, o.dtype)) for o in problem.spec.outputs]
     outputs = [_guarded(x, device) for x in poison]
-    size = 0
-    if hasattr(library, "workspace_bytes"):
-        library.workspace_bytes.restype = ctypes.c_size_t
-        size = library.workspace_bytes()
-    workspace = torch.full((max(size, 1) + 256,), 0xA5, dtype=torch.uint8, device=device)
+    workspace = torch.full((kernel.workspace_bytes() + 256,), 0xA5, dtype=torch.uint8, device=device)
     pointers = [ctypes.c_void_p(view.data_ptr()) for _, view in (*given, *outputs)]
     pointers.append(ctypes.c_void_p(-(-workspace.data_ptr() // 256) * 256))
     stream = None
     if device == "cuda":
         stream = torch.cuda.Stream()
         torch.cuda.synchronize()
-    code = library.launch(*pointers, ctypes.c_void_p(stream.cuda_stream if stream else 0))
+    code = kernel.launch(*pointers, ctypes.c_void_p(stream.cuda_stream if stream else 0))
     assert code == 0, f"launch returned {code}"
     if device == "cuda":
         torch.cuda.synchronize()

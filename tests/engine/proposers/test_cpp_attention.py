@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,7 @@ from hypothesis import strategies as st
 
 from engine.proposers.playbook.attention.program import AttentionProgram, recognise_attention
 from engine.proposers.playbook.terms import Refused
-from tests.engine.proposers.cpp_harness import check, make_problem
+from tests.engine.proposers.cpp_harness import Problem, check, check_all, make_problem
 from tests.engine.proposers.wandering import CPU, known, ladder, wander
 
 GENERATE = (Phase.explicit, Phase.generate)  # to shrink a failure would take a compiler run a step
@@ -51,19 +50,21 @@ def shaped(case: str, size: dict[str, int]) -> tuple[str, dict[str, tuple[int, .
 
 
 @pytest.mark.parametrize("case", ATTENTION)
-def test_whatever_a_search_reaches_is_right(case: str) -> None:
+def test_whatever_a_search_reaches_is_right(tmp_path: Path, case: str) -> None:
+    found: list[tuple[Problem, str]] = []
+
     @settings(max_examples=3, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck), phases=GENERATE)
     @given(size=sizes, seed=st.integers(0, 2**16))
     def search(size: dict[str, int], seed: int) -> None:
-        with tempfile.TemporaryDirectory() as name:
-            problem = make_problem(Path(name), *shaped(case, size))
-            template, program = known(problem.spec)
-            assert isinstance(program, AttentionProgram)
-            assert program.causal == (case in ("causal", "masked", "triangle"))
-            recipe = wander(template, program, problem.spec, seed)
-            check(problem, Path(name), template.emit(program, recipe, problem.spec), optimise="-O1")
+        problem = make_problem(tmp_path, *shaped(case, size))
+        template, program = known(problem.spec)
+        assert isinstance(program, AttentionProgram)
+        assert program.causal == (case in ("causal", "masked", "triangle"))
+        recipe = wander(template, program, problem.spec, seed)
+        found.append((problem, template.emit(program, recipe, problem.spec)))
 
     search()
+    check_all(found, tmp_path, optimise="-O1")
 
 
 def test_every_move_changes_the_kernel_and_the_last_is_right(tmp_path: Path) -> None:

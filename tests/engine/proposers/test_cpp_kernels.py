@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from engine.proposers.playbook.moves import all_moves, apply
-from tests.engine.proposers.cpp_harness import build, check, expected, make_problem, run
+from tests.engine.proposers.cpp_harness import Problem, build_all, check_all, expected, make_problem, run
 from tests.engine.proposers.wandering import CPU, known, wander
 
 LAYER_NORM = "self.n = nn.LayerNorm(x_shape)"
@@ -51,20 +50,21 @@ shapes = st.one_of(
 
 
 @pytest.mark.parametrize("forward", [*ROWS.values(), *CHAINS.values()], ids=[*ROWS, *CHAINS])
-def test_whatever_a_search_reaches_is_right(forward: str) -> None:
+def test_whatever_a_search_reaches_is_right(tmp_path: Path, forward: str) -> None:
+    found: list[tuple[Problem, str]] = []
+
     @settings(max_examples=3, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
     @given(shape=shapes, seed=st.integers(0, 2**16))
     def search(shape: tuple[int, ...], seed: int) -> None:
         if forward == ROWS["standardised"] and shape[-1] < 2:
             shape = (*shape[:-1], 2)
-        with tempfile.TemporaryDirectory() as name:
-            folder = Path(name)
-            problem = make_problem(folder, forward, {"x": shape})
-            template, program = known(problem.spec)
-            recipe = wander(template, program, problem.spec, seed)
-            check(problem, folder, template.emit(program, recipe, problem.spec), optimise="-O1")
+        problem = make_problem(tmp_path, forward, {"x": shape})
+        template, program = known(problem.spec)
+        recipe = wander(template, program, problem.spec, seed)
+        found.append((problem, template.emit(program, recipe, problem.spec)))
 
     search()
+    check_all(found, tmp_path, optimise="-O1")
 
 
 AFFINE = ("return self.n(x)", {"x": (3, 7, 4999)}, "self.n = nn.LayerNorm((7, 4999))")
@@ -92,8 +92,7 @@ def test_every_move_and_every_setting_of_every_knob(
                 setting = recipe.with_({knob: values[place % len(values)] for knob, values in knobs.items()})
                 sources.add(template.emit(program, setting, problem.spec))
     assert wanted <= {"row_at_a_time", "row_buffer", "dynamic_schedule", "share_rows", "backward_output"}
-    for source in sources:
-        check(problem, tmp_path, source, optimise="-O1")
+    check_all([(problem, source) for source in sorted(sources)], tmp_path, optimise="-O1")
 
 
 def test_channels_and_rows_of_other_shapes_are_broadcast(tmp_path: Path) -> None:
@@ -105,35 +104,42 @@ def test_channels_and_rows_of_other_shapes_are_broadcast(tmp_path: Path) -> None
         ("return torch.softmax(x * t + b, -1)", {"x": (4, 3, 33), "t": (4, 1, 1), "b": (3, 33)}, ""),
         ("return x - x.mean(-1, keepdim=True), x.mean(-1)", {"x": (4, 3, 33)}, ""),
     ]
+    kernels = []
     for place, (forward, shape, init) in enumerate(cases):
         problem = make_problem(tmp_path, forward, shape, init)
         template, program = known(problem.spec)
         for seed in (2 * place, 2 * place + 1):
             recipe = wander(template, program, problem.spec, seed)
-            check(problem, tmp_path, template.emit(program, recipe, problem.spec))
+            kernels.append((problem, template.emit(program, recipe, problem.spec)))
+    check_all(kernels, tmp_path)
 
 
-@pytest.mark.parametrize("fused", [False, True])
-@pytest.mark.parametrize("lanes", [1, 16])
-def test_layernorm_far_from_zero_keeps_its_digits(tmp_path: Path, lanes: int, fused: bool) -> None:
+def test_layernorm_far_from_zero_keeps_its_digits(tmp_path: Path) -> None:
     problem = make_problem(tmp_path, "return F.layer_norm(x, x.shape[-1:])", {"x": (3, 20000)})
     for x in problem.inputs:
         x.mul_(0.1).add_(1000.0)
     template, program = known(problem.spec)
-    recipe = template.first(program, problem.spec, CPU)[-1].recipe
-    math = "libm" if lanes == 1 else "polynomial"
-    recipe = recipe.with_({"lanes": lanes, "math": math, "fused": fused, "block": 512})
-    check(problem, tmp_path, template.emit(program, recipe, problem.spec))
+    first = template.first(program, problem.spec, CPU)[-1].recipe
+    kernels = []
+    for lanes, math in ((1, "libm"), (16, "polynomial")):
+        for fused in (False, True):
+            recipe = first.with_({"lanes": lanes, "math": math, "fused": fused, "block": 512})
+            kernels.append((problem, template.emit(program, recipe, problem.spec)))
+    check_all(kernels, tmp_path)
 
 
-@pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan, 1e30, -1e30])
-def test_extreme_inputs_give_what_pytorch_gives(tmp_path: Path, value: float) -> None:
+def test_extreme_inputs_give_what_pytorch_gives(tmp_path: Path) -> None:
+    problems, kernels = [], []
     for forward in (ROWS["softmax"], CHAINS["swiglu"], CHAINS["relus"]):
         problem = make_problem(tmp_path, forward, {"x": (4, 70)})
-        problem.inputs[0][1, 3] = value
-        problem.inputs[0][2, 69] = value
         template, program = known(problem.spec)
         recipe = template.first(program, problem.spec, CPU)[-1].recipe.with_({"lanes": 16, "math": "polynomial"})
-        (found,) = run(problem, build(tmp_path, problem.spec, template.emit(program, recipe, problem.spec)))
-        (wanted,) = expected(problem)
-        np.testing.assert_allclose(found, wanted.astype(np.float32), rtol=2e-5, atol=2e-5)
+        problems.append(problem)
+        kernels.append((problem.spec, template.emit(program, recipe, problem.spec)))
+    for problem, kernel in zip(problems, build_all(tmp_path, kernels), strict=True):
+        (x,) = problem.inputs
+        for value in (np.inf, -np.inf, np.nan, 1e30, -1e30):
+            x[1, 3] = x[2, 69] = value
+            (found,), (wanted,) = run(problem, kernel), expected(problem)
+            message = f"{value}, {problem.spec.source}"
+            np.testing.assert_allclose(found, wanted.astype(np.float32), rtol=2e-5, atol=2e-5, err_msg=message)

@@ -10,10 +10,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <functional>
-#include <memory>
-#include <ucontext.h>
-#include <vector>
 
 #define __global__
 #define __device__
@@ -56,87 +52,19 @@ template <class F> int cudaFuncSetAttribute(F, int, int) { return 0; }
 
 namespace emulator {
 
-constexpr int most_threads = 1024, stack_bytes = 96 * 1024, scratch_bytes = 1 << 15;
+// What emulator.cpp has: kernels share it, so that a compiler does not meet it in each of them.
+extern int current;  // thread of the block
+extern dim3 block_index, grid_size;
+extern unsigned char dynamic[256 * 1024];
 enum class State { ready, warp, block, done };
-struct Fiber {
-    ucontext_t context;
-    std::unique_ptr<char[]> stack;
-    State state = State::done;
-};
-inline std::vector<Fiber> fibers(most_threads);
-inline ucontext_t scheduler;
-inline int current = 0, count = 0;
-inline dim3 block_index, grid_size;
-inline std::function<void()> body;
-alignas(128) inline unsigned char dynamic[256 * 1024];
-inline std::vector<std::vector<unsigned char>> scratch(most_threads / 32, std::vector<unsigned char>(scratch_bytes));
+void wait(State state);
+unsigned char* warp_scratch();
+void start(long long grid, int threads, int shared, void (*kernel)(const void*), const void* captured);
 
-inline void wait(State state) {
-    fibers[current].state = state;
-    swapcontext(&fibers[current].context, &scheduler);
-}
-inline void enter() {
-    body();
-    fibers[current].state = State::done;
-}
-inline void run_block() {
-    for (int t = 0; t < count; ++t) {
-        Fiber& fiber = fibers[t];
-        if (!fiber.stack) fiber.stack.reset(new char[stack_bytes]);
-        getcontext(&fiber.context);
-        fiber.context.uc_stack.ss_sp = fiber.stack.get();
-        fiber.context.uc_stack.ss_size = stack_bytes;
-        fiber.context.uc_link = &scheduler;
-        fiber.state = State::ready;
-        makecontext(&fiber.context, enter, 0);
-    }
-    for (;;) {
-        int live = 0, at_block = 0;
-        for (int warp = 0; warp < count; warp += 32) {
-            const int end = min(warp + 32, count);
-            for (bool again = true; again;) {
-                int waiting = 0, alive = 0, elsewhere = 0;
-                for (current = warp; current < end; ++current)
-                    if (fibers[current].state == State::ready) swapcontext(&scheduler, &fibers[current].context);
-                for (int t = warp; t < end; ++t) {
-                    alive += fibers[t].state != State::done;
-                    waiting += fibers[t].state == State::warp;
-                    elsewhere += fibers[t].state == State::block;
-                }
-                again = waiting > 0;
-                if (waiting > 0 && waiting < alive) {
-                    fprintf(stderr, "emulator: %d of %d threads of a warp wait at a barrier\n", waiting, alive);
-                    abort();
-                }
-                for (int t = warp; again && t < end; ++t)
-                    if (fibers[t].state == State::warp) fibers[t].state = State::ready;
-            }
-            for (int t = warp; t < end; ++t) {
-                live += fibers[t].state != State::done;
-                at_block += fibers[t].state == State::block;
-            }
-        }
-        if (live == 0) return;
-        if (at_block < count) {
-            fprintf(stderr, "emulator: %d of %d threads of a block wait at a barrier\n", at_block, count);
-            abort();
-        }
-        for (int t = 0; t < count; ++t) fibers[t].state = State::ready;
-    }
-}
-inline void launch(long long grid, int threads, int shared, void*, std::function<void()> kernel) {
-    if (threads > most_threads || shared > int(sizeof(dynamic))) abort();
-    body = std::move(kernel);
-    count = threads;
-    grid_size.x = unsigned(grid);
-    for (long long b = 0; b < grid; ++b) {
-        block_index.x = unsigned(b);
-        memset(dynamic, 0xff, shared);
-        run_block();
-    }
+template <class F> void start(long long grid, int threads, int shared, void*, const F& kernel) {
+    start(grid, threads, shared, [](const void* f) { (*static_cast<const F*>(f))(); }, &kernel);
 }
 inline dim3 thread_index() { return {unsigned(current), 0, 0}; }
-inline unsigned char* warp_scratch() { return scratch[current / 32].data(); }
 inline int lane() { return current % 32; }
 
 }  // namespace emulator
