@@ -115,7 +115,7 @@ def interrupted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Printed]:
     write_project(directory, rounds=900)
     kernel_tui = KernelTui(directory)
     process = kernel_tui.start("config.toml")
-    wait_until(lambda: closed_rounds(directory) >= 2)
+    wait_until(lambda: closed_rounds(directory) >= 2, within_s=180)
     process.send_signal(signal.SIGINT)
     output, _ = process.communicate(timeout=60)
     yield kernel_tui, subprocess.CompletedProcess(process.args, process.returncode, output)
