@@ -13,7 +13,9 @@ PYTHON ?= $(shell for each in python3 python3.13 python3.12 python3.11 python3.1
 CONFIG ?= config.toml
 VENV := .venv
 BIN := $(VENV)/bin
-AGAIN := $(BIN)/python -m pytest -n 0 --last-failed --last-failed-no-failures none
+# Tests start hundreds of processes, each of which would compile what it imports if no byte code were kept.
+PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
+AGAIN := $(PYTEST) -n 0 --last-failed --last-failed-no-failures none
 INSTALL := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
 
 run: $(VENV)/.installed compiler
@@ -23,8 +25,8 @@ run: $(VENV)/.installed compiler
 # ARGS left nothing to run in one of the two. What failed is run once more, by itself: on a host that other virtual
 # machines share, any process may stand still for a second.
 test: lint compiler
-	$(BIN)/python -m pytest -n 4 -m "not serial" $(ARGS) || test $$? -eq 5 || $(AGAIN) -m "not serial" $(ARGS)
-	$(BIN)/python -m pytest -n 0 -m serial $(ARGS) || test $$? -eq 5 || $(AGAIN) -m serial $(ARGS)
+	$(PYTEST) -n 4 -m "not serial" $(ARGS) || test $$? -eq 5 || $(AGAIN) -m "not serial" $(ARGS)
+	$(PYTEST) -n 0 -m serial $(ARGS) || test $$? -eq 5 || $(AGAIN) -m serial $(ARGS)
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

@@ -169,7 +169,7 @@ def test_a_second_engine_on_a_session_is_refused(session: SessionPaths) -> None:
 
 
 @pytest.mark.parametrize("compiler", ["an empty PATH", "CXX that points nowhere"])
-def test_without_a_compiler_a_search_says_what_to_install(
+def test_without_a_compiler_a_search_says_what_to_install_and_its_session_is_kept(
     kernel_tui: KernelTui, config: Path, tmp_path: Path, compiler: str
 ) -> None:
     empty = tmp_path / "bin"
@@ -178,6 +178,10 @@ def test_without_a_compiler_a_search_says_what_to_install(
     error = one_line(kernel_tui(config, env=env), ExitCode.NO_TOOLS)
     assert "compiler" in error
     assert "install" in error
+    listed = kernel_tui("sessions")
+    assert listed.returncode == ExitCode.OK
+    assert "stopped" in listed.stdout
+    assert "install" in listed.stdout
 
 
 def test_without_a_compiler_a_kernel_is_not_judged(kernel_tui: KernelTui, config: Path) -> None:
@@ -201,16 +205,6 @@ def test_without_torch_it_says_how_to_install_it(
     error = one_line(kernel_tui(*words, env={"PYTHONPATH": path}), ExitCode.NO_TOOLS)
     assert "PyTorch is not installed" in error
     assert "pip install torch" in error
-
-
-def test_a_session_that_failed_for_want_of_tools_is_kept_and_can_be_resumed(
-    kernel_tui: KernelTui, config: Path, tmp_path: Path
-) -> None:
-    kernel_tui(config, env={"CXX": "/nowhere/g++"})
-    listed = kernel_tui("sessions")
-    assert listed.returncode == ExitCode.OK
-    assert "stopped" in listed.stdout
-    assert "install" in listed.stdout
 
 
 def test_an_unknown_session_and_an_unknown_command(kernel_tui: KernelTui) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from benchmarks.kills import Chain, Kill, stages
 from engine.events import EngineStarted, Recorded, VerdictGiven
+from engine.session import engine_liveness, summarize
 from engine.state import fold
 
 
@@ -29,8 +30,10 @@ def kill_while(doing: set[str], chain: Chain, not_before_round: int, delay_s: fl
 @pytest.mark.serial
 def test_a_search_killed_three_times_is_resumed_and_finished(tmp_path: Path) -> None:
     draw = random.Random(2)
-    with Chain(tmp_path, rounds=2) as chain:
+    with Chain(tmp_path, rounds=1) as chain:
         assert kill_while({"building"}, chain, 0, draw.uniform(0.0, 0.15)).faults == ()
+        living = engine_liveness(chain.paths)
+        assert (living.running, living.exit_code, summarize(chain.paths).state) == (False, None, "died")
         chain.resume()
         assert kill_while({"checking", "timing"}, chain, 1, draw.uniform(0.0, 0.15)).faults == ()
         chain.resume()
@@ -42,7 +45,7 @@ def test_a_search_killed_three_times_is_resumed_and_finished(tmp_path: Path) -> 
     assert state.engine is not None
     assert state.engine.stopped == "finished"
     (problem,) = state.problems.values()
-    assert [(one.number, one.finished_at is not None) for one in problem.rounds] == [(0, True), (1, True), (2, True)]
+    assert [(one.number, one.finished_at is not None) for one in problem.rounds] == [(0, True), (1, True)]
     verdicts = Counter(one.event.variant for one in events if isinstance(one.event, VerdictGiven))
     assert verdicts == dict.fromkeys(state.variants, 1)
     assert any(variant.correct for variant in state.variants.values())

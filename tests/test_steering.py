@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from engine.events import AnyEvent, HeatFinished, RoundFinished, RoundStarted
+from engine.events import AnyEvent, HeatFinished, Pause, Resume, RoundFinished, RoundStarted
 from engine.exit_codes import ExitCode
-from engine.session import SessionPaths, SessionReader, engine_liveness
+from engine.session import SessionPaths, SessionReader, engine_liveness, send_command
 from engine.state import SessionState, fold
 from tests.commandline import KernelTui
 
@@ -34,9 +34,10 @@ problems = ["softmax.py", "sum.py"]
 [search]
 rounds = 500
 ideas = 2
-variants = 2
+variants = 1
+heat = 2
 [budget]
-minutes = 5
+minutes = 15
 [evaluation]
 device = "cpu"
 trials = 3
@@ -118,6 +119,16 @@ def search(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveSearch]:
     live.until(lambda state: state.verdicts >= 4)
     yield live
     kernel_tui.kill_engines()
+
+
+@pytest.fixture
+def waiting(search: LiveSearch) -> Iterator[LiveSearch]:
+    """The search, paused: for what takes no kernel that is judged meanwhile."""
+    send_command(search.paths, Pause(), "test")
+    search.until(lambda state: state.paused)
+    yield search
+    send_command(search.paths, Resume(), "test")
+    search.until(lambda state: not state.paused)
 
 
 def correct_ones(state: SessionState, problem: str = "softmax") -> list[str]:
@@ -216,28 +227,32 @@ def test_a_kernel_seeded_by_hand_is_judged_and_belongs_to_an_idea_of_its_own(sea
     assert state.ideas[variant.idea].text == "the plain formula"
 
 
-def test_the_same_kernel_twice_is_refused_with_the_name_it_has(search: LiveSearch) -> None:
-    kernel = search.new_kernel()
-    node = search.tell("seed-kernel", kernel, "--problem", "softmax")["node"]
-    answer = search.tell("seed-kernel", kernel, "--problem", "softmax", refused=True)
+def test_the_same_kernel_twice_is_refused_with_the_name_it_has(waiting: LiveSearch) -> None:
+    kernel = waiting.new_kernel()
+    node = waiting.tell("seed-kernel", kernel, "--problem", "softmax")["node"]
+    answer = waiting.tell("seed-kernel", kernel, "--problem", "softmax", refused=True)
     assert f"{node} already" in str(answer["message"])
 
 
-def test_an_idea_in_prose_waits_for_an_author_when_nobody_reads_prose(search: LiveSearch) -> None:
-    node = str(search.tell("seed-idea", "use a lookup table", "--problem", "softmax")["node"])
-    assert search.state().ideas[node].waiting
-    assert search.state().ideas[node].variants == []
-    made = search.tell("seed-kernel", search.new_kernel(), "--problem", "softmax", "--idea", str(node))
-    state = search.state()
+def test_an_idea_in_prose_waits_for_an_author_when_nobody_reads_prose(waiting: LiveSearch) -> None:
+    node = str(waiting.tell("seed-idea", "use a lookup table", "--problem", "softmax")["node"])
+    assert waiting.state().ideas[node].waiting
+    assert waiting.state().ideas[node].variants == []
+    made = waiting.tell("seed-kernel", waiting.new_kernel(), "--problem", "softmax", "--idea", str(node))
+    state = waiting.state()
     assert state.variants[str(made["node"])].idea == node
     assert state.ideas[str(node)].waiting is None, "it has its author"
-    search.tell("seed-kernel", search.new_kernel(), "--problem", "sum", "--idea", str(node), refused=True)
+    waiting.tell("seed-kernel", waiting.new_kernel(), "--problem", "sum", "--idea", str(node), refused=True)
 
 
 def test_a_move_of_the_catalogue_becomes_kernels(search: LiveSearch) -> None:
     answer = search.tell("seed-idea", "--move", "no such move", "--problem", "softmax", refused=True)
     moves = str(answer["message"]).partition("there are ")[2].split(", ")
-    nodes = [str(search.tell("seed-idea", "--move", move, "--problem", "softmax")["node"]) for move in moves]
+    nodes: list[str] = []
+    for move in moves:  # whose kernels are known already becomes none
+        nodes.append(str(search.tell("seed-idea", "--move", move, "--problem", "softmax")["node"]))
+        if any(search.state().ideas[node].variants for node in nodes):
+            break
     search.until(lambda state: any(state.ideas[node].variants for node in nodes))
 
 
@@ -260,9 +275,9 @@ def test_a_kernel_is_judged_again_when_asked(search: LiveSearch) -> None:
     ],
 )
 def test_what_makes_no_sense_is_refused_in_a_sentence(
-    search: LiveSearch, command: str, arguments: list[str], words: str
+    waiting: LiveSearch, command: str, arguments: list[str], words: str
 ) -> None:
-    result = search.kernel_tui(command, "demo", *arguments)
+    result = waiting.kernel_tui(command, "demo", *arguments)
     misnamed = not words or words.startswith("no problem, idea or kernel")
     assert result.returncode == (ExitCode.USAGE if misnamed else ExitCode.FAILURE)
     assert words in result.stderr

@@ -64,7 +64,7 @@ other_sizes = {other_sizes}
 
 
 def new_session(
-    directory: Path, *problems: str, rounds: int = 2, minutes: float = 5.0, other_sizes: str = "false"
+    directory: Path, *problems: str, rounds: int, minutes: float = 5.0, other_sizes: str = "false"
 ) -> SessionPaths:
     for name in problems:
         (directory / f"{name}.py").write_text(PROBLEM.format(formula=FORMULAS[name]))
@@ -95,13 +95,12 @@ def kill(paths: SessionPaths) -> None:
 @pytest.fixture(scope="module")
 def search(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[SessionPaths, list[Recorded], SessionState]]:
     """A search of four problems, of which two can be searched, that ran to its end."""
-    paths = new_session(tmp_path_factory.mktemp("search"), "softmax", "raises", "chain", "sorts", other_sizes="true")
+    directory = tmp_path_factory.mktemp("search")
+    paths = new_session(directory, "softmax", "raises", "chain", "sorts", rounds=1, other_sizes="true")
     start_engine(paths)
     wait_for_end(paths)
     events = events_of(paths)
     yield paths, events, fold(events)
-    if engine_liveness(paths).running:
-        kill(paths)
 
 
 Finished = tuple[SessionPaths, list[Recorded], SessionState]
@@ -201,19 +200,6 @@ def test_the_best_kernel_of_each_problem_is_a_file(search: Finished) -> None:
             assert problem.best is not None
             source = reader.text(state.variants[problem.best].source)
             assert paths.best(problem.id, ".cpp").read_text() == source
-
-
-def test_more_rounds_go_on_from_where_it_ended(search: Finished) -> None:
-    paths, before, state = search
-    send_command(paths, ChangeBudget(rounds=3), "test")
-    start_engine(paths)
-    wait_for_end(paths)
-    events = events_of(paths)
-    assert events[: len(before)] == before
-    after = fold(events)
-    assert after.finished, log_tail(paths, 50)
-    assert max(len(problem.rounds) for problem in after.problems.values()) == 4
-    assert list(after.ideas)[: len(state.ideas)] == list(state.ideas)
 
 
 def test_when_the_minutes_are_spent_it_ends_in_order_and_more_minutes_go_on(tmp_path: Path) -> None:

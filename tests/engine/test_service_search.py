@@ -1,4 +1,7 @@
-"""A real search in a real engine process: ended by a signal, resumed, finished, and nothing left behind."""
+"""A real search in a real engine process: asked to end, resumed, finished, and nothing left behind.
+
+What becomes of one that is killed: ``tests/test_resume.py``.
+"""
 
 from __future__ import annotations
 
@@ -75,19 +78,17 @@ def wait_gone(pids: set[int], within_s: float = 20) -> bool:
     return True
 
 
-@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
-def test_a_search_that_was_ended_by_a_signal_is_resumed_and_finished(paths: SessionPaths, how: signal.Signals) -> None:
+def test_a_search_that_was_ended_by_a_signal_is_resumed_and_finished(paths: SessionPaths) -> None:
     pid = start_engine(paths)
     os.kill(pid, signal.SIGHUP)  # the terminal goes; the search does not
     before = follow(paths, VerdictGiven, of_start=1)
     holder = read_holder(paths.lock)
     assert holder is not None
     family = left_behind(pid, holder.marker)
-    os.kill(pid, how)
+    os.kill(pid, signal.SIGTERM)
     assert wait_gone(family)
     living = engine_liveness(paths)
-    expected = (ExitCode.INTERRUPTED, "stopped") if how == signal.SIGTERM else (None, "died")
-    assert (living.running, living.exit_code, summarize(paths).state) == (False, *expected)
+    assert (living.running, living.exit_code, summarize(paths).state) == (False, ExitCode.INTERRUPTED, "stopped")
 
     start_engine(paths)
     events = follow(paths, EngineStopped, of_start=2)

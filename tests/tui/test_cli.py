@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from engine import __version__
+from engine.events import Recorded
 from engine.exit_codes import ExitCode
 from engine.session import SessionError, SessionPaths, SessionReader, engine_liveness
 from engine.state import SessionState, fold
@@ -64,6 +65,13 @@ extern "C" int launch(const float* x, float* out, void* workspace) {
 }
 """
 
+LOUD = r"""
+import os, sys
+print("\033[2J\0" + "x" * 100_000)
+print("to standard error \033]0;title\007", file=sys.stderr)
+os.write(1, b"\n\033[31mthe last\n")
+"""
+
 
 def write_project(directory: Path, rounds: int) -> None:
     (directory / "softmax.py").write_text(PROBLEM)
@@ -77,13 +85,40 @@ def endless(tmp_path: Path) -> Path:
     return tmp_path
 
 
+Printed = tuple[KernelTui, subprocess.CompletedProcess[str]]
+
+
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[KernelTui, subprocess.CompletedProcess[str]]]:
-    """A project whose search has run to its end, and what that run printed."""
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Printed]:
+    """A project whose search has run to its end, and what that run printed: JSON."""
     directory = tmp_path_factory.mktemp("finished")
     write_project(directory, rounds=1)
     kernel_tui = KernelTui(directory)
-    yield kernel_tui, kernel_tui("config.toml")
+    yield kernel_tui, kernel_tui("config.toml", "--json")
+    kernel_tui.kill_engines()
+
+
+@pytest.fixture(scope="module")
+def evaluated(finished: Printed) -> subprocess.CompletedProcess[str]:
+    """What ``eval`` says of the best kernel of ``finished``, beside a problem that prints a lot."""
+    kernel_tui, _ = finished
+    directory = kernel_tui.directory
+    (directory / "loud.py").write_text(PROBLEM + LOUD)
+    file = session(directory).best("softmax", ".cpp")
+    return kernel_tui("eval", file, "--problem", "loud.py", "--device", "cpu", "--quick")
+
+
+@pytest.fixture(scope="module")
+def interrupted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Printed]:
+    """A project whose search would go on for a long time but for a Ctrl-C, and what that run printed."""
+    directory = tmp_path_factory.mktemp("interrupted")
+    write_project(directory, rounds=900)
+    kernel_tui = KernelTui(directory)
+    process = kernel_tui.start("config.toml")
+    wait_until(lambda: closed_rounds(directory) >= 2, within_s=180)
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=60)
+    yield kernel_tui, subprocess.CompletedProcess(process.args, process.returncode, output)
     kernel_tui.kill_engines()
 
 
@@ -91,9 +126,13 @@ def session(directory: Path, name: str = "demo") -> SessionPaths:
     return SessionPaths.at(directory / "sessions" / name)
 
 
-def state_of(paths: SessionPaths) -> SessionState:
+def events_of(paths: SessionPaths) -> list[Recorded]:
     with SessionReader(paths) as reader:
-        return fold(reader.read())
+        return list(reader.read())
+
+
+def state_of(paths: SessionPaths) -> SessionState:
+    return fold(events_of(paths))
 
 
 def wait_until(holds: Callable[[], bool], within_s: float = 60) -> None:
@@ -103,12 +142,14 @@ def wait_until(holds: Callable[[], bool], within_s: float = 60) -> None:
         time.sleep(0.1)
 
 
-def judged(directory: Path) -> bool:
-    """Whether the session of ``directory`` has a verdict."""
+def closed_rounds(directory: Path) -> int:
+    """How many rounds of the session of ``directory`` have come to their end."""
     paths = session(directory)
     with contextlib.suppress(SessionError):  # there, but not yet whole
-        return paths.database.exists() and state_of(paths).verdicts > 0
-    return False
+        if paths.database.exists():
+            problems = state_of(paths).problems.values()
+            return sum(round_.finished_at is not None for problem in problems for round_ in problem.rounds)
+    return 0
 
 
 # Without a search
@@ -171,7 +212,7 @@ def test_completion_scripts_name_the_program(kernel_tui: KernelTui, shell: str) 
     assert "kernel-tui" in kernel_tui("completion", shell).stdout
 
 
-def test_completion_knows_the_sessions(kernel_tui: KernelTui, finished: tuple[KernelTui, object]) -> None:
+def test_completion_knows_the_sessions(finished: Printed) -> None:
     words = {"_KERNEL_TUI_COMPLETE": "bash_complete", "COMP_WORDS": "kernel-tui show d", "COMP_CWORD": "2"}
     assert "demo" in finished[0](env=words).stdout
 
@@ -179,35 +220,17 @@ def test_completion_knows_the_sessions(kernel_tui: KernelTui, finished: tuple[Ke
 # One kernel
 
 
-def test_eval_says_what_is_right_and_what_is_wrong(kernel_tui: KernelTui, endless: Path) -> None:
-    (endless / "good.cpp").write_text(SCALAR)
-    (endless / "bad.cpp").write_text(SCALAR.replace("/= sum", "/= 1.5f * sum"))
-    good = kernel_tui("eval", "good.cpp", "--problem", "softmax.py", "--device", "cpu", "--quick")
-    assert good.returncode == ExitCode.OK, good.stderr
-    for word in ("good.cpp: correct", "kernel", "eager", "95 %", "right on fresh inputs", "by KernelBench's rules"):
-        assert word in good.stdout
-    bad = kernel_tui("eval", "bad.cpp", "--problem", "softmax.py", "--device", "cpu", "--quick", "--json")
-    assert bad.returncode == ExitCode.NOTHING_CORRECT
-    assert json.loads(bad.stdout)["status"] == "wrong"
+def test_the_best_kernel_is_a_file_that_eval_says_is_right(evaluated: subprocess.CompletedProcess[str]) -> None:
+    assert evaluated.returncode == ExitCode.OK, evaluated.stderr
+    for word in ("softmax.cpp: correct", "kernel", "eager", "95 %", "right on fresh inputs", "by KernelBench's rules"):
+        assert word in evaluated.stdout
 
 
-LOUD = r"""
-import os, sys
-print("\033[2J\0" + "x" * 100_000)
-print("to standard error \033]0;title\007", file=sys.stderr)
-os.write(1, b"\n\033[31mthe last\n")
-"""
-
-
-def test_what_a_problem_prints_is_shown_cleaned_and_cut(kernel_tui: KernelTui, endless: Path) -> None:
-    (endless / "loud.py").write_text((endless / "softmax.py").read_text() + LOUD)
-    (endless / "good.cpp").write_text(SCALAR)
-    result = kernel_tui("eval", "good.cpp", "--problem", "loud.py", "--device", "cpu", "--quick")
-    assert result.returncode == ExitCode.OK, result.stderr
-    assert not set(result.stdout + result.stderr) & {"\x1b", "\0", "\a"}
-    assert "␛[2J␀xxx" in result.stderr and "to standard error ␛]0;title␇" in result.stderr
-    assert "␛[31mthe last\n" in result.stderr
-    assert len(result.stderr) < 2_000
+def test_what_a_problem_prints_is_shown_cleaned_and_cut(evaluated: subprocess.CompletedProcess[str]) -> None:
+    assert not set(evaluated.stdout + evaluated.stderr) & {"\x1b", "\0", "\a"}
+    assert "␛[2J␀xxx" in evaluated.stderr and "to standard error ␛]0;title␇" in evaluated.stderr
+    assert "␛[31mthe last\n" in evaluated.stderr
+    assert len(evaluated.stderr) < 2_000
 
 
 def test_compare_times_two_kernels_side_by_side(kernel_tui: KernelTui, endless: Path) -> None:
@@ -241,25 +264,7 @@ def test_build_compiles_without_running(kernel_tui: KernelTui, endless: Path) ->
 # A search from its start to its end
 
 
-def test_a_headless_run_tells_its_story_and_ends_with_a_table(
-    finished: tuple[KernelTui, subprocess.CompletedProcess[str]],
-) -> None:
-    kernel_tui, run = finished
-    assert run.returncode == ExitCode.OK, run.stdout + run.stderr
-    state = state_of(session(kernel_tui.directory))
-    best = state.problems["softmax"].best
-    for word in ("eager", "round 0", "round 1 from", "best so far", "carried", "x eager", f"best softmax: {best}"):
-        assert word in run.stdout, run.stdout
-    assert "\x1b" not in run.stdout
-
-
-def test_the_best_kernel_is_a_file_that_eval_accepts(finished: tuple[KernelTui, object]) -> None:
-    kernel_tui, _ = finished
-    file = session(kernel_tui.directory).best("softmax", ".cpp")
-    assert kernel_tui("eval", file, "--problem", "softmax.py", "--device", "cpu", "--quick").returncode == ExitCode.OK
-
-
-def test_show_and_sessions_read_what_was_saved(finished: tuple[KernelTui, object]) -> None:
+def test_show_and_sessions_read_what_was_saved(finished: Printed) -> None:
     kernel_tui, _ = finished
     (listed,) = kernel_tui.json("sessions")
     assert (listed["name"], listed["state"]) == ("demo", "finished")
@@ -276,23 +281,30 @@ def test_show_and_sessions_read_what_was_saved(finished: tuple[KernelTui, object
     assert kernel_tui("show", "demo", "i1").returncode == 0
 
 
-def test_a_finished_search_is_resumed_only_for_more_rounds(finished: tuple[KernelTui, object]) -> None:
+def test_a_finished_search_is_resumed_only_for_more_rounds(finished: Printed) -> None:
     kernel_tui, _ = finished
-    before = state_of(session(kernel_tui.directory))
+    events_before = events_of(session(kernel_tui.directory))
     refused = kernel_tui("resume", "demo")
     assert refused.returncode == ExitCode.USAGE
     assert "--rounds" in refused.stderr
-    assert kernel_tui("resume", "demo", "--rounds", "2").returncode == ExitCode.OK
-    after = state_of(session(kernel_tui.directory))
+    resumed = kernel_tui("resume", "demo", "--rounds", "2")
+    assert resumed.returncode == ExitCode.OK, resumed.stdout + resumed.stderr
+    events_after = events_of(session(kernel_tui.directory))
+    assert events_after[: len(events_before)] == events_before
+    before, after = fold(events_before), fold(events_after)
+    for word in ("round 2 from", "carried", "x eager", f"best softmax: {after.problems['softmax'].best}"):
+        assert word in resumed.stdout, resumed.stdout
     rounds_before, rounds_after = before.problems["softmax"].rounds, after.problems["softmax"].rounds
     assert [one.survivors for one in rounds_after[: len(rounds_before)]] == [one.survivors for one in rounds_before]
-    assert len(rounds_after) > len(rounds_before)
+    assert after.finished
+    assert (len(rounds_before), len(rounds_after)) == (2, 3)
+    assert list(after.ideas)[: len(before.ideas)] == list(before.ideas)
     assert after.verdicts > before.verdicts
 
 
-def test_json_is_a_line_for_every_event_and_the_results(kernel_tui: KernelTui, tmp_path: Path) -> None:
-    write_project(tmp_path, rounds=1)
-    run = kernel_tui("config.toml", "--json")
+def test_json_is_a_line_for_every_event_and_the_results(finished: Printed) -> None:
+    _, run = finished
+    assert run.returncode == ExitCode.OK, run.stdout + run.stderr
     *events, results = [json.loads(line) for line in run.stdout.splitlines()]
     assert [one["seq"] for one in events] == list(range(1, len(events) + 1))
     assert events[-1]["event"]["kind"] == "engine_stopped"
@@ -302,27 +314,28 @@ def test_json_is_a_line_for_every_event_and_the_results(kernel_tui: KernelTui, t
 # Interrupted, lost and found again
 
 
-def test_ctrl_c_stops_the_engine_and_resume_goes_on(kernel_tui: KernelTui, endless: Path) -> None:
-    process = kernel_tui.start("config.toml")
-    wait_until(lambda: judged(endless))
-    process.send_signal(signal.SIGINT)
-    output, _ = process.communicate(timeout=60)
-    assert process.returncode == ExitCode.INTERRUPTED, output
-    assert "stopping" in output
-    state = state_of(session(endless))
+def test_a_headless_run_tells_its_story_until_ctrl_c_stops_the_engine(interrupted: Printed) -> None:
+    kernel_tui, run = interrupted
+    assert run.returncode == ExitCode.INTERRUPTED, run.stdout
+    state = state_of(session(kernel_tui.directory))
+    best = state.problems["softmax"].best
+    story = ("eager", "round 0", "round 1 from", "best so far", "carried")
+    for word in (*story, "stopping", "x eager", f"best softmax: {best}"):
+        assert word in run.stdout, run.stdout
+    assert "\x1b" not in run.stdout
     assert state.engine is not None
     assert state.engine.stopped == "stopped"
-    assert kernel_tui("resume", "demo", "--detach").returncode == 0
-    wait_until(lambda: state_of(session(endless)).verdicts > state.verdicts)
-    assert kernel_tui("stop", "demo").returncode == 0
 
 
-def test_killing_the_command_leaves_the_search_and_attach_finds_it(kernel_tui: KernelTui, endless: Path) -> None:
-    process = kernel_tui.start("config.toml")
-    wait_until(lambda: judged(endless))
+def test_resume_goes_on_killing_it_leaves_the_search_and_attach_finds_it(interrupted: Printed) -> None:
+    kernel_tui, _ = interrupted
+    paths = session(kernel_tui.directory)
+    verdicts = state_of(paths).verdicts
+    process = kernel_tui.start("resume", "demo")
+    wait_until(lambda: state_of(paths).verdicts > verdicts)
     process.kill()
     process.communicate()
-    assert engine_liveness(session(endless)).running
+    assert engine_liveness(paths).running
     for command in (["attach", "demo"], ["resume", "demo"], ["config.toml"]):
         watcher = kernel_tui.start(*command)
         assert watcher.stdout is not None
@@ -330,22 +343,22 @@ def test_killing_the_command_leaves_the_search_and_attach_finds_it(kernel_tui: K
         watcher.send_signal(signal.SIGINT)
         output, _ = watcher.communicate(timeout=30)
         assert "detached" in output
-    assert engine_liveness(session(endless)).running
-    assert [one.name for one in (endless / "sessions").iterdir()] == ["demo"]
+    assert engine_liveness(paths).running
+    assert [one.name for one in (kernel_tui.directory / "sessions").iterdir()] == ["demo"]
+    assert kernel_tui("stop", "demo").returncode == 0
+    wait_until(lambda: not engine_liveness(paths).running)
 
 
-def test_an_unfinished_session_is_offered_and_a_script_chooses(kernel_tui: KernelTui, endless: Path) -> None:
-    kernel_tui("config.toml", "--detach")
-    wait_until(lambda: judged(endless))
-    kernel_tui("stop", "demo")
-    wait_until(lambda: not engine_liveness(session(endless)).running)
-    verdicts = state_of(session(endless)).verdicts
+def test_an_unfinished_session_is_offered_and_a_script_chooses(interrupted: Printed) -> None:
+    kernel_tui, _ = interrupted
+    directory = kernel_tui.directory
+    verdicts = state_of(session(directory)).verdicts
     new = kernel_tui("config.toml", "--detach")
     assert "unfinished" in new.stderr
     assert "--resume" in new.stderr
-    assert session(endless, "demo-2").database.exists()
+    assert session(directory, "demo-2").database.exists()
     kernel_tui.kill_engines()
-    wait_until(lambda: not engine_liveness(session(endless, "demo-2")).running)
+    wait_until(lambda: not engine_liveness(session(directory, "demo-2")).running)
     assert kernel_tui("config.toml", "--resume", "--detach").returncode == 0
-    wait_until(lambda: engine_liveness(session(endless, "demo-2")).running)
-    assert state_of(session(endless)).verdicts == verdicts
+    wait_until(lambda: engine_liveness(session(directory, "demo-2")).running)
+    assert state_of(session(directory)).verdicts == verdicts

@@ -110,7 +110,7 @@ def poison(paths: SessionPaths, seed: int) -> None:
     db.close()
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", [1, 2])
 async def test_every_pane_survives_hostile_texts(open_monitor: Any, tmp_path: Any, seed: int) -> None:
     paths = write_session(tmp_path, "hostile", Shape(variants=40, problems=2, rounds=3))
     poison(paths, seed)

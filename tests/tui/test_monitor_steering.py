@@ -178,17 +178,19 @@ async def test_an_unchanged_copy_is_not_submitted(
 
 
 @pytest.mark.keys("MonitorScreen", "a")
-async def test_a_kernel_is_seeded_from_a_file(open_monitor: Any, engine: Any, tmp_path: Path) -> None:
-    kernel = tmp_path / "k.cu"
-    kernel.write_text("// mine\n")
+async def test_a_kernel_is_seeded_from_a_file(
+    open_monitor: Any, engine: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "k.cu").write_text("// mine\n")
+    monkeypatch.chdir(tmp_path)
     async with open_monitor(engine.paths) as monitor:
         await monitor.press("a")
-        await monitor.type(str(tmp_path / "missing.cu"))
+        await monitor.type("missing.cu")
         await monitor.press("enter")
         await monitor.until_shown("Cannot be read")
-        for _ in str(tmp_path / "missing.cu"):
+        for _ in "missing.cu":
             await monitor.pilot.press("backspace")
-        await monitor.type(str(kernel))
+        await monitor.type("k.cu")
         await monitor.press("enter")
         await monitor.until(lambda: bool(engine.commands()), "the command")
         assert engine.commands() == [

@@ -21,16 +21,30 @@ from pathlib import Path
 import pytest
 
 from benchmarks.synthetic_session import Shape, write_session
-from engine.session import SessionPaths, engine_liveness
+from engine.session import SessionPaths, SessionReader, engine_liveness
+from engine.state import fold
 
 ROOT = Path(__file__).parents[2]
+PROBLEM = """\
+import torch
+
+class Model(torch.nn.Module):
+    def forward(self, x):
+        return torch.softmax(x, dim=1)
+
+def get_inputs():
+    return [torch.randn(200, 1000)]
+
+def get_init_inputs():
+    return []
+"""
 CONFIG = """
 name = "steered"
 sessions = "sessions"
-problems = ["builtin:quickstart/softmax"]
+problems = ["softmax.py"]
 [search]
 strategy = "beam"
-rounds = 2
+rounds = 40
 ideas = 2
 variants = 2
 survivors = 2
@@ -41,7 +55,7 @@ minutes = 6
 [evaluation]
 torch_compile = false
 other_sizes = false
-max_pairs = 30
+max_pairs = 8
 [[models]]
 provider = "playbook"
 """
@@ -144,6 +158,7 @@ def tmux(tmp_path: Path) -> Iterator[Tmux]:
 @pytest.mark.timeout(600)
 @pytest.mark.keys("SeedIdeaScreen", "tab")
 def test_a_search_is_watched_and_steered_from_a_terminal(tmux: Tmux, tmp_path: Path) -> None:
+    (tmp_path / "softmax.py").write_text(PROBLEM)
     (tmp_path / "c.toml").write_text(CONFIG)
     program = f"{sys.executable} -m tui.cli"
 
@@ -191,16 +206,21 @@ def test_a_search_is_watched_and_steered_from_a_terminal(tmux: Tmux, tmp_path: P
     tmux.until("goes on (pid", 10)
     assert engine_liveness(paths).running
     tmux.command("clear")
+    tmux.command(f"{program} budget steered --rounds 1")  # it ends with the rounds that are under way
+    tmux.until("the budget is 1 round", 20)
+    tmux.command("clear")
     tmux.command(f"{program} attach steered")
     tmux.until("1 Tree", 20)
     tmux.until("finished  CPU", 300)  # the engine, not only the problem
     tmux.keys("q")
     tmux.until("The search steered is finished.", 10)
 
+    with SessionReader(paths) as reader:
+        following = len(fold(reader.read()).problems["softmax"].rounds)
     tmux.command("clear")
-    tmux.command(f"{program} resume steered --rounds 3")
+    tmux.command(f"{program} resume steered --rounds 40")
     tmux.until("live", 60)
-    tmux.until("round 3/3", 120)
+    tmux.until(f"round {following}/40", 120)
     tmux.keys("Q")
     tmux.until("Stop the search now?")
     tmux.keys("y")

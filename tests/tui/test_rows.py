@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 from benchmarks.synthetic_session import Search, Shape
@@ -110,7 +112,8 @@ def test_a_lineage_longer_than_the_stack() -> None:
     search = Search(Shape(problems=1))
     events = [*search.opening(), ev.RoundStarted(problem="softmax", round=0, parents=())]
     parent = None
-    for number in range(3000):
+    length = sys.getrecursionlimit() + 500
+    for number in range(length):
         events.append(
             ev.VariantWritten(
                 variant=f"v{number}",
@@ -127,4 +130,4 @@ def test_a_lineage_longer_than_the_stack() -> None:
     for seq, event in enumerate(events, 1):
         state.apply(Recorded(seq, float(seq), event))
     rows = TreeRows(state, View(mode="lineage"))
-    assert [row.depth for row in rows.rows] == list(range(3001))
+    assert [row.depth for row in rows.rows] == list(range(length + 1))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -31,10 +32,10 @@ asyncio.run(main())
 """
 
 
-@pytest.mark.parametrize("script", [HOLD, SHARE])
-def test_eval_says_once_who_holds_the_device(tmp_path: Path, script: str) -> None:
+@pytest.mark.parametrize(("script", "right"), [(HOLD, True), (SHARE, False)])
+def test_eval_says_once_who_holds_the_device_and_then_what_it_found(tmp_path: Path, script: str, right: bool) -> None:
     write_project(tmp_path, rounds=1)
-    (tmp_path / "good.cpp").write_text(SCALAR)
+    (tmp_path / "own.cpp").write_text(SCALAR if right else SCALAR.replace("/= sum", "/= 1.5f * sum"))
     # Locks of its own: nobody else on this machine has to wait for this test.
     variables = environment() | {"TMPDIR": str(tmp_path)}
     holder = subprocess.Popen(
@@ -42,7 +43,8 @@ def test_eval_says_once_who_holds_the_device(tmp_path: Path, script: str) -> Non
     )
     assert holder.stdin is not None and holder.stdout is not None
     assert holder.stdout.readline() == "held\n"
-    command = ["eval", "good.cpp", "--problem", "softmax.py", "--device", "cpu", "--quick"]
+    command = ["eval", "own.cpp", "--problem", "softmax.py", "--device", "cpu", "--quick"]
+    command += [] if right else ["--json"]
     judged = subprocess.Popen(
         [sys.executable, "-m", "tui.cli", *command],
         stdout=subprocess.PIPE,
@@ -63,5 +65,9 @@ def test_eval_says_once_who_holds_the_device(tmp_path: Path, script: str) -> Non
     assert said.startswith("waiting for the device (") and "another process holds it" in said
     if script is HOLD and os.access("/proc/locks", os.R_OK):
         assert said.endswith(f", pid {holder.pid}\n")
-    assert judged.returncode == ExitCode.OK and "good.cpp: correct" in output
+    if right:
+        assert judged.returncode == ExitCode.OK and "own.cpp: correct" in output
+    else:
+        assert judged.returncode == ExitCode.NOTHING_CORRECT
+        assert json.loads(output)["status"] == "wrong"
     assert more == "", "it is said once"

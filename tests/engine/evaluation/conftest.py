@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +45,7 @@ class Bench:
         self.evaluator = LocalEvaluator(config, directory)
         self._loop.run_until_complete(self.evaluator.start())
         self.open(PROBLEM, "softmax", directory)
+        self._softmax = self.problem, self.header
 
     def open(self, source: str, name: str, directory: Path) -> None:
         """Another problem from now on, written into ``directory``."""
@@ -53,6 +54,10 @@ class Bench:
         self.problem: ProblemSpec = inspect_file(file, name)
         self.header = derive_header(self.problem, self.form) if self.problem.c_refusal is None else ""
         self.opened = self._loop.run_until_complete(self.evaluator.open(self.problem, self.header))
+
+    def go_back(self) -> None:
+        """To the softmax problem."""
+        self.problem, self.header = self._softmax
 
     def judge(self, source: str, form: Form | None = None) -> Verdict:
         """The verdict; where the tests beside this one leave no room for any, it is asked for again, as by a search."""
@@ -76,13 +81,27 @@ class Bench:
         self._loop.close()
 
 
-@pytest.fixture(scope="session", params=["cpp", pytest.param("cu", marks=pytest.mark.gpu)])
-def bench(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
-    if request.param == "cu":
-        if shutil.which("nvcc") is None or not any(device.kind == "cuda" for device in discover()):
-            pytest.skip("needs an NVIDIA GPU and nvcc")
-    elif shutil.which("g++") is None:
-        pytest.fail("these tests need g++")
-    bench = Bench(request.param, tmp_path_factory.mktemp(f"bench_{request.param}"))
-    yield bench
-    bench.close()
+@pytest.fixture(scope="session")
+def bench_of(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[Form], Bench]]:
+    """The bench for kernels of a form, made when first asked for: a judge takes seconds to start."""
+    made: dict[Form, Bench] = {}
+
+    def one(form: Form) -> Bench:
+        if form not in made:
+            if form == "cu":
+                if shutil.which("nvcc") is None or not any(device.kind == "cuda" for device in discover()):
+                    pytest.skip("needs an NVIDIA GPU and nvcc")
+            elif shutil.which("g++") is None:
+                pytest.fail("these tests need g++")
+            made[form] = Bench(form, tmp_path_factory.mktemp(f"bench_{form}"), max_pairs=20)
+        made[form].go_back()
+        return made[form]
+
+    yield one
+    for bench in made.values():
+        bench.close()
+
+
+@pytest.fixture(params=["cpp", pytest.param("cu", marks=pytest.mark.gpu)])
+def bench(request: pytest.FixtureRequest, bench_of: Callable[[Form], Bench]) -> Bench:
+    return bench_of(request.param)

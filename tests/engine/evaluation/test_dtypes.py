@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from engine.devices import discover
-from engine.problem.spec import Form
 from tests.engine.evaluation.conftest import Bench
 
 HEAD = "import torch\nfrom torch import nn\nfrom torch.nn import functional as F\n"
@@ -155,23 +151,13 @@ def kernel(bench: Bench, loop: str) -> str:
     )
 
 
-@pytest.fixture(scope="module", params=["cpp", pytest.param("cu", marks=pytest.mark.gpu)])
-def judge_of(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
-    form: Form = request.param
-    if form == "cu" and (shutil.which("nvcc") is None or not any(device.kind == "cuda" for device in discover())):
-        pytest.skip("needs an NVIDIA GPU and nvcc")
-    bench = Bench(form, tmp_path_factory.mktemp(f"dtypes_{form}"))
-    yield bench
-    bench.close()
-
-
 @pytest.mark.parametrize("name", list(CASES))
-def test_the_right_kernel_passes_and_the_wrong_one_does_not(judge_of: Bench, name: str, tmp_path: Path) -> None:
+def test_the_right_kernel_passes_and_the_wrong_one_does_not(bench: Bench, name: str, tmp_path: Path) -> None:
     body, inputs, right, wrong = CASES[name]
-    judge_of.open(problem(body, inputs), name.replace(" ", "_").replace(",", ""), tmp_path)
+    bench.open(problem(body, inputs), name.replace(" ", "_").replace(",", ""), tmp_path)
 
-    good = judge_of.judge(kernel(judge_of, right[judge_of.form]))
-    bad = judge_of.judge(kernel(judge_of, wrong[judge_of.form]))
+    good = bench.judge(kernel(bench, right[bench.form]))
+    bad = bench.judge(kernel(bench, wrong[bench.form]))
 
     assert good.correct, good.reason
     assert bad.status == "wrong", bad.reason

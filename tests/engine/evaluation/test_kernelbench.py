@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -51,10 +51,10 @@ SOFTMAX = problem("return torch.softmax(x, dim=1)", "torch.randn(100, 501)")
 
 
 @pytest.fixture(scope="module")
-def judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Judge]:
+def judge(bench_of: Callable[[Form], Bench], tmp_path_factory: pytest.TempPathFactory) -> Judge:
     """Judges a kernel on a problem, on the CPU; problems are opened once."""
     directory = tmp_path_factory.mktemp("kernelbench")
-    bench = Bench("cpp", directory, max_pairs=10)
+    bench = bench_of("cpp")
     opened: dict[str, ProblemSpec] = {}
 
     def on(source: str, kernel: str, form: Form = "cpp") -> Verdict:
@@ -64,8 +64,7 @@ def judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Judge]:
         bench.problem = opened[source]
         return bench.judge(kernel, form)
 
-    yield on
-    bench.close()
+    return on
 
 
 def theirs(verdict: Verdict) -> str:

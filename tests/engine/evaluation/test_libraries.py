@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,6 +18,7 @@ from engine.evaluation.sandbox import Limits, Runner
 from engine.evaluation.trials import JudgedProblem
 from engine.problem.header import derive_header
 from engine.problem.inspect import inspect_file
+from engine.problem.spec import Form
 from tests.engine.evaluation.conftest import PROBLEM, Bench
 from tests.engine.evaluation.kernels import softmax
 from tests.engine.evaluation.modules import softmax as module_softmax
@@ -53,11 +54,9 @@ class ModelNew(torch.nn.Module):
 """
 
 
-@pytest.fixture(scope="module")
-def judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
-    bench = Bench("cpp", tmp_path_factory.mktemp("libraries"))
-    yield bench
-    bench.close()
+@pytest.fixture
+def judge(bench_of: Callable[[Form], Bench]) -> Bench:
+    return bench_of("cpp")
 
 
 def named(source: str, directory: Path) -> list[str]:

@@ -29,7 +29,7 @@ def bench(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     if form == "cu" and (shutil.which("nvcc") is None or not any(device.kind == "cuda" for device in discover())):
         pytest.skip("needs an NVIDIA GPU and nvcc")
     # The kernels here are about the judge, and call PyTorch's operators for what they compute.
-    bench = ModuleBench(form, tmp_path_factory.mktemp(f"modules_{form}"), libraries="label")
+    bench = ModuleBench(form, tmp_path_factory.mktemp(f"modules_{form}"), libraries="label", max_pairs=20)
     yield bench
     bench.close()
 
@@ -132,8 +132,8 @@ assert not reached(lambda: open("/tmp/kernel-was-here", "w"))
 assert not reached(lambda: socket.socket())
 assert not reached(lambda: os.kill(os.getppid(), 0))
 import gc
-assert not any(str(type(one).__module__).startswith("kernel_tui_problem") for one in gc.get_objects())
-"""
+assert not any(str(type(one).__module__).startswith("kernel" "_tui_problem") for one in gc.get_objects())
+"""  # written so that it does not look as if it built something
     verdict = bench.judge(softmax(top=look))
     assert verdict.correct, verdict.reason
 
