@@ -70,8 +70,9 @@ def prompt(
 @click.argument("call", required=False)
 @click.argument("file", required=False, type=click.Path(path_type=Path, allow_dash=True))
 @sessions_option
+@click.option("--anyway", is_flag=True, help="Hand it over even if it holds no kernel or idea.")
 @json_option
-def reply(session: str, call: str | None, file: Path | None, root: Path, as_json: bool) -> None:
+def reply(session: str, call: str | None, file: Path | None, root: Path, anyway: bool, as_json: bool) -> None:
     """Answer a prompt of the outbox, or list those that wait.
 
     CALL is answered with the reply in FILE ('-': standard input). Without CALL they are listed.
@@ -95,11 +96,28 @@ def reply(session: str, call: str | None, file: Path | None, root: Path, as_json
         raise Failure(f"{file}: {error.strerror}", ExitCode.USAGE) from None
     if not text.strip():
         raise Failure(f"{file}: the reply is empty", ExitCode.USAGE)
+    if not anyway and (why := _why_unusable(paths, call, text)) is not None:
+        raise Failure(f"{file}: {why}. {call} still waits; to hand this over nevertheless: --anyway", ExitCode.USAGE)
     target = mailbox.deliver(call, text)
     if as_json:
         print_json({"call": call, "file": str(target)})
     else:
         echo(f"{call}: reply in {target}")
+
+
+def _why_unusable(paths: SessionPaths, call: str, text: str) -> str | None:
+    """Why the reply would be of no use to ``call``, as far as that can be told without a compiler."""
+    from engine.proposers.language.replies import why_unusable
+    from engine.session import SessionReader
+    from engine.state import fold
+
+    with SessionReader(paths) as reader:
+        problems = fold(reader.read()).problems
+    for purpose in _PURPOSES.values():
+        for problem in problems.values():
+            if call.startswith(f"{problem.id}.r") and f".{purpose}." in call.removeprefix(problem.id):
+                return why_unusable(text, purpose, problem.form)
+    return None
 
 
 def _list(paths: SessionPaths, mailbox: Mailbox, waiting: list[str], as_json: bool) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from engine.models.protocol import Reply
+from engine.models.protocol import Purpose, Reply
 from engine.problem.spec import Form
 from engine.proposers.protocol import CATEGORY_NAMES
 
@@ -112,6 +112,19 @@ def read_kernel(reply: Reply, form: Form) -> str:
     if len(kernel.text) > MAX_KERNEL_CHARS:
         raise Unusable(f"the kernel has {len(kernel.text):,} characters, allowed: {MAX_KERNEL_CHARS:,}")
     return kernel.text.strip("\n") + "\n"
+
+
+def why_unusable(text: str, purpose: Purpose, form: Form) -> str | None:
+    """Why a reply by hand to a prompt for ``purpose`` could not be used, in one sentence; None where it can be."""
+    reply = Reply(text, "", None)
+    try:
+        if purpose == "ideas":
+            read_ideas(reply, 1)
+        else:
+            read_kernel(reply, form)
+    except Unusable as error:
+        return str(error)
+    return None
 
 
 def clean(text: str) -> str:

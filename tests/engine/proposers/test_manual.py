@@ -68,10 +68,16 @@ def test_a_search_by_hand_stops_while_it_waits_and_goes_on_elsewhere(kernel_tui:
     assert 'extern "C" int launch(const float* x, float* out, void* workspace);' in prompt
 
     reply = tmp_path / "reply.txt"
+    reply.write_text(canned.block(canned.good("a kernel where ideas are wanted")))
+    refused = kernel_tui("reply", "demo", "softmax.r0.ideas.start.0", reply)
+    assert refused.returncode == ExitCode.USAGE
+    assert "no idea" in refused.stderr and "softmax.r0.ideas.start.0 still waits" in refused.stderr
     reply.write_text("Sure!\n```json\n" + canned.ideas(*canned.IDEAS[:2]) + "\n```\nGood luck.")
     assert kernel_tui("reply", "demo", "softmax.r0.ideas.start.0", reply).returncode == ExitCode.OK
     second = kernel_tui("resume", "demo", "--headless", "--until-idle", timeout=PATIENCE_S)
     assert second.returncode == ExitCode.WAITING, second.stderr
+    refused = kernel_tui("reply", "demo", "softmax.r0.kernel.i1.0", reply)
+    assert refused.returncode == ExitCode.USAGE and "launch" in refused.stderr
     calls = [one["call"] for one in kernel_tui.json("reply", "demo")]
     assert calls == [f"softmax.r0.kernel.{idea}.{number}" for idea in ("i1", "i2") for number in (0, 1)]
     assert "call softmax.r0.kernel.i1.0, waiting for its reply" in kernel_tui("prompt", "demo").stderr
