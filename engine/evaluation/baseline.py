@@ -23,6 +23,7 @@ from engine.evaluation.runner.isolation import die_with_parent
 from engine.evaluation.sandbox import CORES_VARIABLE
 from engine.evaluation.trials import JudgedProblem
 from engine.problem.spec import ProblemSpec
+from engine.quickly import uncollected
 from engine.verdict import Baseline, Timing
 
 _LEAST, _MOST, _BUDGET_S, _WARM_UP = 7, 50, 0.5, 2
@@ -70,8 +71,10 @@ def time_compiled(judged: JudgedProblem, tolerance: float) -> Baseline:
     judged.bind(slot)
     precision, note = precision_note(judged.spec, judged.device.kind)
     try:
-        judged.reference.model.compile()
-        found = checks.compare(judged.run(slot), trial.expected[: len(slot.outputs)], tolerance)
+        with uncollected():  # the first call imports the compiler
+            judged.reference.model.compile()
+            outputs = judged.run(slot)
+        found = checks.compare(outputs, trial.expected[: len(slot.outputs)], tolerance)
         if found.problem is not None:
             return Baseline("compile", None, precision, note, f"torch.compile computes something else: {found.problem}")
         return Baseline("compile", _repeat(judged.device, lambda _: judged.run(slot)), precision, note)

@@ -67,6 +67,12 @@ class JudgeProcess:
         self.opened: set[str] = set()
         self.torch_version = ""
         self._process: asyncio.subprocess.Process | None = None
+        self._begun: asyncio.Task[asyncio.subprocess.Process] | None = None
+
+    def begin(self) -> None:
+        """Start the judge without waiting for it: the first request does, and raises what went wrong."""
+        if self._process is None and self._begun is None:
+            self._begun = asyncio.create_task(self._running())
 
     async def ask(self, request: AnyRequest, deadline_s: float, on_stage: Callable[[Stage], None]) -> AnyAnswer:
         """Send a request and wait for its answer; starts the judge where there is none.
@@ -74,6 +80,9 @@ class JudgeProcess:
         Cancelling the task cancels the request: the judge gets 0.7 s to say so, then it is killed. Raises
         ``EvaluationError`` when the judge dies, does not answer in time or could not carry out the request.
         """
+        begun, self._begun = self._begun, None
+        if begun is not None:
+            await begun
         process = await self._running()
         assert process.stdin is not None
         process.stdin.write(messages.line(request))
@@ -91,6 +100,11 @@ class JudgeProcess:
 
     async def stop(self) -> None:
         """End the judge and, through it, its runner. Idempotent."""
+        begun = self._begun
+        if begun is not None and begun is not asyncio.current_task():
+            self._begun = None
+            begun.cancel()  # which ends what it has started
+            await asyncio.gather(begun, return_exceptions=True)
         process, self._process = self._process, None
         self.opened.clear()
         if process is None:

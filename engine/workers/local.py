@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 
 import msgspec
@@ -56,6 +57,7 @@ class LocalEvaluator:
         stderr: int | None = None,
     ) -> None:
         self._config = config
+        self._isolates = config.sandbox != "off"
         self._on_wait = on_wait
         self._stderr = stderr
         self._thorough = thorough
@@ -68,6 +70,7 @@ class LocalEvaluator:
         self._free = asyncio.Condition()
         self._busy: set[JudgeProcess] = set()
         self._headers: dict[str, str] = {}
+        self._begun: dict[tuple[str, Form, str], asyncio.Task[tuple[Path | None, BuildReport]]] = {}
         self._devices: tuple[DeviceFact, ...] = ()
         self._closing = False
 
@@ -77,18 +80,25 @@ class LocalEvaluator:
             compiler_of(FORM_OF_DEVICE[self._devices[0].kind])
         except NoCompiler as error:
             raise EvaluationError(str(error)) from None
-        if self._config.sandbox != "off":
-            self._sandbox = await asyncio.to_thread(self._probe)
         self._judges = [
             JudgeProcess(self._settings(device), partial(self._on_wait, device), self._stderr)
             for device in self._devices
         ]
+        if find_spec("torch") is not None:  # a judge would only die of it
+            self._judges[0].begin()
+        if self._isolates:
+            self._sandbox = await asyncio.to_thread(self._probe)
         await asyncio.to_thread(remove_leftovers, self._cache)
         return self._devices
 
     @property
     def sandbox(self) -> str:
         return describe(self._sandbox) if self._sandbox is not None else "off (as configured)"
+
+    def begin_build(self, problem: ProblemSpec, header: str, form: Form, source: str) -> None:
+        """Build now what is evaluated once its problem is open: a judge that starts times nothing yet."""
+        self._headers[problem.id] = header
+        self._begun[problem.id, form, source] = asyncio.create_task(self._build_now(problem, form, source))
 
     async def measure_device(self, device: DeviceFact) -> DeviceFact:
         judge = next(judge for judge in self._judges if judge.settings.device_id == device.id)
@@ -130,11 +140,11 @@ class LocalEvaluator:
                 reason=first_error(report),
                 build=report,
                 device=self._devices[0].name,
-                stage_s={"queue": time.monotonic() - queued - report.seconds, "build": report.seconds},
+                stage_s=_before_judging(queued, report),
             )
         on_stage("waiting")
         async with self._take(problem.id) as judge:
-            spent = {"queue": time.monotonic() - queued - report.seconds, "build": report.seconds}
+            spent = _before_judging(queued, report)
             if known is not None and report.code and (verdict := known(report.code)) is not None:
                 return replace(verdict, build=report, stage_s=spent)
             request = messages.JudgeKernel(problem.id, str(library), report)
@@ -193,6 +203,9 @@ class LocalEvaluator:
 
     async def close(self) -> None:
         self._closing = True
+        for task in self._begun.values():
+            task.cancel()
+        await asyncio.gather(*self._begun.values(), return_exceptions=True)
         await asyncio.gather(*(judge.stop() for judge in self._judges))
 
     # Devices and judges
@@ -250,7 +263,7 @@ class LocalEvaluator:
             memory_bytes=0 if limit == "auto" else limit,
             tolerance_fp32=self._config.tolerance_for("float32"),
             tolerance_other=self._config.tolerance_for("float16"),
-            isolate=self._sandbox is not None,
+            isolate=self._isolates,
             precision=self._config.precision,
             libraries=self._config.libraries,
             thorough=self._thorough,
@@ -282,13 +295,16 @@ class LocalEvaluator:
     # Builds
 
     async def _build(self, problem: ProblemSpec, form: Form, source: str) -> tuple[Path | None, BuildReport]:
+        begun = self._begun.pop((problem.id, form, source), None)
+        return await (begun if begun is not None else self._build_now(problem, form, source))
+
+    async def _build_now(self, problem: ProblemSpec, form: Form, source: str) -> tuple[Path | None, BuildReport]:
         device = self._devices[0]
         async with self._builders, contextlib.AsyncExitStack() as stack:
             if device.kind == "cpu":
                 await stack.enter_async_context(shared(device.id, lambda: self._on_wait(device, holder_of(device.id))))
             if form == "py":
-                isolate = self._sandbox is not None
-                return await build_module(source, problem.source, device.kind, device.arch, self._cache, isolate)
+                return await build_module(source, problem.source, device.kind, device.arch, self._cache, self._isolates)
             return await build(source, form, self._headers[problem.id], device.arch, self._cache)
 
     def _inductor_environment(self) -> dict[str, str]:
@@ -296,6 +312,11 @@ class LocalEvaluator:
             "TORCHINDUCTOR_CACHE_DIR": str(self._cache.parent / "inductor"),
             "TORCHINDUCTOR_COMPILE_THREADS": str(self._threads),
         }
+
+
+def _before_judging(queued: float, report: BuildReport) -> dict[str, float]:
+    """Stages until now, seconds, of a kernel that was ``queued`` then; its build may have begun before."""
+    return {"queue": max(0.0, time.monotonic() - queued - report.seconds), "build": report.seconds}
 
 
 def first_error(report: BuildReport) -> str:

@@ -284,7 +284,7 @@ async def _judge(
     from engine.workers.protocol import EvaluationError
 
     with tempfile.TemporaryDirectory(prefix="kernel-tui-eval-") as scratch, printed(work.note) as stderr:
-        # Beside the peaks of the device: both start a process that imports torch.
+        # Beside the judge's start: both import torch in a process of their own.
         inspection = asyncio.ensure_future(inspect_problem(problem_name))
         evaluator = LocalEvaluator(config, Path(scratch), not quick, work.on_wait, stderr)
         try:
@@ -300,14 +300,17 @@ async def _judge(
                     )
             if find_spec("torch") is None:
                 await inspection  # which says so; a judge would only die of it
-            work.say(f"measuring what {device.name} can do, inspecting the problem")
-            await evaluator.measure_device(device)
             problem = await inspection
             if not problem.forms:
                 raise Failure(f"{problem.path}: no kernel of it can be judged: {problem.c_refusal}", ExitCode.USAGE)
-            in_c = any(form != "py" for form, _ in kernels.values())
+            in_c = [(form, source) for form, source in kernels.values() if form != "py"]
+            header = derive_header(problem, allowed) if in_c else ""
+            for form, source in in_c:
+                evaluator.begin_build(problem, header, form, source)
+            work.say(f"measuring what {device.name} can do")
+            await evaluator.measure_device(device)
             work.say(f"{problem.id}: timing eager")
-            opened = await evaluator.open(problem, derive_header(problem, allowed) if in_c else "")
+            opened = await evaluator.open(problem, header)
             verdicts = [
                 await evaluator.evaluate(problem, form, source, _stages_of(name, work))
                 for name, (form, source) in kernels.items()
