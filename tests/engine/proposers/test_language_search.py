@@ -152,7 +152,7 @@ def test_it_ends_in_order_when_its_tokens_are_spent_and_survives_a_death(
     kernel_tui: KernelTui, tmp_path: Path, server: ModelServer
 ) -> None:
     server.default = Do(delay_s=0.05)
-    paths = prepare(tmp_path, server, budget="tokens = 40_000", rounds=50)
+    paths = prepare(tmp_path, server, budget="tokens = 22_000", rounds=50)
     started = kernel_tui("config.toml", "--detach", env=ENVIRONMENT)
     assert started.returncode == ExitCode.OK, started.stderr
     deadline = time.monotonic() + PATIENCE_S
@@ -175,7 +175,7 @@ def test_it_ends_in_order_when_its_tokens_are_spent_and_survives_a_death(
     assert spent.tokens <= told.input + told.output <= spent.at_most.tokens
     if not spent.uncertain:
         check_books(state, server)
-    assert spent.at_most.tokens <= 40_000
+    assert spent.at_most.tokens <= 22_000
     assert not state.in_flight()
     calls = [variant.data["call"] for variant in state.variants.values()]
     assert len(calls) == len(set(calls))
