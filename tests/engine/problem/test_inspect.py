@@ -23,6 +23,12 @@ def inspected(tmp_path: Path, body: str, inputs: str, init: str = "[]") -> Probl
     return inspect_file(path, "case")
 
 
+@pytest.fixture
+def few_operators(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A graph holds 500: to trace thousands takes seconds."""
+    monkeypatch.setattr("engine.problem.trace._MAX_OPERATORS", 500)
+
+
 def targets(spec: ProblemSpec) -> list[str]:
     assert spec.graph is not None
     return [node.target for node in spec.graph if node.op == "call"]
@@ -207,9 +213,9 @@ def test_a_gather_needs_only_the_rows_it_selects(tmp_path: Path) -> None:
         ("def forward(self, x):\n    return x, 3", "[torch.rand(4)]", "not a tensor"),
         ("def forward(self, x):\n    return x.shape", "[torch.rand(4)]", "returns no tensor"),
         (
-            "def forward(self, x):\n    for _ in range(6_000):\n        x = x + 1\n    return x",
+            "def forward(self, x):\n    for _ in range(600):\n        x = x + 1\n    return x",
             "[torch.rand(1 << 27)]",
-            "more than 5000 operators and is too large",
+            "more than 500 operators and is too large",
         ),
         ("def forward(self, x):\n    return x[x > 0]", "[torch.rand(4)]", "depend on the values"),
         ("def forward(self, x):\n    return x if x.sum() > 0 else -x", "[torch.rand(4)]", "depend on the values"),
@@ -218,7 +224,7 @@ def test_a_gather_needs_only_the_rows_it_selects(tmp_path: Path) -> None:
         ("def forward(self, x, d):\n    return x", "[torch.rand(4), object()]", "neither a tensor nor a number"),
     ],
 )
-def test_what_has_no_c_form_says_why(tmp_path: Path, body: str, inputs: str, reason: str) -> None:
+def test_what_has_no_c_form_says_why(tmp_path: Path, few_operators: None, body: str, inputs: str, reason: str) -> None:
     spec = inspected(tmp_path, body, inputs)
 
     assert spec.c_refusal is not None and reason in spec.c_refusal
@@ -247,7 +253,7 @@ def test_an_input_that_the_model_writes_is_an_in_out_argument(tmp_path: Path) ->
     assert "launch(float* x, const float* y, float* out" in prototype(spec, "cpp")
 
 
-def test_a_small_model_of_very_many_operators_has_its_shapes_from_one_run(tmp_path: Path) -> None:
+def test_a_small_model_of_very_many_operators_has_its_shapes_from_one_run(tmp_path: Path, few_operators: None) -> None:
     body = """
     def __init__(self):
         super().__init__()
@@ -257,10 +263,10 @@ def test_a_small_model_of_very_many_operators_has_its_shapes_from_one_run(tmp_pa
         self.calls += 1
         return self.gru(x)
     """
-    spec = inspected(tmp_path, body, "[torch.rand(900, 1, 3)]")
+    spec = inspected(tmp_path, body, "[torch.rand(90, 1, 3)]")
 
     assert (spec.graph, spec.c_refusal, spec.random) == (None, None, False)
-    assert [t.shape for t in spec.outputs] == [(900, 1, 4), (1, 1, 4)]
+    assert [t.shape for t in spec.outputs] == [(90, 1, 4), (1, 1, 4)]
     assert [t.name for t in spec.weights if t.mutated] == ["calls"]
 
 

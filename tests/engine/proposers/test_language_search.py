@@ -113,10 +113,9 @@ def check_books(state: SessionState, server: ModelServer) -> None:
     assert spent.calls == server.books.calls
 
 
-def test_two_providers_share_ideas_kernels_and_repairs(
-    kernel_tui: KernelTui, tmp_path: Path, server: ModelServer
-) -> None:
-    paths = prepare(tmp_path, server)
+def search_by_two_providers(kernel_tui: KernelTui, directory: Path, server: ModelServer) -> SessionPaths:
+    """A finished search whose ideas, kernels and repairs came from both: asserts that they did."""
+    paths = prepare(directory, server)
     result = kernel_tui("config.toml", "--headless", env=ENVIRONMENT, timeout=PATIENCE_S)
     assert result.returncode == ExitCode.OK, result.stderr + result.stdout
     state = state_of(paths)
@@ -146,13 +145,14 @@ def test_two_providers_share_ideas_kernels_and_repairs(
         assert KEY not in asked.prompt
     assert KEY not in paths.log.read_text()
     assert KEY.encode() not in paths.database.read_bytes()
+    return paths
 
 
 def test_it_ends_in_order_when_its_tokens_are_spent_and_survives_a_death(
     kernel_tui: KernelTui, tmp_path: Path, server: ModelServer
 ) -> None:
     server.default = Do(delay_s=0.05)
-    paths = prepare(tmp_path, server, budget="tokens = 40_000", rounds=50)
+    paths = prepare(tmp_path, server, budget="tokens = 22_000", rounds=50)
     started = kernel_tui("config.toml", "--detach", env=ENVIRONMENT)
     assert started.returncode == ExitCode.OK, started.stderr
     deadline = time.monotonic() + PATIENCE_S
@@ -175,7 +175,7 @@ def test_it_ends_in_order_when_its_tokens_are_spent_and_survives_a_death(
     assert spent.tokens <= told.input + told.output <= spent.at_most.tokens
     if not spent.uncertain:
         check_books(state, server)
-    assert spent.at_most.tokens <= 40_000
+    assert spent.at_most.tokens <= 22_000
     assert not state.in_flight()
     calls = [variant.data["call"] for variant in state.variants.values()]
     assert len(calls) == len(set(calls))
@@ -183,10 +183,18 @@ def test_it_ends_in_order_when_its_tokens_are_spent_and_survives_a_death(
     assert len(replied) == sum(call.reply is not None for call in state.spending.calls.values())
 
 
-def test_replies_of_no_use_are_failed_kernels_and_questions_for_later(
+def test_a_wrong_key_ends_it_with_a_sentence_and_replies_of_no_use_are_failed_kernels_and_questions_for_later(
     kernel_tui: KernelTui, tmp_path: Path, server: ModelServer
 ) -> None:
-    paths = prepare(tmp_path, server, rounds=1, roles='["code", "fixes"]')
+    paths = prepare(tmp_path, server, roles='["code", "fixes"]')
+    missing = kernel_tui("config.toml", "--headless", timeout=PATIENCE_S)
+    assert missing.returncode == ExitCode.NO_KEY
+    assert "export TEST_MODEL_KEY=" in missing.stderr
+    wrong = kernel_tui("config.toml", "--headless", env={"TEST_MODEL_KEY": "sk-wrong-9876543210"}, timeout=PATIENCE_S)
+    assert wrong.returncode == ExitCode.FAILURE
+    assert "not asked any more" in wrong.stderr
+    assert "sk-wrong" not in wrong.stdout + wrong.stderr
+
     server.script(
         Do(text="<!doctype html><html><body>Please sign in</body></html>"),
         Do(text=f"Certainly! {canned.ideas(*canned.IDEAS[:2])} I hope this helps {{ }}."),
@@ -195,7 +203,7 @@ def test_replies_of_no_use_are_failed_kernels_and_questions_for_later(
         Do(text=canned.block("import torch\n", "python")),
         Do(text=canned.block(canned.good("one")) + canned.block(canned.divides("two"))),
     )
-    result = kernel_tui("config.toml", "--headless", env=ENVIRONMENT, timeout=PATIENCE_S)
+    result = kernel_tui("resume", "demo", "--headless", env=ENVIRONMENT, timeout=PATIENCE_S)
     assert result.returncode == ExitCode.OK, result.stderr + result.stdout
     state = state_of(paths)
     check_books(state, server)
@@ -213,19 +221,4 @@ def test_replies_of_no_use_are_failed_kernels_and_questions_for_later(
         "the reply has 2 different kernels",
     ]
     assert all(idea.proposer == "m-one" for idea in state.ideas.values())
-
-
-def test_a_wrong_key_ends_the_search_with_a_sentence_and_the_right_one_goes_on(
-    kernel_tui: KernelTui, tmp_path: Path, server: ModelServer
-) -> None:
-    paths = prepare(tmp_path, server)
-    missing = kernel_tui("config.toml", "--headless", timeout=PATIENCE_S)
-    assert missing.returncode == ExitCode.NO_KEY
-    assert "export TEST_MODEL_KEY=" in missing.stderr
-    wrong = kernel_tui("config.toml", "--headless", env={"TEST_MODEL_KEY": "sk-wrong-9876543210"}, timeout=PATIENCE_S)
-    assert wrong.returncode == ExitCode.FAILURE
-    assert "not asked any more" in wrong.stderr
-    assert "sk-wrong" not in wrong.stdout + wrong.stderr
-    right = kernel_tui("resume", "demo", "--headless", env=ENVIRONMENT, timeout=PATIENCE_S)
-    assert right.returncode == ExitCode.OK, right.stderr
-    assert any(variant.correct for variant in state_of(paths).variants.values())
+    assert any(variant.correct for variant in state.variants.values())

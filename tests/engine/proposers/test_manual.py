@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -44,13 +45,13 @@ def state_of(directory: Path) -> SessionState:
         return fold(reader.read())
 
 
-def answer_all(kernel_tui: KernelTui, session: Path, answer: Callable[[str], str]) -> list[str]:
-    """Answer every waiting prompt; the names of the calls."""
-    mailbox = Mailbox(session)
-    calls = mailbox.waiting()
-    for call in calls:
-        mailbox.deliver(call, answer(call))
-    return calls
+def until(session: Path, running: subprocess.Popen[str], holds: Callable[[SessionState], bool]) -> SessionState:
+    """The first state in which ``holds``."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not holds(state := state_of(session)):
+        assert time.monotonic() < deadline and running.poll() is None
+        time.sleep(0.1)
+    return state
 
 
 def test_a_search_by_hand_stops_while_it_waits_and_goes_on_elsewhere(kernel_tui: KernelTui, tmp_path: Path) -> None:
@@ -67,20 +68,13 @@ def test_a_search_by_hand_stops_while_it_waits_and_goes_on_elsewhere(kernel_tui:
     assert "torch.softmax(x, dim=1)" in prompt
     assert 'extern "C" int launch(const float* x, float* out, void* workspace);' in prompt
 
-    reply = tmp_path / "reply.txt"
-    reply.write_text(canned.block(canned.good("a kernel where ideas are wanted")))
-    refused = kernel_tui("reply", "demo", "softmax.r0.ideas.start.0", reply)
+    ideas = tmp_path / "reply.txt"
+    ideas.write_text(canned.block(canned.good("a kernel where ideas are wanted")))
+    refused = kernel_tui("reply", "demo", "softmax.r0.ideas.start.0", ideas)
     assert refused.returncode == ExitCode.USAGE
     assert "no idea" in refused.stderr and "softmax.r0.ideas.start.0 still waits" in refused.stderr
-    reply.write_text("Sure!\n```json\n" + canned.ideas(*canned.IDEAS[:2]) + "\n```\nGood luck.")
-    assert kernel_tui("reply", "demo", "softmax.r0.ideas.start.0", reply).returncode == ExitCode.OK
-    second = kernel_tui("resume", "demo", "--headless", "--until-idle", timeout=PATIENCE_S)
-    assert second.returncode == ExitCode.WAITING, second.stderr
-    refused = kernel_tui("reply", "demo", "softmax.r0.kernel.i1.0", reply)
-    assert refused.returncode == ExitCode.USAGE and "launch" in refused.stderr
-    calls = [one["call"] for one in kernel_tui.json("reply", "demo")]
-    assert calls == [f"softmax.r0.kernel.{idea}.{number}" for idea in ("i1", "i2") for number in (0, 1)]
-    assert "call softmax.r0.kernel.i1.0, waiting for its reply" in kernel_tui("prompt", "demo").stderr
+    ideas.write_text("Sure!\n```json\n" + canned.ideas(*canned.IDEAS[:2]) + "\n```\nGood luck.")
+    assert kernel_tui("reply", "demo", "softmax.r0.ideas.start.0", ideas).returncode == ExitCode.OK
 
     # Copied to another place, where neither the config nor the problem's file exists any more.
     elsewhere = tmp_path / "elsewhere"
@@ -88,15 +82,19 @@ def test_a_search_by_hand_stops_while_it_waits_and_goes_on_elsewhere(kernel_tui:
     shutil.rmtree(session)
     (tmp_path / "softmax.py").unlink()
     session = elsewhere / "copy"
+    running = kernel_tui.start("resume", session, "--headless")
+    mailbox = Mailbox(session)
+    until(session, running, lambda _: len(mailbox.unanswered()) == 4)
+    calls = [one["call"] for one in kernel_tui.json("reply", session)]
+    assert calls == [f"softmax.r0.kernel.{idea}.{number}" for idea in ("i1", "i2") for number in (0, 1)]
+    assert "call softmax.r0.kernel.i1.0, waiting for its reply" in kernel_tui("prompt", session).stderr
+    refused = kernel_tui("reply", session, "softmax.r0.kernel.i1.0", ideas)
+    assert refused.returncode == ExitCode.USAGE and "launch" in refused.stderr
     sources = {"i1.0": canned.good("one"), "i1.1": canned.wrong("two"), "i2.0": canned.broken("three")}
-    answer_all(
-        kernel_tui,
-        session,
-        lambda call: canned.block(sources[name]) if (name := call[-4:]) in sources else "I would rather not.",
-    )
-    third = kernel_tui("resume", session, "--headless", "--until-idle", timeout=PATIENCE_S)
-    assert third.returncode == ExitCode.WAITING, third.stderr
-    state = state_of(session)
+    for call in calls:
+        reply = canned.block(sources[name]) if (name := call[-4:]) in sources else "I would rather not."
+        mailbox.deliver(call, reply)
+    state = until(session, running, lambda state: state.verdicts == 4 and len(mailbox.unanswered()) == 3)
     by_call = {variant.data["call"]: variant for variant in state.variants.values()}
     statuses = {call[-4:]: v.verdict.status for call, v in by_call.items() if v.verdict is not None}
     assert statuses == {"i1.0": "correct", "i1.1": "wrong", "i2.0": "build_error", "i2.1": "build_error"}
@@ -104,33 +102,34 @@ def test_a_search_by_hand_stops_while_it_waits_and_goes_on_elsewhere(kernel_tui:
     assert none.verdict is not None
     assert "no fenced block" in none.verdict.reason
 
-    fixes = Mailbox(session).waiting()
+    fixes = mailbox.unanswered()
     failed = {by_call[f"softmax.r0.kernel.{name}"].id for name in ("i1.1", "i2.0", "i2.1")}
     assert {call.split(".")[3] for call in fixes} == failed
     for call in fixes:
         prompt = (session / "outbox" / f"{call}.md").read_text()
         broken = call.split(".")[3] == by_call["softmax.r0.kernel.i2.0"].id
         assert ("zero" in prompt and "error:" in prompt) == broken
-    answer_all(kernel_tui, session, lambda call: canned.block(canned.divides(call)))
-    fourth = kernel_tui("resume", session, "--headless", "--until-idle", timeout=PATIENCE_S)
-    assert fourth.returncode == ExitCode.WAITING, fourth.stderr
-    assert all(call.startswith("softmax.r1.ideas.v") for call in Mailbox(session).waiting())
-    state = state_of(session)
-    assert state.problems["softmax"].rounds[0].finished_at is not None
+    for call in fixes:
+        mailbox.deliver(call, canned.block(canned.divides(call)))
+    until(session, running, lambda state: state.problems["softmax"].rounds[0].finished_at is not None)
+    while running.poll() is None:
+        for call in mailbox.unanswered():
+            assert call.startswith("softmax.r1.ideas.v")
+            mailbox.deliver(call, "I would rather not.")
+        time.sleep(0.1)
+    said, _ = running.communicate(timeout=PATIENCE_S)
+    assert running.returncode == ExitCode.OK, said
+    assert "no round is left in which it could be asked again" in said
+    assert "asked again in the next round" not in said
 
     # What was recorded is what was asked: the outbox held the prompts to the letter.
+    state = state_of(session)
     with SessionReader(SessionPaths.at(session)) as reader:
         for call_state in state.spending.calls.values():
             prompt = Prompt.decode(reader.text(call_state.prompt))
             assert "launch(const float* x" in prompt.user
     assert state.spending.total.failed == 0
     assert state.spending.total.calls == len(state.spending.calls)
-
-    answer_all(kernel_tui, session, lambda call: "I would rather not.")
-    last = kernel_tui("resume", session, "--headless", "--until-idle", timeout=PATIENCE_S)
-    assert last.returncode == ExitCode.OK, last.stderr
-    assert "no round is left in which it could be asked again" in last.stdout
-    assert "asked again in the next round" not in last.stdout
 
 
 def test_a_reply_that_is_still_being_written_is_not_read(tmp_path: Path) -> None:

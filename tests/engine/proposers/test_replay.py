@@ -1,4 +1,4 @@
-"""A saved search again, offline: the same ideas, the same sources, in the same tree."""
+"""A search by two providers, and the same again, offline: the same ideas, the same sources, in the same tree."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from engine.session import SessionPaths, SessionReader
 from engine.state import SessionState, fold
 from tests.commandline import ROOT, KernelTui, environment
 from tests.engine.proposers.canned import PATIENCE_S
-from tests.engine.proposers.test_language_search import ENVIRONMENT, Author, prepare
+from tests.engine.proposers.test_language_search import KEY, Author, search_by_two_providers
 from tests.model_server import ModelServer
 
 pytestmark = pytest.mark.timeout(900)
@@ -70,11 +70,11 @@ def tree_of(directory: Path) -> tuple[Tree, Tree, SessionState]:
         return {path(one) for one in state.ideas}, {path(one) for one in state.variants}, state
 
 
-def test_replay_gives_the_same_tree_without_a_network(kernel_tui: KernelTui, tmp_path: Path) -> None:
-    with ModelServer(author=Author()) as server:
-        paths = prepare(tmp_path, server)
-        recorded = kernel_tui("config.toml", "--headless", env=ENVIRONMENT, timeout=PATIENCE_S)
-        assert recorded.returncode == ExitCode.OK, recorded.stderr
+def test_what_two_providers_share_is_the_same_tree_again_without_a_network(
+    kernel_tui: KernelTui, tmp_path: Path
+) -> None:
+    with ModelServer(keys=[KEY], models=["m-one", "m-two"], author=Author()) as server:
+        paths = search_by_two_providers(kernel_tui, tmp_path, server)
     shutil.move(paths.directory, tmp_path / "record")
     (tmp_path / "replay.toml").write_text(REPLAY)
     (tmp_path / "blocked").mkdir()
