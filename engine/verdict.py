@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 Status = Literal[
     "correct",
@@ -127,6 +128,19 @@ class Verdict(Struct, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def correct(self) -> bool:
         return self.status == "correct"
+
+    def without_times(self) -> Verdict:
+        """The same, as of a kernel that was not timed."""
+        return replace(
+            self,
+            speedup=None,
+            speedup_low=None,
+            speedup_high=None,
+            pairs=0,
+            kernel=None,
+            reference=None,
+            floor_share=None,
+        )
 
     @property
     def precision_in_words(self) -> str:

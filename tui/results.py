@@ -97,7 +97,9 @@ def _degenerate(problem: ProblemState) -> str:
 
 
 def _row(state: SessionState, problem: ProblemState, directory: Path, without: str) -> ResultRow:
-    judged = [one for one in state.variants_of(problem.id) if one.verdict is not None]
+    judged = [
+        one for one in state.variants_of(problem.id) if one.verdict is not None and one.verdict.status != "cancelled"
+    ]
     best = state.variants[problem.best] if problem.best is not None else None
     verdict = best.verdict if best is not None else None
     eager, compiled = problem.baselines.get("eager"), problem.baselines.get("compile")

@@ -152,19 +152,27 @@ def is_settled(times_ms: Mapping[str, list[float]], margin: float) -> bool:
 
 
 def standings(times_ms: Mapping[str, list[float]], margin: float) -> tuple[Standing, ...]:
-    """Rank kernels by their median ratio to the fastest within rounds; tied within ``margin``. Pure."""
-    fastest = _fastest(times_ms)
+    """Rank kernels by how long they took within rounds, in units of the fastest; tied within ``margin``. Pure."""
+    scores, fastest = _scores(times_ms), _fastest(times_ms)
     rows = []
     for name, own in times_ms.items():
-        middle, low, high = timing.median_interval(_ratios(own, times_ms[fastest]))
-        rows.append(Standing(name, median(own), middle, low, high, tied=low <= 1.0 + margin))
+        _, low, high = timing.median_interval(_ratios(own, times_ms[fastest]))
+        ratio = scores[name] / scores[fastest]
+        rows.append(
+            Standing(name, median(own), ratio, min(low, ratio), max(high, ratio), tied=min(low, ratio) <= 1.0 + margin)
+        )
     return tuple(sorted(rows, key=lambda row: (row.variant != fastest, row.ratio, row.variant)))
 
 
 def _fastest(times_ms: Mapping[str, list[float]]) -> str:
-    base = min(times_ms, key=lambda name: median(times_ms[name]))
-    ratios = {name: median(_ratios(own, times_ms[base])) for name, own in times_ms.items()}
-    return min(ratios, key=lambda name: (ratios[name], name))
+    scores = _scores(times_ms)
+    return min(scores, key=lambda name: (scores[name], name))
+
+
+def _scores(times_ms: Mapping[str, list[float]]) -> dict[str, float]:
+    """The median share of each kernel in its rounds' mean. One order for all, as medians of ratios need not give."""
+    means = [sum(one) / len(one) for one in zip(*times_ms.values(), strict=True)]
+    return {name: median(_ratios(own, means)) for name, own in times_ms.items()}
 
 
 def _ratios(own_ms: Sequence[float], base_ms: Sequence[float]) -> list[float]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from statistics import median
 
@@ -225,7 +225,7 @@ class Judgement:
         return self._problem.run(slot)
 
     def _measure_precision(self, runner: Runner) -> Precision:
-        """After timing, so that no kernel knows when it is over."""
+        """After the pairs, so that no kernel knows when timing is over."""
         found = self._opened.gauge.measure(lambda index: self._call(runner, index))
         if self._settings.precision == "fp32" and not found.sufficient:
             raise Rejected("wrong", "lower precision", f'{found.words}; evaluation.precision = "fp32"', "precision")
@@ -245,11 +245,13 @@ class Judgement:
                 self._problem.copy_ms if module else None,
             )
             self._time(runner)
+            # Before the calls in a row, which tell a kernel that timing is over.
+            precision = self._measure_precision(runner)
             self._confirm_clock(runner, clock)
             self._trial(runner, 0)
             self._pass("right after timing", f"call {self._calls}")
             self._check_processes(runner, module)
-            return self._measure_precision(runner)
+            return precision
         finally:  # while the runner lives: what it used is not theirs
             self._others = neighbours.share()
 
@@ -264,14 +266,19 @@ class Judgement:
         started, checked_inputs = time.perf_counter(), 0
         while len(pairs.kernel_ms) < self._settings.max_pairs:
             index = len(pairs.kernel_ms)
-            checked_inputs += self._pair(runner, index)
-            if secrets.randbelow(_PROBE_ONE_IN) == 0:
-                self._trial(runner, secrets.randbelow(self._settings.trials))
+            checked_inputs += self._pair_perhaps_trial(runner)
             looks = index < _LOOKS or index % _LOOKS == 0
             if looks and index + 1 >= LEAST_PAIRS_FAR and self._is_enough(time.perf_counter() - started):
                 break
         detail = f"{len(pairs.kernel_ms)} pairs, outputs of all compared, inputs of {checked_inputs} compared"
         self._pass("right while timed", detail)
+
+    def _pair_perhaps_trial(self, runner: Runner) -> bool:
+        """A pair, now and then with a trial of any kind after it; whether inputs were compared."""
+        compared = self._pair(runner, len(self.pairs.kernel_ms))
+        if secrets.randbelow(_PROBE_ONE_IN) == 0:
+            self._trial(runner, secrets.randbelow(self._settings.trials))
+        return compared
 
     def _pair(self, runner: Runner, index: int) -> bool:
         """Reference and kernel once each on the same buffers, in either order; whether inputs were compared.
@@ -398,7 +405,7 @@ class Judgement:
             self._problem,
             self._settings,
             self._cancelled,
-            beside=lambda: self._pair(runner, len(self.pairs.kernel_ms)),
+            beside=partial(self._pair_perhaps_trial, runner),
         )
         if not self.pairs.kernel_ms:
             self.pairs = before
@@ -461,7 +468,8 @@ class Judgement:
 
     def _fail(self, detail: str, name: str | None = None) -> None:
         names = ("loads", "right on fresh inputs", "right while timed", "own clock agrees", "right after timing")
-        self._checks.append(Check(name or names[min(len(self._checks), len(names) - 1)], False, detail))
+        passed = {check.name for check in self._checks}
+        self._checks.append(Check(name or next((one for one in names if one not in passed), names[-1]), False, detail))
 
     def _stage(self, name: str) -> _Stopwatch:
         return _Stopwatch(self._stage_s, name)

@@ -59,7 +59,8 @@ SETTLED_S = 2.0
 LAST_VERDICTS_S = 15.0
 """How long evaluations in flight may go on when the minutes are over."""
 OVERRUN = 0.1
-"""What is still owed may start until the minutes are exceeded by this share (at least 10 s)."""
+"""What is still owed may start until the minutes are exceeded by this share (at least 10 s), or for so long after the
+last work that was under way then has ended."""
 
 
 class NobodyToAsk(Exception):
@@ -157,6 +158,8 @@ class Search:
         self._others: set[asyncio.Task[None]] = set()
         self._owed = Owed(context, self._problems, self._spawn)
         self._drained = False
+        self._drained_at = time.monotonic()
+        """When the last work ended that the budget has let finish."""
         self._moved_at = time.monotonic()
         self._best_written: dict[str, str | None] = {}
         self._failure: BaseException | None = None
@@ -290,8 +293,11 @@ class Search:
             self._unrecorded.pop(variant_id, None)
 
     def _with_code(self, problem: str, code: str) -> Verdict | None:
-        """The verdict on a kernel of the problem with this machine code, from the moment it was given."""
-        variants = list(self._state.variants_of(problem))
+        """The verdict on a kernel of the problem with this machine code, from the moment it was given.
+
+        Not of a pruned one: its twin may take its place.
+        """
+        variants = [one for one in self._state.variants_of(problem) if not self._state.is_pruned(one.id)]
         recorded = [(one.id, one.verdict) for one in variants if one.verdict is not None]
         given = [(one.id, self._unrecorded[one.id]) for one in variants if one.id in self._unrecorded]
         return same_code([*recorded, *given], code)
@@ -398,18 +404,21 @@ class Search:
     async def _finish_within_budget(self) -> StopReason | None:
         """No new work: what runs may finish, then what is owed, while that is only a little late."""
         if not self._drained:
-            self._drained = True
+            self._drained, self._drained_at = True, time.monotonic()
             self._spawn(self._drain())
             return None
         if not self._queue.idle or self._rounds:
+            self._drained_at = time.monotonic()
             return None
         whole_s = (self.context.budget.minutes or 0.0) * 60.0
-        if self.context.left_s() > -max(10.0, OVERRUN * whole_s):
+        late_s = min(-self.context.left_s(), time.monotonic() - self._drained_at)
+        if late_s < max(10.0, OVERRUN * whole_s):
             self._do_owed(only_if_idle=False)
         return None if self._owed.busy else "budget"
 
     async def _drain(self) -> None:
         await self._queue.drain(LAST_VERDICTS_S)
+        await self._give_back()
         self._changed.set()
 
     def _do_owed(self, *, only_if_idle: bool) -> None:

@@ -10,6 +10,8 @@ import asyncio
 from collections.abc import Coroutine, Sequence
 from typing import Any
 
+from msgspec.structs import replace
+
 from engine.events import (
     Carried,
     HeatFinished,
@@ -18,6 +20,7 @@ from engine.events import (
     RoundFinished,
     RoundStarted,
     VariantStage,
+    VerdictGiven,
 )
 from engine.models.protocol import CallSite, Purpose
 from engine.problem.spec import Form
@@ -89,10 +92,11 @@ class ProblemSearch:
         return round_ is not None and not self._state.is_pruned(self.id) and self._wants_heat(round_)
 
     async def last_heat(self) -> None:
-        """The heat that is owed; once. Raises SessionError."""
-        if (round_ := self._open_round()) is not None:
-            self._done.add(_heat_job(round_, self._heat_leaders()))
+        """The heat that is owed; another one without who is found out in it. Raises SessionError."""
+        while self.owes_heat and (round_ := self._open_round()) is not None:
+            job = _heat_job(round_, self._heat_leaders())
             await self._heat(round_)
+            self._done.add(job)
 
     def wake(self) -> None:
         """Something about this problem changed: look again."""
@@ -205,7 +209,10 @@ class ProblemSearch:
 
         def ended(done: asyncio.Task[bool | None]) -> None:
             del self._jobs[key]
-            if done.cancelled() or done.exception() is not None or done.result() is not False:
+            if done.cancelled():
+                if key[0] != "heat":  # which the budget has ended, and is had at the end
+                    self._done.add(key)
+            elif done.exception() is not None or done.result() is not False:
                 self._done.add(key)
             if not done.cancelled() and (error := done.exception()) is not None:
                 self._failure = self._failure or error
@@ -300,6 +307,13 @@ class ProblemSearch:
         """One more evaluation: the last says nothing about the kernel, or a heat says something else."""
         await self.context.journal.record(VariantStage(variant=variant.id, stage="queued"))
 
+    async def _take_back(self, variant: VariantState, why: str) -> None:
+        """The verdict of a kernel that was found out when no time is left to judge it again."""
+        assert variant.verdict is not None, "who runs in a heat has one"
+        reason = f"found out in the last heat: {why}; retry judges it again"
+        doubted = replace(variant.verdict.without_times(), status="error", reason=reason)
+        await self.context.journal.record(VerdictGiven(variant=variant.id, verdict=doubted))
+
     # Closing and opening
 
     def _wants_heat(self, round_: RoundState) -> bool:
@@ -332,7 +346,7 @@ class ProblemSearch:
         except EvaluationError as error:
             await self._say(f"{round_.id}: no heat of the leaders: {error}")
             if error.variant is not None and (variant := self._state.variants.get(error.variant)) is not None:
-                await self._judge_again(variant)
+                await (self._take_back(variant, str(error)) if self.context.ending else self._judge_again(variant))
             return
         await self.context.journal.record(HeatFinished(problem=self.id, round=round_.number, standings=standings))
 

@@ -223,18 +223,7 @@ def same_code(judged: Iterable[tuple[str, Verdict]], code: str) -> Verdict | Non
             continue
         if verdict.status in _JUDGED_BY_CODE:
             reason = f"same machine code as {variant}" + (f": {verdict.reason}" if verdict.reason else "")
-            return replace(
-                verdict,
-                reason=reason,
-                same_code_as=variant,
-                speedup=None,
-                speedup_low=None,
-                speedup_high=None,
-                pairs=0,
-                kernel=None,
-                reference=None,
-                floor_share=None,
-            )
+            return replace(verdict.without_times(), reason=reason, same_code_as=variant)
     return None
 
 

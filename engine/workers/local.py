@@ -170,8 +170,14 @@ class LocalEvaluator:
                 raise EvaluationError(f"{variant} does not build any more: {first_error(report)}")
             libraries[variant] = str(library)
         async with self._take(problem.id) as judge:
-            await self._open_in(judge, problem)
-            answer = await judge.ask(messages.RunHeat(problem.id, libraries), _HEAT_S, _ignore)
+            for last in (False, True):
+                try:
+                    await self._open_in(judge, problem)
+                    answer = await judge.ask(messages.RunHeat(problem.id, libraries), _HEAT_S, _ignore)
+                    break
+                except JudgeDied:
+                    if last or self._closing:
+                        raise
         assert isinstance(answer, messages.HeatRun)
         return answer.standings
 

@@ -79,6 +79,16 @@ def test_standings_are_by_ratio_within_rounds_not_by_luck() -> None:
     assert by_name["fast"].median_ms == pytest.approx(2.0 * median(noise))
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_nobody_in_a_heat_takes_less_than_the_first(seed: int) -> None:
+    draw = random.Random(seed)
+    times = {name: [draw.lognormvariate(0, 0.3) for _ in range(12)] for name in "abcd"}
+    rows = heat.standings(times, 0.03)
+    assert rows[0].ratio == 1.0
+    assert [row.ratio for row in rows] == sorted(row.ratio for row in rows)
+    assert all(row.ratio_low <= row.ratio <= row.ratio_high for row in rows)
+
+
 def test_a_heat_goes_on_while_the_order_is_open() -> None:
     noise = [1.0, 1.5, 0.9, 1.2, 1.1, 0.8, 1.4, 1.0, 1.3, 0.95, 1.05, 1.0]
     assert heat.is_settled({"a": noise, "b": [1.2 * n for n in noise]}, 0.01)

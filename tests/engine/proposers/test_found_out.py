@@ -1,4 +1,4 @@
-"""A kernel that was right when it was judged and fails in the heat is judged again and loses its place."""
+"""A kernel that was right when it was judged and fails in the heat loses its place."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ class Search:
         with SessionReader(self.paths) as reader:
             return [one.event for one in reader.read()]
 
-    def until(self, holds: Callable[[SessionState], bool]) -> SessionState:
-        """The first state in which ``holds``."""
+    def until(self, holds: Callable[[SessionState], bool], *, ended: bool = False) -> SessionState:
+        """The first state in which ``holds``. ``ended``: the engine may come to its end before."""
         deadline = time.monotonic() + canned.PATIENCE_S
         while True:
             with SessionReader(self.paths) as reader:
                 state = fold(reader.read())
             if holds(state):
                 return state
-            assert time.monotonic() < deadline and engine_liveness(self.paths).running
+            assert time.monotonic() < deadline and (ended or engine_liveness(self.paths).running)
             time.sleep(0.1)
 
     def answer(self, call: str, reply: str) -> None:
@@ -52,30 +52,55 @@ class Search:
         self.until(lambda _: call in self.mailbox.waiting())
         self.mailbox.deliver(call, reply)
 
+    def judge_one_that_turns(self) -> list[str]:
+        """Four kernels are asked for; one that fails by now, two that stay right, and nothing yet.
+
+        The names of their calls.
+        """
+        self.answer("softmax.r0.ideas.start.0", canned.ideas(*canned.IDEAS[:1]))
+        for number, later_s in enumerate(LATER_S):
+            turns, fails_at = f"softmax.r0.kernel.i1.{number}", time.time() + later_s
+            turned = canned.good(f"turns {number}").replace(
+                "{", f"{{\n    if (time(nullptr) > {fails_at:.0f}) abort();", 1
+            )
+            self.answer(turns, canned.block("#include <cstdlib>\n#include <ctime>\n" + turned))
+            if self.until(lambda state, given=number: state.verdicts > given).leaders("softmax"):
+                break
+        time.sleep(max(0.0, fails_at + 1.0 - time.time()))
+        one, other, *rest = self.mailbox.unanswered()
+        self.answer(one, canned.block(canned.good("stays")))
+        self.answer(other, canned.block(canned.divides("stays too")))
+        return [turns, one, other, *rest]
+
+    def check(self, state: SessionState, turns: str, one: str, other: str, status: str) -> None:
+        """The one that turned is not correct any more, and the log says why; the others ran in a heat."""
+        by_call = {str(variant.data["call"]): variant for variant in state.variants.values()}
+        assert [by_call[call].correct for call in (turns, one, other)] == [False, True, True]
+        verdict = by_call[turns].verdict
+        assert verdict is not None and verdict.status == status
+        said = [event.text for event in self.events() if isinstance(event, LogLine)]
+        found = f"{by_call[turns].id}, which was right when it was judged, comes to an end"
+        assert any(found in text for text in said), said
+        (heat,) = [event for event in self.events() if isinstance(event, HeatFinished)]
+        assert {standing.variant for standing in heat.standings} == {by_call[one].id, by_call[other].id}
+
 
 def test_who_fails_in_the_heat_is_judged_again(kernel_tui: KernelTui, tmp_path: Path) -> None:
     search = Search(kernel_tui, tmp_path)
-    search.answer("softmax.r0.ideas.start.0", canned.ideas(*canned.IDEAS[:1]))
-    for number, later_s in enumerate(LATER_S):
-        turns, fails_at = f"softmax.r0.kernel.i1.{number}", time.time() + later_s
-        turned = canned.good(f"turns {number}").replace("{", f"{{\n    if (time(nullptr) > {fails_at:.0f}) abort();", 1)
-        search.answer(turns, canned.block("#include <cstdlib>\n#include <ctime>\n" + turned))
-        if search.until(lambda state, given=number: state.verdicts > given).leaders("softmax"):
-            break
-    time.sleep(max(0.0, fails_at + 1.0 - time.time()))
-    one, other, *rest = search.mailbox.unanswered()
-    search.answer(one, canned.block(canned.good("stays")))
-    search.answer(other, canned.block(canned.divides("stays too")))
+    turns, one, other, *rest = search.judge_one_that_turns()
     for call in rest:
         search.answer(call, "I would rather not.")
-
     state = search.until(lambda state: state.problems["softmax"].rounds[0].finished_at is not None)
-    by_call = {str(variant.data["call"]): variant for variant in state.variants.values()}
-    assert [by_call[call].correct for call in (turns, one, other)] == [False, True, True]
-    verdict = by_call[turns].verdict
-    assert verdict is not None and verdict.status == "crashed"
-    said = [event.text for event in search.events() if isinstance(event, LogLine)]
-    found = f"{by_call[turns].id}, which was right when it was judged, comes to an end"
-    assert any(found in text for text in said), said
-    (heat,) = [event for event in search.events() if isinstance(event, HeatFinished)]
-    assert {standing.variant for standing in heat.standings} == {by_call[one].id, by_call[other].id}
+    search.check(state, turns, one, other, "crashed")
+
+
+def test_who_fails_in_the_last_heat_loses_its_verdict(kernel_tui: KernelTui, tmp_path: Path) -> None:
+    """The heat of a round that the budget ends, while one of its kernels is still to be written."""
+    search = Search(kernel_tui, tmp_path)
+    turns, one, other, *_ = search.judge_one_that_turns()
+    search.until(lambda state: state.verdicts >= 3)
+    assert kernel_tui("budget", "demo", "--minutes", "0.1").returncode == ExitCode.OK
+    state = search.until(lambda state: state.engine is not None and state.engine.stopped is not None, ended=True)
+    assert state.engine is not None and state.engine.stopped == "budget"
+    assert state.problems["softmax"].rounds[0].finished_at is None
+    search.check(state, turns, one, other, "error")
