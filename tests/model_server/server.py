@@ -205,18 +205,21 @@ class ModelServer:
             reasoning=do.reasoning,
         )
         answer = Answer(text, usage, do.answered or asked.model, do.finish, do.tier, do.piece)
+        # Booked beforehand: a client that has heard the last byte may look at the books before this goes on.
+        if do.kind == "reply":
+            self.books.told = _sum(self.books.told, usage)
+        else:
+            self.books.untold = _sum(self.books.untold, usage)
         try:
             if asked.stream:
                 await self._stream(exchange, asked, do, answer)
             else:
                 await exchange.respond(200, whole_of(asked, answer), "application/json")
         except (Gone, ConnectionError):
-            self.books.untold = _sum(self.books.untold, usage)
+            if do.kind == "reply":
+                self.books.told = _sum(self.books.told, usage, sign=-1)
+                self.books.untold = _sum(self.books.untold, usage)
             raise
-        if do.kind == "reply":
-            self.books.told = _sum(self.books.told, usage)
-        else:
-            self.books.untold = _sum(self.books.untold, usage)
 
     async def _stream(self, exchange: Exchange, asked: Asked, do: Do, answer: Answer) -> None:
         await exchange.begin("text/event-stream")
@@ -238,11 +241,11 @@ class ModelServer:
         await exchange.end()
 
 
-def _sum(one: Usage, other: Usage) -> Usage:
+def _sum(one: Usage, other: Usage, sign: int = 1) -> Usage:
     return Usage(
-        one.input + other.input,
-        one.output + other.output,
-        one.cached + other.cached,
-        one.reasoning + other.reasoning,
-        one.cache_written + other.cache_written,
+        one.input + sign * other.input,
+        one.output + sign * other.output,
+        one.cached + sign * other.cached,
+        one.reasoning + sign * other.reasoning,
+        one.cache_written + sign * other.cache_written,
     )
