@@ -143,7 +143,7 @@ class DetailPane(Pane):
     def _names(self) -> list[tuple[Tab, str]]:
         """The tabs as the title has them: those that can be are shortened where the kernel would find no room."""
         short = self.size.width < SHORT_BELOW
-        return [(tab, SHORT.get(tab, tab) if short and tab != self.tab else tab) for tab in TABS]
+        return [(tab, SHORT.get(tab, tab) if short else tab) for tab in TABS]
 
     def _grow(self) -> None:
         """A reply on show may have grown."""
