@@ -1,5 +1,6 @@
 """What a search owes beside its verdicts and does when the devices have nothing better to do: baselines of
-torch.compile, the heat of a round that the budget has ended, winners at other sizes.
+torch.compile, the heat of a round that the budget has ended, a second verdict on a winner that was disturbed, and
+winners at other sizes.
 """
 
 from __future__ import annotations
@@ -8,17 +9,20 @@ import time
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
-from engine.events import BaselineMeasured
+from engine.events import BaselineMeasured, LogLine, VerdictGiven
 from engine.search.context import Context
 from engine.search.final_check import FinalCheck
 from engine.search.rounds import ProblemSearch
-from engine.verdict import Baseline
+from engine.state import VariantState
+from engine.verdict import Baseline, Verdict
 from engine.workers.protocol import EvaluationError
 
 COMPILE_GUESS_S = 20.0
 """What ``torch.compile`` of a problem is expected to take until one was measured."""
-HEAT_S = 3.0
-"""What the last heat of a problem is expected to take."""
+LAST_S = 5.0
+"""What the last heat of a problem and a second verdict on its winner are expected to take."""
+WIDE = 0.2
+"""The width of a factor's 95 % interval, over the factor, from which on a winner is judged once more."""
 
 
 class Owed:
@@ -33,14 +37,14 @@ class Owed:
         self._context, self._problems, self._spawn = context, problems, spawn
         self._final_check = FinalCheck(context)
         self._compile_s: list[float] = []
+        self._judged_again: set[str] = set()
         self.busy = False
 
     @property
     def reserve_s(self) -> float:
         """Seconds that what is owed will take."""
         compile_s = max(self._compile_s, default=COMPILE_GUESS_S) * len(self._baselines())
-        heats_s = HEAT_S * len(self._problems) if self._context.config.search.heat >= 2 else 0.0
-        return compile_s + heats_s + self._final_check.reserve_s
+        return compile_s + LAST_S * len(self._problems) + self._final_check.reserve_s
 
     def start_baseline(self) -> None:
         """Measure one of a problem that has verdicts, if there is any."""
@@ -52,6 +56,8 @@ class Owed:
         heats = [problem for problem in self._problems.values() if problem.owes_heat]
         if heats:
             self._start(heats[0].last_heat())
+        elif disturbed := self._disturbed():
+            self._start(self._judge_again(disturbed[0]))
         elif names := self._baselines():
             self._start(self._compile(names[0]))
         elif winners := self._final_check.owed():
@@ -89,3 +95,45 @@ class Owed:
             baseline = Baseline(which="compile", failure=str(error))
         self._compile_s.append(time.monotonic() - began)
         await context.journal.record(BaselineMeasured(problem=problem, baseline=baseline))
+
+    def _disturbed(self) -> list[VariantState]:
+        """Best kernels whose factor is hardly known: other programs had a hand in it."""
+        state = self._context.state
+        bests = [state.variants[problem.best] for problem in state.problems.values() if problem.best is not None]
+        return [
+            best
+            for best in bests
+            if best.problem in self._problems
+            and not state.is_pruned(best.problem)
+            and best.id not in self._judged_again
+            and _width(best.verdict) > WIDE
+        ]
+
+    async def _judge_again(self, best: VariantState) -> None:
+        """Once. What is better known then counts, and so does what it is found out in."""
+        context, before = self._context, best.verdict
+        self._judged_again.add(best.id)
+        spec, source = context.state.problems[best.problem].spec, context.sources.text(best.source)
+        try:
+            verdict = await context.evaluator.evaluate(spec, best.form, source, lambda stage: None)
+        except EvaluationError as error:
+            verdict = Verdict(status="error", reason=str(error))
+        counts = _width(verdict) < _width(before) if verdict.correct else verdict.status not in ("error", "cancelled")
+        now = f"{_words(verdict)} now" if counts else "no better known now"
+        text = f"{best.problem}: {best.id}, the best at {_words(before)}, was judged once more: {now}"
+        await context.journal.record(LogLine(level="info", text=text))
+        if counts:
+            await context.journal.record(VerdictGiven(variant=best.id, verdict=verdict))
+
+
+def _width(verdict: Verdict | None) -> float:
+    """Of the factor's interval, over the factor; 0 where there is none."""
+    if verdict is None or not verdict.speedup or verdict.speedup_low is None or verdict.speedup_high is None:
+        return 0.0
+    return (verdict.speedup_high - verdict.speedup_low) / verdict.speedup
+
+
+def _words(verdict: Verdict | None) -> str:
+    if verdict is None or verdict.speedup is None:
+        return verdict.status if verdict is not None else "nothing"
+    return f"{verdict.speedup:.2f}x [{verdict.speedup_low:.2f}, {verdict.speedup_high:.2f}]"

@@ -104,3 +104,17 @@ def test_who_fails_in_the_last_heat_loses_its_verdict(kernel_tui: KernelTui, tmp
     assert state.engine is not None and state.engine.stopped == "budget"
     assert state.problems["softmax"].rounds[0].finished_at is None
     search.check(state, turns, one, other, "error")
+
+
+def test_a_winner_whose_factor_is_hardly_known_is_judged_once_more(kernel_tui: KernelTui, tmp_path: Path) -> None:
+    search = Search(kernel_tui, tmp_path)
+    search.answer("softmax.r0.ideas.start.0", canned.ideas(*canned.IDEAS[:1]))
+    unsteady = canned.good("unsteady").replace(
+        "{", "{\n    for (volatile long n = rand() % 8 * 1000000; n > 0; n = n - 1) {}", 1
+    )
+    search.answer("softmax.r0.kernel.i1.0", canned.block("#include <stdlib.h>\n" + unsteady))
+    search.until(lambda state: bool(state.leaders("softmax")))
+    assert kernel_tui("budget", "demo", "--minutes", "0.1").returncode == ExitCode.OK
+    search.until(lambda state: state.engine is not None and state.engine.stopped is not None, ended=True)
+    (said,) = [event.text for event in search.events() if isinstance(event, LogLine) and "once more" in event.text]
+    assert said.startswith("softmax: v1, the best at ") and said.endswith("now")
