@@ -222,9 +222,14 @@ def missing(before: Sequence[Recorded], after: Sequence[Recorded]) -> int:
 
 
 def done_twice(events: Iterable[Recorded]) -> list[str]:
-    """What the engines of an unsteered search did although it had been recorded: one sentence each."""
+    """What the engines of an unsteered search did although it had been recorded: one sentence each.
+
+    A kernel that is judged once more for a reason that stands in the session was not judged twice.
+    """
     seen: Counter[Hashable] = Counter()
     judged: set[str] = set()
+    asked: set[str] = set()
+    """Kernels to be judged once more for a recorded reason."""
     again: dict[str, None] = {}
     for one in events:
         event = one.event
@@ -239,9 +244,17 @@ def done_twice(events: Iterable[Recorded]) -> list[str]:
                 keys = [("idea", event.idea), ("the same idea", event.problem, event.parent, event.text)]
             case ev.VariantWritten():
                 keys = [("kernel", event.variant), ("the same source", event.problem, event.source)]
-            case ev.VerdictGiven():
+            case ev.VerdictGiven(why="") if event.variant not in asked:
                 keys = [("verdict", event.variant)]
                 judged.add(event.variant)
+            case ev.VerdictGiven():
+                asked.discard(event.variant)
+                judged.add(event.variant)
+                continue
+            case ev.VariantStage() if event.why:
+                asked.add(event.variant)
+                judged.discard(event.variant)
+                continue
             case ev.VariantStage() if event.variant in judged:
                 again[f"{event.variant} is {event.stage} although it has a verdict"] = None
                 continue
@@ -385,14 +398,15 @@ def rows_of(tally: Tally, state: SessionState, events: Sequence[Recorded], wall_
     begun = Counter(
         e.event.variant for e in events if isinstance(e.event, ev.VariantStage) and e.event.stage == "building"
     )
-    verdicts = Counter(e.event.variant for e in events if isinstance(e.event, ev.VerdictGiven))
+    judged = {e.event.variant for e in events if isinstance(e.event, ev.VerdictGiven)}
+    twice = sum(fault.startswith("twice: ('verdict',") for fault in done_twice(events))
     rounds = [round_ for problem in state.problems.values() for round_ in problem.rounds]
     correct = sum(variant.correct for variant in state.variants.values())
     return [
         ("kills", str(len(kills))),
         *((f"  {stage}", str(hit[stage])) for stage in STAGES if hit[stage]),
         ("events lost", f"{sum(kill.lost for kill in kills)} of {len(events)}"),
-        ("verdicts given twice", f"{verdicts.total() - len(verdicts)} of {len(verdicts)}"),
+        ("verdicts given twice", f"{twice} of {len(judged)}"),
         ("evaluations begun again", f"{begun.total() - len(begun)} of {len(begun)}"),
         (f"processes left after {ORPHAN_S:g} s", str(sum(len(kill.orphans) for kill in kills))),
         ("last process gone after", spread([kill.gone_after_s for kill in kills])),

@@ -215,13 +215,19 @@ class VariantWritten(Event, tag="variant_written"):
 
 
 class VariantStage(Event, tag="variant_stage"):
+    """``why``: for what reason a kernel that has a verdict is judged again."""
+
     variant: str
     stage: Stage
+    why: str = ""
 
 
 class VerdictGiven(Event, tag="verdict_given"):
+    """``why``: for what reason it takes the place of an earlier one without the kernel having been queued again."""
+
     variant: str
     verdict: Verdict
+    why: str = ""
 
 
 class HeatFinished(Event, tag="heat_finished"):

@@ -337,7 +337,8 @@ def _verdict_given(state: SessionState, event: ev.VerdictGiven, time: float) -> 
     variant = state.variants.get(event.variant)
     if variant is None:
         return
-    state.verdicts += event.verdict.status != "cancelled"
+    if event.verdict.status != "cancelled":
+        state.verdicts += 1
     state.flight.pop(event.variant, None)
     rank(state, variant, event.verdict)
     variant.verdict, variant.stage, variant.judged_at = event.verdict, None, time

@@ -11,6 +11,9 @@ from typing import Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
+UNJUDGED = ("cancelled", "error")
+"""Statuses that say nothing about the kernel."""
+
 Status = Literal[
     "correct",
     "build_error",
@@ -211,7 +214,7 @@ class AtSizes(Struct, frozen=True, omit_defaults=True):
 
 def sizes_in_words(results: Sequence[AtSizes]) -> str:
     """One sentence: is the kernel right at other sizes, and does its win survive. "" where nothing was tried."""
-    judged = [one for one in results if one.status not in ("error", "cancelled")]
+    judged = [one for one in results if one.status not in UNJUDGED]
     right = [one for one in judged if one.status == "correct" and one.speedup is not None]
     failed = [f"{one.outcome} at {one.shapes}" for one in judged if one not in right]
     untried = [f"not judged at {one.shapes}" for one in results if one not in judged]

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import random
 import time
-from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from benchmarks.kills import Chain, Kill, stages
-from engine.events import EngineStarted, Recorded, VerdictGiven
+from engine.events import EngineStarted, Recorded
 from engine.session import engine_liveness, summarize
 from engine.state import fold
 
@@ -46,6 +45,5 @@ def test_a_search_killed_three_times_is_resumed_and_finished(tmp_path: Path) -> 
     assert state.engine.stopped == "finished"
     (problem,) = state.problems.values()
     assert [(one.number, one.finished_at is not None) for one in problem.rounds] == [(0, True), (1, True)]
-    verdicts = Counter(one.event.variant for one in events if isinstance(one.event, VerdictGiven))
-    assert verdicts == dict.fromkeys(state.variants, 1)
+    assert all(variant.verdict is not None for variant in state.variants.values())
     assert any(variant.correct for variant in state.variants.values())

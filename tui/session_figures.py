@@ -16,11 +16,10 @@ from msgspec import Struct, structs
 from engine.budget import elapsed_s
 from engine.session import SessionPaths, SessionReader, engine_liveness
 from engine.state import ProblemState, SessionState, VariantState
+from engine.verdict import UNJUDGED
 from tui.results import ResultRow, results_of
 
 NOT_NEEDED = ("variant_stage", "log_line", "command_handled")
-UNJUDGED = ("cancelled", "error")
-"""Verdicts that say nothing about the kernel."""
 LIMITS = ("minutes", "rounds", "dollars", "tokens", "calls")
 
 
@@ -146,7 +145,7 @@ def figures_of(state: SessionState, directory: Path, config: str, *, running: bo
         created=state.created_at,
         version=engine.version if engine is not None else state.version,
         seconds=results.seconds,
-        verdicts=len(judged),
+        verdicts=sum(row.verdicts for row in results.problems),
         judged=sum(_judged(one) for one in judged),
         built=sum(_built(one) for one in judged),
         correct=sum(one.correct for one in judged),

@@ -16,7 +16,8 @@ from statistics import median
 import torch
 from msgspec.structs import replace
 
-from engine.evaluation import checks, control, patterns, timing
+from engine.evaluation import checks, control, timing
+from engine.evaluation.answers import Answers, check_writes
 from engine.evaluation.arena import Slot
 from engine.evaluation.clock import Clock
 from engine.evaluation.kernelbench import SecondOpinion, with_speedup
@@ -39,8 +40,6 @@ _LOOKS = 32
 """After so many pairs the statistics, which cost more the more there are, are looked at once in as many."""
 _PROBE_ONE_IN = 8
 """After so many timed pairs on average comes a trial of any kind, so that no kernel knows that only timing is left."""
-_ANSWERS_KEPT = 3
-"""Right answers that are remembered, to name a kernel that gives one of them again."""
 SLOWS = "slows the reference"
 _SLOWED, _SLOWED_MS = 1.25, 0.1
 """The reference beside a kernel against the reference alone: more than this share and this time is no noise. A few
@@ -71,9 +70,7 @@ class Judgement:
         self._on_stage, self._cancelled = on_stage, cancelled
         self._checks: list[Check] = []
         self._stage_s: dict[str, float] = {}
-        self._errors: tuple[float, float] | None = None
-        """Largest so far, absolute and relative; None until outputs were compared."""
-        self._answers: list[list[torch.Tensor]] = []
+        self._answers = Answers(checks.Tolerances(self._settings.tolerance_fp32, self._settings.tolerance_other))
         self._calls = 0
         self._runs_ms = 0.0
         self._between_ms: list[float] = []
@@ -143,6 +140,7 @@ class Judgement:
         except Rejected as rejected:
             self._fail(rejected.reason, rejected.check)
             verdict = replace(verdict, status=rejected.status, pattern=rejected.pattern, reason=rejected.reason)
+        errors = self._answers.errors
         return replace(
             verdict,
             checks=tuple(self._checks),
@@ -150,8 +148,8 @@ class Judgement:
             kernelbench=theirs.verdict(self.pairs if self.pairs.kernel_ms else None),
             sandbox=runner.sandbox if runner is not None else "",
             output_tail=runner.output_tail if runner is not None else "",
-            max_abs_error=self._errors[0] if self._errors is not None else None,
-            max_rel_error=self._errors[1] if self._errors is not None else None,
+            max_abs_error=errors[0] if errors is not None else None,
+            max_rel_error=errors[1] if errors is not None else None,
         )
 
     def _limits(self, module: bool) -> Limits:
@@ -181,48 +179,11 @@ class Judgement:
         slot.poison(index % 2)
         self._problem.device.synchronize()
         self._call(runner, index, trial.seed)
-        self._check_writes(slot)
+        check_writes(slot)
         if (name := trial.unchanged(slot)) is not None:
             raise Rejected("wrong", "writes its inputs", f"wrote into its input {name}")
         where = f"trial {index} ({trial.kind} inputs)"
-        self._check_outputs(slot, trial.expected, index % 2, where, as_drawn=trial.kind == "drawn")
-
-    def _check_writes(self, slot: Slot) -> None:
-        if (damage := slot.damaged_guard()) is not None:
-            raise Rejected("out_of_bounds", "writes out of bounds", damage)
-
-    def _check_outputs(
-        self, slot: Slot, expected: list[torch.Tensor], poison: int, where: str, *, as_drawn: bool = True
-    ) -> None:
-        worst_abs, worst_rel = self._errors or (0.0, 0.0)
-        tolerances = checks.Tolerances(self._settings.tolerance_fp32, self._settings.tolerance_other)
-        count = self._problem.result_count
-        found = checks.compare(slot.results[:count], expected[:count], tolerances, slot.result_names[:count])
-        self._errors = max(worst_abs, found.max_abs_error), max(worst_rel, found.max_rel_error)
-        if found.problem is None:
-            self._answers = [expected[:count], *self._answers[:_ANSWERS_KEPT]]
-            return
-        if (unwritten := slot.unwritten(poison)) is not None:
-            raise Rejected("wrong", "leaves output unwritten", f"{unwritten} ({where})")
-        pattern = patterns.name_of(
-            slot.results[:count],
-            expected[:count],
-            slot.inputs,
-            self._answers,
-            lambda: self._with_first_weights(slot),
-            passed=bool(self._answers),
-            as_drawn=as_drawn,
-        )
-        raise Rejected("wrong", pattern, f"{found.problem} ({where})")
-
-    def _with_first_weights(self, slot: Slot) -> list[torch.Tensor] | None:
-        """What the reference gives for the slot's inputs and the weights of the first call."""
-        if not slot.weights or self._problem.mutates or self._problem.keeps_weights:
-            return None
-        for here, first in zip(slot.weights, self._problem.trial(0).weights, strict=True):
-            here.copy_(first)
-        self._problem.bind(slot)
-        return self._problem.run(slot)
+        self._answers.check(self._problem, slot, trial.expected, index % 2, where, as_drawn=trial.kind == "drawn")
 
     def _measure_precision(self, runner: Runner) -> Precision:
         """After the pairs, so that no kernel knows when timing is over."""
@@ -309,7 +270,7 @@ class Judgement:
             slot.poison(index % 2)
             before = checks.checksum(kept)
             took = self._call(runner, slot_index, seed)
-            self._check_writes(slot)
+            check_writes(slot)
             if checks.checksum(kept) != before:
                 raise Rejected("wrong", "writes its inputs", "wrote into its inputs while timed")
             return took
@@ -330,7 +291,7 @@ class Judgement:
             reference_ms, expected = reference()
             for here, tensor in zip(written, results, strict=True):
                 here.copy_(tensor)
-        self._check_outputs(slot, expected, index % 2, f"timed call {index}")
+        self._answers.check(self._problem, slot, expected, index % 2, f"timed call {index}")
         self.pairs.kernel_ms.append(kernel_ms)
         self.pairs.wall_ms.append(wall_ms)
         self.pairs.used_ms.append(used_ms)

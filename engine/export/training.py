@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from engine.nodes import VariantState
 from engine.state import SessionState
-from engine.verdict import Verdict
+from engine.verdict import UNJUDGED, Verdict
 
 
 class Outcome(Struct, frozen=True):
@@ -76,7 +76,7 @@ def records(state: SessionState, text: Callable[[str], str]) -> Iterator[Record]
     """
     for variant in state.variants.values():
         verdict, problem = variant.verdict, state.problems.get(variant.problem)
-        if verdict is None or problem is None or verdict.status in ("error", "cancelled"):
+        if verdict is None or problem is None or verdict.status in UNJUDGED:
             continue
         idea = state.ideas.get(variant.idea)
         parent = state.variants.get(variant.parent or "")

@@ -14,7 +14,7 @@ from engine.search.context import Context
 from engine.search.final_check import FinalCheck
 from engine.search.rounds import ProblemSearch
 from engine.state import VariantState
-from engine.verdict import Baseline, Verdict
+from engine.verdict import UNJUDGED, Baseline, Verdict
 from engine.workers.protocol import EvaluationError
 
 COMPILE_GUESS_S = 20.0
@@ -118,12 +118,12 @@ class Owed:
             verdict = await context.evaluator.evaluate(spec, best.form, source, lambda stage: None)
         except EvaluationError as error:
             verdict = Verdict(status="error", reason=str(error))
-        counts = _width(verdict) < _width(before) if verdict.correct else verdict.status not in ("error", "cancelled")
+        counts = _width(verdict) < _width(before) if verdict.correct else verdict.status not in UNJUDGED
         now = f"{_words(verdict)} now" if counts else "no better known now"
         text = f"{best.problem}: {best.id}, the best at {_words(before)}, was judged once more: {now}"
         await context.journal.record(LogLine(level="info", text=text))
         if counts:
-            await context.journal.record(VerdictGiven(variant=best.id, verdict=verdict))
+            await context.journal.record(VerdictGiven(variant=best.id, verdict=verdict, why=text))
 
 
 def _width(verdict: Verdict | None) -> float:

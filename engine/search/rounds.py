@@ -141,9 +141,9 @@ class ProblemSearch:
         for variant in list(self._state.variants_of(self.id)):
             if not self._spent:
                 self._start_fix(variant, round_)
-            errors = variant.verdict is not None and variant.verdict.status == "error" and variant.judged == 1
-            if errors and variant.round == round_.number:
-                self._start(("again", variant.id), self._judge_again(variant))
+            verdict, judged_once = variant.verdict, variant.judged == 1
+            if verdict is not None and verdict.status == "error" and judged_once and variant.round == round_.number:
+                self._start(("again", variant.id), self._judge_again(variant, verdict.reason))
 
     async def _advance(self) -> bool:
         """Nothing is under way: heat, close or open a round, or finish. Whether there is something to wait for."""
@@ -303,16 +303,16 @@ class ProblemSearch:
     def _given_up(self, purpose: Purpose, subject: str | None) -> bool:
         return self._questions.missing(purpose, subject or "") >= PATIENCE
 
-    async def _judge_again(self, variant: VariantState) -> None:
+    async def _judge_again(self, variant: VariantState, why: str) -> None:
         """One more evaluation: the last says nothing about the kernel, or a heat says something else."""
-        await self.context.journal.record(VariantStage(variant=variant.id, stage="queued"))
+        await self.context.journal.record(VariantStage(variant=variant.id, stage="queued", why=why))
 
     async def _take_back(self, variant: VariantState, why: str) -> None:
         """The verdict of a kernel that was found out when no time is left to judge it again."""
         assert variant.verdict is not None, "who runs in a heat has one"
         reason = f"found out in the last heat: {why}; retry judges it again"
         doubted = replace(variant.verdict.without_times(), status="error", reason=reason)
-        await self.context.journal.record(VerdictGiven(variant=variant.id, verdict=doubted))
+        await self.context.journal.record(VerdictGiven(variant=variant.id, verdict=doubted, why=reason))
 
     # Closing and opening
 
@@ -346,7 +346,8 @@ class ProblemSearch:
         except EvaluationError as error:
             await self._say(f"{round_.id}: no heat of the leaders: {error}")
             if error.variant is not None and (variant := self._state.variants.get(error.variant)) is not None:
-                await (self._take_back(variant, str(error)) if self.context.ending else self._judge_again(variant))
+                again = self._take_back if self.context.ending else self._judge_again
+                await again(variant, str(error))
             return
         await self.context.journal.record(HeatFinished(problem=self.id, round=round_.number, standings=standings))
 

@@ -98,7 +98,7 @@ class Steering:
         return Outcome(
             f"restored {node}",
             node=node,
-            events=(ev.NodeRestored(node=node), *_queued(cancelled)),
+            events=(ev.NodeRestored(node=node), *_queued(cancelled, "restored")),
             then=lambda: self._requeue(cancelled),
         )
 
@@ -241,7 +241,7 @@ class Steering:
         return Outcome(
             f"{variant.id} is judged again",
             node=variant.id,
-            events=_queued([variant.id]),
+            events=_queued([variant.id], "asked for by hand"),
             then=lambda: self._requeue([variant.id]),
         )
 
@@ -322,9 +322,9 @@ def _counted(text: str, number: float | None) -> str:
     return text if number == 1 else f"{text}s"
 
 
-def _queued(variants: Iterable[str]) -> tuple[VariantStage, ...]:
+def _queued(variants: Iterable[str], why: str) -> tuple[VariantStage, ...]:
     """Recorded with the answer, so that a resumed engine judges what it was promised to."""
-    return tuple(VariantStage(variant=name, stage="queued") for name in variants)
+    return tuple(VariantStage(variant=name, stage="queued", why=why) for name in variants)
 
 
 _HANDLERS: dict[type, Callable[[Steering, Any], Outcome]] = {

@@ -211,11 +211,6 @@ def test_when_the_minutes_are_spent_it_ends_in_order_and_more_minutes_go_on(tmp_
     assert spent.engine.stopped == "budget", log_tail(paths, 50)
     assert spent.search_seconds >= 0.1 * 60 * 0.7
     assert all(variant.stage == "queued" for variant in spent.in_flight())
-    for problem in spent.problems.values():
-        first, *others = [variant.verdict for variant in spent.leaders(problem.id)] or [None]
-        if any(one and first and (one.speedup_high or 0.0) > (first.speedup_low or 0.0) for one in others[:3]):
-            late = spent.search_seconds > 0.1 * 60 + 10
-            assert problem.standings or late, "a heat says who is the fastest, though the round did not end"
     send_command(paths, ChangeBudget(minutes=5.0), "test")
     start_engine(paths)
     deadline = time.monotonic() + 120

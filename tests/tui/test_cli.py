@@ -20,20 +20,7 @@ from engine.exit_codes import ExitCode
 from engine.session import SessionError, SessionPaths, SessionReader, engine_liveness
 from engine.state import SessionState, fold
 from tests.commandline import KernelTui, environment
-
-PROBLEM = """\
-import torch
-
-class Model(torch.nn.Module):
-    def forward(self, x):
-        return torch.softmax(x, dim=1)
-
-def get_inputs():
-    return [torch.randn(200, 1000)]
-
-def get_init_inputs():
-    return []
-"""
+from tests.engine.proposers import canned
 
 CONFIG = """\
 name = "demo"
@@ -74,7 +61,7 @@ os.write(1, b"\n\033[31mthe last\n")
 
 
 def write_project(directory: Path, rounds: int) -> None:
-    (directory / "softmax.py").write_text(PROBLEM)
+    (directory / "softmax.py").write_text(canned.PROBLEM)
     (directory / "config.toml").write_text(CONFIG.format(rounds=rounds))
 
 
@@ -103,7 +90,7 @@ def evaluated(finished: Printed) -> subprocess.CompletedProcess[str]:
     """What ``eval`` says of the best kernel of ``finished``, beside a problem that prints a lot."""
     kernel_tui, _ = finished
     directory = kernel_tui.directory
-    (directory / "loud.py").write_text(PROBLEM + LOUD)
+    (directory / "loud.py").write_text(canned.PROBLEM + LOUD)
     file = session(directory).best("softmax", ".cpp")
     return kernel_tui("eval", file, "--problem", "loud.py", "--device", "cpu", "--quick")
 

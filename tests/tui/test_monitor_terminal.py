@@ -23,21 +23,9 @@ import pytest
 from benchmarks.synthetic_session import Shape, write_session
 from engine.session import SessionPaths, SessionReader, engine_liveness
 from engine.state import fold
+from tests.engine.proposers import canned
 
 ROOT = Path(__file__).parents[2]
-PROBLEM = """\
-import torch
-
-class Model(torch.nn.Module):
-    def forward(self, x):
-        return torch.softmax(x, dim=1)
-
-def get_inputs():
-    return [torch.randn(200, 1000)]
-
-def get_init_inputs():
-    return []
-"""
 CONFIG = """
 name = "steered"
 sessions = "sessions"
@@ -158,7 +146,7 @@ def tmux(tmp_path: Path) -> Iterator[Tmux]:
 @pytest.mark.timeout(600)
 @pytest.mark.keys("SeedIdeaScreen", "tab")
 def test_a_search_is_watched_and_steered_from_a_terminal(tmux: Tmux, tmp_path: Path) -> None:
-    (tmp_path / "softmax.py").write_text(PROBLEM)
+    (tmp_path / "softmax.py").write_text(canned.PROBLEM)
     (tmp_path / "c.toml").write_text(CONFIG)
     program = f"{sys.executable} -m tui.cli"
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from engine.events import AnyEvent, HeatFinished, LogLine
+from engine.events import AnyEvent, HeatFinished, LogLine, VerdictGiven
 from engine.exit_codes import ExitCode
 from engine.proposers.mailbox import Mailbox
 from engine.session import SessionPaths, SessionReader, engine_liveness
@@ -117,4 +117,6 @@ def test_a_winner_whose_factor_is_hardly_known_is_judged_once_more(kernel_tui: K
     assert kernel_tui("budget", "demo", "--minutes", "0.1").returncode == ExitCode.OK
     search.until(lambda state: state.engine is not None and state.engine.stopped is not None, ended=True)
     (said,) = [event.text for event in search.events() if isinstance(event, LogLine) and "once more" in event.text]
+    given = [event for event in search.events() if isinstance(event, VerdictGiven)]
+    assert [bool(one.why) for one in given] == ([False] if "no better" in said else [False, True])
     assert said.startswith("softmax: v1, the best at ") and said.endswith("now")
