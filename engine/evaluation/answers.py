@@ -12,8 +12,8 @@ from engine.evaluation.arena import Slot
 from engine.evaluation.rejected import Rejected
 from engine.evaluation.trials import JudgedProblem
 
-_KEPT = 3
-"""Right answers that are remembered, to name a kernel that gives one of them again."""
+_LEAST_KEPT = 4
+"""Right answers that are remembered, to name a kernel that gives one of them again; one for each slot at least."""
 
 
 def check_writes(slot: Slot) -> None:
@@ -49,7 +49,8 @@ class Answers:
         found = checks.compare(slot.results[:count], expected[:count], self._tolerances, slot.result_names[:count])
         self.errors = max(worst_abs, found.max_abs_error), max(worst_rel, found.max_rel_error)
         if found.problem is None:
-            self._right = [expected[:count], *self._right[:_KEPT]]
+            kept = max(_LEAST_KEPT, len(problem.arena.slots) + 1)
+            self._right = [expected[:count], *self._right][:kept]
             return
         if (unwritten := slot.unwritten(poison)) is not None:
             raise Rejected("wrong", "leaves output unwritten", f"{unwritten} ({where})")

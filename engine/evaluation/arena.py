@@ -1,7 +1,7 @@
 """The buffers that judge and runner share: inputs, weights and outputs, each between guard zones.
 
-On the CPU the arena is a memfd, on a GPU it is device memory exported by descriptor. It holds one or two *slots*, each
-a full set of buffers, so that a kernel never sees the same pointers twice in a row. The judge holds everything else
+On the CPU the arena is a memfd, on a GPU it is device memory exported by descriptor. It holds *slots*, each a full set
+of buffers: two or more, so that a kernel never sees the same pointers twice in a row. The judge holds everything else
 (reference, expected outputs) in memory of its own.
 """
 
@@ -110,10 +110,10 @@ class Slot:
                     tail.copy_(_tail_poison(which, tail))
 
     def forget(self) -> None:
-        """Nothing of an earlier kernel is left in the buffers: zeros, poison, whole guard zones."""
-        for tensor, spec in zip(self.tensors, self.specs, strict=True):
-            if spec.role != "output":
-                tensor.zero_()
+        """Nothing of an earlier kernel is left in the buffers: poison everywhere, whole guard zones."""
+        for words, tail in zip(self._words, self._tails, strict=True):
+            words.fill_(POISONS[0])
+            tail.zero_()
         self.poison(0)
         for _, guard in self._guards:
             guard.fill_(255)
@@ -149,8 +149,8 @@ class Slot:
 class Arena:
     """Shared buffers for one problem on one device ("cpu" or "cuda").
 
-    ``slots`` has two entries, or one where memory is short. Raises ``MemoryError`` or the driver's error where there
-    is no room.
+    ``slots`` has at least two entries, or one where memory is short. Raises ``MemoryError`` or the driver's error where
+    there is no room.
     """
 
     def __init__(self, specs: Sequence[TensorSpec], kind: str, slots: int = 2) -> None:

@@ -23,23 +23,22 @@ BETWEEN = "works between the calls"
 
 _ORDER_SAMPLES = 8
 _IDLE_CALL_MS = 0.6
-"""Processor time that a runner may use for a call beside the kernel: messages, waking threads."""
+"""Processor time that a runner may use for a call beside the kernel, where no empty kernel tells: messages, waking
+threads."""
 _BETWEEN_CALLS_MS = 0.3
 """Processor time that a runner may use while no call is in progress, in the median: it is stopped then. A few honest
 ones are stopped late by milliseconds, or charged with what other virtual machines took; who works does it each time."""
-_CHARGED_MS = 3.0
-"""What a busy machine may charge to a call of an honest kernel; up to 1.7 ms were seen in the median."""
 _LEAST_CHARGED = 0.1
 """The quantile that counts on a busy machine: time that other virtual machines took is charged to some calls only."""
-_CONTROLS = 2.0
-"""A call may cost so many times what one of an empty kernel does just now: its data have left the caches."""
-_SWAMPED = 0.3
-"""Where others used less than this share, so many calls were left undisturbed that the quantile is one of them."""
+_CONTROLS = 1.2
+"""A call may cost so many times what one of an empty kernel does just now, and ``_BESIDE_MS`` more: its data have left
+the caches. Seen of honest kernels, idle and at a load of 3: 0.8 to 1.25 times."""
+_BESIDE_MS = 0.08
 _HIDDEN_QUANTILE = 0.2
 _HIDDEN_SHARE = 0.08
 _CALL_OVERHEAD_MS = {"cpu": 0.45, "cuda": 1.0}
-"""What a call may cost beside the kernel as seen from the judge: two wake-ups, and on a GPU the eviction of its cache.
-Seen on two cores at a load of 6: 0.25 to 0.34 ms."""
+"""What a call may cost beside the kernel as seen from the judge, where no empty kernel tells: two wake-ups, and on a
+GPU the eviction of its cache."""
 _BATCH_MS = 12.0
 _MOST_IN_A_ROW = {"cpu": 2000, "cuda": 64}
 _BATCHES, _BATCHES_BUSY = 8, 24
@@ -49,9 +48,15 @@ _LONGER = 1.3
 _EACH_MS = {"cpu": 0.004, "cuda": 0.05}
 """What the runner's loop takes for each of them."""
 _MODULE_EACH_MS = 0.05
+_ROW_MS = 6.0
+_ROW_UP_TO_MS = 2.5
+"""What a clock can hide in longer calls without being found out by single ones is less than a row would show."""
+_COLDER = 1.5
+"""A kernel may read its buffers more than once before they are in the caches."""
 _MOST_DRIFT = 2.0
-_MOST_DISTURBED = 3.0
-"""So many times what is allowed is not taken by the least disturbed of many batches, however busy the machine is."""
+_MOST_CHARGED, _MOST_DISTURBED = 2.0, 3.0
+"""So many times what is allowed is not taken by the least disturbed of many calls, however busy the machine is: of
+single ones beside those of an empty kernel, and of calls in a row."""
 _MODULE_CALL_MS = 0.2
 """What Python does around the ``forward`` of a ``.py`` kernel: arguments, weights, checks of what came back."""
 _COPY_SHARE = 1.5
@@ -61,14 +66,14 @@ _COPY_SHARE = 1.5
 class Clock(Struct, frozen=True):
     """The checks of one kernel's clock.
 
-    ``control``: measures what a call costs beside the kernel just now; asked where a kernel would be accused.
+    ``control``: what calls of an empty kernel cost, made beside the kernel's own.
     ``copies_ms``: what the judge takes to copy the outputs, for a ``.py`` kernel, whose runner copies them after its
     clock has stopped; None for the other forms.
     """
 
     settings: JudgeSettings
     neighbours: Neighbours
-    control: Callable[[], Control]
+    control: Control
     copies_ms: float | None
 
     @property
@@ -90,37 +95,41 @@ class Clock(Struct, frozen=True):
         if between_ms and (found := median(between_ms)) > _BETWEEN_CALLS_MS:
             reason = f"used {found:.4g} ms of processor time between two calls (median)"
             raise Rejected("cheating", BETWEEN, reason)
-        threads = self.settings.threads
+        threads, quantile = self.settings.threads, _LEAST_CHARGED if self.busy else 0.5
         calls = list(zip(own_ms, used_ms, order, strict=True))
         for kind in (None, True, False):
             hidden = sorted(used - 1.25 * threads * own for own, used, mine in calls if kind in (None, mine))
             if len(hidden) < min(_ORDER_SAMPLES, len(calls)):
                 continue
-            found_ms = hidden[int(_LEAST_CHARGED * len(hidden))] if self.busy else median(hidden)
-            if found_ms <= _IDLE_CALL_MS + threads * self.beside_ms:
-                continue
-            if found_ms <= _CONTROLS * self.control().used_ms + threads * self.beside_ms:
+            found_ms = hidden[int(quantile * len(hidden))]
+            right_ms = _IDLE_CALL_MS
+            if self.control.used_ms:
+                right_ms = _CONTROLS * self.control.used_at(quantile) + _BESIDE_MS
+            right_ms += threads * self.beside_ms
+            if found_ms <= right_ms:
                 continue
             outside = f"it used {median(used_ms):.4g} ms of processor time on {threads} threads (median)"
-            swamped = found_ms < _CHARGED_MS and self.neighbours.share() > _SWAMPED
-            self._misreports(median(own_ms), outside, excusable=swamped)
+            self._misreports(median(own_ms), outside, excusable=found_ms < _MOST_CHARGED * right_ms)
 
     def check_calls(self, own_ms: Sequence[float], wall_ms: Sequence[float]) -> None:
         """Single calls by the judge's clock. Raises ``Rejected``."""
         # A low quantile, so that a machine that delays some answers does not make an honest kernel a liar. On a busy
-        # one, the least delayed call.
+        # one the least delayed call, while the quantile still counts for the empty kernel.
         pairs = zip(own_ms, wall_ms, strict=True)
         beside = _of_the_fastest([(own, wall - own) for own, wall in pairs])
         hidden_ms = beside[0 if self.busy else int(_HIDDEN_QUANTILE * len(beside))]
         claimed_ms = median(own_ms)
-        right_ms = _HIDDEN_SHARE * claimed_ms + self.beside_ms
-        if hidden_ms <= _CALL_OVERHEAD_MS[self.settings.kind] + right_ms:
-            return
-        if hidden_ms > _CONTROLS * self.control().wall_ms + right_ms:
-            swamped = self.neighbours.share() > _SWAMPED
-            little = hidden_ms < _MOST_DISTURBED * (_CALL_OVERHEAD_MS[self.settings.kind] + right_ms)
+        right_ms = _HIDDEN_SHARE * claimed_ms + self.beside_ms + self._usual_ms
+        if hidden_ms > right_ms:
             outside = f"a call took {claimed_ms + hidden_ms:.4g} ms by the judge's clock"
-            self._misreports(claimed_ms, outside, excusable=swamped or little)
+            self._misreports(claimed_ms, outside, excusable=hidden_ms < _MOST_CHARGED * right_ms)
+
+    @property
+    def _usual_ms(self) -> float:
+        """What a call may take beside the kernel by the judge's clock: as much as an empty kernel's, and some."""
+        if not self.control.beside_ms:
+            return _CALL_OVERHEAD_MS[self.settings.kind]
+        return _CONTROLS * self.control.beside_at(_HIDDEN_QUANTILE) + _BESIDE_MS
 
     def check_in_a_row(self, own_ms: Sequence[float], batch: Callable[[int], float], drift: Callable[[], float]) -> str:
         """Many calls in a row by the judge's clock; what was found, in words. Raises ``Rejected``.
@@ -144,6 +153,36 @@ class Clock(Struct, frozen=True):
                 return f"{count} calls in a row took {took_ms:.4g} ms each from outside"
         outside = f"{count} calls in a row took {fastest_ms:.4g} ms each by the judge's clock"
         return self._misreports(claimed_ms, outside, excusable=fastest_ms < _MOST_DISTURBED * allowed_ms)
+
+    def check_rows(
+        self,
+        own_ms: Sequence[float],
+        row: Callable[[int], float],
+        most: int,
+        cold_ms: Callable[[], float],
+        drift: Callable[[], float],
+    ) -> str:
+        """Calls in a row, each on buffers of its own: unlike calls on the same ones they cannot be skipped.
+
+        ``row(count)`` makes up to ``most`` of them and gives milliseconds of all; ``cold_ms()`` is what a call takes
+        longer because its buffers were not loaded just before it. What was found, in words; raises ``Rejected``.
+        """
+        claimed_ms = median(own_ms)
+        if most < 2 or claimed_ms > _ROW_UP_TO_MS:
+            return ""
+        kind = "cuda" if self.copies_ms is not None else self.settings.kind
+        count = max(2, min(most, round(_ROW_MS / max(claimed_ms, 1e-3))))
+        right_ms = _LONGER * claimed_ms + _EACH_MS[kind] + self.beside_ms + self._usual_ms / count
+        fastest_ms, is_cold = float("inf"), False
+        for _ in range(_BATCHES_BUSY if self.busy else _BATCHES):
+            took_ms = row(count) / count
+            fastest_ms = min(fastest_ms, took_ms)
+            if took_ms > right_ms and not is_cold:
+                is_cold, right_ms = True, right_ms + _COLDER * cold_ms()
+            if took_ms <= right_ms or took_ms <= right_ms * min(max(drift(), 1.0), _MOST_DRIFT):
+                return f"{count} calls on buffers of their own took {took_ms:.4g} ms each from outside"
+        outside = f"{count} calls in a row on buffers of their own took {fastest_ms:.4g} ms each by the judge's clock"
+        return self._misreports(claimed_ms, outside, excusable=fastest_ms < _MOST_DISTURBED * right_ms)
 
     @property
     def busy(self) -> bool:

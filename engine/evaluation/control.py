@@ -1,20 +1,17 @@
 """What a call costs beside the kernel just now: a runner of the judge's own, whose kernel does nothing.
 
-Stopping, waking and speaking to a process takes ten times as long while other virtual machines have the cores. A
-kernel is not accused of what an empty one would be accused of at the same time.
+Stopping, waking and speaking to a process takes ten times as long while other virtual machines have the cores. So a
+call of an empty kernel is made beside each pair, and a clock is doubted only for what is more than those calls took.
 """
 
 from __future__ import annotations
 
 import asyncio
-import secrets
-import time
-from collections.abc import Callable
-from contextlib import ExitStack
+import random
 from functools import cache
 from pathlib import Path
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from engine.evaluation.build import NoCompiler, build, default_cache
 from engine.evaluation.messages import JudgeSettings
@@ -29,56 +26,76 @@ extern "C" int launch() {
 }
 """
 """It wakes all threads, as kernels do. The C calling convention lets it ignore whatever arguments ``launch`` has."""
-_CALLS, _LEAST_CALLS, _BUDGET_S = 24, 6, 0.6
-_LEAST_BESIDE, _BUDGET_BESIDE_S = 16, 6.0
-"""Where each is made beside a pair: eight pairs of either order."""
-_QUANTILE = 0.75
 
 
-class Control(Struct, frozen=True):
-    """Milliseconds that most calls of an empty kernel take: of processor time, and by the judge's clock."""
+class Control(Struct):
+    """Calls of an empty kernel, milliseconds: processor time used, and by the judge's clock beside the runner's."""
 
-    used_ms: float = 0.0
-    wall_ms: float = 0.0
+    used_ms: list[float] = field(default_factory=list)
+    beside_ms: list[float] = field(default_factory=list)
+
+    def clear(self) -> None:
+        self.used_ms.clear()
+        self.beside_ms.clear()
+
+    def used_at(self, quantile: float) -> float:
+        """0 where there were no calls."""
+        return _at(self.used_ms, quantile)
+
+    def beside_at(self, quantile: float) -> float:
+        return _at(self.beside_ms, quantile)
 
 
-def measure(
-    problem: JudgedProblem,
-    settings: JudgeSettings,
-    cancelled: Callable[[], bool],
-    beside: Callable[[], object] | None = None,
-) -> Control:
-    """Call an empty kernel as the judge calls any other, after the reference: a machine that is shared takes cores away
-    from who has just used them. All zero where that cannot be done, and on a GPU.
+class EmptyKernel:
+    """An empty kernel on the buffers of a problem. It lives as long as the problem is open, and is started anew when
+    it has come to an end."""
 
-    ``beside``: called before each of these calls, so that both see the same seconds of a machine whose costs change
-    from one second to the next; what it raises is raised.
-    """
-    if settings.kind != "cpu" or (library := _library()) is None:
-        return Control()
-    used_ms, walls_ms = [], []
-    least, budget_s = (_LEAST_CALLS, _BUDGET_S) if beside is None else (_LEAST_BESIDE, _BUDGET_BESIDE_S)
-    with ExitStack() as stack:
+    def __init__(self, problem: JudgedProblem, settings: JudgeSettings) -> None:
+        self._problem, self._settings = problem, settings
+        self._runner: Runner | None = None
+        self._gone = settings.kind != "cpu"
+        """Whether there can be none: on a GPU, and where nothing can be compiled."""
+
+    @property
+    def pid(self) -> int | None:
+        """Of its process as seen here."""
+        runner = self._running()
+        return runner.pid if runner is not None else None
+
+    def call(self, control: Control) -> None:
+        """One call, as the judge calls any other kernel, added to ``control``; nothing where there is none."""
+        if (runner := self._running()) is None:
+            return
+        before_s = runner.processor_s()
         try:
-            runner = stack.enter_context(Runner("cpu", Limits(isolate=settings.isolate), cancelled))
-            runner.load(library, problem)
+            own_ms, wall_ms = runner.call([random.randrange(len(self._problem.arena.slots))])
         except RunnerEnded:
-            return Control()
-        until = time.monotonic() + budget_s
-        for index in range(_CALLS if beside is None else _CALLS + secrets.randbelow(_CALLS)):  # nobody can count on it
-            if index >= least and time.monotonic() > until:
-                break
-            if beside is not None:
-                beside()
-            problem.time_reference(1)
-            before_s = runner.processor_s()
+            self.close()
+            return
+        control.used_ms.append(1e3 * (runner.processor_s() - before_s))
+        control.beside_ms.append(wall_ms - own_ms[0])
+
+    def close(self) -> None:
+        """End its process. Idempotent."""
+        if self._runner is not None:
+            self._runner.close()
+            self._runner = None
+
+    def _running(self) -> Runner | None:
+        if self._runner is None and not self._gone:
+            library = _library()
             try:
-                _, wall_ms = runner.call(index % len(problem.arena.slots))
+                if library is not None:
+                    self._runner = Runner("cpu", Limits(isolate=self._settings.isolate), lambda: False)
+                    self._runner.load(library, self._problem)
             except RunnerEnded:
-                return Control()
-            used_ms.append(1e3 * (runner.processor_s() - before_s))
-            walls_ms.append(wall_ms)
-    return Control(*(sorted(each)[int(_QUANTILE * len(each))] for each in (used_ms, walls_ms)))
+                self.close()
+            self._gone = self._runner is None
+        return self._runner
+
+
+def _at(values: list[float], quantile: float) -> float:
+    return sorted(values)[int(quantile * len(values))] if values else 0.0
 
 
 @cache

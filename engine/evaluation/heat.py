@@ -10,19 +10,22 @@ import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from statistics import median
 
 import torch
 
-from engine.evaluation import checks, control, timing
+from engine.evaluation import checks, timing
+from engine.evaluation.answers import Answers
 from engine.evaluation.arena import Slot
 from engine.evaluation.clock import Clock
-from engine.evaluation.messages import JudgeSettings
+from engine.evaluation.control import Control
 from engine.evaluation.module_runner import runner_for
 from engine.evaluation.neighbours import Neighbours
+from engine.evaluation.opened import OpenedProblem
 from engine.evaluation.rejected import Rejected
+from engine.evaluation.rows import call_in_a_row
 from engine.evaluation.sandbox import Limits, Runner, RunnerEnded
 from engine.evaluation.trials import JudgedProblem
 from engine.verdict import Standing
@@ -50,9 +53,10 @@ class FoundOut(RunnerEnded):
 
 
 def run_heat(
-    problem: JudgedProblem, libraries: Mapping[str, Path], settings: JudgeSettings, cancelled: Callable[[], bool]
+    opened: OpenedProblem, libraries: Mapping[str, Path], cancelled: Callable[[], bool]
 ) -> tuple[Standing, ...]:
     """Standings, fastest first. Raises ``FoundOut`` when a kernel that was correct now fails, else ``RunnerEnded``."""
+    problem, settings, empty_kernel, empty_calls = opened.judged, opened.settings, opened.empty_kernel, Control()
     limits = Limits(settings.deadline_s, settings.deadline_s, settings.memory_bytes, settings.isolate)
     arena, margin = problem.arena, NO_DIFFERENCE[settings.kind]
     times: dict[str, list[float]] = {name: [] for name in libraries}
@@ -65,7 +69,12 @@ def run_heat(
                 runners[name].load(library, problem)
         order = list(libraries)
         reference_ms = median(problem.time_reference(_REFERENCE_CALLS))
-        neighbours = Neighbours(*(runner.pid for runner in runners.values()))
+        tolerances = checks.Tolerances(settings.tolerance_fp32, settings.tolerance_other)
+
+        def drift() -> float:
+            return min(problem.time_reference(_REFERENCE_CALLS)) / reference_ms
+
+        neighbours = Neighbours(empty_kernel.pid, *(runner.pid for runner in runners.values()))
         started = time.perf_counter()
         for number in range(-1, MOST_ROUNDS):
             slot_index = random.randrange(len(arena.slots))
@@ -78,29 +87,28 @@ def run_heat(
                 slot.poison(number % 2)
                 problem.device.synchronize()
                 with _blaming(name):
-                    own, wall_ms = runners[name].call(slot_index, 1, settings.kind == "cuda", problem.call_seed())
+                    own, wall_ms = runners[name].call([slot_index], settings.kind == "cuda", problem.call_seed())
                 if expected is not None:
                     if checks.checksum(slot.unwritable) != before:
                         raise FoundOut(name, "writes its inputs")
-                    _check(name, slot, expected, settings)
+                    _check(name, slot, expected, tolerances)
                 if number >= 0:  # the first round only warms up
                     times[name].append(own[0])
                     walls[name].append(wall_ms)
+            empty_kernel.call(empty_calls)
             if number + 1 >= LEAST_ROUNDS and (is_settled(times, margin) or time.perf_counter() - started > _BUDGET_S):
                 break
-        measure_control = cache(partial(control.measure, problem, settings, cancelled))
         for name, runner in runners.items():
             copies_ms = problem.copy_ms if libraries[name].suffix == ".py" else None
-            clock = Clock(settings, neighbours, measure_control, copies_ms)
+            clock = Clock(settings, neighbours, empty_calls, copies_ms)
+            check = partial(Answers(tolerances).check, problem)
             try:
                 clock.check_calls(times[name], walls[name])
-                clock.check_in_a_row(
-                    times[name],
-                    partial(_in_a_row, problem, runner),
-                    lambda: min(problem.time_reference(_REFERENCE_CALLS)) / reference_ms,
-                )
+                clock.check_in_a_row(times[name], partial(_on_one_slot, problem, runner), drift)
+                row = partial(call_in_a_row, problem, runner, check=check)
+                clock.check_rows(times[name], row, len(arena.slots), lambda: problem.cold_ms, drift)
             except Rejected as rejected:
-                if rejected.status == "cheating":  # not: nothing can be said on a machine this busy
+                if rejected.status != "error":  # that is: nothing can be said on a machine this busy
                     raise FoundOut(name, rejected.reason) from None
     return standings(times, margin)
 
@@ -116,11 +124,11 @@ def _blaming(variant: str) -> Iterator[None]:
         raise FoundOut(variant, f"comes to an end: {ended}") from None
 
 
-def _in_a_row(problem: JudgedProblem, runner: Runner, count: int) -> float:
+def _on_one_slot(problem: JudgedProblem, runner: Runner, count: int) -> float:
     """Milliseconds of ``count`` calls in a row by this clock."""
     problem.trial(0).load(problem.arena.slots[0])
     problem.device.synchronize()
-    return runner.call(0, count)[1]
+    return runner.call([0] * count)[1]
 
 
 def _expected(problem: JudgedProblem, slot: Slot) -> list[torch.Tensor] | None:
@@ -131,8 +139,7 @@ def _expected(problem: JudgedProblem, slot: Slot) -> list[torch.Tensor] | None:
     return problem.run(slot)
 
 
-def _check(name: str, slot: Slot, expected: list[torch.Tensor], settings: JudgeSettings) -> None:
-    tolerances = checks.Tolerances(settings.tolerance_fp32, settings.tolerance_other)
+def _check(name: str, slot: Slot, expected: list[torch.Tensor], tolerances: checks.Tolerances) -> None:
     found = checks.compare(slot.outputs, expected, tolerances, slot.result_names)
     if found.problem is not None:
         raise FoundOut(name, f"is wrong: {found.problem}")

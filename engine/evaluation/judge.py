@@ -65,7 +65,8 @@ class Judge:
                     return messages.Measured(*self._peaks)
                 case messages.OpenProblem():
                     self._specs[request.problem.id] = request
-                    self._opened.pop(request.problem.id, None)
+                    if (before := self._opened.pop(request.problem.id, None)) is not None:
+                        before.close()
                     return self._open(request)
                 case messages.JudgeKernel():
                     opened = self._problem(request.problem)
@@ -76,9 +77,7 @@ class Judge:
                 case messages.RunHeat():
                     libraries = {name: Path(path) for name, path in request.libraries.items()}
                     opened = self._problem(request.problem)
-                    return messages.HeatRun(
-                        heat.run_heat(opened.judged, libraries, opened.settings, self._poll_cancelled)
-                    )
+                    return messages.HeatRun(heat.run_heat(opened, libraries, self._poll_cancelled))
             return messages.Failed(f"unknown request {request}")
         except heat.FoundOut as found:
             return messages.Failed(str(found), found.variant)
@@ -90,7 +89,7 @@ class Judge:
 
     def _open(self, request: messages.OpenProblem) -> messages.ProblemOpened:
         while len(self._opened) >= _PROBLEMS_KEPT[self._settings.kind]:
-            self._opened.popitem(last=False)[1].judged.close()
+            self._opened.popitem(last=False)[1].close()
         judged = JudgedProblem(request.problem, self._device, self._settings.trials)
         eager = time_eager(judged)
         judged.prepare()

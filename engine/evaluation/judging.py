@@ -9,17 +9,18 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from statistics import median
 
 import torch
 from msgspec.structs import replace
 
-from engine.evaluation import checks, control, timing
+from engine.evaluation import checks, timing
 from engine.evaluation.answers import Answers, check_writes
 from engine.evaluation.arena import Slot
 from engine.evaluation.clock import Clock
+from engine.evaluation.control import Control
 from engine.evaluation.kernelbench import SecondOpinion, with_speedup
 from engine.evaluation.libraries import CHECK, Libraries
 from engine.evaluation.module_runner import runner_for
@@ -27,6 +28,7 @@ from engine.evaluation.neighbours import BUSY, Neighbours
 from engine.evaluation.opened import OpenedProblem
 from engine.evaluation.precision import Precision
 from engine.evaluation.rejected import Rejected
+from engine.evaluation.rows import after_kernel, call_in_a_row
 from engine.evaluation.sandbox import End, Limits, Runner, RunnerEnded
 from engine.evaluation.timing import Pairs
 from engine.events import Stage
@@ -38,6 +40,9 @@ LEAST_PAIRS_FAR = 6
 _FAR = 0.5
 _LOOKS = 32
 """After so many pairs the statistics, which cost more the more there are, are looked at once in as many."""
+_MOST_BETWEEN_S = 0.3
+"""No other trial that is due between the pairs is begun after so many seconds of them."""
+_MOST_OTHERS_BYTES = 64 << 20
 _PROBE_ONE_IN = 8
 """After so many timed pairs on average comes a trial of any kind, so that no kernel knows that only timing is left."""
 SLOWS = "slows the reference"
@@ -45,6 +50,8 @@ _SLOWED, _SLOWED_MS = 1.25, 0.1
 """The reference beside a kernel against the reference alone: more than this share and this time is no noise. A few
 microseconds are lost to the change from one process to the other."""
 _ALONE_CALLS, _DRIFT_CALLS = 7, 3
+_ANEW, _LEAST_ANEW, _ANEW_S = 24, 16, 6.0
+"""Pairs that are taken anew where a clock is in doubt; so many at least, eight of either order, whatever they take."""
 _MOST_WAIT_S = 0.05
 _COLD_UP_TO_MS = 5.0
 """A reference that takes longer does not show that its first launches were cold."""
@@ -73,12 +80,16 @@ class Judgement:
         self._answers = Answers(checks.Tolerances(self._settings.tolerance_fp32, self._settings.tolerance_other))
         self._calls = 0
         self._runs_ms = 0.0
+        self._between_s = 0.0
+        """What trials between the pairs have taken."""
+        self._precision = Precision("")
         self._between_ms: list[float] = []
         self._answered_at_s: float | None = None
         self._flush = opened.settings.kind == "cuda"
         self._reference_first = True
         self._warms = False
         self._others = 0.0
+        self._empty_kernel, self._control = opened.empty_kernel, Control()
         self.pairs = Pairs([], [], [], [], [])
 
     @property
@@ -118,10 +129,11 @@ class Judgement:
                     self._pass("right on fresh inputs", f"{self._settings.trials} trials, {weights}, two poisons")
                 self._on_stage("timing")
                 with self._stage("timing"):
-                    precision = self._time_and_confirm(runner, module)
+                    self._time_and_confirm(runner, module)
                     libraries.look_at_process(runner)
                     self._pass(CHECK, "; ".join(libraries.flags) or "none found")
             self._confirm_reference()
+            precision = self._precision
             verdict = replace(
                 timed(verdict, self.pairs),
                 flags=(*self._remarks(), *libraries.flags),
@@ -178,41 +190,44 @@ class Judgement:
         trial.load(slot)
         slot.poison(index % 2)
         self._problem.device.synchronize()
+        others = self._others_of(slot) if self._calls == 0 else []  # they hold poison still
+        before = checks.checksum(others)
         self._call(runner, index, trial.seed)
         check_writes(slot)
+        if checks.checksum(others) != before:
+            raise Rejected("out_of_bounds", "writes out of bounds", "wrote into the buffers of other calls")
         if (name := trial.unchanged(slot)) is not None:
             raise Rejected("wrong", "writes its inputs", f"wrote into its input {name}")
         where = f"trial {index} ({trial.kind} inputs)"
         self._answers.check(self._problem, slot, trial.expected, index % 2, where, as_drawn=trial.kind == "drawn")
 
-    def _measure_precision(self, runner: Runner) -> Precision:
-        """After the pairs, so that no kernel knows when timing is over."""
+    def _others_of(self, slot: Slot) -> list[torch.Tensor]:
+        """What a call on ``slot`` must leave alone, where it is not too much to look at."""
+        others = [tensor for one in self._problem.arena.slots if one is not slot for tensor in one.tensors]
+        return others if sum(tensor.nbytes for tensor in others) <= _MOST_OTHERS_BYTES else []
+
+    def _measure_precision(self, runner: Runner) -> None:
         found = self._opened.gauge.measure(lambda index: self._call(runner, index))
+        if found.dodges:
+            raise Rejected("cheating", "uses a property of the inputs", found.dodges, "precision")
         if self._settings.precision == "fp32" and not found.sufficient:
             raise Rejected("wrong", "lower precision", f'{found.words}; evaluation.precision = "fp32"', "precision")
         self._pass("precision", found.words)
-        return found
+        self._precision = found
 
     # Timing
 
-    def _time_and_confirm(self, runner: Runner, module: bool) -> Precision:
-        neighbours = Neighbours(runner.pid)
+    def _time_and_confirm(self, runner: Runner, module: bool) -> None:
+        neighbours = Neighbours(runner.pid, self._empty_kernel.pid)
         self._check_processes(runner, module)
         try:
-            clock = Clock(
-                self._settings,
-                neighbours,
-                cache(lambda: control.measure(self._problem, self._settings, self._cancelled)),
-                self._problem.copy_ms if module else None,
-            )
+            copies_ms = self._problem.copy_ms if module else None
+            clock = Clock(self._settings, neighbours, self._control, copies_ms)
             self._time(runner)
-            # Before the calls in a row, which tell a kernel that timing is over.
-            precision = self._measure_precision(runner)
             self._confirm_clock(runner, clock)
             self._trial(runner, 0)
             self._pass("right after timing", f"call {self._calls}")
             self._check_processes(runner, module)
-            return precision
         finally:  # while the runner lives: what it used is not theirs
             self._others = neighbours.share()
 
@@ -223,16 +238,34 @@ class Judgement:
 
     def _time(self, runner: Runner) -> None:
         """Alternating pairs until the ratio is settled or the time for it is spent."""
-        pairs = self.pairs
+        pairs, due = self.pairs, self._between_pairs()
         started, checked_inputs = time.perf_counter(), 0
         while len(pairs.kernel_ms) < self._settings.max_pairs:
             index = len(pairs.kernel_ms)
             checked_inputs += self._pair_perhaps_trial(runner)
+            for between in due.get(index, ()):
+                between(runner)
             looks = index < _LOOKS or index % _LOOKS == 0
             if looks and index + 1 >= LEAST_PAIRS_FAR and self._is_enough(time.perf_counter() - started):
                 break
         detail = f"{len(pairs.kernel_ms)} pairs, outputs of all compared, inputs of {checked_inputs} compared"
         self._pass("right while timed", detail)
+
+    def _between_pairs(self) -> dict[int, list[Callable[[Runner], None]]]:
+        """What comes after which pair, drawn by lot: the probes of precision, and a trial of each kind of inputs that
+        are not as drawn. Who is right, or exact, only while it is not timed is found out by one of them."""
+        asked: list[Callable[[Runner], None]] = [self._measure_precision]
+        asked += [partial(self._trial_if_short, index=index) for index in self._problem.other_kinds]
+        due: dict[int, list[Callable[[Runner], None]]] = {}
+        for one in asked:
+            due.setdefault(secrets.randbelow(min(LEAST_PAIRS_FAR, self._settings.max_pairs)), []).append(one)
+        return due
+
+    def _trial_if_short(self, runner: Runner, index: int) -> None:
+        if self._between_s < _MOST_BETWEEN_S:
+            started = time.perf_counter()
+            self._trial(runner, index)
+            self._between_s += time.perf_counter() - started
 
     def _pair_perhaps_trial(self, runner: Runner) -> bool:
         """A pair, now and then with a trial of any kind after it; whether inputs were compared."""
@@ -285,18 +318,14 @@ class Judgement:
             kernel_ms, wall_ms, used_ms = kernel()
         else:
             kernel_ms, wall_ms, used_ms = kernel()
-            written = slot.results[len(slot.outputs) :]
-            results = [tensor.clone() for tensor in written]
-            load()  # whatever the kernel left in its inputs, the reference gets what was meant
-            reference_ms, expected = reference()
-            for here, tensor in zip(written, results, strict=True):
-                here.copy_(tensor)
+            reference_ms, expected = after_kernel(slot, load, reference)
         self._answers.check(self._problem, slot, expected, index % 2, f"timed call {index}")
         self.pairs.kernel_ms.append(kernel_ms)
         self.pairs.wall_ms.append(wall_ms)
         self.pairs.used_ms.append(used_ms)
         self.pairs.reference_ms.append(reference_ms)
         self.pairs.reference_first.append(self._reference_first)
+        self._empty_kernel.call(self._control)
         return looks
 
     def _reference(self, slot: Slot, seed: int | None) -> tuple[float, list[torch.Tensor]]:
@@ -330,15 +359,16 @@ class Judgement:
         """The runner's clock is its own: neither single calls nor many in a row may take longer than it says."""
         try:
             self._check_single_calls(clock)
-        except Rejected as accused:
-            self._check_single_calls(self._beside_an_empty_kernel(runner, clock, accused))
+        except Rejected:
+            self._take_anew(runner)
+            self._check_single_calls(clock)
         slot, pairs = self._slot(0), self.pairs
         reference_ms = median(pairs.reference_ms)
 
         def batch(count: int) -> float:
             self._problem.trial(0).load(slot)
             self._problem.device.synchronize()
-            _, wall_ms = runner.call(0, count)
+            _, wall_ms = runner.call([0] * count)
             self._runs_ms += wall_ms
             self._calls += count
             return wall_ms
@@ -348,30 +378,32 @@ class Judgement:
             self._runs_ms += sum(times_ms)
             return min(times_ms) / reference_ms
 
-        self._pass("own clock agrees", clock.check_in_a_row(pairs.kernel_ms, batch, drift))
+        def row(count: int) -> float:
+            wall_ms = call_in_a_row(self._problem, runner, count, partial(self._answers.check, self._problem))
+            self._runs_ms += wall_ms
+            self._calls += count
+            return wall_ms
+
+        problem, slots = self._problem, len(self._problem.arena.slots)
+        found = clock.check_in_a_row(pairs.kernel_ms, batch, drift)
+        also = clock.check_rows(pairs.kernel_ms, row, slots, lambda: problem.cold_ms, drift)
+        self._pass("own clock agrees", "; ".join(filter(None, (found, also))))
 
     def _check_single_calls(self, clock: Clock) -> None:
         pairs = self.pairs
         clock.check_processor(pairs.kernel_ms, pairs.used_ms, self._between_ms, pairs.reference_first)
         clock.check_calls(pairs.kernel_ms, pairs.wall_ms)
 
-    def _beside_an_empty_kernel(self, runner: Runner, clock: Clock, accused: Rejected) -> Clock:
-        """A clock for pairs that are taken anew, each beside a call of an empty kernel. Only they count from now on, so
-        a kernel that is honest from here on has gained nothing by what it said before.
-
-        Raises ``accused`` where there is no such kernel.
-        """
-        before, self.pairs, self._between_ms = self.pairs, Pairs([], [], [], [], []), []
-        found = control.measure(
-            self._problem,
-            self._settings,
-            self._cancelled,
-            beside=partial(self._pair_perhaps_trial, runner),
-        )
-        if not self.pairs.kernel_ms:
-            self.pairs = before
-            raise accused
-        return replace(clock, control=lambda: found)
+    def _take_anew(self, runner: Runner) -> None:
+        """More pairs, some dozens, for a clock that is in doubt. Only they count from now on, so a kernel that is
+        honest from here on has gained nothing by what it said before."""
+        self.pairs, self._between_ms = Pairs([], [], [], [], []), []
+        self._control.clear()
+        until = time.monotonic() + _ANEW_S
+        for index in range(_ANEW + secrets.randbelow(_ANEW)):  # nobody can count on it
+            if index >= _LEAST_ANEW and time.monotonic() > until:
+                break
+            self._pair_perhaps_trial(runner)
 
     def _confirm_reference(self) -> None:
         """The reference must not have been slower while the kernel's process lived than it is now, without it."""
@@ -419,7 +451,7 @@ class Judgement:
         called_at_s = runner.processor_s()
         if self._answered_at_s is not None:
             self._between_ms.append(1e3 * (called_at_s - self._answered_at_s))
-        own, wall_ms = runner.call(index % len(self._problem.arena.slots), 1, self._flush, seed)
+        own, wall_ms = runner.call([index % len(self._problem.arena.slots)], self._flush, seed)
         self._answered_at_s = runner.processor_s()
         self._runs_ms += own[0]
         return own[0], wall_ms, 1e3 * (self._answered_at_s - called_at_s)

@@ -170,7 +170,7 @@ class SecondOpinion:
                 here.copy_(drawn)
             problem.device.synchronize()
             try:
-                own_ms, _ = runner.call(0)
+                own_ms, _ = runner.call([0])
             except RunnerEnded as ended:
                 if ended.end in _FAILS_THEIRS:
                     return KernelBenchVerdict(status="wrong", reason=f"trial {tried}: {ended}")

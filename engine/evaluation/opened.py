@@ -7,6 +7,7 @@ from functools import cached_property
 
 from msgspec.structs import replace
 
+from engine.evaluation.control import Control, EmptyKernel
 from engine.evaluation.kernelbench import KernelBenchTrials
 from engine.evaluation.messages import JudgeSettings
 from engine.evaluation.null_kernels import NullResult
@@ -38,6 +39,18 @@ class OpenedProblem:
             self.kernelbench.prepare()
         with suppress(Exception):
             _ = self.gauge
+        with suppress(Exception):
+            self.empty_kernel.call(Control())
+
+    def close(self) -> None:
+        """Give up buffers and processes. Nothing of it must be used after it."""
+        self.empty_kernel.close()
+        self.judged.close()
+
+    @cached_property
+    def empty_kernel(self) -> EmptyKernel:
+        """What calls cost beside a kernel."""
+        return EmptyKernel(self.judged, self.settings)
 
     @cached_property
     def gauge(self) -> Gauge:

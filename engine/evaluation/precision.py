@@ -2,7 +2,8 @@
 
 Probes are inputs of mean zero at two scales, where sums do not hide the error of their terms. For each, the model is
 run in fp64, in fp32 (TF32 off), and in fp32 on operands rounded as TF32 rounds them: between the last two lies what
-still counts as fp32. A sequential sum in fp32 does, products in TF32, fp16 or bf16 do not.
+still counts as fp32. A sequential sum in fp32 does, products in TF32, fp16 or bf16 do not. One more probe has inputs as
+they are drawn: who is far less exact there than at mean zero has told the two apart.
 """
 
 from __future__ import annotations
@@ -32,6 +33,10 @@ _STEP = 2.0**-25
 _TF32_ERROR = 2.0**-11 / math.sqrt(3)
 """What rounding a value to TF32 or fp16 costs it, root mean square."""
 _SAME, _FAR, _BELOW_TF32, _TOLD_APART = 4.0, 256.0, 8.0, 32.0
+_PLAINLY_WRONG = 0.1
+"""What is so far off is compared with the reference's outputs elsewhere, and named by what it has written."""
+_DODGES = 16.0
+"""A kernel in fp16 or bf16 that is so many times eager's error off on inputs as drawn, and not at mean zero."""
 _SEQUENTIAL = 4e-6
 """What a sequential sum of some ten thousand positive values may be off by."""
 _CLASSES = ("fp32", "tf32", "fp16", "bf16", "below bf16")
@@ -43,7 +48,7 @@ class Precision(Struct, frozen=True):
     """What was measured of a kernel. ``name``: the class, "" where ``note`` says why there is none.
 
     ``error``, ``eager_error``: root mean square relative to that of the outputs, at the first scale. ``sufficient``:
-    as exact as the reference's own dtype.
+    as exact as the reference's own dtype. ``dodges``: in words, how much less exact it is on inputs as they are drawn.
     """
 
     name: str
@@ -51,6 +56,7 @@ class Precision(Struct, frozen=True):
     eager_error: float = 0.0
     sufficient: bool = True
     note: str = ""
+    dodges: str = ""
 
     @property
     def words(self) -> str:
@@ -88,6 +94,7 @@ class Gauge:
     def __init__(self, problem: JudgedProblem, eager_ms: float | None, asked: bool = False) -> None:
         self._problem = problem
         self._probes: list[tuple[Trial, list[_Goal]]] = []
+        self._drawn: tuple[Trial, list[_Goal]] | None = None
         self.note = self._refusal(eager_ms, MOST_WHERE_ASKED_MS if asked else MOST_EAGER_MS)
         if not self.note:
             try:
@@ -106,13 +113,18 @@ class Gauge:
         """Have the kernel run on each probe; ``call(index)`` calls it on slot ``index`` of the problem's arena."""
         if self.note:
             return Precision("", note=self.note)
-        slots, found = self._problem.arena.slots, []
-        for index, (trial, goals) in enumerate(self._probes):
-            slot = slots[index % len(slots)]
-            self._load(trial, slot)
-            call(index % len(slots))
-            found.append([(goal.error(out), goal) for goal, out in zip(goals, _floating(slot.outputs), strict=True)])
-        return judged(found)
+        found = [self._errors(call, index, *probe) for index, probe in enumerate(self._probes)]
+        drawn = self._errors(call, len(found), *self._drawn) if self._drawn is not None else None
+        return judged(found, drawn)
+
+    def _errors(
+        self, call: Callable[[int], object], index: int, trial: Trial, goals: list[_Goal]
+    ) -> list[tuple[float, _Goal]]:
+        index %= len(self._problem.arena.slots)
+        slot = self._problem.arena.slots[index]
+        self._load(trial, slot)
+        call(index)
+        return [(goal.error(out), goal) for goal, out in zip(goals, _floating(slot.outputs), strict=True)]
 
     def _refusal(self, eager_ms: float | None, most_ms: float) -> str:
         spec = self._problem.spec
@@ -134,21 +146,34 @@ class Gauge:
         for scale in scales:
             inputs = [tensor * scale if tensor.is_floating_point() else tensor for tensor in centred]
             trial = Trial("centred", inputs, first.weights, None)
-            coarse = Trial("centred", [_as_tf32(one) for one in inputs], [_as_tf32(one) for one in first.weights], None)
-            exact, eager, rounded = self._run_in_double(trial), self._run(trial), self._run(coarse)
-            goals = []
-            for right, off, own in zip(exact, rounded, eager, strict=True):
-                goal = _Goal(right, own.dtype)
-                if right.dtype != torch.float64:
-                    self.note = "the model casts to another dtype itself"
-                    return
-                if goal.usable:
-                    goal.eager, goal.rounded = goal.error(own), goal.error(off)
-                if not goal.usable or not math.isfinite(goal.eager + goal.rounded):
-                    return
-                goals.append(goal)
+            if (goals := self._goals(trial)) is None:
+                return
             if goals:
                 self._probes.append((trial, goals))
+        slot = problem.arena.slots[0]
+        problem.load_mixed(0, slot, problem.fresh_seed())
+        trial = Trial("drawn", [one.clone() for one in slot.inputs], [one.clone() for one in slot.weights], None)
+        if self._probes and (goals := self._goals(trial)):
+            self._drawn = trial, goals
+
+    def _goals(self, trial: Trial) -> list[_Goal] | None:
+        """None where there is nothing to compare, and with a note where the model casts."""
+        coarse = Trial(
+            trial.kind, [_as_tf32(one) for one in trial.inputs], [_as_tf32(one) for one in trial.weights], None
+        )
+        exact, eager, rounded = self._run_in_double(trial), self._run(trial), self._run(coarse)
+        goals = []
+        for right, off, own in zip(exact, rounded, eager, strict=True):
+            goal = _Goal(right, own.dtype)
+            if right.dtype != torch.float64:
+                self.note = "the model casts to another dtype itself"
+                return None
+            if goal.usable:
+                goal.eager, goal.rounded = goal.error(own), goal.error(off)
+            if not goal.usable or not math.isfinite(goal.eager + goal.rounded):
+                return None
+            goals.append(goal)
+        return goals
 
     def _run(self, trial: Trial) -> list[torch.Tensor]:
         """The floating-point outputs of the model as PyTorch runs it."""
@@ -174,16 +199,36 @@ class Gauge:
         self._problem.device.synchronize()
 
 
-def judged(found: Sequence[Sequence[tuple[float, _Goal]]]) -> Precision:
-    """The class from the errors of each probe's outputs, the worst of them. Pure."""
+def judged(found: Sequence[Sequence[tuple[float, _Goal]]], drawn: Sequence[tuple[float, _Goal]] | None) -> Precision:
+    """The class from the errors of each probe's outputs, the worst of them; ``drawn``: those of the inputs as drawn.
+    Pure."""
     error, goal = max(found[0], key=lambda pair: pair[0] / max(pair[1].eager, _STEP))
-    if (native := _HALVES.get(goal.dtype)) is not None:
+    native = _HALVES.get(goal.dtype)
+    dodges = ""
+    if drawn is not None:
+        off, one = max(drawn, key=lambda pair: pair[0] / max(pair[1].eager, _STEP))
+        if native is not None:
+            apart = error <= _SAME * max(goal.eager, _STEP) and off > _DODGES * max(one.eager, _STEP)
+        else:
+            at_zero = max(class_of(*_figures(pair)) for pair in found[0])
+            apart = max(class_of(*_figures(pair)) for pair in drawn) >= at_zero + 2
+        if apart and off < _PLAINLY_WRONG:
+            dodges = (
+                f"off by {off:.2g} on inputs as they are drawn (eager {one.eager:.2g}), by {error:.2g} at mean zero"
+            )
+    if native is not None:
         enough = error <= _SAME * max(goal.eager, _STEP)
-        return Precision(native if enough else f"below {native}", error, goal.eager, enough)
-    classes = [max(class_of(off, one.eager, one.rounded) for off, one in probe) for probe in found]
+        return Precision(native if enough else f"below {native}", error, goal.eager, enough, dodges=dodges)
+    classes = [max(class_of(*_figures(pair)) for pair in probe) for probe in found]
     # As exact as TF32, or more, but only near to one: the range of fp16.
     worst = _FP16 if classes[0] < _BF16 <= classes[-1] else max(classes)
-    return Precision(_CLASSES[worst], error, goal.eager, worst == _FP32)
+    return Precision(_CLASSES[worst], error, goal.eager, worst == _FP32, dodges=dodges)
+
+
+def _figures(found: tuple[float, _Goal]) -> tuple[float, float, float]:
+    """Error, eager's, and that on rounded operands."""
+    error, goal = found
+    return error, goal.eager, goal.rounded
 
 
 def class_of(error: float, eager: float, rounded: float) -> int:

@@ -14,7 +14,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
 
@@ -173,18 +173,16 @@ class Runner:
             wire.send(self._control, order, (nothing.fileno(), nothing.fileno()))
         return [str(layer) for layer in self._answer(self._limits.start_s, "start").get("isolated", ())]
 
-    def call(
-        self, slot: int, count: int = 1, flush: bool = False, seed: int | None = None
-    ) -> tuple[list[float], float]:
-        """Call the kernel ``count`` times on ``slot``: its own times and the wall time seen here, milliseconds.
+    def call(self, slots: Sequence[int], flush: bool = False, seed: int | None = None) -> tuple[list[float], float]:
+        """Call the kernel on one slot after another: its own times and the wall time seen here, milliseconds.
 
-        ``seed``: of the generator before the call, for models that draw random numbers (``.py`` kernels only).
+        ``seed``: of the generator before the first call, for models that draw random numbers (``.py`` kernels only).
 
         Raises ``RunnerEnded``.
         """
-        answer, wall_ms = self._ask({"slot": slot, "count": count, "flush": flush, "seed": seed})
+        answer, wall_ms = self._ask({"slots": list(slots), "flush": flush, "seed": seed})
         times = answer.get("ms")
-        if not isinstance(times, list) or not _are_possible(times, count, wall_ms):
+        if not isinstance(times, list) or not _are_possible(times, len(slots), wall_ms):
             raise RunnerEnded("forbidden", "its clock was forged: no such times are possible")
         return [float(value) for value in times], wall_ms
 
@@ -196,7 +194,7 @@ class Runner:
             wire.send(self._control, order)
         except OSError:
             raise self._post_mortem() from None
-        answer = self._answer(self._limits.call_s * min(order.get("count", 1), 2), "call")
+        answer = self._answer(self._limits.call_s * min(len(order["slots"]), 2), "call")
         wall_ms = (time.perf_counter() - start) * 1e3
         self._stand_still()
         if (code := answer.get("code")) != 0:

@@ -6,14 +6,17 @@ import copy
 import math
 import random
 import secrets
+import time
 from collections import OrderedDict
 from collections.abc import Sequence
 from functools import cached_property
+from statistics import median
 from typing import Literal
 
 import torch
 
 from engine.evaluation.arena import Arena, Slot
+from engine.evaluation.checks import checksum
 from engine.evaluation.device import JudgeDevice
 from engine.evaluation.runner.operators import working_operators
 from engine.problem.distributions import Kind, transform
@@ -27,6 +30,8 @@ mean zero and variance. ``convex``: between the two, for models that accept only
 
 _ASSERTING = ("binary_cross_entropy(", "BCELoss(")
 """Operators whose CUDA kernels assert that their inputs lie within bounds."""
+_SLOTS_BYTES, _MOST_SLOTS = 64 << 20, 16
+"""Short kernels are called many times in a row, each time on other buffers: so much memory is there for that."""
 _PERIODS = (1021, 8191)
 _NOISE = 0.1
 _SHARES = 1 << 20
@@ -174,7 +179,8 @@ class JudgedProblem:
         ]
         self._mixing = self._choose_mixing(self.reference.tensors(leaves))
         footprint = sum(tensor.nbytes for tensor in spec.tensors)
-        self.arena = Arena(spec.tensors, device.kind, slots=2 if 3 * footprint < device.spare_bytes() else 1)
+        slots = min(max(_SLOTS_BYTES // max(footprint, 1), 2), _MOST_SLOTS)
+        self.arena = Arena(spec.tensors, device.kind, slots if (slots + 1) * footprint < device.spare_bytes() else 1)
         self._kept: OrderedDict[tuple[int, bool], Trial] = OrderedDict()
 
     @staticmethod
@@ -218,6 +224,11 @@ class JudgedProblem:
     def trials(self) -> int:
         """How many there are."""
         return len(self._kinds)
+
+    @property
+    def other_kinds(self) -> list[int]:
+        """A trial of each kind of inputs beside those as drawn."""
+        return [self._kinds.index(kind) for kind in dict.fromkeys(self._kinds) if kind != "drawn"]
 
     @property
     def mutates(self) -> bool:
@@ -327,6 +338,28 @@ class JudgedProblem:
 
         copy_all()
         return min(self.device.time_ms(copy_all) for _ in range(3))
+
+    @cached_property
+    def cold_ms(self) -> float:
+        """What touching all buffers of a slot takes longer when others were loaded since; 0 on a GPU, where the
+        cache is evicted before each timed call."""
+        if self.device.cuda:
+            return 0.0
+
+        def touch(slot: Slot) -> float:
+            started = time.perf_counter()
+            checksum(slot.unwritable)
+            slot.poison(0)
+            return 1e3 * (time.perf_counter() - started)
+
+        warm_ms, cold_ms = [], []
+        for index, slot in enumerate(self.arena.slots):
+            self.load_mixed(index, slot, self.fresh_seed())
+            slot.poison(1)
+            warm_ms.append(touch(slot))
+        for slot in self.arena.slots:
+            cold_ms.append(touch(slot))
+        return max(0.0, median(cold_ms) - median(warm_ms))
 
     def close(self) -> None:
         self._kept.clear()

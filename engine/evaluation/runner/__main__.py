@@ -36,10 +36,10 @@ class CpuKernel:
         addresses = [ctypes.c_void_p(self._base + offset) for offset in offsets]
         self._arguments[slot] = [*addresses, ctypes.c_void_p(self._workspace)]
 
-    def run(self, slot: int, count: int, flush: bool) -> tuple[int, list[float]]:
-        launch, arguments, clock = self._launch, self._arguments[slot], time.perf_counter
+    def run(self, slots: list[int], flush: bool) -> tuple[int, list[float]]:
+        launch, clock = self._launch, time.perf_counter
         times: list[float] = []
-        for _ in range(count):
+        for arguments in [self._arguments[slot] for slot in slots]:
             start = clock()
             code = launch(*arguments)
             times.append((clock() - start) * 1e3)
@@ -77,11 +77,12 @@ class CudaKernel:
         addresses = [ctypes.c_void_p(self._base + offset) for offset in offsets]
         self._arguments[slot] = [*addresses, ctypes.c_void_p(self._workspace), self._stream.handle]
 
-    def run(self, slot: int, count: int, flush: bool) -> tuple[int, list[float]]:
-        launch, arguments, stream = self._launch, self._arguments[slot], self._stream
+    def run(self, slots: list[int], flush: bool) -> tuple[int, list[float]]:
+        """``flush``: evict the L2 cache before each call, one event pair a call. Else one pair around all."""
+        launch, stream, calls = self._launch, self._stream, [self._arguments[slot] for slot in slots]
         times: list[float] = []
         if flush:
-            for _ in range(count):
+            for arguments in calls:
                 stream.flush()
                 stream.start()
                 code = launch(*arguments)
@@ -92,14 +93,14 @@ class CudaKernel:
                 times.append(stream.elapsed_ms())
             return 0, times
         stream.start()
-        for _ in range(count):
+        for arguments in calls:
             if code := launch(*arguments):
                 return code, times
         stream.stop()
         self._driver.synchronize()
         if code := self._last_error():
             return code, times
-        return 0, [stream.elapsed_ms() / count] * count
+        return 0, [stream.elapsed_ms() / len(calls)] * len(calls)
 
 
 def _workspace(library: ctypes.CDLL, allocate: object) -> tuple[int, int]:
@@ -174,7 +175,7 @@ def main() -> int:
     while (request := wire.receive(control)) is not None:
         order = request[0]
         try:
-            code, times = kernel.run(order["slot"], order["count"], order["flush"])
+            code, times = kernel.run(order["slots"], order["flush"])
         except cuda.CudaError as error:
             wire.send(control, {"failed": "cuda", "text": str(error)})
             return 1

@@ -12,6 +12,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from itertools import groupby
 from typing import Any, Literal
 
 import torch
@@ -217,17 +218,19 @@ class CpuModule:
     def __init__(self, model: Model) -> None:
         self._model = model
 
-    def run(self, slot: int, count: int, flush: bool, seed: int | None) -> list[float]:
-        """``count`` calls in a row, milliseconds of each; the last one's outputs are kept."""
-        forward, clock, times = self._model.bind(slot), _CLOCK, []
+    def run(self, slots: Sequence[int], flush: bool, seed: int | None) -> list[float]:
+        """One call after another, milliseconds of each. Of calls on the same slot the last one's outputs are kept."""
+        clock, times = _CLOCK, []
         if seed is not None:
             _SEED(seed)
         with _NO_GRAD():
-            for _ in range(count):
-                start = clock()
-                result = forward()
-                times.append((clock() - start) * 1e3)
-            self._model.keep(slot, result)
+            for slot, count in _runs(slots):
+                forward = self._model.bind(slot)
+                for _ in range(count):
+                    start = clock()
+                    result = forward()
+                    times.append((clock() - start) * 1e3)
+                self._model.keep(slot, result)
         return times
 
 
@@ -237,25 +240,31 @@ class CudaModule:
     def __init__(self, model: Model, driver: cuda.Driver, stream: cuda.Stream) -> None:
         self._model, self._driver, self._stream = model, driver, stream
 
-    def run(self, slot: int, count: int, flush: bool, seed: int | None) -> list[float]:
-        """``flush``: evict the L2 cache before the call, one event pair a call. Else one pair around all.
+    def run(self, slots: Sequence[int], flush: bool, seed: int | None) -> list[float]:
+        """``flush``: evict the L2 cache before each call, one event pair a call. Else one pair around all that are on
+        the same slot.
 
         Outputs are copied in the order of the stream, before anything waits: work on another stream that is not done
         by then does not count.
         """
-        forward, stream = self._model.bind(slot), self._stream
+        stream, times = self._stream, []
         if seed is not None:
             _SEED(seed)
-        times = []
         with _NO_GRAD():
-            for _ in range(count if flush else 1):
+            for slot, count in [(slot, 1) for slot in slots] if flush else _runs(slots):
+                forward = self._model.bind(slot)
                 if flush:
                     stream.flush()
                 stream.start()
-                for _ in range(1 if flush else count):
+                for _ in range(count):
                     result = forward()
                 stream.stop()
                 self._model.keep(slot, result)
                 self._driver.synchronize()
-                times += [stream.elapsed_ms()] if flush else [stream.elapsed_ms() / count] * count
+                times += [stream.elapsed_ms() / count] * count
         return times
+
+
+def _runs(slots: Sequence[int]) -> list[tuple[int, int]]:
+    """Each slot with how many calls on it follow each other."""
+    return [(slot, len(list(calls))) for slot, calls in groupby(slots)]

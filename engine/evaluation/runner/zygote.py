@@ -147,10 +147,10 @@ def _answer_calls(control: socket.socket, kernel: module.CpuModule | module.Cuda
         order = request[0]
         try:
             if order.get("operators"):
-                run = functools.partial(kernel.run, order["slot"], order["count"], order["flush"], order["seed"])
+                run = functools.partial(kernel.run, order["slots"], order["flush"], order["seed"])
                 wire.send(control, {"code": 0, "operators": operators.working_operators(run)})
                 continue
-            times = kernel.run(order["slot"], order["count"], order["flush"], order["seed"])
+            times = kernel.run(order["slots"], order["flush"], order["seed"])
         except cuda.CudaError as error:
             wire.send(control, {"failed": "cuda", "text": str(error)})
             return

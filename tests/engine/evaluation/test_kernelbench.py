@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -136,7 +137,8 @@ def test_a_kernel_that_fails_without_a_crash_is_still_asked(judge: Judge) -> Non
 def test_a_slow_kernel_gets_fewer_trials(judge: Judge) -> None:
     verdict = judge(RELU, loop("out[i] = x[i];", before="usleep(120000);"))
     assert (verdict.status, theirs(verdict)) == ("wrong", "correct"), verdict
-    assert verdict.kernelbench is not None and "3 trials of 5, no time for more" in verdict.kernelbench.reason
+    assert verdict.kernelbench is not None
+    assert re.match(r"[1-3] trials of 5, no time for more", verdict.kernelbench.reason), verdict
 
 
 def test_a_kernel_that_does_not_build_has_one_verdict(judge: Judge) -> None:

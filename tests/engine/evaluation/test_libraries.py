@@ -115,7 +115,7 @@ def test_a_library_opened_under_a_hidden_name_is_found_in_the_process(tmp_path: 
         libraries.before(runner)
         runner.load(kernel, judged)
         libraries.look_at_process(runner)
-        runner.call(0)
+        runner.call([0])
         with pytest.raises(Rejected, match=r"libopenblas\.so\.0"):
             libraries.look_at_process(runner)
     judged.close()

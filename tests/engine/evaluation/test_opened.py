@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from pathlib import Path
 
 from engine.evaluation.checks import Tolerances
+from engine.evaluation.control import Control
 from engine.evaluation.device import JudgeDevice
 from engine.evaluation.messages import JudgeSettings
 from engine.evaluation.null_kernels import NullResult
@@ -48,7 +51,22 @@ def test_the_model_has_run_for_the_first_kernel_too(tmp_path: Path) -> None:
     assert problem.gauge.note == ""
     assert len(list(problem.kernelbench)) == 5
     assert calls_of(problem) == before
-    problem.judged.close()
+    problem.close()
+
+
+def test_an_empty_kernel_that_came_to_an_end_is_started_anew(tmp_path: Path) -> None:
+    problem, control = opened(tmp_path, "torch.tanh(x)"), Control()
+    kernel = problem.empty_kernel
+    kernel.call(control)
+    first = kernel.pid
+    assert first is not None
+    os.kill(first, signal.SIGKILL)
+    kernel.call(control)  # nothing comes of it
+    kernel.call(control)
+    assert kernel.pid not in (None, first)
+    assert len(control.beside_ms) == len(control.used_ms) == 2
+    assert 0.0 <= control.beside_at(0.2) <= control.beside_at(0.9)
+    problem.close()
 
 
 def test_a_model_that_takes_no_other_dtype_is_opened_all_the_same(tmp_path: Path) -> None:
@@ -56,4 +74,4 @@ def test_a_model_that_takes_no_other_dtype_is_opened_all_the_same(tmp_path: Path
     problem.prepare()
 
     assert calls_of(problem) > 0
-    problem.judged.close()
+    problem.close()

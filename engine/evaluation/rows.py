@@ -1,0 +1,62 @@
+"""Calls of a kernel in a row, each on inputs and outputs of its own, timed by the judge's clock as a whole.
+
+Single calls end with an answer that may be slow to arrive, which leaves room for a clock that lies about short ones.
+A row ends with one answer for many calls, and since all outputs are compared, no call of it can be skipped.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from functools import partial
+from typing import TypeVar
+
+import torch
+
+from engine.evaluation.answers import check_writes
+from engine.evaluation.arena import Slot
+from engine.evaluation.sandbox import Runner
+from engine.evaluation.trials import JudgedProblem
+
+T = TypeVar("T")
+Check = Callable[[Slot, list[torch.Tensor], int, str], None]
+"""Compares a slot's results with the expected ones, given the poison that was there and where it is; may raise."""
+
+
+def call_in_a_row(problem: JudgedProblem, runner: Runner, count: int, check: Check) -> float:
+    """Milliseconds of ``count`` calls, each on a slot. Raises ``RunnerEnded``, ``Rejected`` and what ``check`` does."""
+    numbers = random.sample(range(len(problem.arena.slots)), count)
+    slots = [problem.arena.slots[number] for number in numbers]
+    mixtures, seed = [problem.fresh_seed() for _ in slots], problem.call_seed()
+    for index, (slot, mixture) in enumerate(zip(slots, mixtures, strict=True)):
+        problem.load_mixed(index, slot, mixture)
+        slot.poison(index % 2)
+    problem.device.synchronize()
+    _, wall_ms = runner.call(numbers, seed=seed)
+    for slot in slots:
+        check_writes(slot)
+    if seed is not None:
+        torch.manual_seed(seed)
+    for index, (slot, mixture) in enumerate(zip(slots, mixtures, strict=True)):
+        load, reference = partial(problem.load_mixed, index, slot, mixture), partial(_expected, problem, slot)
+        check(slot, after_kernel(slot, load, reference), index % 2, f"call {index} in a row")
+    return wall_ms
+
+
+def after_kernel(slot: Slot, load: Callable[[], object], reference: Callable[[], T]) -> T:
+    """What ``reference`` gives for what was meant, whatever the kernel left in its inputs; its results stay."""
+    written = slot.results[len(slot.outputs) :]
+    results = [tensor.clone() for tensor in written]
+    load()
+    found = reference()
+    for here, tensor in zip(written, results, strict=True):
+        here.copy_(tensor)
+    return found
+
+
+def _expected(problem: JudgedProblem, slot: Slot) -> list[torch.Tensor]:
+    problem.bind(slot)
+    outputs = problem.run(slot)
+    # What the model returns may be the very buffer that it writes.
+    kept = [tensor.clone() for tensor in outputs] if problem.mutates else outputs
+    return kept + [tensor.clone() for tensor in slot.results[len(slot.outputs) :]]
