@@ -1,17 +1,19 @@
 """Does the judge say the same twice? Ten verdicts on one kernel, and heats of a kernel against its own copy.
 
     python benchmarks/repeatability.py [--form cpp|cu] [--verdicts 10] [--heats 5] [--kernel FILE --problem REF]
+                                        [--competing 1]
 
 Prints the factors, their max / min, and how many heats found a difference where there is none. Needs an idle machine. A
 virtual machine cannot see who shares its cores and its memory, but the reference is the same work in every verdict:
 with ``--idle-within 0.1`` only verdicts count in which it took at most 10 % longer than in the fastest one, and it goes
-on, up to ``--minutes``, for enough of them.
+on, up to ``--minutes``, for enough of them. ``--competing 1`` keeps one process busy beside them all.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import subprocess
 import sys
 import tempfile
 import time
@@ -90,6 +92,7 @@ def main() -> None:
     parser.add_argument("--heats", type=int, default=5)
     parser.add_argument("--idle-within", type=float, default=0.0, help="0.1: count what an idle machine gave; 0: all")
     parser.add_argument("--minutes", type=float, default=15.0, help="when to give up waiting for an idle machine")
+    parser.add_argument("--competing", type=int, default=0, help="processes that keep a core busy beside the verdicts")
     parser.add_argument("--kernel", type=Path, help="a kernel file; a softmax by default")
     parser.add_argument("--problem", help="its problem, for example builtin:headline/layernorm")
     arguments = parser.parse_args()
@@ -97,7 +100,12 @@ def main() -> None:
     folder = "headline" if form == "cu" else "quickstart"
     reference = arguments.problem or f"builtin:{folder}/softmax"
     source = arguments.kernel.read_text() if arguments.kernel else sources(form, 1)[0]
-    asyncio.run(measure(form, reference, source, arguments))
+    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(arguments.competing)]
+    try:
+        asyncio.run(measure(form, reference, source, arguments))
+    finally:
+        for one in busy:
+            one.kill()
 
 
 if __name__ == "__main__":

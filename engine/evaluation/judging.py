@@ -17,6 +17,7 @@ import torch
 from msgspec.structs import replace
 
 from engine.evaluation import checks, timing
+from engine.evaluation.allowances import limits_of
 from engine.evaluation.answers import Answers, check_writes
 from engine.evaluation.arena import Slot
 from engine.evaluation.clock import Clock
@@ -29,7 +30,7 @@ from engine.evaluation.opened import OpenedProblem
 from engine.evaluation.precision import Precision
 from engine.evaluation.rejected import Rejected
 from engine.evaluation.rows import after_kernel, call_in_a_row
-from engine.evaluation.sandbox import End, Limits, Runner, RunnerEnded
+from engine.evaluation.sandbox import End, Runner, RunnerEnded
 from engine.evaluation.timing import Pairs
 from engine.events import Stage
 from engine.verdict import BuildReport, Check, Status, Verdict
@@ -109,7 +110,12 @@ class Judgement:
             libraries = Libraries(library, self._settings.libraries == "refuse")
             libraries.look_at_files()
             with (
-                runner_for(library, self._settings, self._limits(module), self._cancelled) as runner,
+                runner_for(
+                    library,
+                    self._settings,
+                    limits_of(self._problem.spec, self._settings, self._eager_ms, module),
+                    self._cancelled,
+                ) as runner,
                 theirs.before_the_end_of(runner, lambda: self._calls),
             ):
                 for slot in self._problem.arena.slots:
@@ -164,23 +170,6 @@ class Judgement:
             max_rel_error=errors[1] if errors is not None else None,
         )
 
-    def _limits(self, module: bool) -> Limits:
-        """A call may take a hundred times the reference, and never less than three seconds."""
-        call_s = min(max(3.0, 0.1 * (self._eager_ms or 0.0)), self._settings.deadline_s)
-        memory = self._settings.memory_bytes or self._own_memory_bytes()
-        if module:
-            memory = self._settings.memory_bytes or self._module_memory_bytes()
-        return Limits(self._settings.deadline_s, call_s, memory, self._settings.isolate)
-
-    def _own_memory_bytes(self) -> int:
-        """What an honest kernel allocates, and some: thread stacks, its loaded modules."""
-        return (256 << 20) + self._settings.threads * (16 << 20) + 2 * min(self._problem.spec.floor_bytes, 1 << 30)
-
-    def _module_memory_bytes(self) -> int:
-        """What PyTorch allocates for intermediate results of an honest ``forward``, and for CUDA on the host."""
-        base = (8 << 30) if self._settings.kind == "cuda" else (1 << 30)
-        return base + 8 * min(sum(tensor.nbytes for tensor in self._problem.spec.tensors), 2 << 30)
-
     # Correctness
 
     def _trial(self, runner: Runner, index: int) -> None:
@@ -223,7 +212,7 @@ class Judgement:
         try:
             copies_ms = self._problem.copy_ms if module else None
             clock = Clock(self._settings, neighbours, self._control, copies_ms)
-            self._time(runner)
+            self._time(runner, lambda: clock.busy)
             self._confirm_clock(runner, clock)
             self._trial(runner, 0)
             self._pass("right after timing", f"call {self._calls}")
@@ -236,8 +225,8 @@ class Judgement:
         if module and (found := runner.others_started()):
             raise Rejected("cheating", "keeps processes running", f"started {', '.join(found)[:200]}", "processes")
 
-    def _time(self, runner: Runner) -> None:
-        """Alternating pairs until the ratio is settled or the time for it is spent."""
+    def _time(self, runner: Runner, busy: Callable[[], bool]) -> None:
+        """Alternating pairs until the ratio is settled or the time for it is spent. ``busy``: with other programs."""
         pairs, due = self.pairs, self._between_pairs()
         started, checked_inputs = time.perf_counter(), 0
         while len(pairs.kernel_ms) < self._settings.max_pairs:
@@ -246,16 +235,16 @@ class Judgement:
             for between in due.get(index, ()):
                 between(runner)
             looks = index < _LOOKS or index % _LOOKS == 0
-            if looks and index + 1 >= LEAST_PAIRS_FAR and self._is_enough(time.perf_counter() - started):
+            if looks and index + 1 >= LEAST_PAIRS_FAR and self._is_enough(time.perf_counter() - started, busy):
                 break
         detail = f"{len(pairs.kernel_ms)} pairs, outputs of all compared, inputs of {checked_inputs} compared"
         self._pass("right while timed", detail)
 
     def _between_pairs(self) -> dict[int, list[Callable[[Runner], None]]]:
-        """What comes after which pair, drawn by lot: the probes of precision, and a trial of each kind of inputs that
+        """What comes after which pair, drawn by lot: the probes of precision, and trials of two kinds of inputs that
         are not as drawn. Who is right, or exact, only while it is not timed is found out by one of them."""
         asked: list[Callable[[Runner], None]] = [self._measure_precision]
-        asked += [partial(self._trial_if_short, index=index) for index in self._problem.other_kinds]
+        asked += [partial(self._trial_if_short, index=index) for index in self._problem.telling_trials()]
         due: dict[int, list[Callable[[Runner], None]]] = {}
         for one in asked:
             due.setdefault(secrets.randbelow(min(LEAST_PAIRS_FAR, self._settings.max_pairs)), []).append(one)
@@ -343,9 +332,10 @@ class Judgement:
         self._runs_ms += took
         return took, outputs[0]
 
-    def _is_enough(self, elapsed_s: float) -> bool:
-        pairs = self.pairs
-        ratios, effort = pairs.ratios, timing.THOROUGH if self._settings.thorough else timing.QUICK
+    def _is_enough(self, elapsed_s: float, busy: Callable[[], bool]) -> bool:
+        pairs, ratios, effort = self.pairs, self.pairs.ratios, timing.QUICK
+        if self._settings.thorough:
+            effort = timing.THOROUGH_BUSY if busy() else timing.THOROUGH
         if median(ratios) < _FAR and not self._settings.thorough:
             return True
         if len(ratios) < LEAST_PAIRS:

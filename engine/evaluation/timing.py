@@ -36,6 +36,8 @@ QUICK = Effort(half_width=0.01, least_s=0.0, overhead_s=0.6, runs_s=6.0)
 THOROUGH = Effort(half_width=0.004, least_s=1.5, overhead_s=3.0, runs_s=4.0)
 """For each sitting of a single verdict. A machine shared with others drifts over seconds: many pairs within one do not
 show it."""
+THOROUGH_BUSY = Effort(half_width=0.004, least_s=1.5, overhead_s=7.0, runs_s=10.0)
+"""The same where other programs keep the processor busy: the system gives it to one and to the other in turns."""
 
 
 def sittings(thorough: bool) -> int:

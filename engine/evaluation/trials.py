@@ -225,10 +225,12 @@ class JudgedProblem:
         """How many there are."""
         return len(self._kinds)
 
-    @property
-    def other_kinds(self) -> list[int]:
-        """A trial of each kind of inputs beside those as drawn."""
-        return [self._kinds.index(kind) for kind in dict.fromkeys(self._kinds) if kind != "drawn"]
+    def telling_trials(self) -> list[int]:
+        """Two trials whose inputs are not as drawn: with those of mean zero, which tell most, and one by lot."""
+        others = [kind for kind in dict.fromkeys(self._kinds) if kind != "drawn"]
+        random.shuffle(others)
+        others.sort(key=lambda kind: kind != "centred")
+        return [self._kinds.index(kind) for kind in others[:2]]
 
     @property
     def mutates(self) -> bool:
