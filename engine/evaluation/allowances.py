@@ -8,7 +8,7 @@ from engine.problem.spec import ProblemSpec
 
 
 def limits_of(problem: ProblemSpec, settings: JudgeSettings, eager_ms: float | None, module: bool) -> Limits:
-    """A call may take a hundred times the reference, and never less than three seconds. ``module``: a ``.py`` kernel."""
+    """A call may take a hundred times the reference, and three seconds at least. ``module``: of a ``.py`` kernel."""
     call_s = min(max(3.0, 0.1 * (eager_ms or 0.0)), settings.deadline_s)
     own = _module_memory_bytes if module else _memory_bytes
     return Limits(settings.deadline_s, call_s, settings.memory_bytes or own(problem, settings), settings.isolate)
