@@ -114,6 +114,13 @@ class ProblemState:
     def id(self) -> str:
         return self.spec.id
 
+    def eager_ms(self, best: VariantState | None) -> float | None:
+        """Eager's time beside ``best``, by which its factor goes; without one as it was when the problem was opened."""
+        if best is not None and best.verdict is not None and best.verdict.reference is not None:
+            return best.verdict.reference.median_ms
+        eager = self.baselines.get("eager")
+        return eager.timing.median_ms if eager is not None and eager.timing is not None else None
+
 
 @dataclass(slots=True)
 class EngineState:

@@ -11,7 +11,8 @@ from engine.verdict import sizes_in_words
 
 
 class ResultRow(Struct, frozen=True, kw_only=True):
-    """Times in milliseconds. ``factor``: over eager, with its 95 % interval. ``over_compile``: over torch.compile.
+    """Times in milliseconds. ``factor``: over eager, with its 95 % interval; ``eager_ms`` is of the same minute.
+    ``over_compile``: over torch.compile.
 
     ``floor_share``: floor time / best time. ``compile_note``: why there is no torch.compile time, "" if there is one.
     ``kernelbench``: what KernelBench's rules say of the best kernel, "" where that was not asked.
@@ -102,7 +103,7 @@ def _row(state: SessionState, problem: ProblemState, directory: Path, without: s
     ]
     best = state.variants[problem.best] if problem.best is not None else None
     verdict = best.verdict if best is not None else None
-    eager, compiled = problem.baselines.get("eager"), problem.baselines.get("compile")
+    compiled = problem.baselines.get("compile")
     compile_ms = compiled.timing.median_ms if compiled is not None and compiled.timing is not None else None
     best_ms = best.kernel_ms if best is not None else None
     return ResultRow(
@@ -110,7 +111,7 @@ def _row(state: SessionState, problem: ProblemState, directory: Path, without: s
         rounds=problem.rounds[-1].number if problem.rounds else 0,
         verdicts=len(judged),
         correct=sum(one.correct for one in judged),
-        eager_ms=eager.timing.median_ms if eager is not None and eager.timing is not None else None,
+        eager_ms=problem.eager_ms(best),
         compile_ms=compile_ms,
         compile_note="" if compile_ms is not None else without,
         first_ms=first_correct_ms(state, problem.id),

@@ -390,7 +390,8 @@ class Judgement:
         self.pairs, self._between_ms = Pairs([], [], [], [], []), []
         self._control.clear()
         until = time.monotonic() + _ANEW_S
-        for index in range(_ANEW + secrets.randbelow(_ANEW)):  # nobody can count on it
+        count = _ANEW + secrets.randbelow(_ANEW)  # nobody can count on it
+        for index in range(min(count, max(_LEAST_ANEW, self._settings.max_pairs))):
             if index >= _LEAST_ANEW and time.monotonic() > until:
                 break
             self._pair_perhaps_trial(runner)

@@ -35,13 +35,13 @@ def _summary(state: SessionState) -> str:
     rows, factors = [], []
     for problem in state.problems.values():
         best, first = _best(state, problem), _first(state, problem)
-        eager, compiled = problem.baselines.get("eager"), problem.baselines.get("compile")
+        eager_ms, compiled = problem.eager_ms(best), problem.baselines.get("compile")
         factor = best.speedup if best is not None else None
         factors += [factor] if factor is not None else []
         rows.append(
             [
                 problem.spec.id,
-                _baseline(eager),
+                f"{eager_ms:.4g}" if eager_ms is not None else "-",
                 _baseline(compiled),
                 _ms(first),
                 _ms(best),

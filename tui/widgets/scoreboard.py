@@ -34,14 +34,13 @@ def scoreboard(model: Model, palette: Palette, width: int, *, ascii_only: bool) 
     lines = [line((f"{' ' * name_width}{head}{rounds}", palette.dim))]
     for problem in state.problems.values():
         best = model.best(problem)
-        eager = problem.baselines.get("eager")
         factor = best.speedup if best is not None else None
         ahead = over_compile(problem, best) if best is not None else None
         share = best.verdict.floor_share if best is not None and best.verdict is not None else None
         cells = [
             (fmt.speedup(factor), palette.best if factor and factor > 1 else palette.bold),
             (fmt.milliseconds(best.kernel_ms if best is not None else None), palette.text),
-            (fmt.milliseconds(eager.timing.median_ms if eager and eager.timing else None), palette.dim),
+            (fmt.milliseconds(problem.eager_ms(best)), palette.dim),
             (fmt.speedup(ahead) if ahead is not None else _compile_word(model, problem), palette.dim),
             (f"{share * 100:.0f}%" if share is not None else "-", palette.dim),
         ]
