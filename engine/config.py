@@ -41,6 +41,7 @@ from engine.config_values import (
     Tolerance,
     refusal,
 )
+from engine.text_file import UnreadableFile, read_text
 from engine.toml_lines import KeyPath, key_lines, line_of
 
 __all__ = [
@@ -238,15 +239,13 @@ def load_config(path: Path | str) -> Config:
     """Read a config file. Raises :class:`ConfigError` with every fault of the file."""
     path = Path(path)
     try:
-        text = path.read_text(encoding="utf-8-sig")
-    except FileNotFoundError:
-        raise _file_error(path, "no such file; make one with: kernel-tui init") from None
-    except IsADirectoryError:
-        raise _file_error(path, f"is a directory; give the file, for example {path / 'config.toml'}") from None
-    except UnicodeDecodeError as error:
-        raise _file_error(path, f"is not UTF-8 text (byte {error.start}); save it as UTF-8") from None
-    except OSError as error:
-        raise _file_error(path, f"cannot be read: {error.strerror}") from None
+        text = read_text(path)
+    except UnreadableFile as error:
+        if not path.exists():
+            raise _file_error(path, "no such file; make one with: kernel-tui init") from None
+        if path.is_dir():
+            raise _file_error(path, f"is a directory; give the file, for example {path / 'config.toml'}") from None
+        raise _file_error(path, error.reason) from None
     return parse_config(text, path)
 
 

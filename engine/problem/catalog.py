@@ -25,6 +25,7 @@ from engine.problem.names import slug
 from engine.problem.source import ProblemFailure
 from engine.problem.spec import ProblemSpec
 from engine.problem.spec_cache import SpecCache
+from engine.text_file import UnreadableFile, read_text
 
 BUILTIN = "builtin:"
 _START_S = 60
@@ -114,7 +115,7 @@ def _expand(entry: str, base: Path) -> list[Path]:
             raise _NoFile("is not a Python file; a problem is a .py file in KernelBench's format")
         return [path.resolve()]
     if path.is_dir():
-        found = sorted(item for item in path.glob("*.py") if item.name != "__init__.py")
+        found = sorted(item for item in path.glob("*.py") if item.name != "__init__.py" and item.is_file())
         if not found:
             raise _NoFile("the directory has no .py file; name one that has, or a glob such as `dir/*/*.py`")
         return [item.resolve() for item in found]
@@ -123,6 +124,8 @@ def _expand(entry: str, base: Path) -> list[Path]:
         if not found:
             raise _NoFile(f"no .py file matches (looked from {base})")
         return [item.resolve() for item in found]
+    if path.exists():
+        raise _NoFile("is no ordinary file (a pipe, a device or a socket); a problem is a .py file")
     meant = [BUILTIN + name for name in builtin_names() if entry in (name, name.rpartition("/")[2])]
     hint = f"; did you mean {' or '.join(meant)}?" if meant else ""
     raise _NoFile(f"no such file or directory: {path}{hint}")
@@ -203,8 +206,8 @@ def _source_of(job: Job) -> str:
     """The text that will be inspected, "" where it cannot be read: the inspection says why."""
     if job.source is not None:
         return job.source
-    with contextlib.suppress(OSError, UnicodeDecodeError):
-        return Path(job.path).read_text(encoding="utf-8")
+    with contextlib.suppress(UnreadableFile):
+        return read_text(Path(job.path))
     return ""
 
 

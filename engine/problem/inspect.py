@@ -25,6 +25,7 @@ from engine.problem.names import Names
 from engine.problem.source import ProblemFailure, ProblemFileError, ProblemModule, failure_of
 from engine.problem.spec import DTYPE_BYTES, ProblemSpec, Role, ScalarSpec, TensorSpec
 from engine.quickly import uncollected
+from engine.text_file import read_text
 
 if TYPE_CHECKING:
     import torch
@@ -68,7 +69,7 @@ def inspect_file(path: str | Path, problem_id: str, source: str | None = None) -
     from engine.problem import trace as tracing
 
     path = Path(path)
-    source = path.read_text(encoding="utf-8") if source is None else source
+    source = read_text(path) if source is None else source
     module = ProblemModule(source, str(path))
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     built = tracing.build_fake(module, mode)

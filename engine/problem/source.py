@@ -13,6 +13,8 @@ from typing import Any
 
 from msgspec import Struct
 
+from engine.text_file import UnreadableFile
+
 _numbers = count()
 
 
@@ -88,8 +90,8 @@ def failure_of(error: BaseException, problem_id: str, path: Path) -> ProblemFail
     text = " ".join(str(error).split())[:400]
     if isinstance(error, ProblemFileError):
         message, hint = text, error.hint
-    elif isinstance(error, FileNotFoundError) and error.filename == str(path):
-        message, hint = "no such file", "check the path in `problems`"
+    elif isinstance(error, UnreadableFile):
+        message, hint = error.reason, "check the path in `problems`"
     elif isinstance(error, SyntaxError):
         message, hint = f"SyntaxError: {error.msg}", "correct the file"
     elif isinstance(error, ModuleNotFoundError):

@@ -75,9 +75,11 @@ def _with_problem_faults(error: ConfigError) -> ConfigError:
     """The error with what is wrong with the problems that the file names, so that both are said in one go."""
     import tomllib
 
+    from engine.text_file import UnreadableFile, read_text
+
     try:
-        entries = tomllib.loads(error.path.read_text(encoding="utf-8-sig")).get("problems")
-    except (OSError, ValueError):
+        entries = tomllib.loads(read_text(error.path)).get("problems")
+    except (UnreadableFile, ValueError):
         return error
     known = {fault.key for fault in error.faults}
     if "problems" in known or not isinstance(entries, list) or not all(isinstance(one, str) for one in entries):

@@ -176,13 +176,10 @@ def build(kernel: Path, problem: str, arch: str, output: Path | None, as_json: b
 
 
 def read_kernel(path: Path) -> str:
-    """A kernel's source. Raises Failure with the reason in words."""
-    try:
-        return path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise Failure(f"{path}: is not UTF-8 text (byte {error.start})", ExitCode.USAGE) from None
-    except OSError as error:
-        raise Failure(f"{path}: cannot be read: {error.strerror}", ExitCode.USAGE) from None
+    """A kernel's source. Raises UnreadableFile."""
+    from engine.text_file import read_text
+
+    return read_text(path)
 
 
 def form_of(path: Path) -> Form:

@@ -158,9 +158,10 @@ def seed_kernel(
     """
     from engine.events import SeedKernel
     from engine.problem.spec import FORM_OF_SUFFIX
+    from engine.text_file import read_stream
     from tui.commands.kernels import read_kernel
 
-    source = sys.stdin.read() if str(kernel) == "-" else read_kernel(kernel)
+    source = read_stream(sys.stdin.buffer, "standard input") if str(kernel) == "-" else read_kernel(kernel)
     known = form or FORM_OF_SUFFIX.get(kernel.suffix)
     if known is None:
         raise click.UsageError("the form of the kernel is unknown: name it .cpp, .cu or .py, or give --form")

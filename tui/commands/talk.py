@@ -77,7 +77,8 @@ def reply(session: str, call: str | None, file: Path | None, root: Path, anyway:
 
     CALL is answered with the reply in FILE ('-': standard input). Without CALL they are listed.
     """
-    from engine.proposers.mailbox import Mailbox
+    from engine.proposers.mailbox import MAX_READ_BYTES, Mailbox
+    from engine.text_file import read_stream, read_text
 
     paths = find(root, session)
     mailbox = Mailbox(paths.directory)
@@ -90,10 +91,10 @@ def reply(session: str, call: str | None, file: Path | None, root: Path, anyway:
         raise Failure(f"{paths.name}: no prompt {call} in {mailbox.outbox}; {there}", ExitCode.USAGE)
     if file is None:
         raise click.UsageError("give the FILE that holds the reply, or '-' for standard input")
-    try:
-        text = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8", errors="replace")
-    except OSError as error:
-        raise Failure(f"{file}: {error.strerror}", ExitCode.USAGE) from None
+    if str(file) == "-":
+        text = read_stream(sys.stdin.buffer, "standard input", most_bytes=MAX_READ_BYTES, errors="replace")
+    else:
+        text = read_text(file, most_bytes=MAX_READ_BYTES, errors="replace")
     if not text.strip():
         raise Failure(f"{file}: the reply is empty", ExitCode.USAGE)
     if not anyway and (why := _why_unusable(paths, call, text)) is not None:

@@ -14,9 +14,8 @@ from textual.widgets import Input, Static, TextArea
 
 from engine.problem.spec import FORM_OF_SUFFIX, Form
 from engine.state import ProblemState
+from engine.text_file import UnreadableFile, read_text
 from tui.sanitize import one_line
-
-MAX_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +63,8 @@ class SeedKernelScreen(ModalScreen[KernelWish | None]):
     def on_input_submitted(self, event: Input.Submitted) -> None:
         path = Path(event.value.strip()).expanduser()
         try:
-            if path.stat().st_size > MAX_BYTES:
-                self._complain(f"{path}: larger than {MAX_BYTES >> 20} MiB, that is no kernel.")
-                return
-            source = path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError, ValueError) as error:
+            source = read_text(path)
+        except UnreadableFile as error:
             self._complain(f"Cannot be read: {error}")
             return
         form = FORM_OF_SUFFIX.get(path.suffix)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from engine.events import ChangeBudget, SeedIdea, SeedKernel
@@ -305,8 +304,3 @@ def first_lines(problem: ProblemState, idea: IdeaState | None = None) -> str:
     launch = f"{declared.rstrip('; ')} {{\n    return 0;\n}}\n" if declared is not None else ""
     included = "// The header below is included by itself. Define launch(); return 0 for success.\n"
     return f"{said}{included}{header}\n{launch}"
-
-
-def read_kernel(path: str) -> str:
-    """A kernel file's text. Raises OSError, UnicodeDecodeError."""
-    return Path(path).expanduser().read_text(encoding="utf-8")
