@@ -120,6 +120,27 @@ def test_a_kernel_without_launch_is_a_build_error(kernel_tui: KernelTui, config:
     assert "launch" in result.stdout
 
 
+@pytest.mark.parametrize(
+    ("ending", "words"),
+    [
+        ("sys.exit(3)", "the problem's own code called sys.exit(3)"),
+        ("os._exit(3)", "ended with exit code 3: the problem's own code runs in it and may end it"),
+    ],
+)
+def test_a_problem_that_ends_its_process_is_named_without_a_log_that_eval_does_not_keep(
+    kernel_tui: KernelTui, config: Path, ending: str, words: str
+) -> None:
+    later = f"Model.calls += 1\n        if Model.calls > 4:\n            import os, sys; {ending}\n        return torch"
+    text = SOFTMAX.replace("return torch", later, 1).replace("    def forward", "    calls = 0\n    def forward")
+    (config.parent / "softmax.py").write_text(text)
+    kernel = config.parent / "kernel.cpp"
+    kernel.write_text("int nothing;\n")
+    result = kernel_tui("eval", kernel, "--problem", "softmax.py", "--device", "cpu", "--quick")
+    assert result.returncode == ExitCode.FAILURE, result.stdout + result.stderr
+    assert words in result.stderr
+    assert "engine.log" not in result.stderr
+
+
 def test_a_full_disk_leaves_no_half_session(kernel_tui: KernelTui, config: Path, tmp_path: Path) -> None:
     def little_room() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192))

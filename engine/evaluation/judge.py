@@ -38,6 +38,7 @@ class Judge:
     def __init__(self, settings: JudgeSettings, requests: int, answers: int) -> None:
         self._settings = settings
         self._requests, self._answers = requests, answers
+        self._pid = os.getpid()
         self._buffer = b""
         self._cancelled = False
         self._device = JudgeDevice(settings.kind, settings.threads)
@@ -86,6 +87,11 @@ class Judge:
         except Exception as error:
             traceback.print_exc()
             return messages.Failed(_one_line(error))
+        except SystemExit as error:
+            if os.getpid() != self._pid:
+                raise  # a process that the problem forked must end, not judge
+            traceback.print_exc()
+            return messages.Failed(f"the problem's own code called sys.exit({error.code!r})")
 
     def _open(self, request: messages.OpenProblem) -> messages.ProblemOpened:
         while len(self._opened) >= _PROBLEMS_KEPT[self._settings.kind]:

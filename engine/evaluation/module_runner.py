@@ -88,7 +88,10 @@ class WarmProcess:
             self.stop()
             if last:
                 break
-        raise RunnerEnded("error", "the process that runners of .py kernels come from does not start; see engine.log")
+        reason = (
+            "the process that runners of .py kernels come from does not start; it prints why (a session's engine.log)"
+        )
+        raise RunnerEnded("error", reason)
 
     def stop(self) -> None:
         """End it and, through it, its runners. Idempotent."""

@@ -28,6 +28,22 @@ class JudgeDied(EvaluationError):
     """It ended without an answer."""
 
 
+def how_it_ended(code: int) -> str:
+    """In words, from the code that ``wait`` gives."""
+    if code >= 0:
+        return f"ended with exit code {code}"
+    try:
+        return f"was killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"was killed by signal {-code}"
+
+
+def see_log(stderr: int | None) -> str:
+    """Where to read on about a process whose standard error is ``stderr``: the engine's own is its session's log;
+    a command that gave another shows what comes out of it."""
+    return "; see engine.log" if stderr is None else ""
+
+
 def child_environment(settings: JudgeSettings) -> dict[str, str]:
     """Equal threads and waiting for judge and runners: spinning threads of one would sit on the cores of the other."""
     environment = dict(os.environ)
@@ -150,7 +166,10 @@ class JudgeProcess:
             if not line.endswith(b"\n"):
                 code = await process.wait()
                 self.opened.clear()
-                raise JudgeDied(f"the judge of {self.settings.device_name} ended with code {code}; see engine.log")
+                raise JudgeDied(
+                    f"the judge of {self.settings.device_name} {how_it_ended(code)}: the problem's own code runs in it "
+                    f"and may end it{see_log(self._stderr)}"
+                )
             try:
                 answer = messages.decode_answer(line)
             except msgspec.MsgspecError as error:

@@ -28,7 +28,7 @@ from engine.evaluation.sandbox import RunnerEnded, SandboxReport, describe, prob
 from engine.events import DeviceFact, Stage
 from engine.problem.spec import FORM_OF_DEVICE, Form, ProblemSpec
 from engine.verdict import Baseline, BuildReport, Standing, Verdict
-from engine.workers.judge_process import JudgeDied, JudgeProcess, child_environment
+from engine.workers.judge_process import JudgeDied, JudgeProcess, child_environment, how_it_ended, see_log
 from engine.workers.protocol import EvaluationError, Known, Opened
 
 _OPEN_S, _JUDGE_S, _HEAT_S, _COMPILE_S = 300.0, 600.0, 300.0, 300.0
@@ -205,7 +205,8 @@ class LocalEvaluator:
         try:
             return msgspec.json.decode(output, type=Baseline)
         except msgspec.MsgspecError:
-            return Baseline("compile", failure=f"torch.compile ended with code {process.returncode}; see engine.log")
+            how = how_it_ended(process.returncode or 0)
+            return Baseline("compile", failure=f"the process of torch.compile {how}{see_log(self._stderr)}")
 
     async def close(self) -> None:
         self._closing = True
