@@ -298,12 +298,16 @@ class BudgetChanged(Event, tag="budget_changed"):
 
 
 class CommandHandled(Event, tag="command_handled"):
-    """The engine carried out (or refused) command number ``command`` of the session file."""
+    """The engine carried out (or refused) command number ``command`` of the session file.
+
+    ``unknown``: refused since it names something that the session does not have.
+    """
 
     command: int
     ok: bool
     message: str
     node: str | None = None
+    unknown: bool = False
 
 
 class LogLine(Event, tag="log_line"):

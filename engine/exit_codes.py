@@ -8,14 +8,18 @@ from enum import IntEnum
 class ExitCode(IntEnum):
     """What a script may conclude from the exit status.
 
+    A command that could never work as it was given exits with 2: an option, a file of the wrong kind, a name of a
+    problem, idea, kernel, move or model provider that names nothing (a session's: 3). What failed for any other reason,
+    and might work at another time, exits with 1 unless it has a code of its own.
+
     ==  =================  ==============================================================================
     0   OK                 done as asked
     1   FAILURE            an error that has no code of its own; the message says what happened
-    2   USAGE              bad arguments, or a configuration that is missing or wrong
+    2   USAGE              bad arguments, a name that names nothing, or a configuration that is missing or wrong
     3   NO_SESSION         no such session, or the file is no session
     4   SESSION_LOCKED     an engine lives on the session (or another process holds its database)
     5   SESSION_NEWER      the session was written by a newer kernel-tui
-    6   STORAGE            disk full, read-only, unsafe for SQLite's WAL, or failing
+    6   STORAGE            a file cannot be written: disk full, read-only, unsafe for SQLite's WAL, or failing
     7   NO_TOOLS           no compiler or no torch: nothing can be built or judged
     8   NOTHING_CORRECT    the search ended without one correct kernel
     9   NO_KEY             a model of the configuration needs a key that is not in the environment

@@ -94,7 +94,7 @@ def test_a_problem_of_gigabytes_is_refused(kernel_tui: KernelTui, tmp_path: Path
     with (tmp_path / "huge.py").open("wb") as file:
         file.truncate(3 << 30)
     result = kernel_tui("problems", "huge.py", timeout=SOON_S)
-    assert result.returncode == ExitCode.FAILURE
+    assert result.returncode == ExitCode.USAGE
     assert f"{3 << 30:,} bytes" in " ".join(result.stdout.split())
 
 

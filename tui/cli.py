@@ -26,11 +26,11 @@ _EXIT_CODES = """\b
 Exit codes:
   0    done as asked
   1    failed; the message says what happened
-  2    bad arguments, or a configuration that is missing or wrong
+  2    bad arguments, a name that names nothing, a configuration or problem that is wrong
   3    no such session
   4    an engine lives on the session already
   5    the session was written by a newer kernel-tui
-  6    disk full, read-only or unsafe for a session
+  6    a file cannot be written: disk full, read-only or unsafe for a session
   7    no compiler or no torch: nothing can be built or judged
   8    no correct kernel (a search), or not correct (eval, compare)
   9    a model of the configuration needs a key that is not in the environment

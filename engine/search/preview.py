@@ -7,6 +7,7 @@ from msgspec import Struct
 from engine.config import Config, PlaybookModel
 from engine.events import DeviceFact
 from engine.models.protocol import CallSite, Prompt, Purpose
+from engine.naming import check_node, named_problem
 from engine.proposers.language.prompting import Prompts
 from engine.proposers.protocol import NUMBER, UNUSABLE, Task
 from engine.search.context import demands_of
@@ -40,7 +41,7 @@ def next_prompt(
 
     Without a node: ideas for the best kernel of ``problem`` (the first one unless given), or for its first kernels;
     with ``waiting_first`` rather the one that waits for its reply longest, where there is one.
-    Raises NothingToAsk, and what reading a template or the session raises.
+    Raises NothingToAsk, UnknownName, and what reading a template or the session raises.
     """
     found = _problem(state, problem, node)
     if waiting_first and node is None and purpose is None:
@@ -128,19 +129,12 @@ def _fix(
 def _problem(state: SessionState, name: str | None, node: str | None) -> ProblemState:
     owner: str | None = name
     if node is not None:
-        if node in state.problems:
-            owner = node
-        elif node in state.ideas:
-            owner = state.ideas[node].problem
-        elif node in state.variants:
-            owner = state.variants[node].problem
-        else:
-            raise NothingToAsk(f"no problem, idea or kernel {node} in this session")
-    if owner is not None and owner not in state.problems:
-        raise NothingToAsk(f"no problem {owner}; this session has {', '.join(state.problems) or 'none yet'}")
+        check_node(state, node)
+        found = state.ideas.get(node) or state.variants.get(node)
+        owner = found.problem if found is not None else node
     if not state.problems:
         raise NothingToAsk("this session has no problem yet: start its search first")
-    return state.problems[owner] if owner is not None else next(iter(state.problems.values()))
+    return named_problem(state, owner) if owner is not None else next(iter(state.problems.values()))
 
 
 def _purpose(state: SessionState, node: str | None) -> Purpose:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import logging
 import time
 from collections.abc import Callable, Iterable
@@ -12,20 +11,22 @@ from typing import Any
 from engine import events as ev
 from engine.budget import elapsed_s
 from engine.events import AnyEvent, CommandHandled, IdeaProposed, IdeaWaiting, VariantStage, VariantWritten
+from engine.naming import UnknownName, check_names, named_idea, named_problem, named_variant
 from engine.search.context import Context
 from engine.search.telling import BY_HAND, SEEDED
 from engine.session import SentCommand, SessionError
-from engine.state import IdeaState, ProblemState
+from engine.state import ProblemState
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """``events`` are recorded with the answer; ``then`` runs once they are folded."""
+    """``events`` are recorded with the answer; ``then`` runs once they are folded. ``unknown``: see CommandHandled."""
 
     message: str
     ok: bool = True
+    unknown: bool = False
     node: str | None = None
     events: tuple[AnyEvent, ...] = ()
     then: Callable[[], None] | None = None
@@ -52,7 +53,10 @@ class Steering:
             outcome = Outcome(sent.error, ok=False)
         else:
             try:
+                check_names(self._state, sent.command)
                 outcome = _HANDLERS[type(sent.command)](self, sent.command)
+            except UnknownName as error:
+                outcome = Outcome(str(error), ok=False, unknown=True)
             except Refused as refusal:
                 outcome = Outcome(str(refusal), ok=False)
             except SessionError:
@@ -60,7 +64,9 @@ class Steering:
             except Exception as error:  # a fault of ours (or of a proposer's catalogue) must not end the search
                 _log.exception("command %d failed", sent.id)
                 outcome = Outcome(f"failed inside the engine: {type(error).__name__}: {error}; see its log", ok=False)
-        answer = CommandHandled(command=sent.id, ok=outcome.ok, message=outcome.message, node=outcome.node)
+        answer = CommandHandled(
+            command=sent.id, ok=outcome.ok, message=outcome.message, node=outcome.node, unknown=outcome.unknown
+        )
         await self._context.journal.record(*outcome.events, answer)
         if outcome.then is not None:
             outcome.then()
@@ -68,7 +74,7 @@ class Steering:
     # Branches
 
     def _prune(self, command: ev.Prune) -> Outcome:
-        node = self._node(command.node)
+        node = command.node
         if node in self._state.pruned:
             return Outcome(f"{node} is pruned already", node=node)
         flying = [one.id for one in self._state.in_flight() if node in self._state.lineage(one.id)]
@@ -81,7 +87,7 @@ class Steering:
         )
 
     def _restore(self, command: ev.Restore) -> Outcome:
-        node = self._node(command.node)
+        node = command.node
         if node not in self._state.pruned:
             above = [one for one in self._state.lineage(node) if one in self._state.pruned]
             raise Refused(f"{node} is not pruned" + (f" itself: restore {above[0]} above it" if above else ""))
@@ -103,7 +109,7 @@ class Steering:
         )
 
     def _pin(self, command: ev.Pin) -> Outcome:
-        node = self._node(command.node)
+        node = command.node
         if node in self._state.pinned:
             return Outcome(f"{node} is pinned already", node=node)
         if self._state.is_pruned(node):
@@ -113,7 +119,7 @@ class Steering:
         )
 
     def _unpin(self, command: ev.Unpin) -> Outcome:
-        node = self._node(command.node)
+        node = command.node
         if node not in self._state.pinned:
             raise Refused(f"{node} is not pinned")
         return Outcome(f"unpinned {node}", node=node, events=(ev.NodeUnpinned(node=node),))
@@ -176,7 +182,7 @@ class Steering:
 
     def _seed_idea(self, command: ev.SeedIdea) -> Outcome:
         problem = self._problem(command.problem)
-        parent = self._parent(problem, command.parent) or problem.best
+        parent = self._not_pruned(command.parent) or problem.best
         category, text, author = command.category, command.text.strip(), BY_HAND
         data: dict[str, Any] = {}
         if command.catalogue is not None:
@@ -196,8 +202,9 @@ class Steering:
 
     def _seed_kernel(self, command: ev.SeedKernel) -> Outcome:
         problem = self._problem(command.problem)
-        written_for = self._idea_of(problem, command.idea) if command.idea is not None else None
-        parent = self._parent(problem, command.parent)
+        written_for = named_idea(self._state, problem, command.idea) if command.idea is not None else None
+        self._not_pruned(command.idea)
+        parent = self._not_pruned(command.parent)
         if parent is None and written_for is not None:
             parent = written_for.parent
         if not command.source.strip():
@@ -231,9 +238,7 @@ class Steering:
         return Outcome(f"{variant.variant} is judged next, as {idea}", node=variant.variant, events=(*new, variant))
 
     def _retry(self, command: ev.Retry) -> Outcome:
-        variant = self._state.variants.get(command.variant)
-        if variant is None:
-            raise Refused(f"no kernel {command.variant}{self._near(command.variant, self._state.variants)}")
+        variant = named_variant(self._state, command.variant)
         if variant.stage is not None:
             raise Refused(f"{variant.id} is being judged already")
         if self._state.is_pruned(variant.id):
@@ -247,43 +252,20 @@ class Steering:
 
     # Checking
 
-    def _node(self, name: str) -> str:
-        for pool in (self._state.problems, self._state.ideas, self._state.variants):
-            if name in pool:
-                return name
-        every = [*self._state.problems, *self._state.ideas, *self._state.variants]
-        raise Refused(f"no problem, idea or kernel {name}{self._near(name, every)}")
-
     def _problem(self, name: str) -> ProblemState:
-        if (problem := self._state.problems.get(name)) is None or name in self._state.refused:
-            if (refused := self._state.refused.get(name)) is not None:
-                raise Refused(f"{name} is not searched: {refused.reason}")
-            raise Refused(f"no problem {name}; this session has {', '.join(self._state.problems) or 'none yet'}")
+        if (refused := self._state.refused.get(name)) is not None:
+            raise Refused(f"{name} is not searched: {refused.reason}")
+        problem = named_problem(self._state, name)
         if not problem.rounds:
             raise Refused(f"{name} is still being opened; try again in a moment")
         if self._state.is_pruned(name):
             raise Refused(f"{name} is pruned: restore it first")
         return problem
 
-    def _parent(self, problem: ProblemState, name: str | None) -> str | None:
-        if name is None:
-            return None
-        variant = self._state.variants.get(name)
-        if variant is None or variant.problem != problem.id:
-            own = [one.id for one in self._state.variants_of(problem.id)]
-            raise Refused(f"no kernel {name} of {problem.id}{self._near(name, own)}")
-        if self._state.is_pruned(name):
+    def _not_pruned(self, name: str | None) -> str | None:
+        if name is not None and self._state.is_pruned(name):
             raise Refused(f"{name} is pruned: restore it first")
         return name
-
-    def _idea_of(self, problem: ProblemState, name: str) -> IdeaState:
-        idea = self._state.ideas.get(name)
-        if idea is None or idea.problem != problem.id:
-            own = [one.id for one in self._state.ideas.values() if one.problem == problem.id]
-            raise Refused(f"no idea {name} of {problem.id}{self._near(name, own)}")
-        if self._state.is_pruned(name):
-            raise Refused(f"{name} is pruned: restore it first")
-        return idea
 
     def _move(self, problem: ProblemState, name: str) -> tuple[str, str, dict[str, Any], str]:
         """Category, text, the proposer's data and its name, for a move of a catalogue."""
@@ -293,7 +275,7 @@ class Steering:
                 if entry.name == name:
                     return entry.category, entry.text, {"move": name}, proposer.name
                 names.append(entry.name)
-        raise Refused(f"no move {name} for {problem.id}; there are {', '.join(names) or 'none'}")
+        raise UnknownName(f"no move {name} for {problem.id}; there are {', '.join(names) or 'none'}")
 
     def _idea(
         self, problem: ProblemState, parent: str | None, category: str, text: str, author: str, data: dict[str, Any]
@@ -311,11 +293,6 @@ class Steering:
 
     def _source(self, variant: str) -> str:
         return self._context.sources.text(self._state.variants[variant].source)
-
-    @staticmethod
-    def _near(name: str, known: Iterable[str]) -> str:
-        close = difflib.get_close_matches(name, list(known), n=1)
-        return f", did you mean {close[0]}?" if close else ""
 
 
 def _counted(text: str, number: float | None) -> str:

@@ -7,6 +7,7 @@ import functools
 import gc
 import io
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -121,6 +122,19 @@ def print_json(value: object) -> None:
     import msgspec
 
     echo(msgspec.json.encode(value).decode())
+
+
+def cannot_write(path: Path | str, error: OSError) -> Failure:
+    """What to raise where a file that the person named cannot be written."""
+    hint = f"; make the directory {Path(path).parent} first" if isinstance(error, FileNotFoundError) else ""
+    return Failure(f"{path}: cannot be written: {error.strerror}{hint}", ExitCode.STORAGE)
+
+
+def checked_arch(ctx: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+    """For ``--arch``: what cannot be an architecture is a wrong argument, not a kernel that does not build."""
+    if value is not None and re.fullmatch(r"sm_\d{2,3}[af]?", value) is None:
+        raise click.BadParameter(f"{value!r} is no architecture; one is named like sm_80, sm_90a, sm_120")
+    return value
 
 
 def count(number: int, noun: str) -> str:

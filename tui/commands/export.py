@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from engine.exit_codes import ExitCode
-from tui.commands.common import Failure, find, sessions_option
+from tui.commands.common import Failure, cannot_write, find, sessions_option
 from tui.commands.kernels import form_of, inspect_problem, read_kernel
 from tui.echo import echo
 
@@ -119,5 +119,5 @@ def _write(place: str, parts: Iterable[bytes]) -> None:
             for part in parts:
                 file.write(part)
     except OSError as error:
-        raise Failure(f"{place}: cannot be written: {error.strerror}") from None
+        raise cannot_write(place, error) from None
     echo(f"written to {place}", err=True)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 from engine.exit_codes import ExitCode
-from tui.commands.common import Failure, json_option, print_json
+from tui.commands.common import Failure, cannot_write, checked_arch, json_option, print_json
 from tui.commands.printed import printed
 from tui.echo import echo
 from tui.working import Working, working
@@ -140,7 +140,9 @@ def compare(
 @click.command()
 @click.argument("kernel", type=click.Path(path_type=Path))
 @_PROBLEM
-@click.option("--arch", default="sm_90a", show_default=True, help="For .cu: the one architecture to build for.")
+@click.option(
+    "--arch", default="sm_90a", show_default=True, callback=checked_arch, help="For .cu: the one to build for."
+)
 @click.option("--output", type=click.Path(path_type=Path, dir_okay=False), help="Keep the shared library here.")
 @json_option
 def build(kernel: Path, problem: str, arch: str, output: Path | None, as_json: bool) -> None:
@@ -159,7 +161,10 @@ def build(kernel: Path, problem: str, arch: str, output: Path | None, as_json: b
         with tempfile.TemporaryDirectory(prefix="kernel-tui-build-") as scratch:
             library, report = await run_build(source, form, header, arch, Path(scratch))
             if library is not None and output is not None:
-                shutil.copyfile(library, output)
+                try:
+                    shutil.copyfile(library, output)
+                except OSError as error:
+                    raise cannot_write(output, error) from None
         return report
 
     report = asyncio.run(compile_it())

@@ -7,7 +7,8 @@ from pathlib import Path
 import click
 from msgspec import structs
 
-from tui.commands.common import count, json_option, print_json, sessions_option
+from engine.exit_codes import ExitCode
+from tui.commands.common import Failure, count, json_option, print_json, sessions_option
 from tui.echo import echo
 
 
@@ -35,8 +36,11 @@ def kernels(
     Every word of TEXT must occur in idea, note, names or source. Fastest first for each problem. Look into one with:
     kernel-tui show SESSION KERNEL
     """
-    from engine.library import matching, read_library
+    from engine.library import matching, read_library, session_directories
 
+    for one in bank:
+        if not session_directories([one]):
+            raise Failure(f"--bank {one}: no session there, nor in a directory below it", ExitCode.USAGE)
     library = read_library([root, *bank])
     found = list(matching(library.kernels, text, problem=problem, device=device, form=form))
     for reason in library.unread:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import click
 
 from engine.exit_codes import ExitCode
-from tui.commands.common import Failure, json_option, print_json
+from tui.commands.common import Failure, cannot_write, json_option, print_json
 from tui.echo import echo
 
 
@@ -60,7 +61,7 @@ def init(preset: str, force: bool, path: Path) -> None:
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise Failure(f"{path}: cannot be written: {error.strerror}", ExitCode.STORAGE) from None
+        raise cannot_write(path, error) from None
     echo(f"{path} is written; run it with: kernel-tui {path}")
 
 
@@ -73,7 +74,8 @@ def init(preset: str, force: bool, path: Path) -> None:
 def problems(entries: tuple[str, ...], check: bool, as_json: bool) -> None:
     """List problems as a config and --problem name them.
 
-    PATHS are files, globs, directories or builtin:NAME; without them those that ship with kernel-tui.
+    PATHS are files, globs, directories or builtin:NAME; without them those that ship with kernel-tui. Exits with 2 if
+    kernels can be written for none of them.
     """
     from engine.problem.catalog import BUILTIN, builtin_names, resolve, table
 
@@ -91,7 +93,7 @@ def problems(entries: tuple[str, ...], check: bool, as_json: bool) -> None:
 
         print_problems(rows)
     if not any(row.forms for row in rows):
-        sys.exit(ExitCode.FAILURE)
+        sys.exit(ExitCode.USAGE if find_spec("torch") is not None else ExitCode.NO_TOOLS)
 
 
 @click.command()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from engine.exit_codes import ExitCode
-from tui.commands.common import Failure, find, json_option, print_json, sessions_option
+from tui.commands.common import Failure, checked_arch, find, json_option, print_json, sessions_option
 from tui.commands.kernels import form_of, inspect_problem, read_kernel
 from tui.echo import echo
 
@@ -22,7 +22,11 @@ if TYPE_CHECKING:
 @click.argument("what", metavar="KERNEL|SESSION")
 @click.argument("variant", required=False)
 @click.option("--problem", help="For a KERNEL file: its problem, a .py file or builtin:quickstart/softmax.")
-@click.option("--arch", help="For .cu: the architecture.  [default: the session's device; sm_90a for a file]")
+@click.option(
+    "--arch",
+    callback=checked_arch,
+    help="For .cu: the architecture.  [default: the session's device; sm_90a for a file]",
+)
 @click.option("--ptx", is_flag=True, help="Print PTX instead of SASS.")
 @click.option("--threads", type=click.IntRange(1, 1024), help="Threads per block to compute the occupancy for.")
 @click.option("--dynamic-shared", type=click.IntRange(0), default=0, help="Dynamic shared memory per block, in bytes.")

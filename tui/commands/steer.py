@@ -41,6 +41,7 @@ def _send(root: Path, session: str, command: Command, as_json: bool) -> None:
 
     paths = find(root, session)
     if not engine_liveness(paths).running:
+        _check_names(paths, command)
         raise Failure(
             f"{paths.name}: no engine runs on this session, so nobody would carry this out. "
             f"Resume it first: kernel-tui resume {session}"
@@ -58,20 +59,21 @@ def _send(root: Path, session: str, command: Command, as_json: bool) -> None:
     else:
         echo(answer.message, err=not answer.ok)
     if not answer.ok:
-        sys.exit(ExitCode.USAGE if _names_nothing(paths, command) else ExitCode.FAILURE)
+        sys.exit(ExitCode.USAGE if answer.unknown else ExitCode.FAILURE)
 
 
-def _names_nothing(paths: SessionPaths, command: Command) -> bool:
-    """Whether the session has no such node as the command is for."""
+def _check_names(paths: SessionPaths, command: Command) -> None:
+    """Where no engine answers: a wrong name is to be corrected before the search is resumed. Raises Failure."""
+    from engine.naming import UnknownName, check_names
     from engine.session import SessionReader
     from engine.state import fold
 
-    name = getattr(command, "node", None) or getattr(command, "variant", None)
-    if name is None:
-        return False
     with SessionReader(paths) as reader:
-        state = fold(reader.read())
-    return not any(name in pool for pool in (state.problems, state.ideas, state.variants))
+        state = fold(reader.read(without=("variant_stage", "log_line")))
+    try:
+        check_names(state, command)
+    except UnknownName as error:
+        raise Failure(f"{paths.name}: {error}", ExitCode.USAGE) from None
 
 
 def _node_command(name: str, kind: str, text: str) -> click.Command:

@@ -38,6 +38,7 @@ def prompt(
     """
     from engine.config import load_config
     from engine.models.protocol import call_name
+    from engine.naming import UnknownName
     from engine.proposers.language.prompting import Prompts, TemplateProblem
     from engine.proposers.language.proposer import edited_prompt
     from engine.proposers.registry import own_prompts
@@ -52,8 +53,10 @@ def prompt(
         try:
             prompts = Prompts((own_prompts(paths),))
             found = next_prompt(state, load_config(paths.config), prompts, reader, problem, wanted, node, not edit)
-        except (NothingToAsk, TemplateProblem) as error:
+        except (UnknownName, TemplateProblem) as error:
             raise Failure(f"{paths.name}: {error}", ExitCode.USAGE) from None
+        except NothingToAsk as error:
+            raise Failure(f"{paths.name}: {error}") from None
     name = call_name(found.site)
     user = edited_prompt(own_prompts(paths), found.site) or found.prompt.user
     if edit:
@@ -146,7 +149,7 @@ def _edit(paths: SessionPaths, name: str, text: str, *, asked: bool) -> None:
     from engine.session.paths import replace_file
 
     if asked:
-        raise Failure(f"{paths.name}: {name} was asked already; answer it, or edit the next one", ExitCode.USAGE)
+        raise Failure(f"{paths.name}: {name} was asked already; answer it, or edit the next one")
     edited = click.edit(text, extension=".md")
     if edited is None or not edited.strip():
         echo("nothing changed")

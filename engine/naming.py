@@ -1,0 +1,79 @@
+"""What a person names in a session: problems, ideas and kernels, or the sentence that says that there is no such thing.
+
+Asked by the engine, which carries commands out, and by the command line, where no engine runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+from engine import events as ev
+from engine.exit_codes import ExitCode
+from engine.nodes import IdeaState, ProblemState, VariantState
+from engine.state import SessionState
+
+
+class UnknownName(Exception):
+    """The session has nothing of that name; ``str()`` is the sentence to show."""
+
+    exit_code = ExitCode.USAGE
+
+
+def check_names(state: SessionState, command: ev.Command) -> None:
+    """Raises :class:`UnknownName` for what ``command`` names and the session does not have."""
+    match command:
+        case ev.Prune(node=node) | ev.Restore(node=node) | ev.Pin(node=node) | ev.Unpin(node=node):
+            check_node(state, node)
+        case ev.Retry(variant=name):
+            named_variant(state, name)
+        case ev.SeedIdea(problem=problem, parent=parent):
+            if problem not in state.refused:
+                _check_parent(state, named_problem(state, problem), parent)
+        case ev.SeedKernel(problem=problem, parent=parent, idea=idea):
+            if problem not in state.refused:
+                found = named_problem(state, problem)
+                _check_parent(state, found, parent)
+                if idea is not None:
+                    named_idea(state, found, idea)
+
+
+def check_node(state: SessionState, name: str) -> None:
+    """Raises :class:`UnknownName` where ``name`` is no problem, idea or kernel."""
+    if not any(name in pool for pool in (state.problems, state.ideas, state.variants)):
+        every = [*state.problems, *state.ideas, *state.variants]
+        raise UnknownName(f"no problem, idea or kernel {name}{_near(name, every)}")
+
+
+def named_problem(state: SessionState, name: str) -> ProblemState:
+    """Raises :class:`UnknownName`."""
+    if (problem := state.problems.get(name)) is None:
+        raise UnknownName(f"no problem {name}; this session has {', '.join(state.problems) or 'none yet'}")
+    return problem
+
+
+def named_variant(state: SessionState, name: str) -> VariantState:
+    """Raises :class:`UnknownName`."""
+    if (variant := state.variants.get(name)) is None:
+        raise UnknownName(f"no kernel {name}{_near(name, state.variants)}")
+    return variant
+
+
+def named_idea(state: SessionState, problem: ProblemState, name: str) -> IdeaState:
+    """An idea of ``problem``. Raises :class:`UnknownName`."""
+    idea = state.ideas.get(name)
+    if idea is None or idea.problem != problem.id:
+        own = [one.id for one in state.ideas.values() if one.problem == problem.id]
+        raise UnknownName(f"no idea {name} of {problem.id}{_near(name, own)}")
+    return idea
+
+
+def _check_parent(state: SessionState, problem: ProblemState, name: str | None) -> None:
+    if name is not None and ((variant := state.variants.get(name)) is None or variant.problem != problem.id):
+        own = [one.id for one in state.variants_of(problem.id)]
+        raise UnknownName(f"no kernel {name} of {problem.id}{_near(name, own)}")
+
+
+def _near(name: str, known: Iterable[str]) -> str:
+    close = get_close_matches(name, list(known), n=1)
+    return f", did you mean {close[0]}?" if close else ""

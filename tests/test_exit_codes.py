@@ -1,0 +1,145 @@
+"""One rule for every command: 3 for a session that is not there, 2 for any other name that names nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from engine.exit_codes import ExitCode
+from tests.commandline import ROOT
+from tui.cli import main
+
+SOFTMAX = "--problem builtin:quickstart/softmax"
+
+COMMANDS = {
+    "no such session": (
+        ExitCode.NO_SESSION,
+        "no such session",
+        [
+            "show gone",
+            "resume gone",
+            "attach gone",
+            "replay gone",
+            "sessions gone",
+            "sessions --compare gone by-hand",
+            "prompt gone",
+            "reply gone",
+            "export gone v1",
+            "sass gone v1",
+            "profile gone v1",
+            "pause gone",
+            "prune gone v1",
+            "budget gone --rounds 3",
+            "retry gone v1",
+            f"seed-kernel gone kernel.cpp {SOFTMAX}",
+        ],
+    ),
+    "no such kernel, idea or problem in the session": (
+        ExitCode.USAGE,
+        "no ",
+        [
+            "show by-hand v9999",
+            "prompt by-hand v9999",
+            "prompt by-hand --problem gone",
+            "export by-hand v9999",
+            "export by-hand --best gone",
+            "sass by-hand v9999",
+            "profile by-hand v9999",
+            "reply by-hand gone kernel.cpp",
+            "prune by-hand v9999",
+            "restore by-hand i9999",
+            "pin by-hand gone",
+            "unpin by-hand v9999",
+            "retry by-hand v9999",
+            "seed-idea by-hand --problem gone text",
+            "seed-idea by-hand --problem softmax --parent v9999 text",
+            "seed-kernel by-hand kernel.cpp --problem gone",
+            "seed-kernel by-hand kernel.cpp --problem softmax --idea i9999",
+        ],
+    ),
+    "no such file": (
+        ExitCode.USAGE,
+        "no such file",
+        [
+            f"eval gone.cpp {SOFTMAX}",
+            f"compare kernel.cpp gone.cpp {SOFTMAX}",
+            f"build gone.cpp {SOFTMAX}",
+            f"export gone.cpp {SOFTMAX}",
+            f"sass gone.cpp {SOFTMAX}",
+            f"profile gone.cu {SOFTMAX}",
+            "seed-kernel by-hand gone.cpp --problem softmax",
+            "run gone.toml",
+            "doctor gone.toml",
+            f"eval kernel.cpp {SOFTMAX} --config gone.toml",
+        ],
+    ),
+    "no such problem": (
+        ExitCode.USAGE,
+        "gone",
+        [
+            "eval kernel.cpp --problem gone",
+            "compare kernel.cpp kernel.cpp --problem gone.py",
+            "build kernel.cpp --problem builtin:gone",
+            "export kernel.cpp --problem gone",
+            "sass kernel.cpp --problem gone",
+            "problems gone",
+            "problems builtin:gone",
+        ],
+    ),
+    "no such choice": (
+        ExitCode.USAGE,
+        "gone",
+        [
+            f"eval kernel.cpp {SOFTMAX} --device gone",
+            f"eval kernel.cpp {SOFTMAX} --shapes gone",
+            f"build kernel.cpp {SOFTMAX} --arch gone",
+            f"sass kernel.cpp {SOFTMAX} --arch gone",
+            "init --preset gone",
+            "kernels --bank gone",
+            "completion gone",
+            "run models.toml",
+            "gone by-hand",
+        ],
+    ),
+    "a place that cannot be written": (
+        ExitCode.STORAGE,
+        "cannot be written",
+        [
+            "init gone/config.toml",
+            "export by-hand v1 -o gone/v1.py",
+            "export by-hand --report gone/report.md",
+            f"build kernel.cpp {SOFTMAX} --output gone/kernel.so",
+        ],
+    ),
+    "nobody to carry it out": (
+        ExitCode.FAILURE,
+        "no engine runs",
+        ["pause by-hand", "prune by-hand v1", "seed-idea by-hand --problem softmax text", "attach by-hand"],
+    ),
+}
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The directory that commands are given in; the sessions are those that ship."""
+    (tmp_path / "kernel.cpp").write_text('extern "C" int launch(const float*, float*, void*) { return 0; }\n')
+    (tmp_path / "models.toml").write_text('problems = ["builtin:quickstart/*"]\n[[models]]\nprovider = "gone"\n')
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("KERNEL_TUI_SESSIONS", str(ROOT / "sessions"))
+
+
+@pytest.mark.usefixtures("project")
+@pytest.mark.parametrize("what", COMMANDS)
+def test_what_is_wrong_has_one_code_and_one_line_in_every_command(
+    capsys: pytest.CaptureFixture[str], what: str
+) -> None:
+    code, words, commands = COMMANDS[what]
+    wrong = []
+    for command in commands:
+        with pytest.raises(SystemExit) as ended:
+            main(command.split())
+        said = capsys.readouterr().err.strip().splitlines()
+        if ended.value.code != code or words not in (said or [""])[-1]:
+            wrong.append(f"{command}: {ended.value.code} {said[-1:]}")
+    assert not wrong, "\n".join(wrong)
