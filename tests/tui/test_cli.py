@@ -245,7 +245,7 @@ def test_build_compiles_without_running(kernel_tui: KernelTui, endless: Path) ->
     (endless / "bad.cpp").write_text(SCALAR.replace("return 0;", "return nonsense;"))
     bad = kernel_tui("build", "bad.cpp", "--problem", "softmax.py")
     assert bad.returncode == ExitCode.FAILURE
-    assert "nonsense" in bad.stdout
+    assert "bad.cpp:11:12: error: 'nonsense'" in bad.stdout and "kernel.cpp" not in bad.stdout
 
 
 # A search from its start to its end

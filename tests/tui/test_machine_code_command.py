@@ -34,6 +34,15 @@ def test_a_file_with_its_problem(tmp_path: Path) -> None:
     assert "sqrt" in shown.stdout.split("4: out[i]", 1)[1]
 
 
+def test_what_does_not_build_is_told_with_the_name_of_the_persons_file(tmp_path: Path) -> None:
+    (tmp_path / "root.py").write_text(PROBLEM)
+    (tmp_path / "root.cpp").write_text(KERNEL.replace("sqrt(", "sqroot("))
+    told = KernelTui(tmp_path)("sass", "root.cpp", "--problem", "root.py")
+    assert told.returncode == ExitCode.FAILURE
+    assert "root.cpp does not build" in told.stderr and "root.cpp:4:" in told.stderr
+    assert "kernel.cpp" not in told.stderr
+
+
 def test_a_file_needs_its_problem_and_a_session_must_exist(tmp_path: Path) -> None:
     (tmp_path / "root.cpp").write_text(KERNEL)
     run = KernelTui(tmp_path)

@@ -65,6 +65,8 @@ def evaluate(
 
     Exits with 0 if it is correct, also at every one of the --shapes, with 8 if not.
     """
+    from tui.own_file import of_own_file
+
     form, source = form_of(kernel), read_kernel(kernel)
     problem_file(problem)
     config = _evaluation_config(config_path, device)
@@ -76,7 +78,8 @@ def evaluate(
         async def then(evaluator: Evaluator, spec: ProblemSpec) -> None:
             if shapes:
                 work.say("judging at other sizes")
-                at_sizes.extend(await _judge_at(evaluator, spec, wanted, "auto" in shapes, form, source))
+                found = await _judge_at(evaluator, spec, wanted, "auto" in shapes, form, source)
+                at_sizes.extend(of_own_file(one, kernel.name) for one in found)
 
         return await _judge(config, problem, {kernel.name: (form, source)}, work, quick=quick, then=then)
 
@@ -156,6 +159,7 @@ def build(kernel: Path, problem: str, arch: str, output: Path | None, as_json: b
 
         from engine.evaluation.build import build as run_build
         from engine.problem.header import derive_header
+        from tui.own_file import of_own_file
 
         header = derive_header(await inspect_problem(problem), form)
         with tempfile.TemporaryDirectory(prefix="kernel-tui-build-") as scratch:
@@ -165,7 +169,7 @@ def build(kernel: Path, problem: str, arch: str, output: Path | None, as_json: b
                     shutil.copyfile(library, output)
                 except OSError as error:
                     raise cannot_write(output, error) from None
-        return report
+        return of_own_file(report, kernel.name)
 
     report = asyncio.run(compile_it())
     if as_json:
@@ -284,6 +288,7 @@ async def _judge(
     from engine.problem.spec import FORM_OF_DEVICE
     from engine.workers.local import LocalEvaluator
     from engine.workers.protocol import EvaluationError
+    from tui.own_file import of_own_file
 
     with tempfile.TemporaryDirectory(prefix="kernel-tui-eval-") as scratch, printed(work.note) as stderr:
         # Beside the judge's start: both import torch in a process of their own.
@@ -314,7 +319,7 @@ async def _judge(
             work.say(f"{problem.id}: timing eager")
             opened = await evaluator.open(problem, header)
             verdicts = [
-                await evaluator.evaluate(problem, form, source, _stages_of(name, work))
+                of_own_file(await evaluator.evaluate(problem, form, source, _stages_of(name, work)), name)
                 for name, (form, source) in kernels.items()
             ]
             standings: tuple[Standing, ...] = ()

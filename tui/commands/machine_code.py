@@ -55,6 +55,7 @@ def sass(
     """
     from engine.evaluation.machine_code import DoesNotBuild, machine_code
     from engine.toolkit import NoTool
+    from tui.own_file import in_own_words
 
     if variant is not None:
         source, form, header, session_arch = _of_session(root, what, variant)
@@ -67,7 +68,9 @@ def sass(
     try:
         code = asyncio.run(machine_code(source, form, header, arch))
     except DoesNotBuild as error:
-        raise Failure(f"{name} does not build for {arch}:\n{error}" if form == "cu" else f"{name}: {error}") from None
+        place = f" for {arch}" if form == "cu" else ""
+        file = name if variant is None else f"{name}.{form}"
+        raise Failure(f"{name} does not build{place}:\n{in_own_words(str(error), file)}") from None
     except ValueError as error:
         raise Failure(f"{name}: {error}", ExitCode.USAGE) from None
     except NoTool as error:

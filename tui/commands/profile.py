@@ -42,15 +42,17 @@ def profile(what: str, variant: str | None, problem: str | None, trust: bool, ro
 
     if variant is not None:
         source, form, spec = _of_session(root, what, variant, trust)
+        name = f"{variant}.{form}"
     elif problem is not None:
         source, form = read_kernel(Path(what)), form_of(Path(what))
         spec = asyncio.run(inspect_problem(problem))
+        name = Path(what).name
     else:
         raise Failure("name a SESSION and a VARIANT, or a KERNEL file with --problem P", ExitCode.USAGE)
     if form != "cu":
         raise Failure(f"{variant or what}: a .{form} kernel has no GPU counters; only .cu kernels do", ExitCode.USAGE)
     try:
-        found = asyncio.run(_profiled(spec, source))
+        found = asyncio.run(_profiled(spec, source, name))
     except NoTool as error:
         raise Failure(str(error), ExitCode.NO_TOOLS) from None
     except ProfileError as error:
@@ -82,7 +84,7 @@ def _of_session(root: Path, session: str, name: str, trust: bool) -> tuple[str, 
         return reader.text(variant.source), variant.form, state.problems[variant.problem].spec
 
 
-async def _profiled(spec: ProblemSpec, source: str) -> tuple[KernelProfile, ...]:
+async def _profiled(spec: ProblemSpec, source: str, name: str) -> tuple[KernelProfile, ...]:
     """Build for the first GPU and profile, alone on it. Raises NoTool, ProfileError, NoCompiler and Failure."""
     from engine.devices import discover
     from engine.evaluation.build import build
@@ -90,6 +92,7 @@ async def _profiled(spec: ProblemSpec, source: str) -> tuple[KernelProfile, ...]
     from engine.evaluation.profile import find_ncu
     from engine.evaluation.profile import profile as read_counters
     from engine.problem.header import derive_header
+    from tui.own_file import in_own_words
 
     find_ncu()
     gpus = [device for device in discover() if device.kind == "cuda"]
@@ -98,6 +101,6 @@ async def _profiled(spec: ProblemSpec, source: str) -> tuple[KernelProfile, ...]
     with tempfile.TemporaryDirectory(prefix="kernel-tui-profile-") as scratch:
         library, report = await build(source, "cu", derive_header(spec, "cu"), gpus[0].arch, Path(scratch))
         if library is None:
-            raise Failure(f"the kernel does not build for {gpus[0].arch}:\n{report.log}")
+            raise Failure(f"{name} does not build for {gpus[0].arch}:\n{in_own_words(report.log, name)}")
         with alone(gpus[0].id, lambda: False):
             return await read_counters(spec, library)
