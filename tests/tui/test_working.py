@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pty
 import subprocess
@@ -10,6 +11,23 @@ from pathlib import Path
 
 import pytest
 
+from tests.commandline import environment
+
+PROBLEM = """\
+import torch
+class Model(torch.nn.Module):
+    def forward(self, x):
+        return torch.sqrt(x)
+def get_inputs():
+    return [torch.rand(100_000)]
+"""
+KERNEL = """\
+#include <cmath>
+extern "C" int launch(const float* x, float* out, void*) {
+    for (long long i = 0; i < x_numel; i++) out[i] = std::sqrt(x[i]);
+    return 0;
+}
+"""
 SCRIPT = """
 from tui.working import working
 with working("inspecting") as work:
@@ -42,3 +60,31 @@ def test_it_is_shown_on_a_terminal_alone(terminal: bool) -> None:
     assert b"\x1b]0;" not in shown
     if not terminal:
         assert shown == b""
+
+
+@pytest.mark.parametrize("command", ["build", "compare"])
+def test_commands_that_take_a_while_say_what_they_do(tmp_path: Path, command: str) -> None:
+    (tmp_path / "root.py").write_text(PROBLEM)
+    for name in ("one.cpp", "two.cpp"):
+        (tmp_path / name).write_text(KERNEL)
+    words = {"build": ["one.cpp"], "compare": ["one.cpp", "two.cpp", "--device", "cpu", "--quick"]}[command]
+    said = {"build": b"compiling", "compare": b"timing them side by side"}[command]
+    master, slave = pty.openpty()
+    with subprocess.Popen(
+        [sys.executable, "-m", "tui.cli", command, *words, "--problem", "root.py"],
+        stdout=subprocess.PIPE,
+        stderr=slave,
+        stdin=subprocess.DEVNULL,
+        env=environment() | {"TERM": "xterm"},
+        cwd=tmp_path,
+    ) as process:
+        os.close(slave)
+        shown = b""
+        with contextlib.suppress(OSError):  # how a terminal ends whose last program has left
+            while chunk := os.read(master, 4096):
+                shown += chunk
+        answer, _ = process.communicate(timeout=60)
+    os.close(master)
+    assert process.returncode == 0, shown + answer
+    assert b"inspecting the problem" in shown and said in shown
+    assert b"inspecting" not in answer

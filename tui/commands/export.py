@@ -14,6 +14,7 @@ from engine.exit_codes import ExitCode
 from tui.commands.common import Failure, cannot_write, find, sessions_option
 from tui.commands.kernels import form_of, inspect_problem, read_kernel
 from tui.echo import echo
+from tui.working import working
 
 if TYPE_CHECKING:
     from engine.problem.spec import Form, ProblemSpec
@@ -95,7 +96,9 @@ def _of_session(reader: SessionReader, state: SessionState, variant: str | None,
 
 def _of_file(path: Path, problem: str) -> str:
     text, form = read_kernel(path), form_of(path)
-    return _solution(asyncio.run(inspect_problem(problem)), form, text, f"From {path.name}.")
+    with working("inspecting the problem"):
+        spec = asyncio.run(inspect_problem(problem))
+    return _solution(spec, form, text, f"From {path.name}.")
 
 
 def _solution(problem: ProblemSpec, form: Form, text: str, about: str) -> str:

@@ -162,6 +162,7 @@ def build(kernel: Path, problem: str, arch: str, output: Path | None, as_json: b
         from tui.own_file import of_own_file
 
         header = derive_header(await inspect_problem(problem), form)
+        work.say("compiling")
         with tempfile.TemporaryDirectory(prefix="kernel-tui-build-") as scratch:
             library, report = await run_build(source, form, header, arch, Path(scratch))
             if library is not None and output is not None:
@@ -171,7 +172,8 @@ def build(kernel: Path, problem: str, arch: str, output: Path | None, as_json: b
                     raise cannot_write(output, error) from None
         return of_own_file(report, kernel.name)
 
-    report = asyncio.run(compile_it())
+    with working("inspecting the problem") as work:
+        report = asyncio.run(compile_it())
     if as_json:
         print_json(report)
     else:

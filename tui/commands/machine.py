@@ -12,6 +12,7 @@ import click
 from engine.exit_codes import ExitCode
 from tui.commands.common import Failure, cannot_write, json_option, print_json
 from tui.echo import echo
+from tui.working import working
 
 
 @click.command()
@@ -24,7 +25,6 @@ def doctor(config_path: Path | None, as_json: bool) -> None:
     """
     from engine.config import load_config
     from engine.doctor import run_checks
-    from tui.working import working
 
     config = load_config(config_path) if config_path is not None else None
     with working("looking for GPUs") as work:
@@ -85,7 +85,8 @@ def problems(entries: tuple[str, ...], check: bool, as_json: bool) -> None:
 
         rows = asyncio.run(checked(files))
     else:
-        rows = asyncio.run(table(files))
+        with working("inspecting the problems"):
+            rows = asyncio.run(table(files))
     if as_json:
         print_json(rows)
     else:

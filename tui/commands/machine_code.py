@@ -12,6 +12,7 @@ from engine.exit_codes import ExitCode
 from tui.commands.common import Failure, checked_arch, find, json_option, print_json, sessions_option
 from tui.commands.kernels import form_of, inspect_problem, read_kernel
 from tui.echo import echo
+from tui.working import working
 
 if TYPE_CHECKING:
     from engine.evaluation.machine_code import MachineCode
@@ -63,10 +64,12 @@ def sass(
     else:
         if problem is None:
             raise Failure("name a SESSION and a VARIANT, or a KERNEL file with --problem P", ExitCode.USAGE)
-        source, form, header = asyncio.run(_of_file(Path(what), problem))
+        with working("inspecting the problem"):
+            source, form, header = asyncio.run(_of_file(Path(what), problem))
         arch, name = arch or "sm_90a", what
     try:
-        code = asyncio.run(machine_code(source, form, header, arch))
+        with working("compiling and disassembling"):
+            code = asyncio.run(machine_code(source, form, header, arch))
     except DoesNotBuild as error:
         place = f" for {arch}" if form == "cu" else ""
         file = name if variant is None else f"{name}.{form}"

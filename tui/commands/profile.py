@@ -12,6 +12,7 @@ import click
 from engine.exit_codes import ExitCode
 from tui.commands.common import Failure, find, json_option, print_json, sessions_option
 from tui.commands.kernels import form_of, inspect_problem, read_kernel
+from tui.working import working
 
 if TYPE_CHECKING:
     from engine.evaluation.profile import KernelProfile
@@ -45,14 +46,16 @@ def profile(what: str, variant: str | None, problem: str | None, trust: bool, ro
         name = f"{variant}.{form}"
     elif problem is not None:
         source, form = read_kernel(Path(what)), form_of(Path(what))
-        spec = asyncio.run(inspect_problem(problem))
+        with working("inspecting the problem"):
+            spec = asyncio.run(inspect_problem(problem))
         name = Path(what).name
     else:
         raise Failure("name a SESSION and a VARIANT, or a KERNEL file with --problem P", ExitCode.USAGE)
     if form != "cu":
         raise Failure(f"{variant or what}: a .{form} kernel has no GPU counters; only .cu kernels do", ExitCode.USAGE)
     try:
-        found = asyncio.run(_profiled(spec, source, name))
+        with working("reading hardware counters"):
+            found = asyncio.run(_profiled(spec, source, name))
     except NoTool as error:
         raise Failure(str(error), ExitCode.NO_TOOLS) from None
     except ProfileError as error:
