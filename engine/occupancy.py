@@ -17,6 +17,23 @@ _REGISTER_UNIT = 256
 _WARP_UNIT = 4
 """Warps live in four quarters of a multiprocessor, each with a quarter of the registers."""
 MAX_THREADS_PER_BLOCK = 1024
+_SIZES = {
+    "char": 1,
+    "int8_t": 1,
+    "uint8_t": 1,
+    "half": 2,
+    "__half": 2,
+    "__nv_bfloat16": 2,
+    "int": 4,
+    "float": 4,
+    "half2": 4,
+    "__half2": 4,
+    "float2": 8,
+    "double": 8,
+    "int4": 16,
+    "float4": 16,
+}
+"""Bytes of the types that sources ask the size of."""
 
 
 class SmLimits(Struct, frozen=True):
@@ -84,28 +101,50 @@ def occupancy(arch: str, threads: int, registers: int, shared_bytes: int) -> Occ
     )
 
 
-def block_sizes(source: str) -> tuple[int, ...]:
-    """Threads per block that a source launches with, where they are written as numbers: ``<<<grid, 256>>>``, a
+class LaunchShape(Struct, frozen=True):
+    """What a source launches a kernel with. ``dynamic_shared_bytes`` is None where it is computed."""
+
+    threads: int
+    dynamic_shared_bytes: int | None
+
+
+def launch_shapes(source: str) -> tuple[LaunchShape, ...]:
+    """The launches of a source, where their threads per block are written as numbers: ``<<<grid, 256>>>``, a
     ``constexpr int`` of the file, ``dim3(32, 8)``. In the order of the source; empty where they are computed."""
     constants = {
         name: int(value.replace("'", ""))
         for name, value in re.findall(r"(?:constexpr|const)\s+[\w\s]*?\b(\w+)\s*=\s*([\d']+)[uUlL]*\s*;", source)
     }
     constants |= {name: int(value) for name, value in re.findall(r"#define\s+(\w+)\s+(\d+)\b", source)}
-    found: dict[int, None] = {}
+    found: dict[LaunchShape, None] = {}
     for launch in re.findall(r"<<<(.*?)>>>", source, re.DOTALL):
         arguments = _split(launch)
         if len(arguments) < 2:
             continue
-        threads = 1
         written = re.sub(r"^(?:dim3)?\s*[({](.*)[)}]$", r"\1", arguments[1].strip())
-        for factor in re.split(r"[,*]", written):
-            word = re.sub(r"[uUlL]+$", "", factor.strip())
-            value = int(word) if word.isdecimal() else constants.get(word, 0)
-            threads *= value
-        if 1 <= threads <= MAX_THREADS_PER_BLOCK:
-            found[threads] = None
+        threads = _product(re.split(r"[,*]", written), constants)
+        if threads is not None and 1 <= threads <= MAX_THREADS_PER_BLOCK:
+            dynamic = _product(arguments[2].split("*"), constants) if len(arguments) > 2 else 0
+            found[LaunchShape(threads, dynamic)] = None
     return tuple(found)
+
+
+def asks_for_dynamic_shared(source: str) -> bool:
+    """Whether a kernel of ``source`` has shared memory whose size the launch gives."""
+    return re.search(r"\bextern\s+(?!\")[^;{]*?__shared__|__shared__\s+extern\b", source) is not None
+
+
+def _product(factors: list[str], constants: dict[str, int]) -> int | None:
+    """Of numbers, names of constants and ``sizeof(float)``; None where a factor is anything else."""
+    product = 1
+    for factor in factors:
+        word = re.sub(r"(?<=\d)[uUlL]+$", "", factor.strip())
+        size = re.fullmatch(r"(?:\(int\)\s*)?sizeof\s*\(\s*([\w ]+?)\s*\)", word)
+        value = _SIZES.get(size[1]) if size is not None else int(word) if word.isdecimal() else constants.get(word)
+        if value is None:
+            return None
+        product *= value
+    return product
 
 
 def _split(arguments: str) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
-from engine.occupancy import Occupancy, block_sizes, limits_of, occupancy
+from engine.occupancy import Occupancy, asks_for_dynamic_shared, launch_shapes, limits_of, occupancy
 from tui.sanitize import one_line
 
 if TYPE_CHECKING:
@@ -45,21 +45,43 @@ def occupancy_lines(
     if limits_of(arch) is None:
         yield f"  occupancy: the limits of {arch} are not known here"
         return
-    written = block_sizes(source)
-    for size in (threads,) if threads is not None else (written or USUAL_BLOCKS):
-        found = occupancy(arch, size, function.registers, static + dynamic_shared)
+    for words in occupancies(arch, function.registers, static, source, threads, dynamic_shared):
+        yield f"  {words}"
+    if not dynamic_shared and not_counted(source):
+        yield "  --dynamic-shared BYTES counts it"
+
+
+def occupancies(
+    arch: str, registers: int, static_shared: int, source: str, threads: int | None = None, dynamic_shared: int = 0
+) -> Iterator[str]:
+    """The occupancy for each launch that the source writes in numbers, else for usual sizes of a block; and what is not
+    known. ``threads`` and ``dynamic_shared`` (bytes) are taken in place of what the source says."""
+    written = launch_shapes(source)
+    shapes = [(one.threads, dynamic_shared or one.dynamic_shared_bytes or 0) for one in written]
+    if threads is not None:
+        largest = max((dynamic for size, dynamic in shapes if size == threads), default=dynamic_shared)
+        shapes = [(threads, largest)]
+    guess = "" if shapes else ", if blocks are so large"
+    for size, dynamic in shapes or [(size, dynamic_shared) for size in USUAL_BLOCKS]:
+        found = occupancy(arch, size, registers, static_shared + dynamic)
         if found is not None:
-            guess = "" if threads is not None or written else ", if blocks are so large"
-            yield f"  {occupancy_words(found)}{guess}"
-    if not dynamic_shared and "extern __shared__" in source:
-        yield "  the source asks for dynamic shared memory too: --dynamic-shared BYTES counts it"
+            yield f"{occupancy_words(found, dynamic)}{guess}"
+    if not dynamic_shared and not_counted(source):
+        yield "dynamic shared memory is not counted here, its size is not written as a number: fewer blocks may fit"
 
 
-def occupancy_words(found: Occupancy) -> str:
+def not_counted(source: str) -> bool:
+    """Whether kernels of the source have dynamic shared memory of a size that only a run would tell."""
+    sizes = [one.dynamic_shared_bytes for one in launch_shapes(source)]
+    return asks_for_dynamic_shared(source) and (None in sizes or not any(sizes))
+
+
+def occupancy_words(found: Occupancy, dynamic_shared: int = 0) -> str:
     """``blocks of 256 threads: occupancy 50 % (4 blocks, 32 warps), limited by registers``."""
+    with_memory = f" with {dynamic_shared:,} bytes of dynamic shared memory" if dynamic_shared else ""
     if found.blocks == 0:
-        return f"blocks of {found.threads} threads: none fits, too much {' and '.join(found.limits)}"
+        return f"blocks of {found.threads} threads{with_memory}: none fits, too much {' and '.join(found.limits)}"
     return (
-        f"blocks of {found.threads} threads: occupancy {found.share * 100:.0f} % "
+        f"blocks of {found.threads} threads{with_memory}: occupancy {found.share * 100:.0f} % "
         f"({found.blocks} blocks, {found.warps} warps), limited by {' and '.join(found.limits)}"
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from engine.occupancy import block_sizes, limits_of, occupancy
+from engine.occupancy import asks_for_dynamic_shared, launch_shapes, limits_of, occupancy
 
 
 @pytest.mark.parametrize(
@@ -41,16 +41,32 @@ def test_an_unknown_architecture_has_no_occupancy() -> None:
 
 
 @pytest.mark.parametrize(
-    ("source", "sizes"),
+    ("source", "shapes"),
     [
-        ("k<<<grid, 256, 0, stream>>>(x);", (256,)),
-        ("k<<<(n + 255) / 256, 256>>>(x); j<<<f(1, 2), 64>>>(x);", (256, 64)),
-        ("constexpr int kThreads = 128;\nk<<<dim3(1, 2), kThreads>>>(x);", (128,)),
-        ("#define B 32\nk<<<g, dim3(B, 8)>>>(x);", (256,)),
-        ("static const unsigned W = 4; k<<<g, 32 * W>>>(x);", (128,)),
-        ("k<<<g, block>>>(x);", ()),
-        ("int launch() { return 0; }", ()),
+        ("k<<<grid, 256, 0, stream>>>(x);", [(256, 0)]),
+        ("k<<<(n + 255) / 256, 256>>>(x); j<<<f(1, 2), 64>>>(x);", [(256, 0), (64, 0)]),
+        ("constexpr int kThreads = 128;\nk<<<dim3(1, 2), kThreads>>>(x);", [(128, 0)]),
+        ("#define B 32\nk<<<g, dim3(B, 8)>>>(x);", [(256, 0)]),
+        ("static const unsigned W = 4; k<<<g, 32 * W>>>(x);", [(128, 0)]),
+        ("constexpr int kBytes = 65'536; k<<<g, 128, kBytes, stream>>>(x);", [(128, 65536)]),
+        ("constexpr int kTile = 64; k<<<g, 128, 2 * kTile * sizeof(float)>>>(x);", [(128, 512)]),
+        ("k<<<g, 128, bytes_of(n), stream>>>(x);", [(128, None)]),
+        ("k<<<g, block>>>(x);", []),
+        ("int launch() { return 0; }", []),
     ],
 )
-def test_block_sizes_that_a_source_names(source: str, sizes: tuple[int, ...]) -> None:
-    assert block_sizes(source) == sizes
+def test_launches_that_a_source_writes_in_numbers(source: str, shapes: list[tuple[int, int | None]]) -> None:
+    assert [(one.threads, one.dynamic_shared_bytes) for one in launch_shapes(source)] == shapes
+
+
+@pytest.mark.parametrize(
+    ("source", "asks"),
+    [
+        ("extern __shared__ float tile[];", True),
+        ("extern  __align__(16) __shared__ char tile[];", True),
+        ("__shared__ float tile[64];", False),
+        ('extern "C" int launch(float* x); __global__ void k() { __shared__ float tile[64]; }', False),
+    ],
+)
+def test_dynamic_shared_memory_is_seen_in_the_source(source: str, asks: bool) -> None:
+    assert asks_for_dynamic_shared(source) == asks

@@ -5,12 +5,11 @@ from __future__ import annotations
 from rich.style import Style
 from textual.strip import Strip
 
-from engine.occupancy import block_sizes, occupancy
 from engine.state import VariantState
 from engine.verdict import BuildReport, Timing, Verdict, sizes_in_words
 from tui import format as fmt
 from tui.glyphs import GLYPHS, standing_of
-from tui.machine_code import USUAL_BLOCKS, occupancy_words
+from tui.machine_code import occupancies
 from tui.model import Model, over_compile
 from tui.palette import Palette
 from tui.sanitize import clean_lines, one_line
@@ -162,9 +161,8 @@ def _occupancy(model: Model, variant: VariantState, build: BuildReport, palette:
     archs = [device.arch for device in model.state.devices.values() if device.kind == "cuda"]
     if build.registers is None or not archs:
         return []
-    sizes = block_sizes(model.source.text(variant.source)) or USUAL_BLOCKS
-    found = [occupancy(archs[0], threads, build.registers, build.shared_bytes or 0) for threads in sizes]
-    lines = [field("occupancy", occupancy_words(one), palette) for one in found if one is not None]
+    words = occupancies(archs[0], build.registers, build.shared_bytes or 0, model.source.text(variant.source))
+    lines = [field("occupancy", one, palette) for one in words]
     return [*lines, field("machine code", f"kernel-tui sass {model.state.name} {variant.id}", palette)]
 
 
