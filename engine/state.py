@@ -13,6 +13,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
+
 from engine import events as ev
 from engine.events import DeviceFact, Recorded
 from engine.lineage import out_of_order
@@ -194,9 +196,17 @@ def _engine_started(state: SessionState, event: ev.EngineStarted, time: float) -
     state.spending.lost(state.time)
     state.engine = EngineState(event.pid, event.host, event.version, time, event.sandbox)
     state.starts += 1
-    state.devices = {device.id: device for device in event.devices}
+    state.devices = {device.id: _with_peaks(device, state.devices.get(device.id)) for device in event.devices}
     for variant in state.in_flight():
         variant.stage, variant.stage_since = "queued", time
+
+
+def _with_peaks(device: DeviceFact, before: DeviceFact | None) -> DeviceFact:
+    """A device as a later engine found it, with the peaks that an earlier one measured if it is the same device."""
+    if before is None or device.bandwidth_gbs is not None:
+        return device
+    known = replace(device, bandwidth_gbs=before.bandwidth_gbs, peak_gflops=before.peak_gflops)
+    return known if (known.name, known.arch, known.cores) == (before.name, before.arch, before.cores) else device
 
 
 def _end_pause(state: SessionState, time: float) -> None:

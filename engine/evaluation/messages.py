@@ -35,7 +35,10 @@ class JudgeSettings(Struct, frozen=True):
 
 
 class Measure(Struct, frozen=True, tag_field="do", tag="measure"):
-    """Measure the device's peaks."""
+    """Measure the device's peaks; where they are given, they were measured before and are taken."""
+
+    bandwidth_gbs: float | None = None
+    peak_gflops: float | None = None
 
 
 class OpenProblem(Struct, frozen=True, tag_field="do", tag="open"):

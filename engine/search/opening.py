@@ -78,7 +78,8 @@ class Opening:
     async def _measure_device(self) -> None:
         context = self._context
         try:
-            measured = await context.evaluator.measure_device(context.device)
+            known = self._state.devices.get(context.device.id, context.device)
+            measured = await context.evaluator.measure_device(known)
         except EvaluationError as error:
             await context.journal.record(LogLine(level="warning", text=f"peaks of the device are unknown: {error}"))
             return

@@ -103,8 +103,11 @@ class LocalEvaluator:
     async def measure_device(self, device: DeviceFact) -> DeviceFact:
         judge = next(judge for judge in self._judges if judge.settings.device_id == device.id)
         async with self._take(None, judge):
-            answer = await judge.ask(messages.Measure(), _OPEN_S, _ignore)
+            request = messages.Measure(device.bandwidth_gbs, device.peak_gflops)
+            answer = await judge.ask(request, _OPEN_S, _ignore)
         assert isinstance(answer, messages.Measured)
+        # A judge that has to be started again goes by the same figures.
+        judge.settings = replace(judge.settings, bandwidth_gbs=answer.bandwidth_gbs, peak_gflops=answer.peak_gflops)
         return replace(device, bandwidth_gbs=answer.bandwidth_gbs, peak_gflops=answer.peak_gflops)
 
     async def open(self, problem: ProblemSpec, header: str) -> Opened:

@@ -53,7 +53,10 @@ class Evaluator(Protocol):
         ...
 
     async def measure_device(self, device: DeviceFact) -> DeviceFact:
-        """The device with its measured peaks (copy bandwidth in GB/s, fp32 FMA in GFLOP/s)."""
+        """The device with its measured peaks (copy bandwidth in GB/s, a large matrix product in GFLOP/s).
+
+        Peaks that ``device`` has already, from an earlier engine, are kept: floors were computed with them.
+        """
         ...
 
     async def open(self, problem: ProblemSpec, header: str) -> Opened:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
+from msgspec.structs import replace
 
 from engine import events as ev
 from engine.events import Carried, Recorded
@@ -255,3 +256,13 @@ def test_a_problem_may_have_the_name_of_a_kernel() -> None:
         )
     )
     assert state.branch("i2") == {"i2", "v2"}
+
+
+def test_what_an_engine_measured_of_a_device_is_known_to_the_next_one() -> None:
+    found = ev.DeviceFact("cpu", "cpu", "Some Processor", "x86_64", 16 << 30, 4)
+    measured = replace(found, bandwidth_gbs=20.0, peak_gflops=100.0)
+    start = ev.EngineStarted(pid=1, host="h", version="0", resumed=False, devices=(found,), sandbox="")
+    other = replace(found, name="Another Processor")
+    life = [start, ev.DeviceMeasured(device=measured), start]
+    assert fold(recorded(*life)).devices["cpu"] == measured
+    assert fold(recorded(*life, replace(start, devices=(other,)))).devices["cpu"] == other

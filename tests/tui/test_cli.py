@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from engine import __version__
-from engine.events import Recorded
+from engine.events import DeviceMeasured, Recorded
 from engine.exit_codes import ExitCode
 from engine.session import SessionError, SessionPaths, SessionReader, engine_liveness
 from engine.state import SessionState, fold
@@ -278,6 +278,8 @@ def test_a_finished_search_is_resumed_only_for_more_rounds(finished: Printed) ->
     assert resumed.returncode == ExitCode.OK, resumed.stdout + resumed.stderr
     events_after = events_of(session(kernel_tui.directory))
     assert events_after[: len(events_before)] == events_before
+    peaks = [one.event.device for one in events_after if isinstance(one.event, DeviceMeasured)]
+    assert len(peaks) == 2 and peaks[0] == peaks[1] and peaks[0].bandwidth_gbs is not None
     before, after = fold(events_before), fold(events_after)
     for word in ("round 2 from", "carried", "x eager", f"best softmax: {after.problems['softmax'].best}"):
         assert word in resumed.stdout, resumed.stdout

@@ -10,7 +10,6 @@ from collections.abc import Iterable
 
 from msgspec import Struct
 
-from engine.events import DeviceFact
 from engine.proposers.protocol import CATEGORY_NAMES, BankKernel, Board, Kernel, Task, TriedIdea
 from engine.verdict import BuildReport
 
@@ -19,6 +18,8 @@ TRIED = 16
 BANK = 2
 _BANK_CHARS = 7_000
 _IDEA_CHARS = 260
+_MEMORY_BOUND = 0.9
+"""Operations that take less than this share of the floor did not set it."""
 
 
 class Architecture(Struct, frozen=True):
@@ -52,15 +53,17 @@ ARCHITECTURES = {
 }
 
 
-def device_lines(device: DeviceFact, threads: int) -> list[str]:
+def device_lines(task: Task) -> list[str]:
     """The device's facts, measured peaks first, one a line."""
+    device, threads = task.device, task.demands.threads
     lines = []
     if device.kind == "cuda":
         lines.append(f"{device.name}, {device.arch}, {device.cores} SMs, {device.memory_bytes / 2**30:.0f} GiB")
     else:
         lines.append(f"{device.name}, {device.arch}, {threads} threads, {device.memory_bytes / 2**30:.0f} GiB")
-    if device.bandwidth_gbs:
-        lines.append(f"measured copy bandwidth: {device.bandwidth_gbs:,.0f} GB/s")
+    if (bandwidth := _bandwidth_gbs(task)) is not None:
+        of_this_size = " (of a copy as large as this problem)" if bandwidth != device.bandwidth_gbs else ""
+        lines.append(f"measured copy bandwidth: {bandwidth:,.0f} GB/s{of_this_size}")
     if device.peak_gflops:
         how = "fp16 matrix product, tensor cores" if device.kind == "cuda" else "fp32 matrix product"
         lines.append(f"measured rate of a large {how}: {device.peak_gflops:,.0f} GFLOP/s")
@@ -73,6 +76,19 @@ def device_lines(device: DeviceFact, threads: int) -> list[str]:
         )
         lines.append(limits.units)
     return lines
+
+
+def _bandwidth_gbs(task: Task) -> float | None:
+    """The copy bandwidth that the problem's floor goes by, so that a reader who divides gets the floor.
+
+    On a CPU that is of a copy as large as the problem, which caches may hold (``engine.evaluation.roofline``); the
+    device's own figure where operations set the floor.
+    """
+    measured, rate, floor_ms = task.device.bandwidth_gbs, task.device.peak_gflops, task.floor_ms
+    if task.device.kind != "cpu" or measured is None or not floor_ms or not task.problem.floor_bytes:
+        return measured
+    computing_ms = (task.problem.flops or 0) / rate / 1e6 if rate else 0.0
+    return task.problem.floor_bytes / floor_ms / 1e6 if computing_ms < _MEMORY_BOUND * floor_ms else measured
 
 
 def cost_line(task: Task) -> str:
@@ -95,8 +111,8 @@ def score(task: Task, kernel: Kernel) -> str:
     said = [f"{_ms(ms)} ms", f"{verdict.speedup:.2f}x eager"]
     if task.compile_ms is not None:
         said.append(f"{task.compile_ms / ms:.2f}x torch.compile")
-    if verdict.floor_share is not None:
-        said.append(f"floor/time {100 * verdict.floor_share:.0f} %")
+    if task.floor_ms is not None:
+        said.append(f"floor/time {100 * task.floor_ms / ms:.0f} %")
     if task.problem.floor_bytes:
         said.append(f"{task.problem.floor_bytes / ms / 1e6:,.0f} GB/s of the bytes it must move")
     if task.problem.flops:

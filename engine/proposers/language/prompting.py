@@ -124,7 +124,7 @@ class Prompts:
             "form": task.form,
             "language": {"cu": "CUDA C++", "cpp": "C++", "py": "Python"}[task.form],
             "fence": {"cu": "cuda", "cpp": "cpp", "py": "python"}[task.form],
-            "device": facts.device_lines(task.device, task.demands.threads),
+            "device": facts.device_lines(task),
             "cost": facts.cost_line(task),
             "score": lambda kernel: facts.score(task, kernel),
             "resources": lambda kernel: facts.resources(kernel.verdict.build),
