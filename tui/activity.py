@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from engine.state import ProblemState, SessionState
 from tui import format as fmt
 from tui.model import Model
@@ -30,6 +32,14 @@ def activity_of(model: Model) -> str | None:
     if (owed := owed_of(state, model.source.limits)) is not None:
         return owed
     return None if state.problems else "inspecting the problems and measuring what the device can do"
+
+
+def kernels_at_work(state: SessionState) -> str:
+    """``1 timing, 2 building, 1 waiting, 3 queued``: who waits has been taken up, and waits for builder or device."""
+    words = {"checking": "timing", "timing": "timing"}
+    counts = Counter(words.get(str(one.stage), str(one.stage)) for one in state.in_flight())
+    said = [f"{counts[word]} {word}" for word in ("timing", "building", "waiting", "queued") if counts[word]]
+    return ", ".join(said) or "no kernel at work"
 
 
 def opening_of(state: SessionState) -> list[ProblemState]:

@@ -14,7 +14,7 @@ from engine import events as ev
 from engine.budget import Budget, budget_of, elapsed_s
 from engine.events import Recorded
 from engine.state import ProblemState, SessionState
-from tui.activity import owed_of
+from tui.activity import kernels_at_work, owed_of
 from tui.format import clock, milliseconds, speedup
 from tui.narration import line_of
 from tui.source import Limits
@@ -68,10 +68,7 @@ class LiveTable:
         spent = elapsed_s(state, time.time())
         minutes = max(1 / 60, (time.time() - self._began) / 60)
         rate = (state.verdicts - (self._verdicts_before or 0)) / minutes
-        flying = state.in_flight()
-        running = sum(1 for one in flying if one.stage != "queued")
-        at_work = owed_of(state, self._limits) or f"{running} running, {len(flying) - running} queued"
-        words = "paused" if state.paused else at_work
+        words = "paused" if state.paused else owed_of(state, self._limits) or kernels_at_work(state)
         grid = Table.grid(padding=(0, 1))
         budget = budget_of(state, self._minutes, self._rounds)
         limit = f" of {clock(budget.minutes * 60)}" if budget.minutes is not None else ""

@@ -31,6 +31,8 @@ from engine.verdict import Baseline, BuildReport, Standing, Verdict
 from engine.workers.judge_process import JudgeDied, JudgeProcess, child_environment, how_it_ended, see_log
 from engine.workers.protocol import EvaluationError, Known, Opened
 
+_NOTICED_S = 0.05
+"""How long a build may wait for its turn before it counts as waiting."""
 _OPEN_S, _JUDGE_S, _HEAT_S, _COMPILE_S = 300.0, 600.0, 300.0, 300.0
 OnWait = Callable[[DeviceFact, int | None], None]
 """Told which device is waited for, and the pid of who holds it if that is known."""
@@ -98,7 +100,7 @@ class LocalEvaluator:
     def begin_build(self, problem: ProblemSpec, header: str, form: Form, source: str) -> None:
         """Build now what is evaluated once its problem is open: a judge that starts times nothing yet."""
         self._headers[problem.id] = header
-        self._begun[problem.id, form, source] = asyncio.create_task(self._build_now(problem, form, source))
+        self._begun[problem.id, form, source] = asyncio.create_task(self._build_now(problem, form, source, _ignore))
 
     async def measure_device(self, device: DeviceFact) -> DeviceFact:
         judge = next(judge for judge in self._judges if judge.settings.device_id == device.id)
@@ -131,10 +133,9 @@ class LocalEvaluator:
         known: Known | None = None,
         on_verdict: Callable[[Verdict], None] | None = None,
     ) -> Verdict:
-        on_stage("building")
         queued = time.monotonic()
         try:
-            library, report = await self._build(problem, form, source)
+            library, report = await self._build(problem, form, source, on_stage)
         except (NoCompiler, OSError) as error:
             return Verdict(status="error", reason=str(error))
         if library is None:
@@ -168,7 +169,7 @@ class LocalEvaluator:
     async def heat(self, problem: ProblemSpec, kernels: Mapping[str, tuple[Form, str]]) -> tuple[Standing, ...]:
         libraries = {}
         for variant, (form, source) in kernels.items():
-            library, report = await self._build(problem, form, source)
+            library, report = await self._build(problem, form, source, _ignore)
             if library is None:
                 raise EvaluationError(f"{variant} does not build any more: {first_error(report)}")
             libraries[variant] = str(library)
@@ -304,18 +305,38 @@ class LocalEvaluator:
 
     # Builds
 
-    async def _build(self, problem: ProblemSpec, form: Form, source: str) -> tuple[Path | None, BuildReport]:
+    async def _build(
+        self, problem: ProblemSpec, form: Form, source: str, on_stage: Callable[[Stage], None]
+    ) -> tuple[Path | None, BuildReport]:
         begun = self._begun.pop((problem.id, form, source), None)
-        return await (begun if begun is not None else self._build_now(problem, form, source))
+        if begun is None:
+            return await self._build_now(problem, form, source, on_stage)
+        on_stage("building")
+        return await begun
 
-    async def _build_now(self, problem: ProblemSpec, form: Form, source: str) -> tuple[Path | None, BuildReport]:
+    async def _build_now(
+        self, problem: ProblemSpec, form: Form, source: str, on_stage: Callable[[Stage], None]
+    ) -> tuple[Path | None, BuildReport]:
+        """Build as soon as a builder is free and, on a processor, nothing is being timed."""
         device = self._devices[0]
-        async with self._builders, contextlib.AsyncExitStack() as stack:
-            if device.kind == "cpu":
-                await stack.enter_async_context(shared(device.id, lambda: self._on_wait(device, holder_of(device.id))))
-            if form == "py":
-                return await build_module(source, problem.source, device.kind, device.arch, self._cache, self._isolates)
-            return await build(source, form, self._headers[problem.id], device.arch, self._cache)
+        waits = asyncio.get_running_loop().call_later(_NOTICED_S, on_stage, "waiting")
+        try:
+            async with self._builders, contextlib.AsyncExitStack() as stack:
+                if device.kind == "cpu":
+                    tell = partial(self._tell_wait, device)
+                    await stack.enter_async_context(shared(device.id, tell))
+                waits.cancel()
+                on_stage("building")
+                if form == "py":
+                    return await build_module(
+                        source, problem.source, device.kind, device.arch, self._cache, self._isolates
+                    )
+                return await build(source, form, self._headers[problem.id], device.arch, self._cache)
+        finally:
+            waits.cancel()
+
+    def _tell_wait(self, device: DeviceFact) -> None:
+        self._on_wait(device, holder_of(device.id))
 
     def _inductor_environment(self) -> dict[str, str]:
         return {

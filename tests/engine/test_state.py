@@ -13,6 +13,7 @@ from engine.problem.spec import ProblemSpec
 from engine.session import SessionDamaged
 from engine.state import SessionState, fold
 from engine.verdict import Standing, Timing, Verdict
+from tui.activity import kernels_at_work
 
 
 def verdict(speedup: float | None) -> Verdict:
@@ -256,6 +257,15 @@ def test_a_problem_may_have_the_name_of_a_kernel() -> None:
         )
     )
     assert state.branch("i2") == {"i2", "v2"}
+
+
+def test_kernels_at_work_are_told_apart_from_those_that_wait() -> None:
+    stages: dict[str, ev.Stage] = {"v3": "building", "v4": "waiting", "v5": "checking"}
+    state = fold(recorded(*(written(f"v{number}", "i1", 0, None) for number in range(1, 6))))
+    assert kernels_at_work(state) == "5 queued"
+    for name, stage in stages.items():
+        state.apply(Recorded(state.seq + 1, 2000.0, ev.VariantStage(variant=name, stage=stage)))
+    assert kernels_at_work(state) == "1 timing, 1 building, 1 waiting, 2 queued"
 
 
 def test_what_an_engine_measured_of_a_device_is_known_to_the_next_one() -> None:
