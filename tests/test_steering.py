@@ -71,10 +71,10 @@ class LiveSearch:
         self.paths = SessionPaths.at(kernel_tui.directory / "sessions" / "demo")
         self._kernels = 0
 
-    def tell(self, command: str, *arguments: str, refused: bool = False) -> dict[str, object]:
-        """Send a command; its answer as JSON."""
+    def tell(self, command: str, *arguments: str, code: ExitCode = ExitCode.OK) -> dict[str, object]:
+        """Send a command; its answer as JSON. ``code``: how it ends."""
         result = self.kernel_tui(command, "demo", *arguments, "--json")
-        assert result.returncode == (ExitCode.FAILURE if refused else ExitCode.OK), result.stdout + result.stderr
+        assert result.returncode == code, result.stdout + result.stderr
         answer: dict[str, object] = self.kernel_tui.decode(result.stdout)
         return answer
 
@@ -230,7 +230,7 @@ def test_a_kernel_seeded_by_hand_is_judged_and_belongs_to_an_idea_of_its_own(sea
 def test_the_same_kernel_twice_is_refused_with_the_name_it_has(waiting: LiveSearch) -> None:
     kernel = waiting.new_kernel()
     node = waiting.tell("seed-kernel", kernel, "--problem", "softmax")["node"]
-    answer = waiting.tell("seed-kernel", kernel, "--problem", "softmax", refused=True)
+    answer = waiting.tell("seed-kernel", kernel, "--problem", "softmax", code=ExitCode.FAILURE)
     assert f"{node} already" in str(answer["message"])
 
 
@@ -242,11 +242,11 @@ def test_an_idea_in_prose_waits_for_an_author_when_nobody_reads_prose(waiting: L
     state = waiting.state()
     assert state.variants[str(made["node"])].idea == node
     assert state.ideas[str(node)].waiting is None, "it has its author"
-    waiting.tell("seed-kernel", waiting.new_kernel(), "--problem", "sum", "--idea", str(node), refused=True)
+    waiting.tell("seed-kernel", waiting.new_kernel(), "--problem", "sum", "--idea", str(node), code=ExitCode.USAGE)
 
 
 def test_a_move_of_the_catalogue_becomes_kernels(search: LiveSearch) -> None:
-    answer = search.tell("seed-idea", "--move", "no such move", "--problem", "softmax", refused=True)
+    answer = search.tell("seed-idea", "--move", "no such move", "--problem", "softmax", code=ExitCode.USAGE)
     moves = str(answer["message"]).partition("there are ")[2].split(", ")
     nodes: list[str] = []
     for move in moves:  # whose kernels are known already becomes none
