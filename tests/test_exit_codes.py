@@ -100,6 +100,18 @@ COMMANDS = {
             "completion gone",
             "run models.toml",
             "gone by-hand",
+            "attach by-hand --once --size gone",
+            "show by-hand gone",
+        ],
+    ),
+    "no such number": (
+        ExitCode.USAGE,
+        "is not",
+        [
+            "resume by-hand --minutes nan",
+            "budget by-hand --dollars 1e400",
+            "resume by-hand --rounds 100000000000000000000",
+            "replay by-hand --speed inf",
         ],
     ),
     "a place that cannot be written": (

@@ -91,7 +91,8 @@ def failure_of(error: BaseException, problem_id: str, path: Path) -> ProblemFail
     if isinstance(error, ProblemFileError):
         message, hint = text, error.hint
     elif isinstance(error, UnreadableFile):
-        message, hint = error.reason, "check the path in `problems`"
+        message, _, remedy = error.reason.partition("; ")
+        hint = remedy or "check the path in `problems`"
     elif isinstance(error, SyntaxError):
         message, hint = f"SyntaxError: {error.msg}", "correct the file"
     elif isinstance(error, ModuleNotFoundError):

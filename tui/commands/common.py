@@ -6,6 +6,7 @@ import contextlib
 import functools
 import gc
 import io
+import math
 import os
 import re
 import sys
@@ -141,15 +142,31 @@ def count(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
+class FiniteAbove0(click.FloatRange):
+    """A number above 0: click lets "nan" and "inf" through, which no event can hold."""
+
+    def __init__(self) -> None:
+        super().__init__(min=0, min_open=True)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        number = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value!r} is not a finite number", param, ctx)
+        return number
+
+
+_COUNT = click.IntRange(min=1, max=10**12)
+
+
 def limit_options(function: F) -> F:
     """Options for every limit; those that are given are handed on as ``limits``."""
-    above_0 = click.FloatRange(min=0, min_open=True)
+    above_0 = FiniteAbove0()
     options = (
         click.option("--minutes", type=above_0, help="Of engine life, over the whole session."),
-        click.option("--rounds", type=click.IntRange(min=1), help="Rounds per problem, after round 0."),
+        click.option("--rounds", type=_COUNT, help="Rounds per problem, after round 0."),
         click.option("--dollars", type=above_0, help="What models may cost."),
-        click.option("--tokens", type=click.IntRange(min=1), help="Input and output tokens of models."),
-        click.option("--calls", type=click.IntRange(min=1), help="Calls to models; every attempt counts."),
+        click.option("--tokens", type=_COUNT, help="Input and output tokens of models."),
+        click.option("--calls", type=_COUNT, help="Calls to models; every attempt counts."),
     )
 
     @functools.wraps(function)

@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING
 import click
 
 from engine.exit_codes import ExitCode
-from tui.commands.common import Failure, find, on_terminal, session_argument, sessions_option, start_quickly
+from tui.commands.common import (
+    Failure,
+    FiniteAbove0,
+    find,
+    on_terminal,
+    session_argument,
+    sessions_option,
+    start_quickly,
+)
 from tui.echo import echo
 
 if TYPE_CHECKING:
@@ -60,9 +68,7 @@ def attach(
 @click.command()
 @session_argument
 @sessions_option
-@click.option(
-    "--speed", type=click.FloatRange(min=0, min_open=True), default=20.0, show_default=True, help="Times as fast."
-)
+@click.option("--speed", type=FiniteAbove0(), default=20.0, show_default=True, help="Times as fast.")
 def replay(session: str, root: Path, speed: float) -> int:
     """Show a recorded search as it happened.
 

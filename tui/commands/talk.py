@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -150,6 +151,8 @@ def _edit(paths: SessionPaths, name: str, text: str, *, asked: bool) -> None:
 
     if asked:
         raise Failure(f"{paths.name}: {name} was asked already; answer it, or edit the next one")
+    if not sys.stdin.isatty() and not {"VISUAL", "EDITOR"} & os.environ.keys():
+        raise Failure("--edit opens an editor, which needs a terminal; or name a program in $EDITOR", ExitCode.USAGE)
     edited = click.edit(text, extension=".md")
     if edited is None or not edited.strip():
         echo("nothing changed")
