@@ -68,13 +68,11 @@ def evaluate(
     from tui.own_file import of_own_file
 
     form, source = form_of(kernel), read_kernel(kernel)
-    problem_file(problem)
+    wanted = _wanted_sizes(shapes, problem_file(problem))
     config = _evaluation_config(config_path, device)
     at_sizes: list[AtSizes] = []
 
     async def judge() -> tuple[Opened, list[Verdict], tuple[Standing, ...]]:
-        wanted = _wanted_sizes(shapes)
-
         async def then(evaluator: Evaluator, spec: ProblemSpec) -> None:
             if shapes:
                 work.say("judging at other sizes")
@@ -243,14 +241,23 @@ async def inspect_problem(problem: str) -> ProblemSpec:
     return answer
 
 
-def _wanted_sizes(shapes: tuple[str, ...]) -> list[dict[str, int]]:
-    """The sizes of every SPEC that names some. Raises Failure."""
-    from engine.problem.sizes import SizeError, parse_sizes
+def _wanted_sizes(shapes: tuple[str, ...], file: ProblemFile) -> list[dict[str, int]]:
+    """The sizes of every SPEC that names some; all are sizes that the problem has. Raises Failure, UnreadableFile."""
+    from engine.problem.sizes import SizeError, parse_sizes, with_sizes
+    from engine.text_file import read_text
 
     try:
-        return [parse_sizes(text) for text in shapes if text != "auto"]
+        wanted = [parse_sizes(text) for text in shapes if text != "auto"]
     except SizeError as error:
         raise Failure(f"--shapes {error}", ExitCode.USAGE) from None
+    try:
+        for sizes in wanted:
+            with_sizes(read_text(file.path), sizes)
+    except SizeError as error:
+        raise Failure(f"--shapes: {error}", ExitCode.USAGE) from None
+    except SyntaxError:
+        pass  # the inspection says where
+    return wanted
 
 
 async def _judge_at(
