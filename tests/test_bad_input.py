@@ -234,7 +234,7 @@ def test_an_unknown_session_and_an_unknown_command(kernel_tui: KernelTui) -> Non
 
 
 def test_a_command_to_a_session_without_engine_says_how_to_resume(kernel_tui: KernelTui, session: SessionPaths) -> None:
-    error = one_line(kernel_tui("prune", "demo", "v1"), ExitCode.FAILURE)
+    error = one_line(kernel_tui("pause", "demo"), ExitCode.FAILURE)
     assert "no engine runs" in error
     assert "kernel-tui resume demo" in error
 
