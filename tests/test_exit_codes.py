@@ -124,6 +124,7 @@ COMMANDS = {
             f"build kernel.cpp {SOFTMAX} --output gone/kernel.so",
         ],
     ),
+    "no key": (ExitCode.NO_KEY, "", ["run keyed.toml --headless", "doctor keyed.toml"]),
     "nobody to carry it out": (
         ExitCode.FAILURE,
         "no engine runs",
@@ -137,6 +138,9 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The directory that commands are given in; the sessions are those that ship."""
     (tmp_path / "kernel.cpp").write_text('extern "C" int launch(const float*, float*, void*) { return 0; }\n')
     (tmp_path / "models.toml").write_text('problems = ["builtin:quickstart/*"]\n[[models]]\nprovider = "gone"\n')
+    keyed = 'problems = ["builtin:quickstart/*"]\n[[models]]\nprovider = "openai"\nmodel = "gpt-5.5"\n'
+    (tmp_path / "keyed.toml").write_text(keyed)
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("KERNEL_TUI_SESSIONS", str(ROOT / "sessions"))
 

@@ -21,7 +21,8 @@ from tui.working import working
 def doctor(config_path: Path | None, as_json: bool) -> None:
     """Say what this machine has and lacks for a search.
 
-    Each lack comes with its remedy. With CONFIG, what it asks for must be there. Exits with 7 if a search cannot run.
+    Each lack comes with its remedy. With CONFIG, what it asks for must be there. Exits with 7 if a search cannot run,
+    with 9 if nothing but a key is missing.
     """
     from engine.config import load_config
     from engine.doctor import run_checks
@@ -35,8 +36,8 @@ def doctor(config_path: Path | None, as_json: bool) -> None:
         from tui.tables import print_findings
 
         print_findings(findings)
-    if any(finding.level == "fail" for finding in findings):
-        sys.exit(ExitCode.NO_TOOLS)
+    if failed := {finding.name for finding in findings if finding.level == "fail"}:
+        sys.exit(ExitCode.NO_KEY if failed == {"keys"} else ExitCode.NO_TOOLS)
 
 
 @click.command()
