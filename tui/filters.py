@@ -12,6 +12,9 @@ HELP = (
 
 SHORT_HELP = "words must match; !word excludes; >1.5 and <1 compare the speedup"
 
+READ = 20_000
+"""Characters of an idea or a note in which words are looked for."""
+
 
 @dataclass(frozen=True, slots=True)
 class Matcher:
@@ -31,10 +34,10 @@ class Matcher:
         idea = state.ideas.get(variant.idea)
         status = variant.stage or (variant.verdict.status if variant.verdict is not None else "queued")
         flags = ("pinned " if state.is_pinned(variant.id) else "") + ("pruned" if state.is_pruned(variant.id) else "")
-        about = f"{idea.category} {idea.text}" if idea is not None else ""
+        about = f"{idea.category} {idea.text[:READ]}" if idea is not None else ""
         return self._text(
             f"{variant.id} {variant.idea} {variant.problem} r{variant.round} {status} {flags} {variant.proposer} "
-            f"{variant.note} {about}"
+            f"{variant.note[:READ]} {about}"
         )
 
     def idea(self, state: SessionState, idea: IdeaState) -> bool:
@@ -42,7 +45,7 @@ class Matcher:
             return False
         waiting = "waiting" if idea.waiting is not None else ""
         return self._text(
-            f"{idea.id} {idea.problem} r{idea.round} {idea.proposer} {idea.category} {waiting} {idea.text}"
+            f"{idea.id} {idea.problem} r{idea.round} {idea.proposer} {idea.category} {waiting} {idea.text[:READ]}"
         )
 
     def _text(self, text: str) -> bool:

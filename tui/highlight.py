@@ -12,33 +12,32 @@ from textual.strip import Strip
 
 from engine.problem.spec import Form
 from tui.palette import Palette
-from tui.sanitize import clean_lines
 
 if TYPE_CHECKING:
     from pygments.lexer import Lexer
 
-MAX_HIGHLIGHTED = 200_000
-"""Characters beyond which a source is shown plain."""
+MAX_HIGHLIGHTED = 50_000
+"""Characters beyond which the rest of a source is shown plain: colours take half a second here."""
 
 Spans = tuple[tuple[tuple[str, str], ...], ...]
 """Per line its (text, field of ``Palette``) pairs."""
 
 
 @lru_cache(maxsize=64)
-def spans_of(source: str, form: Form) -> Spans:
-    """The lines of ``source``, safe to show, each as coloured spans."""
-    lines = clean_lines(source)
-    text = "\n".join(lines)
+def spans_of(text: str, form: Form) -> Spans:
+    """The lines of a source that is safe to show (``clean_lines``), each as coloured spans."""
+    lines = text.split("\n") if text else []
+    coloured = len(lines)
     if len(text) > MAX_HIGHLIGHTED:
-        return tuple(((one, "text"),) for one in lines)
+        coloured = text.count("\n", 0, MAX_HIGHLIGHTED)
     found: list[list[tuple[str, str]]] = [[]]
-    for style, value in _tokens(text, form):
+    for style, value in _tokens("\n".join(lines[:coloured]), form):
         for number, piece in enumerate(value.split("\n")):
             if number:
                 found.append([])
             if piece:
                 found[-1].append((piece, style))
-    return tuple(tuple(one) for one in found[: len(lines)])
+    return (*map(tuple, found[:coloured]), *(((one, "text"),) for one in lines[coloured:]))
 
 
 def strip_of(spans: tuple[tuple[str, str], ...], palette: Palette, gutter: tuple[str, Style] | None = None) -> Strip:

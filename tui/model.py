@@ -11,6 +11,7 @@ from engine.budget import elapsed_s
 from engine.events import Command, CommandHandled
 from engine.state import ProblemState, SessionState, VariantState
 from tui.results import without_compile
+from tui.sanitize import one_line
 from tui.source import HISTORY_S, Limits, Link, Reading, Source, Update
 from tui.story import Story
 
@@ -123,6 +124,10 @@ class Model:
             torch_compile=created.torch_compile,
             other_sizes=created.other_sizes,
         )
+
+    def shown_whole_by(self, node: str) -> str:
+        """What prints all of a text of ``node`` that is too long for a pane."""
+        return f"all of it: kernel-tui show {one_line(self.source.argument, 200)} {node} --json"
 
     def without_compile(self, problem: ProblemState) -> str:
         """Why ``problem`` has no time of torch.compile, in a word or two."""

@@ -11,7 +11,8 @@ import re
 
 MAX_LINE = 2_000
 """Characters of one line that are shown."""
-MAX_LINES = 50_000
+MAX_LINES = 10_000
+"""Lines of one text that are shown: far more than anybody reads, and drawn before the next key is pressed."""
 MAX_TEXT = 4_000_000
 TAB = 4
 
@@ -38,22 +39,33 @@ def clean_line(text: str, limit: int = MAX_LINE) -> str:
     return _UNSAFE.sub(_stand_in, text)
 
 
-def clean_lines(text: str | bytes) -> list[str]:
-    """The lines of ``text``, each safe to show. What is left out at the end is said in a last line."""
+def clean_lines(text: str | bytes, *, most: int = MAX_LINES, whole: str = "") -> list[str]:
+    """The first ``most`` lines of ``text``, each safe to show. A last line says what is left out, and ``whole``, which
+    is where all of it is found."""
     if isinstance(text, bytes):
         text = text[: MAX_TEXT * 4].decode("utf-8", "replace")
-    left_out = len(text) - MAX_TEXT
-    if left_out > 0:
-        text = text[:MAX_TEXT]
-    lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
-    if lines and not lines[-1]:
-        lines.pop()
-    cleaned = [clean_line(line) for line in lines[:MAX_LINES]]
-    if len(lines) > MAX_LINES:
-        cleaned.append(f"… {len(lines) - MAX_LINES:,} lines more")
-    if left_out > 0:
-        cleaned.append(f"… {left_out:,} characters more")
+    begins = text[:MAX_TEXT]
+    *lines, rest = begins.replace("\r\n", "\n").replace("\r", "\n").split("\n", most)
+    if rest and len(lines) < most:
+        lines.append(rest)
+        rest = ""
+    cleaned = [clean_line(line) for line in lines]
+    beyond = len(text) - len(begins)
+    if rest or beyond:
+        unseen = lines_in(rest) + (text.count("\n", MAX_TEXT) if beyond else 0)
+        cleaned.append(left_out(unseen, whole) if unseen else left_out(beyond, whole, "character"))
     return cleaned
+
+
+def lines_in(text: str) -> int:
+    """How many lines a text has; a line break at its end begins none."""
+    return text.count("\n") + (not text.endswith("\n")) if text else 0
+
+
+def left_out(count: int, whole: str = "", of: str = "line") -> str:
+    """The last line of a text that is too long to be shown."""
+    said = f"… {count:,} {of}{'' if count == 1 else 's'} more"
+    return f"{said}; {whole}" if whole else said
 
 
 def one_line(text: str, limit: int = MAX_LINE) -> str:

@@ -25,6 +25,8 @@ from tui.tables import (
 
 LABEL = 13
 LEADERS = 5
+PRINTED_LINES = 50_000
+"""Of a source: what is longer is for a program to read."""
 
 
 def show_session(state: SessionState, results: Results, head: str, argument: str, *, full: bool) -> None:
@@ -90,7 +92,7 @@ def show_variant(reader: SessionReader, state: SessionState, variant: VariantSta
     if variant.at_sizes is not None:
         print_at_sizes(variant.at_sizes.results) if variant.at_sizes.results else echo(variant.at_sizes.note)
     echo()
-    for text in clean_lines(reader.text(variant.source)):
+    for text in clean_lines(reader.text(variant.source), most=PRINTED_LINES, whole="--json has all of it"):
         echo(text)
 
 

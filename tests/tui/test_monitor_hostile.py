@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 
+from benchmarks.hostile import write_hostile_session
 from benchmarks.synthetic_session import Shape, write_session
 from engine import events as ev
 from engine.events import decode, encode
 from engine.session import SessionPaths
 from engine.verdict import BuildReport, Check, Verdict
-from tui.sanitize import clean_line, clean_lines, one_line
+from tui.sanitize import MAX_LINES, clean_line, clean_lines, one_line
 
 SAFE = re.compile(r"[^\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ud800-\udfff\ufeff]*\Z")
 PIECES = (
@@ -59,7 +60,10 @@ def test_invalid_utf_8_and_endless_lines_are_shown_in_part() -> None:
     assert clean_lines(b"ok \xff\xfe\nnext") == ["ok ��", "next"]
     (line, note) = clean_lines("y" * 10_000_000)
     assert len(line) < 2100 and "characters more" in note
-    assert clean_lines("z\n" * 60_000)[-1] == "… 10,000 lines more"
+    assert clean_lines("z\n" * 60_000)[-1] == "… 50,000 lines more"
+    assert clean_lines("a\nb\n\nc", most=3, whole="cat it has all") == ["a", "b", "", "… 1 line more; cat it has all"]
+    assert clean_lines("a\nb\n\nc", most=4) == ["a", "b", "", "c"]
+    assert clean_lines("z\n" * 5_000_000)[-1] == "… 4,990,000 lines more"
 
 
 def poison(paths: SessionPaths, seed: int) -> None:
@@ -131,3 +135,28 @@ async def test_every_pane_survives_hostile_texts(open_monitor: Any, tmp_path: An
             for segment in strip:
                 assert SAFE.match(segment.text)
                 assert segment.style is None or segment.style.link is None
+
+
+async def test_of_a_million_lines_the_first_are_shown_and_what_shows_all(open_monitor: Any, tmp_path: Any) -> None:
+    paths = write_hostile_session(tmp_path, "giant", ["z\n" * 1_000_000], ended=True)
+    async with open_monitor(paths) as monitor:
+        detail = monitor.app.monitor_screen.detail
+        await monitor.press("asterisk", "asterisk")
+        while monitor.row() != "v1":
+            await monitor.press("j")
+        await monitor.press("4")
+        shown: dict[str, int] = {}
+        while detail.tab not in shown:
+            if detail.tab == "Conversation":
+                await monitor.press("v")
+            shown[detail.tab] = len(detail.view.lines)
+            last = "".join("".join(strip.text for strip in detail.view.lines[-300:]).split())
+            if detail.tab in ("Kernel", "Why"):
+                node = "v1" if detail.tab == "Kernel" else "i1"
+                assert re.search(rf"990,00[01]linesmore;allofit:kernel-tuishow\S+/giant{node}--json", last)
+            elif detail.tab == "Conversation":
+                assert "linesmore" in last
+            await monitor.press("right_square_bracket")
+        assert set(shown) == {"Kernel", "Diff", "Evidence", "Why", "Leaders", "Conversation"}
+        assert all(count < 3 * MAX_LINES for count in shown.values()), shown
+        assert min(shown[tab] for tab in ("Kernel", "Evidence", "Why", "Conversation")) >= MAX_LINES

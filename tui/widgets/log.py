@@ -9,6 +9,7 @@ from textual.strip import Strip
 
 from tui.model import Model
 from tui.palette import Palette
+from tui.sanitize import MAX_LINE
 from tui.widgets.lines import LinesView, line
 
 
@@ -41,7 +42,7 @@ def log_lines(model: Model, palette: Palette, count: int = 500) -> list[Strip]:
     return [
         line(
             (time.strftime(" %H:%M:%S ", time.localtime(one.time)), palette.dim),
-            (one.text.replace("\n", " "), styles[one.level]),
+            (one.text[:MAX_LINE].replace("\n", " "), styles[one.level]),
         )
         for one in islice(told, max(0, len(told) - count), None)
     ]

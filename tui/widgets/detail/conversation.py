@@ -21,7 +21,7 @@ from tui.conversation import Calls, Turn, conversation_of, text_so_far, who_wrot
 from tui.model import Model
 from tui.palette import Palette
 from tui.row import Row
-from tui.sanitize import MAX_LINE, clean_lines, one_line
+from tui.sanitize import MAX_LINE, MAX_LINES, clean_lines, left_out, lines_in, one_line
 from tui.widgets.detail.text import wrapped
 from tui.widgets.lines import Part, line
 
@@ -195,21 +195,29 @@ def _troubles(call: CallState, now: float, palette: Palette) -> Iterator[tuple[s
 
 def _block(text: str, palette: Palette, width: int, room: int | None) -> list[Strip]:
     """A text, indented; of a longer one the first ``room`` lines on the screen. Code between fences has a colour."""
+    text = text.replace("\r\n", "\n").replace("\r", "\n").removesuffix("\n")
+    most = MAX_LINES if room is None else room
     strips: list[Strip] = []
     code = False
-    for one in clean_lines("\n".join(_broken(text))):
-        if room is not None and len(strips) > room:
-            break
+    for one, seen in _broken(text):
         fence = one.lstrip().startswith("```")
         style = palette.dim if fence else palette.string if code else palette.text
         strips += wrapped(one, style, width, 2) if one else [line("")]
         code ^= fence
-    if room is not None and len(strips) > room:
-        strips[room:] = [line(("  … more (v)", palette.dim))]
+        if len(strips) > most:
+            unseen = lines_in(text[seen:])
+            note = left_out(unseen) if unseen > 1 else left_out(len(text) - seen, of="character")
+            strips[most:] = [line((f"  {note if room is None else '… more (v)'}", palette.dim))]
+            break
     return strips or [line(("  (empty)", palette.dim))]
 
 
-def _broken(text: str) -> Iterator[str]:
-    """The lines of ``text``, those that are too long to be shown in parts."""
-    for one in text.split("\n"):
-        yield from (one[start : start + CUT] for start in range(0, max(1, len(one)), CUT))
+def _broken(text: str) -> Iterator[tuple[str, int]]:
+    """The lines of ``text``, those that are too long to be shown in parts; each with the place where it ends."""
+    start = 0
+    while start < len(text):
+        end = text.find("\n", start)
+        end = end if end >= 0 else len(text)
+        stop = min(end, start + CUT)
+        yield text[start:stop], stop
+        start = stop + 1 if stop == end else stop

@@ -16,10 +16,15 @@ CONTEXT = 3
 
 
 def diff_lines(old: str, new: str, old_name: str, new_name: str, palette: Palette) -> list[Strip]:
-    """A unified diff from ``old`` to ``new``."""
-    before, after = clean_lines(old)[:MAX_LINES], clean_lines(new)[:MAX_LINES]
-    if before == after:
+    """A unified diff from ``old`` to ``new``, of their first ``MAX_LINES`` lines."""
+    if old == new:
         return [line((f"{new_name} is identical to {old_name}", palette.dim))]
+    before, after = (clean_lines(text, most=MAX_LINES) for text in (old, new))
+    cut = any(len(lines) > MAX_LINES for lines in (before, after))
+    del before[MAX_LINES:], after[MAX_LINES:]
+    if before == after:
+        where = f"beyond the {MAX_LINES:,} lines that are compared" if cut else "in what is not shown of long lines"
+        return [line((f"{new_name} differs from {old_name} {where}", palette.warn))]
     styles = {"+": palette.added, "-": palette.removed, "@": palette.title}
     body = list(islice(unified_diff(before, after, lineterm="", n=CONTEXT), 2, None))
     added = sum(text.startswith("+") for text in body)
@@ -27,4 +32,5 @@ def diff_lines(old: str, new: str, old_name: str, new_name: str, palette: Palett
     head = line(
         (f"{old_name} -> {new_name}  ", palette.bold), (f"+{added} ", palette.added), (f"-{removed}", palette.removed)
     )
-    return [head, *(line((text, styles.get(text[:1], palette.text))) for text in body)]
+    note = [line((f"Only the first {MAX_LINES:,} lines of each are compared.", palette.warn))] if cut else []
+    return [head, *note, *(line((text, styles.get(text[:1], palette.text))) for text in body)]

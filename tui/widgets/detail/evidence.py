@@ -12,9 +12,12 @@ from tui.glyphs import GLYPHS, standing_of
 from tui.machine_code import occupancies
 from tui.model import Model, over_compile
 from tui.palette import Palette
-from tui.sanitize import clean_lines, one_line
-from tui.widgets.detail.text import field, heading, wrapped
+from tui.sanitize import one_line
+from tui.widgets.detail.text import field, heading, printed, wrapped
 from tui.widgets.lines import line
+
+REASON_LINES = 200
+"""Of the reason of a verdict, which is a sentence unless something is broken: the build and what it printed follow."""
 
 
 def evidence_lines(model: Model, variant: VariantState, palette: Palette, width: int) -> list[Strip]:
@@ -23,6 +26,7 @@ def evidence_lines(model: Model, variant: VariantState, palette: Palette, width:
         where = f"in stage {variant.stage}" if variant.stage is not None else "not queued"
         return [line((f"{variant.id} has no verdict yet: {where}", palette.dim))]
     standing = standing_of(model.state, variant)
+    whole = model.shown_whole_by(variant.id)
     lines = [
         line(
             (f"{variant.id} ", palette.bold),
@@ -32,18 +36,18 @@ def evidence_lines(model: Model, variant: VariantState, palette: Palette, width:
         )
     ]
     if verdict.reason:
-        lines += wrapped(verdict.reason, palette.text, width)
+        lines += wrapped(verdict.reason, palette.text, width, most=REASON_LINES, whole=whole)
     lines += _by_kernelbench(verdict, palette)
     lines += _speed(model, variant, verdict, palette)
     lines += _at_sizes(variant, palette, width)
     lines += _checks(verdict, palette, width)
     if verdict.build is not None:
-        lines += _build(verdict.build, palette)
+        lines += _build(verdict.build, palette, width, whole)
         lines += _occupancy(model, variant, verdict.build, palette)
     if verdict.output_tail:
         lines += [
             *heading("output", palette),
-            *(line((text, palette.text)) for text in clean_lines(verdict.output_tail)),
+            *printed(verdict.output_tail, lambda _: palette.text, width, whole),
         ]
     if verdict.stage_s:
         spent = "  ".join(f"{stage} {seconds:.2f}s" for stage, seconds in verdict.stage_s.items())
@@ -137,7 +141,7 @@ def _checks(verdict: Verdict, palette: Palette, width: int) -> list[Strip]:
     return lines
 
 
-def _build(build: BuildReport, palette: Palette) -> list[Strip]:
+def _build(build: BuildReport, palette: Palette, width: int, whole: str) -> list[Strip]:
     lines = heading("build", palette)
     words = "ok" if build.ok else "failed"
     cached = ", from the cache" if build.cached else ""
@@ -152,8 +156,7 @@ def _build(build: BuildReport, palette: Palette) -> list[Strip]:
         lines.append(field("resources", known, palette, palette.warn if build.spill_bytes else None))
     if build.command:
         lines.append(field("command", build.command, palette))
-    lines += [line((text, _log_style(text, palette))) for text in clean_lines(build.log)]
-    return lines
+    return lines + printed(build.log, lambda text: _log_style(text, palette), width, whole)
 
 
 def _occupancy(model: Model, variant: VariantState, build: BuildReport, palette: Palette) -> list[Strip]:

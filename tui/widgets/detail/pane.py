@@ -199,7 +199,9 @@ class DetailPane(Pane):
         if subject is None:
             return self._without_kernel()
         tabs: dict[Tab, Callable[[], list[Strip]]] = {
-            "Kernel": lambda: kernel_lines(self._source(subject), subject.form, palette),
+            "Kernel": lambda: kernel_lines(
+                self._source(subject), subject.form, palette, self.model.shown_whole_by(subject.id)
+            ),
             "Diff": lambda: self._diff(subject),
             "Evidence": lambda: evidence_lines(self.model, subject, palette, self.view.size.width),
             "Why": lambda: why_lines(self.model, subject, palette, self.view.size.width),

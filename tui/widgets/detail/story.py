@@ -50,7 +50,7 @@ def why_lines(model: Model, variant: VariantState, palette: Palette, width: int)
 def idea_lines(model: Model, idea: IdeaState, palette: Palette, width: int) -> list[Strip]:
     """The idea in full, and what became of it."""
     lines = heading(f"idea {idea.id}, {idea.category}, by {idea.proposer}", palette)
-    lines += wrapped(idea.text, palette.text, width)
+    lines += wrapped(idea.text, palette.text, width, whole=model.shown_whole_by(idea.id))
     if idea.waiting is not None:
         lines += wrapped(f"waits for an author: {idea.waiting}", palette.warn, width)
     lines += _facts(idea.data, palette)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from rich.cells import cell_len, chop_cells
 from rich.segment import Segment
@@ -11,7 +11,7 @@ from rich.style import Style
 from textual.strip import Strip
 
 from tui.palette import Palette
-from tui.sanitize import clean_lines
+from tui.sanitize import MAX_LINES, clean_lines, left_out, lines_in
 from tui.widgets.lines import line
 
 LABEL = 13
@@ -25,14 +25,33 @@ def field(name: str, value: str, palette: Palette, style: Style | None = None) -
     return line((f"{name:<{LABEL - 1}} ", palette.dim), (value, style if style is not None else palette.text))
 
 
-def wrapped(text: str, style: Style, width: int, indent: int = 0) -> list[Strip]:
-    """Prose broken at blanks; its own line breaks stay."""
+def wrapped(
+    text: str, style: Style, width: int, indent: int = 0, *, most: int = MAX_LINES, whole: str = ""
+) -> list[Strip]:
+    """Prose broken at blanks; its own line breaks stay. Of a giant one about ``most`` lines on the screen, and a last
+    one that says how much is left out and ``whole``, which is where all of it is found."""
     room = max(20, width - indent - 1)
-    lines: list[Strip] = []
-    for paragraph in clean_lines(text):
-        for piece in _pieces(paragraph, room) or [""]:
-            lines.append(line((" " * indent + piece, style)))
-    return lines
+
+    def draw(paragraph: str) -> list[Strip]:
+        return [line((" " * indent + piece, style)) for piece in _pieces(paragraph, room) or [""]]
+
+    return _begins(text, most, whole, draw, style)
+
+
+def printed(text: str, style_of: Callable[[str], Style], width: int, whole: str) -> list[Strip]:
+    """What a program printed, each line in a style of its own and broken to fit, as far as ``wrapped`` goes."""
+    return _begins(text, MAX_LINES, whole, lambda one: folded([line((one, style_of(one)))], width - 1), style_of(""))
+
+
+def _begins(text: str, most: int, whole: str, draw: Callable[[str], list[Strip]], style: Style) -> list[Strip]:
+    """The lines of ``text`` as they are drawn, until there are ``most``."""
+    strips: list[Strip] = []
+    paragraphs = clean_lines(text, most=most, whole=whole)
+    for number, paragraph in enumerate(paragraphs):
+        if len(strips) >= most and number < len(paragraphs) - 1:
+            return [*strips, line((left_out(max(1, lines_in(text) - number), whole), style))]
+        strips += draw(paragraph)
+    return strips
 
 
 def folded(strips: Iterable[Strip], width: int) -> list[Strip]:
@@ -68,6 +87,8 @@ def _folded(segments: list[Segment], room: int) -> list[Strip]:
 
 def _pieces(text: str, room: int) -> list[str]:
     """``text`` in pieces of at most ``room`` cells, broken at blanks where there are some."""
+    if len(text) <= room and text.isascii() and not text.endswith(" "):
+        return [text] if text else []
     pieces = textwrap.wrap(text, room, break_long_words=True, replace_whitespace=False)
     if text.isascii():
         return pieces
