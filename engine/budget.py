@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
+from engine.events import ShareChanged
 from engine.state import SessionState
 
 if TYPE_CHECKING:
@@ -67,13 +68,28 @@ def caps_of(state: SessionState, config: Config) -> Caps:
             tokens=state.tokens if state.tokens is not None else budget.tokens,
             calls=state.calls if state.calls is not None else budget.calls,
         ),
-        problem=_cap(budget.per_problem),
-        models={model.label: _cap(model.budget) for model in config.models if isinstance(model, RemoteModel)},
+        problem=_cap(budget.per_problem, state.shares.get("")),
+        models={
+            model.label: _cap(model.budget, state.shares.get(model.label))
+            for model in config.models
+            if isinstance(model, RemoteModel)
+        },
     )
 
 
-def _cap(limits: SpendLimits) -> Cap:
-    return Cap(limits.dollars, limits.tokens, limits.calls)
+def _cap(limits: SpendLimits, changed: ShareChanged | None) -> Cap:
+    return changed_cap(Cap(limits.dollars, limits.tokens, limits.calls), changed)
+
+
+def changed_cap(created: Cap, changed: ShareChanged | None) -> Cap:
+    """A limit as a person changed it since the session was created."""
+    if changed is None:
+        return created
+    return Cap(
+        dollars=changed.dollars if changed.dollars is not None else created.dollars,
+        tokens=changed.tokens if changed.tokens is not None else created.tokens,
+        calls=changed.calls if changed.calls is not None else created.calls,
+    )
 
 
 def elapsed_s(state: SessionState, now: float) -> float:

@@ -297,6 +297,16 @@ class BudgetChanged(Event, tag="budget_changed"):
     calls: int | None = None
 
 
+class ShareChanged(Event, tag="share_changed"):
+    """New limits of one model, by the name of its ``[[models]]`` table, or of each problem alone where ``model`` is "".
+    None leaves one as it is."""
+
+    model: str = ""
+    dollars: float | None = None
+    tokens: int | None = None
+    calls: int | None = None
+
+
 class CommandHandled(Event, tag="command_handled"):
     """The engine carried out (or refused) command number ``command`` of the session file.
 
@@ -344,6 +354,7 @@ AnyEvent = (
     | SearchPaused
     | SearchResumed
     | BudgetChanged
+    | ShareChanged
     | CommandHandled
     | LogLine
 )
@@ -451,7 +462,18 @@ class ChangeBudget(Command, tag="change_budget"):
     calls: int | None = None
 
 
-AnyCommand = Prune | Restore | Pin | Unpin | Pause | Resume | Stop | SeedIdea | SeedKernel | Retry | ChangeBudget
+class ChangeShare(Command, tag="change_share"):
+    """What one model may spend, or each problem alone where ``model`` is ""."""
+
+    model: str = ""
+    dollars: float | None = None
+    tokens: int | None = None
+    calls: int | None = None
+
+
+AnyCommand = (
+    Prune | Restore | Pin | Unpin | Pause | Resume | Stop | SeedIdea | SeedKernel | Retry | ChangeBudget | ChangeShare
+)
 
 _command_decoder = msgspec.json.Decoder(AnyCommand)
 

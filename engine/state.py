@@ -36,7 +36,8 @@ class SessionState:
     ``derived`` (variant -> the variants written from it) are indexes, so that a monitor may ask often. ``minutes``,
     ``rounds``, ``dollars``, ``tokens`` and ``calls`` are limits that a person set, None where the config's hold.
     ``awaited``: ideas and variants that others hang under, but that were not there when those came; a sound session has
-    none. ``useless``: names of calls whose replies held nothing.
+    none. ``shares``: limits that a person set for a model, by its name, and under "" for each problem alone.
+    ``useless``: names of calls whose replies held nothing.
     """
 
     name: str = ""
@@ -67,6 +68,7 @@ class SessionState:
     dollars: float | None = None
     tokens: int | None = None
     calls: int | None = None
+    shares: dict[str, ev.ShareChanged] = field(default_factory=dict)
     spending: Spending = field(default_factory=Spending)
     handled: dict[int, ev.CommandHandled] = field(default_factory=dict)
     useless: set[str] = field(default_factory=set)
@@ -427,6 +429,16 @@ def _budget_changed(state: SessionState, event: ev.BudgetChanged, time: float) -
     state.calls = event.calls if event.calls is not None else state.calls
 
 
+def _share_changed(state: SessionState, event: ev.ShareChanged, time: float) -> None:
+    before = state.shares.get(event.model, event)
+    state.shares[event.model] = ev.ShareChanged(
+        model=event.model,
+        dollars=event.dollars if event.dollars is not None else before.dollars,
+        tokens=event.tokens if event.tokens is not None else before.tokens,
+        calls=event.calls if event.calls is not None else before.calls,
+    )
+
+
 def _command_handled(state: SessionState, event: ev.CommandHandled, time: float) -> None:
     state.handled[event.command] = event
 
@@ -464,6 +476,7 @@ _HANDLERS: dict[type, Callable[[SessionState, Any, float], None]] = {
     ev.SearchPaused: _search_paused,
     ev.SearchResumed: _search_resumed,
     ev.BudgetChanged: _budget_changed,
+    ev.ShareChanged: _share_changed,
     ev.CommandHandled: _command_handled,
     ev.LogLine: _log_line,
 }

@@ -263,6 +263,12 @@ def test_a_kernel_is_judged_again_when_asked(search: LiveSearch) -> None:
     search.until(lambda state: state.variants[name].judged > judged and state.variants[name].stage is None)
 
 
+def test_a_limit_of_each_problem_is_changed_as_that_of_the_search_is(search: LiveSearch) -> None:
+    answer = search.tell("budget", "--per-problem", "--calls", "7", "--dollars", "2.5")
+    assert answer["message"] == "the budget of each problem is $2.5 and 7 calls"
+    assert (search.state().shares[""].calls, search.state().calls) == (7, None)
+
+
 @pytest.mark.parametrize(
     ("command", "arguments", "words"),
     [
@@ -272,6 +278,9 @@ def test_a_kernel_is_judged_again_when_asked(search: LiveSearch) -> None:
         ("retry", ["i1"], "no kernel i1"),
         ("seed-idea", ["--problem", "absent", "faster"], "no problem absent; this session has softmax, sum"),
         ("budget", ["--rounds", "0"], ""),
+        ("budget", ["--model", "m", "--rounds", "3"], ""),
+        ("budget", ["--per-problem"], ""),
+        ("budget", ["--model", "m", "--calls", "3"], "no model m; those that cost something: none"),
     ],
 )
 def test_what_makes_no_sense_is_refused_in_a_sentence(

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from math import expm1, log
 from typing import Any
 
+from engine.budget import NO_CAP, Cap, changed_cap
 from engine.spend import Spend
 from engine.state import SessionState
 from tui.conversation import directory_of
@@ -22,22 +23,13 @@ ONE_PERCENT = log(1.01)
 
 
 @dataclass(frozen=True, slots=True)
-class Cap:
-    """None: no limit."""
-
-    dollars: float | None = None
-    tokens: int | None = None
-    calls: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Share:
     """What went to one model, problem, round or idea. ``gain``: logarithm of the factors it earned, in ``problems``."""
 
     name: str
     spend: Spend
     gain: float
-    cap: Cap = Cap()
+    cap: Cap = NO_CAP
     problems: int = 1
 
     @property
@@ -119,8 +111,13 @@ def gains_of(state: SessionState) -> Gains:
 
 
 def caps_of(model: Model) -> dict[str, Cap]:
-    """The limits of each model, by its name, and of each problem alone, under "", out of the session's frozen
-    configuration; none where that cannot be read."""
+    """The limits of each model, by its name, and of each problem alone, under "": those of the session's frozen
+    configuration, as far as that can be read, as a person changed them."""
+    created, changed = _created_caps(model), model.state.shares
+    return {name: changed_cap(created.get(name, Cap()), changed.get(name)) for name in {**created, **changed}}
+
+
+def _created_caps(model: Model) -> dict[str, Cap]:
     if (directory := directory_of(model)) is None:
         return {}
     try:
@@ -128,7 +125,7 @@ def caps_of(model: Model) -> dict[str, Cap]:
     except (OSError, ValueError):
         return {}
     tables = config.get("models", [])
-    named = {str(table.get("name") or table.get("model") or table.get("provider")): table for table in tables}
+    named = {str(table.get("name") or table["model"]): table for table in tables if "model" in table}
     found = {name: _cap(table.get("budget")) for name, table in named.items()}
     return {**found, "": _cap(config.get("budget", {}).get("per_problem"))}
 

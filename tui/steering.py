@@ -5,9 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from engine import events as ev
+from engine.budget import Cap
 from engine.events import Command, CommandHandled
+from engine.spend import Spend
 from engine.state import SessionState
 from tui.model import Model
+from tui.sanitize import one_line
+from tui.spend import caps_of
 
 _LIMITS = ("minutes", "rounds", "dollars", "tokens", "calls")
 
@@ -63,13 +67,28 @@ def plan_retry(state: SessionState, node: str) -> Plan:
     return Plan(ev.Retry(variant=node), "judging again", node, undoable=False)
 
 
-def plan_budget(model: Model, change: ev.ChangeBudget) -> Plan:
+def plan_budget(model: Model, change: ev.ChangeBudget | ev.ChangeShare) -> Plan:
     """What ``change`` names; what it leaves out stays as it is. A limit below what is spent is asked about first."""
+    if isinstance(change, ev.ChangeShare):
+        return _plan_share(model, change)
     changed = [name for name in _LIMITS if getattr(change, name) is not None]
     before = ev.ChangeBudget(**{name: getattr(model.limits, name) for name in changed})
     known = before != ev.ChangeBudget()
     below = _below_what_is_spent(model, change)
     question = ("Set a limit below what is spent?", *below, "Everything is kept; resume goes on.") if below else ()
+    return Plan(change, "changing the budget", None, before if known else None, question=question, undoable=known)
+
+
+def _plan_share(model: Model, change: ev.ChangeShare) -> Plan:
+    cap = caps_of(model).get(change.model, Cap())
+    changed = [name for name in ("dollars", "tokens", "calls") if getattr(change, name) is not None]
+    before = ev.ChangeShare(model=change.model, **{name: getattr(cap, name) for name in changed})
+    known = before != ev.ChangeShare(model=change.model)
+    spending = model.state.spending
+    spends = [spending.model.get(change.model, Spend())] if change.model else list(spending.problem.values())
+    below = list(dict.fromkeys(text for spend in spends for text in _costs_below(change, spend)))
+    of = one_line(change.model, 60) or "a problem"
+    question = (f"Set a limit of {of} below what it spent?", *below) if below else ()
     return Plan(change, "changing the budget", None, before if known else None, question=question, undoable=known)
 
 
@@ -82,6 +101,11 @@ def _below_what_is_spent(model: Model, change: ev.ChangeBudget) -> list[str]:
         said.append(f"{change.minutes:g} min allowed, {minutes:.1f} min spent: it ends at once.")
     if change.rounds is not None and numbers and change.rounds < max(numbers):
         said.append(f"{_count(change.rounds, 'round')} allowed, round {max(numbers)} has begun: no other one follows.")
+    return [*said, *_costs_below(change, spend)]
+
+
+def _costs_below(change: ev.ChangeBudget | ev.ChangeShare, spend: Spend) -> list[str]:
+    said = []
     if change.dollars is not None and change.dollars <= spend.dollars:
         said.append(f"${change.dollars:g} allowed, ${spend.dollars:.2f} spent: no model is asked again.")
     if change.tokens is not None and change.tokens <= spend.tokens:

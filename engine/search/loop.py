@@ -26,6 +26,7 @@ from engine.events import (
     ModelReplied,
     ProblemFinished,
     SearchResumed,
+    ShareChanged,
     SizesChecked,
     Stage,
     StopReason,
@@ -350,7 +351,7 @@ class Search:
             self._requeue([event.variant])
         if isinstance(event, _TELLING):
             return
-        if isinstance(event, BudgetChanged):
+        if isinstance(event, BudgetChanged | ShareChanged):
             self.context.allow()
         if isinstance(event, VariantWritten) and event.problem in self._problems:
             self._put(event.variant, self._priority(event.variant), event.round)

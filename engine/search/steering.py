@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from engine import events as ev
-from engine.budget import elapsed_s
+from engine.budget import caps_of, elapsed_s
 from engine.events import AnyEvent, CommandHandled, IdeaProposed, IdeaWaiting, VariantStage, VariantWritten
 from engine.naming import UnknownName, check_names, named_idea, named_problem, named_variant
 from engine.search.context import Context
@@ -155,16 +155,9 @@ class Steering:
         wishes: dict[str, float | None] = {
             _counted("{:g} minute", command.minutes): command.minutes,
             _counted("{:d} round", command.rounds): command.rounds,
-            "${:g}": command.dollars,
-            _counted("{:,d} token", command.tokens): command.tokens,
-            _counted("{:,d} call", command.calls): command.calls,
+            **_costs(command),
         }
-        said = [text.format(value) for text, value in wishes.items() if value is not None]
-        if not said:
-            raise Refused("nothing to change: give minutes, rounds, dollars, tokens or calls")
-        for text, value in wishes.items():
-            if value is not None and not 0 < value < float("inf"):
-                raise Refused(f"{text.format(value)}: must be more than 0")
+        listed = _listed(wishes, "minutes, rounds, dollars, tokens or calls")
         change = ev.BudgetChanged(
             minutes=command.minutes,
             rounds=command.rounds,
@@ -172,11 +165,23 @@ class Steering:
             tokens=command.tokens,
             calls=command.calls,
         )
-        listed = said[0] if len(said) == 1 else f"{', '.join(said[:-1])} and {said[-1]}"
         spent = elapsed_s(self._state, time.time()) / 60
         over = command.minutes is not None and command.minutes <= spent
         ends = f", and {spent:.1f} minutes are spent: the search ends" if over else ""
         return Outcome(f"the budget is {listed}{ends}", events=(change,))
+
+    def _change_share(self, command: ev.ChangeShare) -> Outcome:
+        known = caps_of(self._state, self._context.config).models
+        if command.model and command.model not in known:
+            names = ", ".join(known) or "none"
+            raise Refused(
+                f"no model {command.model}{self._near(command.model, known)}; those that cost something: {names}"
+            )
+        listed = _listed(_costs(command), "dollars, tokens or calls")
+        change = ev.ShareChanged(
+            model=command.model, dollars=command.dollars, tokens=command.tokens, calls=command.calls
+        )
+        return Outcome(f"the budget of {command.model or 'each problem'} is {listed}", events=(change,))
 
     # Seeds
 
@@ -295,6 +300,26 @@ class Steering:
         return self._context.sources.text(self._state.variants[variant].source)
 
 
+def _costs(command: ev.ChangeBudget | ev.ChangeShare) -> dict[str, float | None]:
+    """What models may cost, by how it is said."""
+    return {
+        "${:g}": command.dollars,
+        _counted("{:,d} token", command.tokens): command.tokens,
+        _counted("{:,d} call", command.calls): command.calls,
+    }
+
+
+def _listed(wishes: dict[str, float | None], allowed: str) -> str:
+    """Limits in words. Raises Refused where there is none, or one makes no sense."""
+    said = [text.format(value) for text, value in wishes.items() if value is not None]
+    if not said:
+        raise Refused(f"nothing to change: give {allowed}")
+    for text, value in wishes.items():
+        if value is not None and not 0 < value < float("inf"):
+            raise Refused(f"{text.format(value)}: must be more than 0")
+    return said[0] if len(said) == 1 else f"{', '.join(said[:-1])} and {said[-1]}"
+
+
 def _counted(text: str, number: float | None) -> str:
     return text if number == 1 else f"{text}s"
 
@@ -316,4 +341,5 @@ _HANDLERS: dict[type, Callable[[Steering, Any], Outcome]] = {
     ev.SeedKernel: Steering._seed_kernel,
     ev.Retry: Steering._retry,
     ev.ChangeBudget: Steering._change_budget,
+    ev.ChangeShare: Steering._change_share,
 }

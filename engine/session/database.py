@@ -48,6 +48,7 @@ MIGRATIONS: tuple[str, ...] = (
     "",  # calls to models, and what they may cost
     "",  # answers that a proposer did not have
     "",  # winners at other sizes
+    "",  # limits of one model, and of each problem
 )
 """Ordered: entry ``n`` takes a file from ``user_version`` n to n + 1. Entries are never edited, only appended; a new
 kind of event or command is a new version too (an empty script), so that an older program refuses what it cannot read.

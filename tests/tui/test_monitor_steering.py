@@ -104,6 +104,37 @@ async def test_the_budget_is_changed(open_monitor: Any, engine: Any) -> None:
         assert engine.commands() == [ev.ChangeBudget(minutes=30.0, dollars=2.5, tokens=1_000_000)]
 
 
+@pytest.mark.keys("BudgetScreen", "ctrl+n")
+async def test_the_limits_of_one_model_and_of_each_problem_are_changed_and_taken_back(
+    open_monitor: Any, engine: Any
+) -> None:
+    engine.paths.config.write_text(
+        '[budget]\nper_problem = { tokens = 9000 }\n[[models]]\nprovider = "playbook"\n'
+        '[[models]]\nprovider = "openai"\nmodel = "m-one"\nbudget = { dollars = 2, calls = 9 }\n'
+    )
+    async with open_monitor(engine.paths) as monitor:
+        await monitor.press("M")
+        await monitor.until_shown("Limits of the whole search")
+        await monitor.press("ctrl+n")
+        await monitor.until_shown("Limits of m-one")
+        assert "Minutes" not in monitor.text() and "playbook" not in monitor.text()
+        await monitor.press("end", "backspace")
+        await monitor.type("3.5")
+        await monitor.press("enter")
+        await monitor.until(lambda: bool(engine.commands()), "the command")
+        assert engine.commands() == [ev.ChangeShare(model="m-one", dollars=3.5)]
+        engine.answer(ev.ShareChanged(model="m-one", dollars=3.5))
+        await monitor.until(lambda: not monitor.app.model.pending, "the answer")
+        await monitor.press("M", "ctrl+n")
+        await monitor.until_shown("3.5")
+        await monitor.press("ctrl+n")
+        await monitor.until_shown("Limits of each problem alone")
+        assert "9000" in monitor.text()
+        await monitor.press("escape", "z")
+        await monitor.until(lambda: len(engine.commands()) == 2, "the undo")
+        assert engine.commands()[-1] == ev.ChangeShare(model="m-one", dollars=2.0)
+
+
 @pytest.mark.keys("MonitorScreen", "M")
 async def test_a_limit_below_what_is_spent_is_asked_about(open_monitor: Any, engine: Any) -> None:
     async with open_monitor(engine.paths) as monitor:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from engine.config import Config, ConfigError, Fault, load_config
-from engine.events import ChangeBudget
+from engine.events import ChangeBudget, ChangeShare
 from engine.exit_codes import ExitCode
 from engine.session import SessionError, SessionPaths, SessionReader, create_session, engine_liveness, send_command
 from tui.commands.common import Failure, count, find
@@ -36,26 +36,26 @@ def begin_run(config_path: Path, choice: str | None) -> Beginning:
         echo(f"{earlier.name}: its search is running; attaching (Ctrl-C here leaves it running)", err=True)
         return Beginning(earlier.directory, starts=False)
     if earlier is not None and _wants_resume(earlier, config, choice):
-        return _again(earlier, {})
+        return _again(earlier, None)
     if choice == "resume":
         raise Failure(f"{config.sessions}: no unfinished session of {config.path}", ExitCode.NO_SESSION)
     paths = create_session(config.sessions, config.name, config.frozen_toml(), str(config.path), config.seed)
     return Beginning(paths.directory, starts=True)
 
 
-def begin_resume(root: Path, session: str, limits: dict[str, Any]) -> Beginning:
-    """A session that goes on, with new ``limits`` if there are any. Raises SessionError, Failure."""
-    return _again(find(root, session), limits)
+def begin_resume(root: Path, session: str, wish: ChangeBudget | ChangeShare | None) -> Beginning:
+    """A session that goes on, with new limits if there are any. Raises SessionError, Failure."""
+    return _again(find(root, session), wish)
 
 
-def _again(paths: SessionPaths, limits: dict[str, Any]) -> Beginning:
+def _again(paths: SessionPaths, wish: ChangeBudget | ChangeShare | None) -> Beginning:
     """Resume a session, or attach to it if its engine lives."""
     state = _state_of(paths)
     running = engine_liveness(paths).running
-    if not running and not limits and (reason := _nothing_left(paths, state)) is not None:
+    if not running and wish is None and (reason := _nothing_left(paths, state)) is not None:
         raise Failure(reason, ExitCode.USAGE)
-    if limits:
-        send_command(paths, ChangeBudget(**limits), "resume")
+    if wish is not None:
+        send_command(paths, wish, "resume")
     if running:
         echo(f"{paths.name}: its engine lives; attaching (Ctrl-C here leaves it running)", err=True)
     return Beginning(paths.directory, starts=not running, seq=state.seq)

@@ -20,6 +20,7 @@ from engine.exit_codes import ExitCode
 from tui.echo import clean, echo
 
 if TYPE_CHECKING:
+    from engine.events import ChangeBudget, ChangeShare
     from engine.session import SessionPaths
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -158,8 +159,20 @@ class FiniteAbove0(click.FloatRange):
 _COUNT = click.IntRange(min=1, max=10**12)
 
 
+def _wish(limits: dict[str, Any], model: str | None, per_problem: bool) -> ChangeBudget | ChangeShare | None:
+    from engine.events import ChangeBudget, ChangeShare
+
+    if model is None and not per_problem:
+        return ChangeBudget(**limits) if limits else None
+    if model is not None and per_problem:
+        raise click.UsageError("give --model or --per-problem, each in a command of its own")
+    if limits.keys() & {"minutes", "rounds"} or not limits:
+        raise click.UsageError("with --model or --per-problem give one or more of --dollars, --tokens, --calls")
+    return ChangeShare(model=model or "", **limits)
+
+
 def limit_options(function: F) -> F:
-    """Options for every limit; those that are given are handed on as ``limits``."""
+    """Options for every limit; those that are given are handed on as a ``wish``, None where none is."""
     above_0 = FiniteAbove0()
     options = (
         click.option("--minutes", type=above_0, help="Of engine life, over the whole session."),
@@ -167,12 +180,15 @@ def limit_options(function: F) -> F:
         click.option("--dollars", type=above_0, help="What models may cost."),
         click.option("--tokens", type=_COUNT, help="Input and output tokens of models."),
         click.option("--calls", type=_COUNT, help="Calls to models; every attempt counts."),
+        click.option("--model", metavar="NAME", help="Dollars, tokens and calls are for this model alone."),
+        click.option("--per-problem", is_flag=True, help="Dollars, tokens and calls are for each problem alone."),
     )
 
     @functools.wraps(function)
     def gathered(*arguments: Any, **named: Any) -> Any:
         wishes = {name: named.pop(name) for name in ("minutes", "rounds", "dollars", "tokens", "calls")}
-        return function(*arguments, limits={key: value for key, value in wishes.items() if value is not None}, **named)
+        limits = {key: value for key, value in wishes.items() if value is not None}
+        return function(*arguments, wish=_wish(limits, named.pop("model"), named.pop("per_problem")), **named)
 
     for option in reversed(options):
         gathered = option(gathered)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
@@ -12,6 +12,7 @@ from tui.commands.common import F, limit_options, on_terminal, session_argument,
 from tui.echo import echo
 
 if TYPE_CHECKING:
+    from engine.events import ChangeBudget, ChangeShare
     from engine.session import SessionPaths
 
 
@@ -70,7 +71,7 @@ def resume(
     root: Path,
     headless: bool,
     as_json: bool,
-    limits: dict[str, Any],
+    wish: ChangeBudget | ChangeShare | None,
     detach: bool,
     until_idle: bool,
 ) -> int:
@@ -82,7 +83,7 @@ def resume(
     def begin() -> Beginning:
         from tui.commands.begin import begin_resume
 
-        return begin_resume(root, session, limits)
+        return begin_resume(root, session, wish)
 
     return _go(begin, headless=headless, as_json=as_json, detach=detach, until_idle=until_idle)
 

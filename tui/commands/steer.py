@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -22,7 +22,7 @@ from tui.commands.common import (
 from tui.echo import echo
 
 if TYPE_CHECKING:
-    from engine.events import Command
+    from engine.events import ChangeBudget, ChangeShare, Command
     from engine.session import SessionPaths
 
 ANSWER_S = 20.0
@@ -186,13 +186,11 @@ def retry(session: str, variant: str, root: Path, as_json: bool) -> None:
 @click.command()
 @_steering
 @limit_options
-def budget(session: str, limits: dict[str, Any], root: Path, as_json: bool) -> None:
-    """Change what the search may spend."""
-    from engine.events import ChangeBudget
-
-    if not limits:
+def budget(session: str, wish: ChangeBudget | ChangeShare | None, root: Path, as_json: bool) -> None:
+    """Change what the search, one model or each problem may spend."""
+    if wish is None:
         raise click.UsageError("give one or more of --minutes, --rounds, --dollars, --tokens, --calls")
-    _send(root, session, ChangeBudget(**limits), as_json)
+    _send(root, session, wish, as_json)
 
 
 STEERING: tuple[click.Command, ...] = (

@@ -12,12 +12,13 @@ from textual.binding import Binding, BindingType
 from textual.screen import ModalScreen
 from textual.strip import Strip
 
+from engine.budget import Cap
 from engine.spend import Amount
 from tui import format as fmt
 from tui.model import Model
 from tui.palette import Palette
 from tui.sanitize import one_line
-from tui.spend import Cap, Share, SpendTable, count, money, spend_table
+from tui.spend import Share, SpendTable, count, money, spend_table
 from tui.widgets.detail.text import wrapped
 from tui.widgets.lines import LinesView, Part, line
 

@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
-from engine.events import ChangeBudget, SeedIdea, SeedKernel
+from engine.events import ChangeBudget, ChangeShare, SeedIdea, SeedKernel
 from engine.problem.spec import Form
 from engine.session import SessionError
 from engine.spend import MANUAL
@@ -60,7 +60,7 @@ class SteeringKeys:
         # A search whose budget is spent has no engine: the wish waits in the session file for the one that is started.
         stopped = model.link.kind == "ended" and not model.source.read_only
 
-        def chosen(wish: ChangeBudget | None) -> None:
+        def chosen(wish: ChangeBudget | ChangeShare | None) -> None:
             if wish is None:
                 return
             if stopped:

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from engine.events import BudgetChanged, ModelCallStarted
+from engine.events import BudgetChanged, ModelCallStarted, ShareChanged
 from engine.models.connect import PriceUnknown
 from engine.models.gate import Gate
 from engine.models.ledger import OverBudget
@@ -77,6 +77,25 @@ async def test_a_limit_of_one_model_leaves_the_others_alone(server: ModelServer,
         assert not await ask(desk, 2, model="other")
         assert 0 < desk.state.spending.model["m"].tokens <= 1500
         assert desk.state.spending.model["other"].calls == 2
+
+
+async def test_a_raised_limit_of_one_model_lets_it_go_on_after_a_resume_too(
+    server: ModelServer, engine: Engine
+) -> None:
+    text = "[budget]\nper_problem = { calls = 9 }\n" + model_table("chat", server, PRICED + "\nbudget = { calls = 2 }")
+    async with engine.life(text) as desk:
+        (refused,) = await ask(desk, 3)
+        assert str(refused) == "the limit of 2 calls for m is reached: 2 were sent"
+        await desk.journal.record(ShareChanged(model="m", calls=4))
+        await desk.journal.record(ShareChanged(model="m", tokens=1_000_000))
+        await desk.journal.record(ShareChanged(calls=3))
+        assert len(await ask(desk, 5)) == 4
+    async with engine.life(text) as desk:
+        (refused,) = await ask(desk, 1)
+        assert str(refused) == "the limit of 3 calls for softmax is reached: 3 were sent"
+        assert not await ask(desk, 1, problem="gelu")
+        (refused,) = await ask(desk, 1, problem="gelu")
+        assert str(refused) == "the limit of 4 calls for m is reached: 4 were sent"
 
 
 async def test_a_raised_limit_lets_the_search_go_on(server: ModelServer, engine: Engine) -> None:
