@@ -10,6 +10,7 @@ from typing import Literal
 from engine.budget import elapsed_s
 from engine.events import Command, CommandHandled
 from engine.state import ProblemState, SessionState, VariantState
+from engine.verdict import Verdict
 from tui.results import without_compile
 from tui.sanitize import one_line
 from tui.source import HISTORY_S, Limits, Link, Reading, Source, Update
@@ -110,6 +111,10 @@ class Model:
 
     def best(self, problem: ProblemState) -> VariantState | None:
         return self.state.variants.get(problem.best) if problem.best is not None else None
+
+    def verdict_of_best(self, problem: ProblemState) -> Verdict | None:
+        best = self.best(problem)
+        return best.verdict if best is not None else None
 
     @property
     def limits(self) -> Limits:

@@ -12,6 +12,7 @@ from engine.events import Recorded
 from engine.state import ProblemState, SessionState
 from engine.verdict import sizes_in_words
 from tui import format as fmt
+from tui.certainty import interval_words
 
 LINES = 2000
 SAME_FAILURE_S = 10.0
@@ -98,7 +99,8 @@ def _best_line(state: SessionState, problem: ProblemState, event: ev.AnyEvent, b
     best = state.variants.get(problem.best) if problem.best is not None else None
     if best is None:
         return "warning", f"{problem.id}: no correct kernel is left"
-    what = f"{fmt.speedup(best.speedup)}, {fmt.milliseconds(best.kernel_ms)} ms"
+    between = f" {words}" if (words := interval_words(best.verdict)) else ""
+    what = f"{fmt.speedup(best.speedup)}{between}, {fmt.milliseconds(best.kernel_ms)} ms"
     if isinstance(event, ev.HeatFinished):
         instead = f", not {before}" if before is not None else ""
         return "good", f"{problem.id}: side by side {best.id} is the fastest{instead}: new best {best.id}, {what}"

@@ -123,6 +123,27 @@ async def test_lineage_hangs_kernels_under_their_parents(open_monitor: Any, sess
         assert sum(row.kind == "variant" for row in rows) == 60
 
 
+async def test_a_factor_that_is_hardly_known_is_marked_or_shown_with_its_interval(
+    open_monitor: Any, engine: Any
+) -> None:
+    from engine import events as ev
+    from engine.verdict import Timing, Verdict
+
+    best = Verdict(
+        status="correct", speedup=1.57, speedup_low=1.3, speedup_high=1.7, pairs=9, kernel=Timing(2.0, 2.0, 2.0, 9)
+    )
+    engine.record(ev.VerdictGiven(variant="v57", verdict=best))
+    async with open_monitor(engine.paths) as monitor:
+        await monitor.until_shown("layernorm: new best v57, 1.57x [1.30, 1.70], 2.000 ms")
+        text = monitor.text()
+        assert "layernorm   ~1.57x" in text and "softmax      1.13x" in text
+        await monitor.press("2", "plus")
+        await monitor.until_shown("layernorm    1.57x   [1.30, 1.70]")
+        assert "softmax      1.13x   [1.12, 1.13]" in monitor.text()
+    async with open_monitor(engine.paths, (80, 24)) as monitor:
+        assert "layernorm 1.57x [1.30, 1.70]" in monitor.text()
+
+
 @pytest.mark.keys("MonitorScreen", "F")
 async def test_follow_goes_to_the_newest_best(open_monitor: Any, engine: Any) -> None:
     from engine import events as ev

@@ -7,6 +7,7 @@ from textual.strip import Strip
 from engine.state import ProblemState, VariantState
 from engine.verdict import Standing
 from tui import format as fmt
+from tui.certainty import factor_words
 from tui.model import Model
 from tui.palette import Palette
 from tui.sanitize import one_line
@@ -54,7 +55,7 @@ def leader_lines(
             line(
                 (f"{place:>3} {star} ", palette.best if is_best else palette.dim),
                 (f"{variant.id:<7}", palette.bold if is_best else palette.text),
-                (f"{fmt.speedup(variant.speedup):>7}", palette.best if is_best else palette.text),
+                (f"{factor_words(variant.verdict):>7}", palette.best if is_best else palette.text),
                 (f"{fmt.milliseconds(variant.kernel_ms):>8}", palette.text),
                 (f"  {heat.get(variant.id, ''):<7}", palette.text),
                 (f"  r{variant.round:<3}", palette.dim),

@@ -6,16 +6,23 @@ from textual.strip import Strip
 
 from engine.state import ProblemState, SessionState
 from tui import format as fmt
+from tui.certainty import factor_words, interval_words
 from tui.model import Model, over_compile
 from tui.palette import Palette
 from tui.widgets.lines import LinesView, line
 
 NAME_MIN = 8
 FIGURES = (("x eager", 8), ("ms", 8), ("eager ms", 9), ("x compile", 10), ("floor", 6))
+INTERVAL = ("95 %", 15)
+"""Behind the factor, where there is room for it and for some rounds."""
+ROUNDS_MIN = 4
 
 
 class Scoreboard(LinesView):
-    HELP = "Per problem: best speedup over eager, its time, eager's, the factor over torch.compile, share of the floor."
+    HELP = (
+        "Per problem: best speedup over eager, with its 95 % interval where there is room (~: one wider than 20 %), "
+        "its time, eager's, the factor over torch.compile, share of the floor."
+    )
 
     def show(self, model: Model) -> None:
         self.set_lines(scoreboard(model, self.palette, self.size.width, ascii_only=self.ascii_only))
@@ -28,17 +35,25 @@ def scoreboard(model: Model, palette: Palette, width: int, *, ascii_only: bool) 
     figures = FIGURES if width >= 56 else FIGURES[:3]
     longest = max(len(name) for name in (*state.problems, *state.refused))
     name_width = max(NAME_MIN, min(longest + 1, width - sum(size for _, size in figures) - 6))
+    between = width - name_width - sum(size for _, size in figures) - INTERVAL[1] > ROUNDS_MIN
+    if between:
+        figures = (figures[0], INTERVAL, *figures[1:])
     spark_width = max(0, width - name_width - sum(size for _, size in figures) - 1)
     head = "".join(name.rjust(size) for name, size in figures)
     rounds = next((f" {word}" for word in ("by round", "rounds") if len(word) <= spark_width), "")
     lines = [line((f"{' ' * name_width}{head}{rounds}", palette.dim))]
     for problem in state.problems.values():
         best = model.best(problem)
-        factor = best.speedup if best is not None else None
+        verdict = model.verdict_of_best(problem)
+        factor = verdict.speedup if verdict is not None else None
         ahead = over_compile(problem, best) if best is not None else None
-        share = best.verdict.floor_share if best is not None and best.verdict is not None else None
+        share = verdict.floor_share if verdict is not None else None
         cells = [
-            (fmt.speedup(factor), palette.best if factor and factor > 1 else palette.bold),
+            (
+                fmt.speedup(factor) if between else factor_words(verdict),
+                palette.best if factor and factor > 1 else palette.bold,
+            ),
+            *([(interval_words(verdict), palette.dim)] if between else []),
             (fmt.milliseconds(best.kernel_ms if best is not None else None), palette.text),
             (fmt.milliseconds(problem.eager_ms(best)), palette.dim),
             (fmt.speedup(ahead) if ahead is not None else _compile_word(model, problem), palette.dim),

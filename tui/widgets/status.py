@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from textual.strip import Strip
 
 from engine.devices import DeviceSample
 from tui import format as fmt
 from tui.activity import LIVE, activity_of, overrun_of, owed_of, waiting_of
+from tui.certainty import factor_words, interval_words
 from tui.conversation import prompts_waiting
 from tui.model import Model
 from tui.palette import Palette
@@ -116,20 +119,31 @@ def _spent(model: Model, palette: Palette) -> list[Part]:
 
 def _prompts(model: Model, palette: Palette) -> list[Part]:
     waiting = prompts_waiting(model)
-    return [(f"{waiting} prompt{'' if waiting == 1 else 's'} to answer (I)", palette.warn)] if waiting else []
+    if not waiting:
+        return []
+    prompts = f"{waiting} prompt{'' if waiting == 1 else 's'}"
+    return [(f"{prompts} unanswered" if model.link.kind == "replay" else f"{prompts} to answer (I)", palette.warn)]
 
 
 def bests_line(model: Model, palette: Palette, width: int) -> Strip:
     """Where there is no room for the scoreboard: every problem's best speedup in one line."""
-    problems = list(model.state.problems.values())
-    room = max(6, (width - 1) // len(problems) - 9)
-    parts: list[Part] = [" "]
-    for problem in problems:
-        best = model.best(problem)
-        factor = best.speedup if best is not None else None
-        style = palette.best if factor is not None and factor > 1 else palette.text
-        parts += [(fmt.fit(problem.id, room), palette.dim), (f" {fmt.speedup(factor)}  ", style)]
-    return line(*parts).crop(0, width)
+    whole = line(*_bests(model, palette, width, intervals=True))
+    if whole.cell_length <= width:
+        return whole
+    room = max(6, (width - 1) // len(model.state.problems) - 9)
+    return line(*_bests(model, palette, room, intervals=False)).crop(0, width)
+
+
+def _bests(model: Model, palette: Palette, room: int, *, intervals: bool) -> Iterator[Part]:
+    """``room``: columns of a problem's name. ``intervals``: in full; else an unsure factor is marked."""
+    yield " "
+    for problem in model.state.problems.values():
+        verdict = model.verdict_of_best(problem)
+        factor = verdict.speedup if verdict is not None else None
+        yield fmt.fit(problem.id, room), palette.dim
+        shown = fmt.speedup(factor) if intervals else factor_words(verdict)
+        yield f" {shown} ", palette.best if factor is not None and factor > 1 else palette.text
+        yield f"{interval_words(verdict)}  " if intervals and interval_words(verdict) else " ", palette.dim
 
 
 def alarm_of(model: Model) -> str | None:

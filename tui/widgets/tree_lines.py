@@ -8,6 +8,7 @@ from textual.strip import Strip
 
 from engine.state import IdeaState, RoundState, VariantState
 from tui import format as fmt
+from tui.certainty import factor_words
 from tui.glyphs import GLYPHS, glyph, standing_of
 from tui.model import Model, change_against_parent
 from tui.palette import Palette
@@ -68,7 +69,7 @@ class RowLines:
         change = change_against_parent(state, variant)
         factor_style = palette.best if standing == "best" else (palette.dim if faint else palette.text)
         right = [
-            (fmt.speedup(timed.speedup) if timed.speedup is not None else "", factor_style),
+            (factor_words(timed.verdict) if timed.speedup is not None else "", factor_style),
             (fmt.change(change), palette.good if (change or 0) > 0 else palette.dim),
             (fmt.milliseconds(timed.kernel_ms) if timed.kernel_ms is not None else "", palette.text),
             (fmt.age(self.model.now() - (variant.judged_at or variant.written_at)), palette.dim),
@@ -170,7 +171,7 @@ class RowLines:
             ("  degenerate" if problem.degenerate else "", palette.warn),
         ]
         right = [
-            (fmt.speedup(best.speedup) if best is not None else "", palette.best),
+            (factor_words(best.verdict) if best is not None else "", palette.best),
             ("", palette.dim),
             (fmt.milliseconds(best.kernel_ms) if best is not None else "", palette.text),
             (fmt.age(self.model.now() - best.judged_at) if best is not None and best.judged_at else "", palette.dim),

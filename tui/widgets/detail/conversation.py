@@ -101,7 +101,8 @@ class Conversation:
         yield from self._title(turn, palette)
         since = fmt.age(self.model.now() - call.started_at)
         if call.provider == MANUAL:
-            yield line((f"waits for a reply by hand for {since} (I answers it): {call_name(call.site)}", palette.warn))
+            how = "" if self.model.link.kind == "replay" else " (I answers it)"
+            yield line((f"waits for a reply by hand for {since}{how}: {call_name(call.site)}", palette.warn))
         elif self.model.link.kind not in ("live", "stalled", "replay"):
             yield line(("was under way when the engine ended; one that is resumed asks again", palette.warn))
         elif partial is None:

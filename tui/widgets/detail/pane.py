@@ -13,6 +13,7 @@ from engine.session import SessionError
 from engine.state import VariantState
 from tui import format as fmt
 from tui.activity import activity_of
+from tui.certainty import factor_words, interval_words
 from tui.glyphs import glyph, standing_of
 from tui.model import Model
 from tui.row import Row
@@ -43,6 +44,8 @@ GROW_S = 0.25
 """How often a reply that streams is looked at."""
 SHORT_BELOW = 76
 """Columns of the pane below which names of tabs are shortened."""
+TITLE_AT = 3
+"""Column of the title at which the names of the tabs begin."""
 SETTLE_S = 0.08
 """Seconds that the cursor must rest before the detail follows it, so that moving stays quick."""
 
@@ -133,7 +136,7 @@ class DetailPane(Pane):
 
     def tab_at(self, x: int) -> Tab | None:
         """The tab whose name stands at column ``x`` of the title."""
-        place = 3
+        place = TITLE_AT
         for tab, name in self._names():
             if place <= x < place + len(name) + 2:
                 return tab
@@ -189,7 +192,10 @@ class DetailPane(Pane):
             mark = glyph(standing_of(self.model.state, subject), ascii_only=self.view.ascii_only)
             parts.append((f" {mark} {subject.id}", palette.bold))
             if subject.speedup is not None:
-                parts.append((f" {fmt.speedup(subject.speedup)}", palette.best))
+                between = f" {interval_words(subject.verdict)}"
+                fits = TITLE_AT + line(*parts).cell_length + len(between) + 8 <= self.size.width
+                factor = fmt.speedup(subject.speedup) if fits else factor_words(subject.verdict)
+                parts += [(f" {factor}", palette.best), (between if fits else "", palette.dim)]
         self.set_title(*parts)
 
     def _lines(self, subject: VariantState | None) -> list[Strip]:

@@ -1,0 +1,30 @@
+"""How sure a factor over eager is: its 95 % interval, and a mark where that is wide and there is no room for it."""
+
+from __future__ import annotations
+
+from engine.verdict import Verdict
+from tui import format as fmt
+
+WIDE = 0.2
+"""Relative width of an interval from which its factor is marked."""
+MARK = "~"
+
+
+def factor_words(verdict: Verdict | None) -> str:
+    """``1.57x``; ``~1.57x`` where its interval is wider than a fifth of it."""
+    factor = verdict.speedup if verdict is not None else None
+    return f"{MARK if is_unsure(verdict) else ''}{fmt.speedup(factor)}"
+
+
+def is_unsure(verdict: Verdict | None) -> bool:
+    if verdict is None or not verdict.speedup or verdict.speedup_low is None or verdict.speedup_high is None:
+        return False
+    return (verdict.speedup_high - verdict.speedup_low) / verdict.speedup > WIDE
+
+
+def interval_words(verdict: Verdict | None) -> str:
+    """``[1.35, 1.64]``, "" where it is not known."""
+    if verdict is None or verdict.speedup_low is None or verdict.speedup_high is None:
+        return ""
+    low, high = (fmt.speedup(end).removesuffix("x") for end in (verdict.speedup_low, verdict.speedup_high))
+    return f"[{low}, {high}]"
