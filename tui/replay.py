@@ -86,6 +86,7 @@ class ReplaySource:
         self._blobs: SessionReader | None = None
         self._paths = paths
         shifts = shorten_gaps([one.time for one in self._recorded])
+        self._shifts = shifts
         self._times = [one.time - shift for one, shift in zip(self._recorded, shifts, strict=True)]
         self._readings = _readings(samples, [one.time for one in self._recorded], shifts)
         start = self._times[0] if self._times else 0.0
@@ -118,6 +119,18 @@ class ReplaySource:
 
     def now(self) -> float:
         return self.clock.now()
+
+    def elapsed_s(self) -> float:
+        """How far the recording has come, in its own time: what is cut from a gap counts when the gap is over."""
+        if not self._times:
+            return 0.0
+        now = self.clock.now()
+        return now - self._times[0] + self._shifts[max(0, bisect_right(self._times, now) - 1)]
+
+    @property
+    def span_s(self) -> float:
+        """Seconds that were recorded, gaps and all."""
+        return self._recorded[-1].time - self._recorded[0].time if self._recorded else 0.0
 
     def text(self, digest: str) -> str:
         if self._blobs is None:
@@ -152,6 +165,7 @@ class ReplayApp(MonitorApp):
     ) -> None:
         super().__init__(source, settings=settings, ascii_only=ascii_only)
         self.clock = source.clock
+        self._replayed = source
         self.model.playing = self._playing
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
@@ -167,7 +181,7 @@ class ReplayApp(MonitorApp):
         """Move by a share of the whole recording."""
         step = share * self.clock.span_s
         self.clock.seek(self.clock.now() + (step if abs(step) > 1 or share <= -1 else (1 if step > 0 else -1)))
-        self.say(f"At {fmt.clock(self.clock.now() - self._begun())} of {fmt.clock(self.clock.span_s)}")
+        self.say(f"At {self._place(' of ')}")
 
     def action_replay_speed(self, step: int) -> None:
         place = min(range(len(SPEEDS)), key=lambda at: abs(SPEEDS[at] - self.clock.speed))
@@ -178,11 +192,11 @@ class ReplayApp(MonitorApp):
         """A replay rings no bell."""
 
     def _playing(self) -> str:
-        at = f"{fmt.clock(self.clock.now() - self._begun())}/{fmt.clock(self.clock.span_s)}"
+        at = self._place("/")
         return f"{at} held" if self.clock.paused else f"{at} at {self.clock.speed:g}x"
 
-    def _begun(self) -> float:
-        return self.clock.now() if not self.model.state.created_at else self.model.state.created_at
+    def _place(self, of: str) -> str:
+        return f"{fmt.clock(self._replayed.elapsed_s())}{of}{fmt.clock(self._replayed.span_s)}"
 
 
 def shorten_gaps(times: Sequence[float]) -> list[float]:

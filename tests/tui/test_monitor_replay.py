@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sqlite3
 from pathlib import Path
 
 import pytest
 
 from benchmarks.synthetic_session import Shape, write_session
 from engine.session import SessionPaths
+from tui.format import clock as clock_words
 from tui.once import render_once, screen_text
 from tui.replay import Clock, ReplayApp, ReplaySource, shorten_gaps
 from tui.screens.picker import PickerApp
@@ -31,6 +33,24 @@ def test_the_clock_holds_seeks_and_stops_at_the_end() -> None:
     assert clock.now() == 200.0
     clock.seek(-1.0)
     assert clock.now() == 100.0
+
+
+async def test_the_clock_of_a_replay_is_the_recordings_though_gaps_are_cut(session: SessionPaths) -> None:
+    with sqlite3.connect(session.database) as db:  # the engine slept for an hour in the middle
+        (middle,) = db.execute("SELECT max(seq) / 2 FROM event").fetchone()
+        db.execute("UPDATE event SET time = time + 3600 WHERE seq > ?", (middle,))
+        (begun, ended) = db.execute("SELECT min(time), max(time) FROM event").fetchone()
+    db.close()
+    source = ReplaySource(session, speed=1.0)
+    app = ReplayApp(source, settings=QUIET, ascii_only=False)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press("space")
+        await pilot.pause(0.2)
+        assert f"0:00/{clock_words(ended - begun)} held" in screen_text(app)
+        source.clock.seek(source.clock.now() + 10_000)
+        await pilot.pause(1.2)
+        assert f"{clock_words(ended - begun)}/{clock_words(ended - begun)} held" in screen_text(app)
+        assert ended - begun > 3600 > source.clock.span_s
 
 
 @pytest.mark.keys("ReplayApp", "space", "0", "full_stop", "comma", "greater_than_sign")

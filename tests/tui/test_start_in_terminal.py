@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sqlite3
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,8 +12,10 @@ from pathlib import Path
 import pytest
 
 from benchmarks.pseudo_terminal import Terminal
+from engine.events import EngineStarted, EngineStopped
 from engine.exit_codes import ExitCode
-from engine.session import SessionPaths, create_session, engine_liveness
+from engine.session import EngineLock, EventWriter, SessionPaths, create_session, engine_liveness
+from tests.commandline import KernelTui
 
 CONFIG = """\
 name = "demo"
@@ -103,6 +106,27 @@ def test_an_unfinished_search_is_offered_and_ctrl_c_leaves(kernel_tui_in_termina
     assert status == ExitCode.INTERRUPTED
     assert text.count("interrupted") == 1 and "Traceback" not in text
     assert len(list((tmp_path / "sessions").iterdir())) == 1
+
+
+def test_a_search_whose_minutes_are_spent_says_what_it_would_take(kernel_tui: KernelTui, tmp_path: Path) -> None:
+    from engine.config import load_config
+
+    (tmp_path / "config.toml").write_text(CONFIG + "[budget]\nminutes = 2\n")
+    config = load_config(tmp_path / "config.toml")
+    paths = create_session(tmp_path / "sessions", "demo", config.frozen_toml(), str(config.path), 0)
+    lock, writer = EngineLock(paths), EventWriter(paths)
+    writer.append(EngineStarted(pid=1, host="", version="", resumed=False, devices=(), sandbox=""))
+    writer.append(EngineStopped(reason="budget", message="the budget is spent"))
+    writer.flush(5)
+    writer.close()
+    lock.release()
+    with sqlite3.connect(paths.database) as db:
+        db.execute("UPDATE event SET time = time + 110 WHERE kind = 'engine_stopped'")
+    db.close()
+    told = "demo: its 2 minutes are spent; go on with: kernel-tui resume demo --minutes N (more than 2)"
+    for words in (("resume", "demo", "--headless"), ("run", "config.toml", "--resume", "--headless")):
+        refused = kernel_tui(*words)
+        assert refused.returncode == ExitCode.USAGE and told in refused.stderr
 
 
 def test_an_engine_that_cannot_start_is_shown_and_is_the_last_word(

@@ -13,6 +13,7 @@ from engine.config import Config, ConfigError, Fault, load_config
 from engine.events import ChangeBudget, ChangeShare
 from engine.exit_codes import ExitCode
 from engine.session import SessionError, SessionPaths, SessionReader, create_session, engine_liveness, send_command
+from tui import format as fmt
 from tui.commands.common import Failure, count, find
 from tui.commands.run import Beginning
 from tui.echo import echo
@@ -35,6 +36,12 @@ def begin_run(config_path: Path, choice: str | None) -> Beginning:
     if earlier is not None and choice != "new" and engine_liveness(earlier).running:
         echo(f"{earlier.name}: its search is running; attaching (Ctrl-C here leaves it running)", err=True)
         return Beginning(earlier.directory, starts=False)
+    if (
+        earlier is not None
+        and choice == "resume"
+        and (reason := _nothing_left(earlier, _state_of(earlier))) is not None
+    ):
+        raise Failure(reason, ExitCode.USAGE)
     if earlier is not None and _wants_resume(earlier, config, choice):
         return _again(earlier, None)
     if choice == "resume":
@@ -117,11 +124,17 @@ def _newest_session(config: Config) -> SessionPaths | None:
 def _wants_resume(paths: SessionPaths, config: Config, choice: str | None) -> bool:
     """Whether to go on with an earlier session: as told, as answered on a terminal, else not."""
     state = _state_of(paths)
-    if choice == "new" or _nothing_left(paths, state) is not None:
+    if choice == "new":
+        return False
+    if (reason := _nothing_left(paths, state)) is not None:
+        if not state.finished:
+            echo(f"{reason}; starting a new session", err=True)
         return False
     if choice == "resume":
         return True
     name, verdicts = paths.name, count(state.verdicts, "verdict")
+    if state.engine is not None and state.engine.stopped == "budget" and (left := _minutes_left(paths, state)):
+        verdicts += f", {fmt.clock(left[1])} of its {left[0]:g} minutes left"
     if config.frozen_toml() != paths.config.read_text(encoding="utf-8"):
         echo(f"{name} is unfinished ({verdicts}), but the configuration has changed since: new session", err=True)
         return False
@@ -140,13 +153,33 @@ def _state_of(paths: SessionPaths) -> SessionState:
 
 def _nothing_left(paths: SessionPaths, state: SessionState) -> str | None:
     """Why resuming would end at once, in a sentence with the remedy, or None."""
+    if state.finished:
+        return f"{paths.name}: its search is finished; go on with: kernel-tui resume {paths.name} --rounds N"
+    found = _minutes_left(paths, state)
+    if found is None or _limits_wait(paths, state):
+        return None
+    minutes, left_s = found
+    # An engine ends a little before its minutes do: it keeps back what the last measurements may take.
+    ended = state.engine is not None and state.engine.stopped == "budget"
+    if left_s <= (0.1 * minutes * 60 if ended else 0.0):
+        spent = f"its {minutes:g} minutes are spent"
+        more = f"--minutes N (more than {minutes:g})"
+        return f"{paths.name}: {spent}; go on with: kernel-tui resume {paths.name} {more}"
+    return None
+
+
+def _minutes_left(paths: SessionPaths, state: SessionState) -> tuple[float, float] | None:
+    """The limit in minutes and the seconds left of it, None where there is no limit."""
     from engine.budget import budget_of, elapsed_s
 
     config = load_config(paths.config)
     budget = budget_of(state, config.budget.minutes, config.search.rounds)
-    if state.finished:
-        return f"{paths.name}: its search is finished; go on with: kernel-tui resume {paths.name} --rounds N"
-    if budget.minutes is not None and budget.left_s(elapsed_s(state, state.time)) <= 0:
-        spent = f"its {budget.minutes:g} minutes are spent"
-        return f"{paths.name}: {spent}; go on with: kernel-tui resume {paths.name} --minutes N"
-    return None
+    return None if budget.minutes is None else (budget.minutes, budget.left_s(elapsed_s(state, state.time)))
+
+
+def _limits_wait(paths: SessionPaths, state: SessionState) -> bool:
+    """Whether new limits were sent that no engine has taken yet."""
+    with SessionReader(paths) as reader:
+        return any(
+            isinstance(sent.command, ChangeBudget) and sent.id not in state.handled for sent in reader.commands()
+        )

@@ -148,8 +148,9 @@ class MonitorScreen(SteeringKeys, Screen[None]):
         if not self.held:
             self.tree_view.refresh_rows()
             self.devices.show(self.model)
-            if not self.model.state.variants:
+            if self.detail.subject is None:  # then it says what the engine does, which no event tells
                 self.detail.show()
+            if not self.model.state.variants:
                 self.scoreboard.show(self.model)
 
     def show_all(self) -> None:
