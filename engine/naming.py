@@ -5,7 +5,7 @@ Asked by the engine, which carries commands out, and by the command line, where 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from difflib import get_close_matches
 
 from engine import events as ev
@@ -66,6 +66,12 @@ def named_idea(state: SessionState, problem: ProblemState, name: str) -> IdeaSta
         own = [one.id for one in state.ideas.values() if one.problem == problem.id]
         raise UnknownName(f"no idea {name} of {problem.id}{_near(name, own)}")
     return idea
+
+
+def check_model(known: Collection[str], name: str) -> None:
+    """Raises :class:`UnknownName` where ``name`` is none of the models that a budget can be given to."""
+    if name not in known:
+        raise UnknownName(f"no model {name}{_near(name, known)}; those that cost something: {', '.join(known) or 'none'}")
 
 
 def _check_parent(state: SessionState, problem: ProblemState, name: str | None) -> None:

@@ -79,7 +79,10 @@ class Clock(Struct, frozen=True):
     @property
     def beside_ms(self) -> float:
         """What a call does outside of its own clock by right."""
-        return 0.0 if self.copies_ms is None else _MODULE_CALL_MS + _COPY_SHARE * self.copies_ms
+        if self.copies_ms is None:
+            return 0.0
+        # A machine that keeps a call waiting keeps Python waiting as well.
+        return _MODULE_CALL_MS + self.control.beside_at(_HIDDEN_QUANTILE) + _COPY_SHARE * self.copies_ms
 
     def check_processor(
         self, own_ms: Sequence[float], used_ms: Sequence[float], between_ms: Sequence[float], order: Sequence[bool]

@@ -152,7 +152,7 @@ class Gauge:
                 self._probes.append((trial, goals))
         slot = problem.arena.slots[0]
         problem.load_mixed(0, slot, problem.fresh_seed())
-        trial = Trial("drawn", [one.clone() for one in slot.inputs], [one.clone() for one in slot.weights], None)
+        trial = Trial("drawn", [one.clone() for one in slot.inputs], first.weights, None)
         if self._probes and (goals := self._goals(trial)):
             self._drawn = trial, goals
 

@@ -11,7 +11,7 @@ from typing import Any
 from engine import events as ev
 from engine.budget import caps_of, elapsed_s
 from engine.events import AnyEvent, CommandHandled, IdeaProposed, IdeaWaiting, VariantStage, VariantWritten
-from engine.naming import UnknownName, check_names, named_idea, named_problem, named_variant
+from engine.naming import UnknownName, check_model, check_names, named_idea, named_problem, named_variant
 from engine.search.context import Context
 from engine.search.telling import BY_HAND, SEEDED
 from engine.session import SentCommand, SessionError
@@ -172,11 +172,8 @@ class Steering:
 
     def _change_share(self, command: ev.ChangeShare) -> Outcome:
         known = caps_of(self._state, self._context.config).models
-        if command.model and command.model not in known:
-            names = ", ".join(known) or "none"
-            raise Refused(
-                f"no model {command.model}{self._near(command.model, known)}; those that cost something: {names}"
-            )
+        if command.model:
+            check_model(known, command.model)
         listed = _listed(_costs(command), "dollars, tokens or calls")
         change = ev.ShareChanged(
             model=command.model, dollars=command.dollars, tokens=command.tokens, calls=command.calls
