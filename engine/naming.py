@@ -71,7 +71,8 @@ def named_idea(state: SessionState, problem: ProblemState, name: str) -> IdeaSta
 def check_model(known: Collection[str], name: str) -> None:
     """Raises :class:`UnknownName` where ``name`` is none of the models that a budget can be given to."""
     if name not in known:
-        raise UnknownName(f"no model {name}{_near(name, known)}; those that cost something: {', '.join(known) or 'none'}")
+        names = ", ".join(known) or "none"
+        raise UnknownName(f"no model {name}{_near(name, known)}; those that cost something: {names}")
 
 
 def _check_parent(state: SessionState, problem: ProblemState, name: str | None) -> None:
