@@ -103,8 +103,9 @@ def test_sums_of_values_that_cannot_be_centred(tmp_path: Path) -> None:
     whole, stored = gauged(
         "softmax", source, tmp_path, one_by_one, lambda x: torch.softmax(x, dim=1).bfloat16().float()
     )
-    assert whole.name == "fp32", whole
-    assert stored.name == "bf16", stored
+    assert whole.name == "fp32" and not whole.dodges, whole
+    # What storing in bf16 costs is about what operands in TF32 do here, so the first scale may take it for either.
+    assert stored.name in ("bf16", "fp16") and not stored.dodges, stored
 
 
 def test_a_problem_in_half_precision_asks_for_its_own(tmp_path: Path) -> None:
@@ -118,6 +119,19 @@ def test_a_problem_in_half_precision_asks_for_its_own(tmp_path: Path) -> None:
     )
     assert (wide.name, wide.sufficient) == ("fp16", True)
     assert (narrow.name, narrow.sufficient) == ("below fp16", False)
+
+
+def test_who_is_exact_at_mean_zero_only_is_found_by_inputs_as_drawn(tmp_path: Path) -> None:
+    source = problem("x @ y", "torch.rand(8, 8192)", "torch.rand(8192, 9)")
+
+    def by_means(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        means = x.mean(dim=1, keepdim=True) * y.sum(dim=0, keepdim=True)
+        return means if float(x.mean()) > 0.1 else x @ y
+
+    dodging, honest = gauged("product", source, tmp_path, by_means, lambda x, y: x @ y)
+    assert dodging.name == honest.name == "fp32"
+    assert "on inputs as they are drawn" in dodging.dodges
+    assert not honest.dodges
 
 
 @pytest.mark.parametrize(
