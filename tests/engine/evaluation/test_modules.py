@@ -180,6 +180,13 @@ def test_weights_live_in_the_judges_buffers_or_are_drawn_alike(bench: ModuleBenc
     bad = bench.judge(linear("self.other(x).clamp(min=0)", layer="other", more="torch.nn.init.zeros_(self.other.bias)"))
     assert bad.status == "wrong"
 
+    own: dict[str, tuple[Form, str]] = {
+        "v1": ("py", linear("self.other(x).clamp(min=0)", layer="other")),
+        "v2": ("py", linear("torch.relu(self.lin(x))")),
+    }
+    standings = bench.run(bench.evaluator.heat(bench.problem, own))
+    assert {row.variant for row in standings} == {"v1", "v2"}, "each right with the weights that one of them keeps"  # type: ignore[attr-defined]
+
 
 def test_random_models_draw_the_same_numbers(bench: ModuleBench, tmp_path: Path) -> None:
     source = linear("torch.nn.functional.dropout(self.lin(x), 0.5) + torch.rand(64, device=x.device)", name="Model")
