@@ -82,7 +82,7 @@ def test_what_is_not_there_is_said(session: SessionPaths) -> None:
         ((), 2, "name one of VARIANT"),
         (("v99",), 2, "no kernel v99"),
         (("--best", "gelu"), 2, "no problem gelu; it has relu"),
-        (("--training", "/nonexistent/file"), 1, "cannot be written"),
+        (("--training", "/nonexistent/file"), 6, "cannot be written"),
     ]:
         done = command(session, str(session.directory), *arguments)
         assert (done.returncode, words in done.stderr) == (code, True), done.stderr
