@@ -394,6 +394,8 @@ _SECTIONS: dict[str, type[Table]] = {
 
 def _home_of(key: str, here: type[Table]) -> str:
     """The table that ``key`` would be right in, or ""."""
+    if here is not Config and key in _SECTIONS:
+        return f"a table of its own, [{key}]"
     if here is not Config and key in Config.model_fields:
         return "the top of the file, before any [table]"
     return next((f"[{name}]" for name, model in _SECTIONS.items() if key in model.model_fields), "")

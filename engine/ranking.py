@@ -65,7 +65,8 @@ def rechoose(state: SessionState, node: str) -> None:
 
 
 def choose_best(state: SessionState, problem_id: str, challenger: VariantState | None) -> None:
-    """The best is the heat's winner until a later verdict beats it; pruned variants never are."""
+    """The best is the heat's winner until a later verdict beats it, by factor and by time: of two factors from
+    different minutes one may owe more to a reference that was disturbed. Pruned variants never are the best."""
     problem = state.problems.get(problem_id)
     if problem is None:
         return
@@ -73,7 +74,7 @@ def choose_best(state: SessionState, problem_id: str, challenger: VariantState |
     if challenger is not None and challenger is not best:
         if challenger.speedup is None or state.is_pruned(challenger.id):
             return
-        if best is None or challenger.speedup > (best.speedup or 0.0):
+        if best is None or _beats(challenger, best, timed=bool(problem.standings)):
             problem.best = challenger.id
         return
     timed = [standing.variant for standing in problem.standings]
@@ -81,7 +82,13 @@ def choose_best(state: SessionState, problem_id: str, challenger: VariantState |
     winner = next((variant for variant in valid if variant.correct), None)
     others = (leader for leader in state.leaders(problem_id) if leader.id not in timed)
     later = (leader for leader in others if winner is None or (leader.judged_at or 0.0) > problem.heat_at)
-    fastest = next(later, None)
-    if winner is None or (fastest is not None and (fastest.speedup or 0.0) > (winner.speedup or 0.0)):
-        winner = fastest
+    for leader in sorted(later, key=lambda one: one.judged_at or 0.0):
+        if winner is None or _beats(leader, winner, timed=bool(timed)):
+            winner = leader
     problem.best = winner.id if winner is not None else None
+
+
+def _beats(challenger: VariantState, best: VariantState, *, timed: bool) -> bool:
+    """``timed``: whether there was a heat, which told more than a verdict."""
+    ahead = (challenger.speedup or 0.0) > (best.speedup or 0.0)
+    return ahead and (not timed or (challenger.kernel_ms or 0.0) < (best.kernel_ms or float("inf")))

@@ -97,6 +97,13 @@ def _degenerate(problem: ProblemState) -> str:
     return f"degenerate: {problem.degenerate} pass every check" if problem.degenerate else ""
 
 
+def _floor_words(best: VariantState | None) -> str:
+    share = best.verdict.floor_share if best is not None and best.verdict is not None else None
+    if best is None or share is None or share <= 1.02:
+        return ""
+    return f"{best.id} is faster than the floor: caches keep its data, or the peaks were measured on a busy machine"
+
+
 def _row(state: SessionState, problem: ProblemState, directory: Path, without: str) -> ResultRow:
     judged = [
         one for one in state.variants_of(problem.id) if one.verdict is not None and one.verdict.status != "cancelled"
@@ -125,5 +132,5 @@ def _row(state: SessionState, problem: ProblemState, directory: Path, without: s
         kernelbench=verdict.kernelbench.words if verdict is not None and verdict.kernelbench is not None else "",
         file=str(directory / "best" / f"{problem.id}.{best.form}") if best is not None else None,
         sizes=at_other_sizes(best) if best is not None else "",
-        remark="; ".join(filter(None, [_degenerate(problem), problem.finished])),
+        remark="; ".join(filter(None, [_degenerate(problem), _floor_words(best), problem.finished])),
     )

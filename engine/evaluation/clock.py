@@ -17,6 +17,7 @@ from engine.evaluation.control import Control
 from engine.evaluation.messages import JudgeSettings
 from engine.evaluation.neighbours import BUSY, Neighbours
 from engine.evaluation.rejected import Rejected
+from engine.evaluation.timing import Pairs
 
 MISREPORT = "misreports its time"
 BETWEEN = "works between the calls"
@@ -84,20 +85,21 @@ class Clock(Struct, frozen=True):
         # A machine that keeps a call waiting keeps Python waiting as well.
         return _MODULE_CALL_MS + self.control.beside_at(_HIDDEN_QUANTILE) + _COPY_SHARE * self.copies_ms
 
-    def check_processor(
-        self, own_ms: Sequence[float], used_ms: Sequence[float], between_ms: Sequence[float], order: Sequence[bool]
-    ) -> None:
+    def check_processor(self, pairs: Pairs) -> None:
         """On a CPU the system counts what the process used: more than its calls can have, and it hides work.
 
-        That is a clock that lies, or threads that go on working while no call is in progress. ``order``: a property of
-        each call that the kernel may have guessed; who lies in calls of one kind only is found there.
-        Raises ``Rejected``.
+        That is a clock that lies, or threads that go on working while no call is in progress. Each order of the pairs
+        is looked at by itself too: a kernel may have guessed it. Raises ``Rejected``.
         """
         if self.settings.kind != "cpu":
             return
-        if between_ms and (found := median(between_ms)) > _BETWEEN_CALLS_MS:
-            reason = f"used {found:.4g} ms of processor time between two calls (median)"
-            raise Rejected("cheating", BETWEEN, reason)
+        for wanted in (True, False):
+            by_order = zip(pairs.between_ms, pairs.reference_first, strict=True)
+            between_ms = [ms for ms, first in by_order if first is wanted]
+            if between_ms and (found := median(between_ms)) > _BETWEEN_CALLS_MS:
+                reason = f"used {found:.4g} ms of processor time between two calls (median)"
+                raise Rejected("cheating", BETWEEN, reason)
+        own_ms, used_ms, order = pairs.kernel_ms, pairs.used_ms, pairs.reference_first
         threads, quantile = self.settings.threads, _LEAST_CHARGED if self.busy else 0.5
         calls = list(zip(own_ms, used_ms, order, strict=True))
         for kind in (None, True, False):

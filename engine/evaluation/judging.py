@@ -84,14 +84,14 @@ class Judgement:
         self._between_s = 0.0
         """What trials between the pairs have taken."""
         self._precision = Precision("")
-        self._between_ms: list[float] = []
+        self._between_ms = 0.0
         self._answered_at_s: float | None = None
         self._flush = opened.settings.kind == "cuda"
         self._reference_first = True
         self._warms = False
         self._others = 0.0
         self._empty_kernel, self._control = opened.empty_kernel, Control()
-        self.pairs = Pairs([], [], [], [], [])
+        self.pairs = Pairs.none()
 
     @property
     def disturbed(self) -> bool:
@@ -292,6 +292,7 @@ class Judgement:
             slot.poison(index % 2)
             before = checks.checksum(kept)
             took = self._call(runner, slot_index, seed)
+            self.pairs.between_ms.append(self._between_ms)
             check_writes(slot)
             if checks.checksum(kept) != before:
                 raise Rejected("wrong", "writes its inputs", "wrote into its inputs while timed")
@@ -336,7 +337,7 @@ class Judgement:
         pairs, ratios, effort = self.pairs, self.pairs.ratios, timing.QUICK
         if self._settings.thorough:
             effort = timing.THOROUGH_BUSY if busy() else timing.THOROUGH
-        if median(ratios) < _FAR and not self._settings.thorough:
+        if median(ratios) < _FAR and timing.median_interval(ratios)[2] < 1.0 and not self._settings.thorough:
             return True
         if len(ratios) < LEAST_PAIRS:
             return False
@@ -381,13 +382,13 @@ class Judgement:
 
     def _check_single_calls(self, clock: Clock) -> None:
         pairs = self.pairs
-        clock.check_processor(pairs.kernel_ms, pairs.used_ms, self._between_ms, pairs.reference_first)
+        clock.check_processor(pairs)
         clock.check_calls(pairs.kernel_ms, pairs.wall_ms)
 
     def _take_anew(self, runner: Runner) -> None:
         """More pairs, some dozens, for a clock that is in doubt. Only they count from now on, so a kernel that is
         honest from here on has gained nothing by what it said before."""
-        self.pairs, self._between_ms = Pairs([], [], [], [], []), []
+        self.pairs = Pairs.none()
         self._control.clear()
         until = time.monotonic() + _ANEW_S
         count = _ANEW + secrets.randbelow(_ANEW)  # nobody can count on it
@@ -441,7 +442,7 @@ class Judgement:
         self._calls += 1
         called_at_s = runner.processor_s()
         if self._answered_at_s is not None:
-            self._between_ms.append(1e3 * (called_at_s - self._answered_at_s))
+            self._between_ms = 1e3 * (called_at_s - self._answered_at_s)
         own, wall_ms = runner.call([index % len(self._problem.arena.slots)], self._flush, seed)
         self._answered_at_s = runner.processor_s()
         self._runs_ms += own[0]

@@ -294,6 +294,8 @@ class Runner:
     def _receive(self, stage: str) -> dict[str, Any]:
         try:
             received = wire.receive(self._control)
+        except ConnectionResetError:  # it ended with an order unread
+            raise self._post_mortem() from None
         except (ValueError, RecursionError, OSError):
             raise RunnerEnded("forbidden", FORGED) from None
         if received is None:
@@ -323,6 +325,8 @@ class Runner:
                 return RunnerEnded("forbidden", "tried to start a process (SIGSYS)")
             if "bad_alloc" in self.output_tail:
                 return RunnerEnded("memory", f"ran out of its {self._bound()} of memory ({name})")
+            if number == signal.SIGKILL:  # which is not ours: nobody asks then how it ended
+                return RunnerEnded("error", "something else than the judge ended it by SIGKILL; is the memory short?")
             return RunnerEnded("crashed", f"ended by {name}")
         return RunnerEnded("crashed", f"ended itself with exit code {os.WEXITSTATUS(status)}")
 

@@ -89,6 +89,12 @@ class Pairs(Struct):
     used_ms: list[float]
     """Processor time of the kernel's process during its calls."""
     reference_first: list[bool]
+    between_ms: list[float]
+    """Processor time that it used between the call before and this one."""
+
+    @classmethod
+    def none(cls) -> Pairs:
+        return cls([], [], [], [], [], [])
 
     def add(self, more: Pairs) -> None:
         """Append the pairs of another sitting."""

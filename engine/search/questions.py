@@ -81,8 +81,8 @@ class Questions:
         fresh = [event for event in found if event is not None]
         if not proposer.reads_prose:
             await context.journal.record_all(fresh)
-        if found and not fresh:
-            await self._say(f"{idea.id}: every kernel that {proposer.name} wrote for it had been tried before")
+        if not fresh:
+            await self._say(f"{idea.id}: {proposer.name} has no kernel for it that had not been tried before")
         return True
 
     async def fix(self, round_number: int, proposer: Proposer, failed: VariantState, turn: int) -> bool:

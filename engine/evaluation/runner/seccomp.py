@@ -16,7 +16,8 @@ _ALLOW, _KILL, _ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
 _EPERM, _ENOSYS = 1, 38
 _CLONE_THREAD = 0x10000
 _CLONE_NAMESPACES = 0x7E020000
-_NR, _ARCH, _ARG0_LOW, _ARG2_LOW, _ARG2_HIGH = 0, 4, 16, 32, 36
+_NR, _ARCH, _ARG0_LOW, _ARG1_LOW, _ARG2_LOW, _ARG2_HIGH = 0, 4, 16, 24, 32, 36
+_F_SETSIG = 10
 _PR_SET_NO_NEW_PRIVS, _PR_SET_SECCOMP, _SECCOMP_MODE_FILTER = 38, 22, 2
 
 # Numbers by architecture: arch/x86/entry/syscalls/syscall_64.tbl and include/uapi/asm-generic/unistd.h
@@ -26,10 +27,12 @@ _X86_64 = {
     "clone3": 435,
     "tgkill": 234,
     "prlimit64": 302,
+    "fcntl": 72,
     "kill": (57, 58, 59, 322),  # fork, vfork, execve, execveat
     "deny": (
         *(41, 42, 43, 49, 50, 53, 288),  # socket, connect, accept, bind, listen, socketpair, accept4
         *(62, 200, 129, 297, 101, 310, 311, 424, 434, 438),  # signals, ptrace, process_vm_*, pidfd_*
+        222,  # timer_create: its signal may be SIGCONT, which wakes who was stopped between two calls
         *(109, 112, 141, 144, 160, 314),  # setpgid, setsid, setpriority, sched_*, setrlimit
         *(155, 161, 163, 165, 166, 272, 308, 428, 429, 442),  # roots, mounts, unshare, setns
         *(29, 30, 31, 64, 68, 240),  # System V shared memory, semaphores and queues, mq_open
@@ -42,10 +45,12 @@ _AARCH64 = {
     "clone3": 435,
     "tgkill": 131,
     "prlimit64": 261,
+    "fcntl": 25,
     "kill": (221, 281),
     "deny": (
         *(198, 199, 200, 201, 202, 203, 242),
         *(129, 130, 138, 240, 117, 270, 271, 424, 434, 438),
+        107,
         *(154, 157, 140, 119, 164, 274),
         *(51, 41, 40, 39, 97, 268, 428, 429, 442),
         *(194, 190, 186, 180),
@@ -97,6 +102,11 @@ def _program(table: dict[str, object], own_pid: int, processes: bool) -> list[by
         _instruction(_JEQ, 0, 0, 1),
         allow,
         deny,
+        _instruction(_JEQ, number("fcntl"), 0, 4),
+        _instruction(_LD, _ARG1_LOW),
+        _instruction(_JEQ, _F_SETSIG, 0, 1),  # as timer_create
+        deny,
+        allow,
     ]
     for forbidden in () if processes else numbers("kill"):
         program += [_instruction(_JEQ, forbidden, 0, 1), kill]
