@@ -23,7 +23,7 @@ GLYPHS: dict[str, Glyph] = {
     "wrong": Glyph("✗", "x", "bad", "wrong result"),
     "build_error": Glyph("■", "#", "bad", "does not build"),
     "failed": Glyph("▼", "!", "bad", "crashed, timed out, or was stopped by the sandbox"),
-    "cheating": Glyph("≈", "~", "warn", "false win: a cheat was found"),
+    "cheating": Glyph("≈", "=", "warn", "false win: a cheat was found"),
     "error": Glyph("?", "?", "warn", "the evaluation itself failed"),
     "cancelled": Glyph("○", "0", "dim", "cancelled"),
     "pruned": Glyph("⊘", "-", "dim", "pruned by a person"),

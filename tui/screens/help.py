@@ -11,6 +11,7 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from tui.actions import ACTIONS, GROUP_NAMES, KEY_NAMES, Action
+from tui.certainty import MARK
 from tui.filters import HELP as FILTER_HELP
 from tui.glyphs import GLYPHS
 from tui.palette import Palette
@@ -18,6 +19,16 @@ from tui.widgets.detail.text import folded, wrapped
 from tui.widgets.lines import LinesView, line
 
 KEY_WIDTH = 16
+
+
+FIGURES = {
+    "x eager": "PyTorch's time in eager mode / the kernel's, in pairs",
+    f"{MARK}1.57x": "its 95 % interval is wider than a fifth of it",
+    "change": "of the factor, against the kernel it was derived from",
+    "x compile": "torch.compile's time / the kernel's",
+    "floor": "the least time the device could take / the kernel's",
+    "by round": "best factor at the end of each round",
+}
 
 
 class HelpScreen(ModalScreen[None]):
@@ -81,6 +92,9 @@ def help_lines(
     for one in GLYPHS.values():
         shown = one.ascii if ascii_only else one.unicode
         lines.append(line((shown.ljust(KEY_WIDTH), palette.named(one.style)), (one.meaning, palette.text)))
+    lines += [line(""), line(("Figures", palette.title))]
+    for name, meaning in FIGURES.items():
+        lines.append(line((name.ljust(KEY_WIDTH), palette.accent), (meaning, palette.text)))
     lines += [line(""), line(("esc closes this", palette.dim))]
     return folded(lines, width)
 
