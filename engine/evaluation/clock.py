@@ -22,13 +22,13 @@ from engine.evaluation.timing import Pairs
 MISREPORT = "misreports its time"
 BETWEEN = "works between the calls"
 
-_ORDER_SAMPLES = 8
+_ORDER_SAMPLES, _LEAST_OF_AN_ORDER = 8, 6
 _IDLE_CALL_MS = 0.6
 """Processor time that a runner may use for a call beside the kernel, where no empty kernel tells: messages, waking
 threads."""
 _BETWEEN_CALLS_MS = 0.3
-"""Processor time that a runner may use while no call is in progress, in the median: it is stopped then. A few honest
-ones are stopped late by milliseconds, or charged with what other virtual machines took; who works does it each time."""
+"""Processor time that a runner may use while no call is in progress, in the median, beside what an empty kernel is
+charged with: it is stopped then. Honest ones are stopped late by milliseconds now and then."""
 _LEAST_CHARGED = 0.1
 """The quantile that counts on a busy machine: time that other virtual machines took is charged to some calls only."""
 _CONTROLS = 1.2
@@ -93,12 +93,17 @@ class Clock(Struct, frozen=True):
         """
         if self.settings.kind != "cpu":
             return
-        for wanted in (True, False):
-            by_order = zip(pairs.between_ms, pairs.reference_first, strict=True)
-            between_ms = [ms for ms, first in by_order if first is wanted]
-            if between_ms and (found := median(between_ms)) > _BETWEEN_CALLS_MS:
-                reason = f"used {found:.4g} ms of processor time between two calls (median)"
-                raise Rejected("cheating", BETWEEN, reason)
+        by_order = [
+            [ms for ms, first in zip(pairs.between_ms, pairs.reference_first, strict=True) if first is wanted]
+            for wanted in (True, False)
+        ]
+        few = min(map(len, by_order)) < _LEAST_OF_AN_ORDER
+        for between_ms in [pairs.between_ms] if few else by_order:
+            found_ms = median(between_ms) if between_ms else 0.0
+            right_ms = _CONTROLS * self.control.between_at(0.5) + _BETWEEN_CALLS_MS
+            if found_ms > right_ms:
+                found = f"used {found_ms:.4g} ms of processor time between two calls (median)"
+                self._accuse(BETWEEN, found, excusable=found_ms < _MOST_CHARGED * right_ms)
         own_ms, used_ms, order = pairs.kernel_ms, pairs.used_ms, pairs.reference_first
         threads, quantile = self.settings.threads, _LEAST_CHARGED if self.busy else 0.5
         calls = list(zip(own_ms, used_ms, order, strict=True))
@@ -194,13 +199,15 @@ class Clock(Struct, frozen=True):
         """Whether other programs keep the processor busy, so that nothing can be said of a kernel on it."""
         return self.settings.kind == "cpu" and self.neighbours.share() > BUSY
 
-    def _misreports(self, claimed_ms: float, outside: str, *, excusable: bool = True) -> NoReturn:
+    def _misreports(self, claimed_ms: float, outside: str, *, excusable: bool) -> NoReturn:
+        self._accuse(MISREPORT, f"claims {claimed_ms:.4g} ms a call, but {outside}", excusable=excusable)
+
+    def _accuse(self, pattern: str, found: str, *, excusable: bool) -> NoReturn:
         """Accuse the kernel, unless other programs kept the processor busy: then nothing can be said."""
-        found = f"claims {claimed_ms:.4g} ms a call, but {outside}"
         if excusable and self.busy:
             others = f"other programs used {self.neighbours.share():.0%} of the processor"
             raise Rejected("error", None, f"{found} while {others}: no verdict on a machine this busy")
-        raise Rejected("cheating", MISREPORT, found)
+        raise Rejected("cheating", pattern, found)
 
 
 def _of_the_fastest(calls: list[tuple[float, float]]) -> list[float]:

@@ -29,14 +29,16 @@ extern "C" int launch() {
 
 
 class Control(Struct):
-    """Calls of an empty kernel, milliseconds: processor time used, and by the judge's clock beside the runner's."""
+    """Calls of an empty kernel, milliseconds: processor time used, by the judge's clock beside the runner's, and
+    processor time that its process was charged with between two calls, when it stood still."""
 
     used_ms: list[float] = field(default_factory=list)
     beside_ms: list[float] = field(default_factory=list)
+    between_ms: list[float] = field(default_factory=list)
 
     def clear(self) -> None:
-        self.used_ms.clear()
-        self.beside_ms.clear()
+        for name in self.__struct_fields__:
+            getattr(self, name).clear()
 
     def used_at(self, quantile: float) -> float:
         """0 where there were no calls."""
@@ -44,6 +46,9 @@ class Control(Struct):
 
     def beside_at(self, quantile: float) -> float:
         return _at(self.beside_ms, quantile)
+
+    def between_at(self, quantile: float) -> float:
+        return _at(self.between_ms, quantile)
 
 
 class EmptyKernel:
@@ -53,6 +58,7 @@ class EmptyKernel:
     def __init__(self, problem: JudgedProblem, settings: JudgeSettings) -> None:
         self._problem, self._settings = problem, settings
         self._runner: Runner | None = None
+        self._answered_at_s: float | None = None
         self._gone = settings.kind != "cpu"
         """Whether there can be none: on a GPU, and where nothing can be compiled."""
 
@@ -72,14 +78,17 @@ class EmptyKernel:
         except RunnerEnded:
             self.close()
             return
-        control.used_ms.append(1e3 * (runner.processor_s() - before_s))
+        if self._answered_at_s is not None:
+            control.between_ms.append(1e3 * (before_s - self._answered_at_s))
+        self._answered_at_s = runner.processor_s()
+        control.used_ms.append(1e3 * (self._answered_at_s - before_s))
         control.beside_ms.append(wall_ms - own_ms[0])
 
     def close(self) -> None:
         """End its process. Idempotent."""
         if self._runner is not None:
             self._runner.close()
-            self._runner = None
+            self._runner = self._answered_at_s = None
 
     def _running(self) -> Runner | None:
         if self._runner is None and not self._gone:
