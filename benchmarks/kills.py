@@ -24,7 +24,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import psutil
@@ -270,7 +270,11 @@ def changed_rounds(before: SessionState, after: SessionState) -> list[str]:
     for name, problem in before.problems.items():
         now = {one.number: one for one in after.problems[name].rounds} if name in after.problems else {}
         finished = [one for one in problem.rounds if one.finished_at is not None]
-        changed += [f"{one.id} was finished and has changed" for one in finished if now.get(one.number) != one]
+        for one in finished:
+            after_it = now.get(one.number)
+            # Its best factor goes by verdicts, and one of them may have been given anew for a recorded reason.
+            if after_it is None or replace(after_it, best=one.best) != one:
+                changed.append(f"{one.id} was finished and has changed")
     return changed
 
 

@@ -50,7 +50,9 @@ _EACH_MS = {"cpu": 0.004, "cuda": 0.05}
 """What the runner's loop takes for each of them."""
 _MODULE_EACH_MS = 0.05
 _ROW_MS = 6.0
-_ROW_UP_TO_MS = 2.5
+_ROW_LONGER = 1.6
+"""As ``_LONGER``, of calls on buffers of their own, which are colder; seen of honest kernels."""
+_ROW_UP_TO_MS = 1.0
 """What a clock can hide in longer calls without being found out by single ones is less than a row would show."""
 _COLDER = 1.5
 """A kernel may read its buffers more than once before they are in the caches."""
@@ -182,7 +184,7 @@ class Clock(Struct, frozen=True):
             return ""
         kind = "cuda" if self.copies_ms is not None else self.settings.kind
         count = max(2, min(most, round(_ROW_MS / max(claimed_ms, 1e-3))))
-        right_ms = _LONGER * claimed_ms + _EACH_MS[kind] + self.beside_ms + self._usual_ms / count
+        right_ms = _ROW_LONGER * claimed_ms + _EACH_MS[kind] + self.beside_ms + self._usual_ms / count
         fastest_ms, is_cold = float("inf"), False
         for _ in range(_BATCHES_BUSY if self.busy else _BATCHES):
             took_ms = row(count) / count
