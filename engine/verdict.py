@@ -13,6 +13,8 @@ from msgspec.structs import replace
 
 UNJUDGED = ("cancelled", "error")
 """Statuses that say nothing about the kernel."""
+WIDE = 0.2
+"""Relative width of an interval from which a factor is hardly known."""
 
 Status = Literal[
     "correct",
@@ -144,6 +146,13 @@ class Verdict(Struct, frozen=True, kw_only=True, omit_defaults=True):
             reference=None,
             floor_share=None,
         )
+
+    @property
+    def relative_width(self) -> float:
+        """Of the 95 % interval of the factor, over the factor; 0 where there is none. More than ``WIDE`` is much."""
+        if not self.speedup or self.speedup_low is None or self.speedup_high is None:
+            return 0.0
+        return (self.speedup_high - self.speedup_low) / self.speedup
 
     @property
     def precision_in_words(self) -> str:

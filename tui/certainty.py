@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from engine.verdict import Verdict
+from engine.verdict import WIDE, Verdict
 from tui import format as fmt
 
-WIDE = 0.2
-"""Relative width of an interval from which its factor is marked."""
 MARK = "~"
 
 
@@ -17,9 +15,7 @@ def factor_words(verdict: Verdict | None) -> str:
 
 
 def is_unsure(verdict: Verdict | None) -> bool:
-    if verdict is None or not verdict.speedup or verdict.speedup_low is None or verdict.speedup_high is None:
-        return False
-    return (verdict.speedup_high - verdict.speedup_low) / verdict.speedup > WIDE
+    return verdict is not None and verdict.relative_width > WIDE
 
 
 def interval_words(verdict: Verdict | None) -> str:

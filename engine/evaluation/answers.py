@@ -1,6 +1,6 @@
 """What a kernel left in a slot, looked at: its answers beside the reference's, and memory that is not its own.
 
-Called after every trial and every timed pair (``judging.py``); the comparison itself is in ``checks.py``.
+Called after every trial, timed pair and row (``judging.py``, ``rows.py``); the comparison itself is in ``checks.py``.
 """
 
 from __future__ import annotations

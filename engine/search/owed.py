@@ -14,15 +14,13 @@ from engine.search.context import Context
 from engine.search.final_check import FinalCheck
 from engine.search.rounds import ProblemSearch
 from engine.state import VariantState
-from engine.verdict import UNJUDGED, Baseline, Verdict
+from engine.verdict import UNJUDGED, WIDE, Baseline, Verdict
 from engine.workers.protocol import EvaluationError
 
 COMPILE_GUESS_S = 20.0
 """What ``torch.compile`` of a problem is expected to take until one was measured."""
 LAST_S = 5.0
 """What the last heat of a problem and a second verdict on its winner are expected to take."""
-WIDE = 0.2
-"""The width of a factor's 95 % interval, over the factor, from which on a winner is judged once more."""
 
 
 class Owed:
@@ -106,7 +104,8 @@ class Owed:
             if best.problem in self._problems
             and not state.is_pruned(best.problem)
             and best.id not in self._judged_again
-            and _width(best.verdict) > WIDE
+            and best.verdict is not None
+            and best.verdict.relative_width > WIDE
         ]
 
     async def _judge_again(self, best: VariantState) -> None:
@@ -118,19 +117,14 @@ class Owed:
             verdict = await context.evaluator.evaluate(spec, best.form, source, lambda stage: None)
         except EvaluationError as error:
             verdict = Verdict(status="error", reason=str(error))
-        counts = _width(verdict) < _width(before) if verdict.correct else verdict.status not in UNJUDGED
+        counts = verdict.status not in UNJUDGED
+        if verdict.correct and before is not None:
+            counts = verdict.relative_width < before.relative_width
         now = f"{_words(verdict)} now" if counts else "no better known now"
         text = f"{best.problem}: {best.id}, the best at {_words(before)}, was judged once more: {now}"
         await context.journal.record(LogLine(level="info", text=text))
         if counts:
             await context.journal.record(VerdictGiven(variant=best.id, verdict=verdict, why=text))
-
-
-def _width(verdict: Verdict | None) -> float:
-    """Of the factor's interval, over the factor; 0 where there is none."""
-    if verdict is None or not verdict.speedup or verdict.speedup_low is None or verdict.speedup_high is None:
-        return 0.0
-    return (verdict.speedup_high - verdict.speedup_low) / verdict.speedup
 
 
 def _words(verdict: Verdict | None) -> str:
