@@ -50,11 +50,19 @@ _LONGER = 1.3
 _EACH_MS = {"cpu": 0.004, "cuda": 0.05}
 """What the runner's loop takes for each of them."""
 _MODULE_EACH_MS = 0.05
+_ADDS_UP = 1.1
+"""A row may take so many times the sum of what its calls take by the kernel's own clock."""
 _ROW_MS = 6.0
 _ROW_LONGER = 1.6
 """As ``_LONGER``, of calls on buffers of their own, which are colder; seen of honest kernels."""
 _ROW_UP_TO_MS = 1.0
 """What a clock can hide in longer calls without being found out by single ones is less than a row would show."""
+_QUEUED_MS = 1.0
+_QUEUED_LONGER = 1.5
+"""As ``_LONGER``, of queued calls: what one writes may stay in the cache, what many write goes to memory."""
+_QUEUED_BESIDE_MS = 0.03
+_LEAST_SHARE = 0.7
+"""No kernel takes less than this share of what an event pair says of next to nothing."""
 _COLDER = 1.5
 """A kernel may read its buffers more than once before they are in the caches."""
 _MOST_DRIFT = 2.0
@@ -65,6 +73,18 @@ _MODULE_CALL_MS = 0.2
 """What Python does around the ``forward`` of a ``.py`` kernel: arguments, weights, checks of what came back."""
 _COPY_SHARE = 1.5
 """A ``.py`` kernel's outputs are copied after its clock has stopped: what that may take beside the judge's own copy."""
+
+
+class Row(Struct, frozen=True):
+    """``count`` calls in a row, milliseconds of all: by the kernel's own clock, and from outside."""
+
+    count: int
+    own_ms: float
+    wall_ms: float
+
+    @property
+    def each_ms(self) -> float:
+        return self.wall_ms / self.count
 
 
 class Clock(Struct, frozen=True):
@@ -79,6 +99,14 @@ class Clock(Struct, frozen=True):
     neighbours: Neighbours
     control: Control
     copies_ms: float | None
+    least_ms: float = 0.0
+    """What the same clock says of work that is next to nothing."""
+
+    @property
+    def times_from_outside(self) -> bool:
+        """Whether a kernel whose calls cannot be queued is given the time seen from outside: for Python that would
+        be unfair."""
+        return self.settings.kind == "cuda" and self.copies_ms is None
 
     @property
     def beside_ms(self) -> float:
@@ -132,6 +160,9 @@ class Clock(Struct, frozen=True):
         beside = _of_the_fastest([(own, wall - own) for own, wall in pairs])
         hidden_ms = beside[0 if self.busy else int(_HIDDEN_QUANTILE * len(beside))]
         claimed_ms = median(own_ms)
+        if claimed_ms < _LEAST_SHARE * self.least_ms:
+            outside = f"work that is next to nothing takes {self.least_ms:.4g} ms by the same clock"
+            self._misreports(claimed_ms, outside, excusable=False)
         right_ms = _HIDDEN_SHARE * claimed_ms + self.beside_ms + self._usual_ms
         if hidden_ms > right_ms:
             outside = f"a call took {claimed_ms + hidden_ms:.4g} ms by the judge's clock"
@@ -144,58 +175,90 @@ class Clock(Struct, frozen=True):
             return _CALL_OVERHEAD_MS[self.settings.kind]
         return _CONTROLS * self.control.beside_at(_HIDDEN_QUANTILE) + _BESIDE_MS
 
-    def check_in_a_row(self, own_ms: Sequence[float], batch: Callable[[int], float], drift: Callable[[], float]) -> str:
+    def check_in_a_row(self, own_ms: Sequence[float], batch: Callable[[int], Row], drift: Callable[[], float]) -> str:
         """Many calls in a row by the judge's clock; what was found, in words. Raises ``Rejected``.
 
-        ``batch(count)`` makes them and gives milliseconds of all; ``drift()`` says how much slower the machine is now
-        than while ``own_ms`` was taken, by work that is not the kernel's.
+        ``batch(count)`` makes them; ``drift()`` says how much slower the machine is now than while ``own_ms`` was
+        taken, by work that is not the kernel's.
         """
         claimed_ms = median(own_ms)
         module = self.copies_ms is not None
         most = _MOST_IN_A_ROW["cuda" if module else self.settings.kind]
         count = max(2, min(most, round(_BATCH_MS / max(claimed_ms, 1e-3))))
-        each_ms = _MODULE_EACH_MS if module else _EACH_MS[self.settings.kind]
-        allowed_ms = _LONGER * claimed_ms + each_ms + (1.0 + self.beside_ms) / count
-        fastest_ms = float("inf")
+        each_ms = (_MODULE_EACH_MS if module else _EACH_MS[self.settings.kind]) + (1.0 + self.beside_ms) / count
+        least = _Least()
         for number in range(_BATCHES_BUSY if self.busy else _BATCHES):
-            if number >= _BATCHES and fastest_ms >= _MOST_DISTURBED * allowed_ms:
+            if number >= _BATCHES and least.over >= _MOST_DISTURBED:
                 break
-            took_ms = batch(count) / count
-            fastest_ms = min(fastest_ms, took_ms)
-            if took_ms <= allowed_ms or took_ms <= allowed_ms * min(max(drift(), 1.0), _MOST_DRIFT):
-                return f"{count} calls in a row took {took_ms:.4g} ms each from outside"
-        outside = f"{count} calls in a row took {fastest_ms:.4g} ms each by the judge's clock"
-        return self._misreports(claimed_ms, outside, excusable=fastest_ms < _MOST_DISTURBED * allowed_ms)
+            if least.take(batch(count), _LONGER * claimed_ms + each_ms, each_ms, claimed_ms, drift):
+                return f"{count} calls in a row took {least.took_ms:.4g} ms each from outside"
+        outside = f"{count} calls in a row took {least.took_ms:.4g} ms each by the judge's clock"
+        return self._misreports(least.claimed_ms, outside, excusable=least.over < _MOST_DISTURBED)
 
     def check_rows(
         self,
         own_ms: Sequence[float],
-        row: Callable[[int], float],
+        row: Callable[[int], Row],
         most: int,
         cold_ms: Callable[[], float],
         drift: Callable[[], float],
     ) -> str:
         """Calls in a row, each on buffers of its own: unlike calls on the same ones they cannot be skipped.
 
-        ``row(count)`` makes up to ``most`` of them and gives milliseconds of all; ``cold_ms()`` is what a call takes
-        longer because its buffers were not loaded just before it. What was found, in words; raises ``Rejected``.
+        ``row(count)`` makes up to ``most`` of them; ``cold_ms()`` is what a call takes longer because its buffers
+        were not loaded just before it. What was found, in words; raises ``Rejected``.
         """
         claimed_ms = median(own_ms)
         if most < 2 or claimed_ms > _ROW_UP_TO_MS:
             return ""
         kind = "cuda" if self.copies_ms is not None else self.settings.kind
         count = max(2, min(most, round(_ROW_MS / max(claimed_ms, 1e-3))))
-        right_ms = _ROW_LONGER * claimed_ms + _EACH_MS[kind] + self.beside_ms + self._usual_ms / count
-        fastest_ms, is_cold = float("inf"), False
+        each_ms = _EACH_MS[kind] + self.beside_ms + self._usual_ms / count
+        right_ms = _ROW_LONGER * claimed_ms + each_ms
+        least, is_cold = _Least(), False
         for _ in range(_BATCHES_BUSY if self.busy else _BATCHES):
-            took_ms = row(count) / count
-            fastest_ms = min(fastest_ms, took_ms)
-            if took_ms > right_ms and not is_cold:
+            made = row(count)
+            if made.each_ms > right_ms and not is_cold:
                 is_cold, right_ms = True, right_ms + _COLDER * cold_ms()
-            if took_ms <= right_ms or took_ms <= right_ms * min(max(drift(), 1.0), _MOST_DRIFT):
-                return f"{count} calls on buffers of their own took {took_ms:.4g} ms each from outside"
-        outside = f"{count} calls in a row on buffers of their own took {fastest_ms:.4g} ms each by the judge's clock"
-        return self._misreports(claimed_ms, outside, excusable=fastest_ms < _MOST_DISTURBED * right_ms)
+            if least.take(made, right_ms, each_ms, claimed_ms, drift):
+                return f"{count} calls on buffers of their own took {least.took_ms:.4g} ms each from outside"
+        outside = f"{count} calls in a row on buffers of their own took {least.took_ms:.4g} ms each"
+        outside += " by the judge's clock"
+        return self._misreports(least.claimed_ms, outside, excusable=least.over < _MOST_DISTURBED)
+
+    def check_queued(
+        self, own_ms: Sequence[float], queued: Callable[[int], tuple[float, float] | None], most: int
+    ) -> str | None:
+        """Calls queued on a GPU before their inputs are there, each on buffers of its own: nothing of them can be
+        skipped or done before the clock runs, and launching them is no part of it.
+
+        ``queued(count)`` makes up to ``most`` of them and gives milliseconds of all, and of as many of the empty
+        kernel. What was found, in words; None where calls cannot be queued; raises ``Rejected``.
+        """
+        if self.settings.kind == "cpu":
+            return None
+        claimed_ms = median(own_ms)
+        if most < 2 or claimed_ms > _ROW_UP_TO_MS:
+            return ""
+        count, fastest_ms = max(2, min(most, round(_QUEUED_MS / max(claimed_ms, 1e-3)))), float("inf")
+        for _ in range(_BATCHES):
+            if (took := queued(count)) is None:
+                if count == 2:
+                    return None
+                count = 2  # one call may be more launches than a stream takes
+                continue
+            all_ms, empty_ms = took
+            right_ms = _QUEUED_LONGER * claimed_ms + _COPY_SHARE * (self.copies_ms or 0.0)
+            right_ms += (_QUEUED_BESIDE_MS + (_CONTROLS - 1.0) * empty_ms) / count
+            each_ms = (all_ms - empty_ms) / count
+            fastest_ms = min(fastest_ms, each_ms)
+            if each_ms <= right_ms:
+                return f"{count} calls queued at once took {each_ms:.4g} ms each from outside"
+        return self._misreports(
+            claimed_ms,
+            f"{count} calls queued at once took {fastest_ms:.4g} ms each by the judge's clock",
+            excusable=False,
+        )
 
     @property
     def busy(self) -> bool:
@@ -211,6 +274,29 @@ class Clock(Struct, frozen=True):
             others = f"other programs used {self.neighbours.share():.0%} of the processor"
             raise Rejected("error", None, f"{found} while {others}: no verdict on a machine this busy")
         raise Rejected("cheating", pattern, found)
+
+
+class _Least:
+    """Of rows of calls the one that was disturbed least.
+
+    ``over``: how many times as long as is right it took; ``took_ms``: a call of it; ``claimed_ms``: what the kernel
+    says of a call, alone or in this row, whichever is further from that.
+    """
+
+    def __init__(self) -> None:
+        self.over = self.took_ms = float("inf")
+        self.claimed_ms = 0.0
+
+    def take(self, row: Row, right_ms: float, beside_ms: float, claimed_ms: float, drift: Callable[[], float]) -> bool:
+        """Whether ``row`` is no slower than a call is by right, nor its times less than it took but for ``beside_ms``
+        a call."""
+        in_row_ms = row.own_ms / row.count
+        adds_up = row.each_ms / (_ADDS_UP * in_row_ms + beside_ms)
+        over = max(row.each_ms / right_ms, adds_up)
+        if over < self.over:
+            self.over, self.took_ms = over, row.each_ms
+            self.claimed_ms = in_row_ms if over == adds_up else claimed_ms
+        return adds_up <= 1.0 and (over <= 1.0 or over <= min(max(drift(), 1.0), _MOST_DRIFT))
 
 
 def _of_the_fastest(calls: list[tuple[float, float]]) -> list[float]:

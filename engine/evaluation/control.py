@@ -19,13 +19,15 @@ from engine.evaluation.sandbox import Limits, Runner, RunnerEnded
 from engine.evaluation.trials import JudgedProblem
 
 _EMPTY = """\
+extern "C" int kernel_tui_last_error() { return 0; }
 extern "C" int launch() {
 #pragma omp parallel
     asm volatile("" ::: "memory");
     return 0;
 }
 """
-"""It wakes all threads, as kernels do. The C calling convention lets it ignore whatever arguments ``launch`` has."""
+"""On a CPU it wakes all threads, as kernels do; on a GPU it launches nothing. The C calling convention lets it ignore
+whatever arguments ``launch`` has."""
 
 
 class Control(Struct):
@@ -59,8 +61,8 @@ class EmptyKernel:
         self._problem, self._settings = problem, settings
         self._runner: Runner | None = None
         self._answered_at_s: float | None = None
-        self._gone = settings.kind != "cpu"
-        """Whether there can be none: on a GPU, and where nothing can be compiled."""
+        self._gone = False
+        """Whether there can be none: where nothing can be compiled."""
 
     @property
     def pid(self) -> int | None:
@@ -74,7 +76,8 @@ class EmptyKernel:
             return
         before_s = runner.processor_s()
         try:
-            own_ms, wall_ms = runner.call([random.randrange(len(self._problem.arena.slots))])
+            slot = random.randrange(len(self._problem.arena.slots))
+            own_ms, wall_ms = runner.call([slot], self._settings.kind == "cuda")
         except RunnerEnded:
             self.close()
             return
@@ -83,6 +86,16 @@ class EmptyKernel:
         self._answered_at_s = runner.processor_s()
         control.used_ms.append(1e3 * (self._answered_at_s - before_s))
         control.beside_ms.append(wall_ms - own_ms[0])
+
+    def call_behind_gate(self, count: int) -> float | None:
+        """What ``count`` queued calls take (``Runner.call_behind_gate``), milliseconds; None where there are none."""
+        if (runner := self._running()) is None:
+            return None
+        try:
+            return runner.call_behind_gate(range(count), lambda: None, self._problem.device.settle)
+        except RunnerEnded:
+            self.close()
+            return None
 
     def close(self) -> None:
         """End its process. Idempotent."""
@@ -95,7 +108,7 @@ class EmptyKernel:
             library = _library()
             try:
                 if library is not None:
-                    self._runner = Runner("cpu", Limits(isolate=self._settings.isolate), lambda: False)
+                    self._runner = Runner(self._settings.kind, Limits(isolate=self._settings.isolate), lambda: False)
                     self._runner.load(library, self._problem)
             except RunnerEnded:
                 self.close()

@@ -6,6 +6,7 @@ import ctypes
 import os
 import time
 from collections.abc import Callable
+from functools import cached_property
 
 import torch
 
@@ -13,6 +14,7 @@ from engine.evaluation.runner.cuda import FLUSH_BYTES
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_TOP_PAD = -1, -3, -2
 _MMAP_THRESHOLD_MAX = 32 << 20
+_LEAST_OF = 20
 
 
 class JudgeDevice:
@@ -41,6 +43,23 @@ class JudgeDevice:
         self._stop.record()
         torch.cuda.synchronize()
         return float(self._start.elapsed_time(self._stop))
+
+    @cached_property
+    def least_ms(self) -> float:
+        """What the clock says of work that is next to nothing: no call can take less. 0 on a CPU."""
+        if not self.cuda:
+            return 0.0
+        little = self._flush[:1]
+        return sorted(self.time_ms(little.zero_) for _ in range(_LEAST_OF))[_LEAST_OF // 4]
+
+    def settle(self) -> None:
+        """Wait until the device has done other processes' work as well, or has put it aside for this one's.
+
+        Their work in progress is not interrupted before the time that the driver gives to each process.
+        """
+        if self.cuda:
+            self._flush[:1].zero_()
+            torch.cuda.synchronize()
 
     def synchronize(self) -> None:
         if self.cuda:

@@ -24,8 +24,8 @@ from engine.evaluation.control import Control
 from engine.evaluation.module_runner import runner_for
 from engine.evaluation.neighbours import Neighbours
 from engine.evaluation.opened import OpenedProblem
+from engine.evaluation.outside import Outside, confirm
 from engine.evaluation.rejected import Rejected
-from engine.evaluation.rows import call_in_a_row
 from engine.evaluation.sandbox import Limits, Runner, RunnerEnded
 from engine.evaluation.trials import JudgedProblem
 from engine.verdict import Standing
@@ -72,10 +72,6 @@ def run_heat(
         order = list(libraries)
         reference_ms = median(problem.time_reference(_REFERENCE_CALLS))
         tolerances = checks.Tolerances(settings.tolerance_fp32, settings.tolerance_other)
-
-        def drift() -> float:
-            return min(problem.time_reference(_REFERENCE_CALLS)) / reference_ms
-
         neighbours = Neighbours(empty_kernel.pid, *(runner.pid for runner in runners.values()))
         started = time.perf_counter()
         for number in range(-1, MOST_ROUNDS):
@@ -102,13 +98,13 @@ def run_heat(
                 break
         for name, runner in runners.items():
             copies_ms = problem.copy_ms if libraries[name].suffix == ".py" else None
-            clock = Clock(settings, neighbours, empty_calls, copies_ms)
+            clock = Clock(settings, neighbours, empty_calls, copies_ms, problem.device.least_ms)
             check = partial(Answers(tolerances).check, problem)
             try:
                 clock.check_calls(times[name], walls[name])
-                clock.check_in_a_row(times[name], partial(_on_one_slot, problem, runner), drift)
-                row = partial(call_in_a_row, problem, runner, check=check)
-                clock.check_rows(times[name], row, len(arena.slots), lambda: problem.cold_ms, drift)
+                outside = Outside(problem, runner, empty_kernel, check, reference_ms)
+                _, excess_ms = confirm(clock, times[name], outside)
+                times[name] = [ms + excess_ms for ms in times[name]]
             except Rejected as rejected:
                 if rejected.status != "error":  # that is: nothing can be said on a machine this busy
                     raise FoundOut(name, rejected.reason) from None
@@ -124,13 +120,6 @@ def _blaming(variant: str) -> Iterator[None]:
         if ended.end == "cancelled":
             raise
         raise FoundOut(variant, f"comes to an end: {ended}") from None
-
-
-def _on_one_slot(problem: JudgedProblem, runner: Runner, count: int) -> float:
-    """Milliseconds of ``count`` calls in a row by this clock."""
-    problem.trial(0).load(problem.arena.slots[0])
-    problem.device.synchronize()
-    return runner.call([0] * count)[1]
 
 
 def _expected(problem: JudgedProblem, slot: Slot) -> list[torch.Tensor] | None:

@@ -27,9 +27,10 @@ from engine.evaluation.libraries import CHECK, Libraries
 from engine.evaluation.module_runner import runner_for
 from engine.evaluation.neighbours import BUSY, Neighbours
 from engine.evaluation.opened import OpenedProblem
+from engine.evaluation.outside import Outside, confirm
 from engine.evaluation.precision import Precision
 from engine.evaluation.rejected import Rejected
-from engine.evaluation.rows import after_kernel, call_in_a_row
+from engine.evaluation.rows import after_kernel
 from engine.evaluation.sandbox import End, Runner, RunnerEnded
 from engine.evaluation.timing import Pairs
 from engine.events import Stage
@@ -43,14 +44,14 @@ _LOOKS = 32
 """After so many pairs the statistics, which cost more the more there are, are looked at once in as many."""
 _MOST_BETWEEN_S = 0.3
 """No other trial that is due between the pairs is begun after so many seconds of them."""
-_MOST_OTHERS_BYTES = 64 << 20
+_MOST_OTHERS_BYTES = {"cpu": 64 << 20, "cuda": 512 << 20}
 _PROBE_ONE_IN = 8
 """After so many timed pairs on average comes a trial of any kind, so that no kernel knows that only timing is left."""
 SLOWS = "slows the reference"
 _SLOWED, _SLOWED_MS = 1.25, 0.1
 """The reference beside a kernel against the reference alone: more than this share and this time is no noise. A few
 microseconds are lost to the change from one process to the other."""
-_ALONE_CALLS, _DRIFT_CALLS = 7, 3
+_ALONE_CALLS = 7
 _ANEW, _LEAST_ANEW, _ANEW_S = 24, 16, 6.0
 """Pairs that are taken anew where a clock is in doubt; so many at least, eight of either order, whatever they take."""
 _MOST_WAIT_S = 0.05
@@ -193,7 +194,7 @@ class Judgement:
     def _others_of(self, slot: Slot) -> list[torch.Tensor]:
         """What a call on ``slot`` must leave alone, where it is not too much to look at."""
         others = [tensor for one in self._problem.arena.slots if one is not slot for tensor in one.tensors]
-        return others if sum(tensor.nbytes for tensor in others) <= _MOST_OTHERS_BYTES else []
+        return others if sum(tensor.nbytes for tensor in others) <= _MOST_OTHERS_BYTES[self._settings.kind] else []
 
     def _measure_precision(self, runner: Runner) -> None:
         found = self._opened.gauge.measure(lambda index: self._call(runner, index))
@@ -211,7 +212,8 @@ class Judgement:
         self._check_processes(runner, module)
         try:
             copies_ms = self._problem.copy_ms if module else None
-            clock = Clock(self._settings, neighbours, self._control, copies_ms)
+            least_ms = self._problem.device.least_ms
+            clock = Clock(self._settings, neighbours, self._control, copies_ms, least_ms)
             self._time(runner, lambda: clock.busy)
             self._confirm_clock(runner, clock)
             self._trial(runner, 0)
@@ -353,32 +355,16 @@ class Judgement:
         except Rejected:
             self._take_anew(runner)
             self._check_single_calls(clock)
-        slot, pairs = self._slot(0), self.pairs
-        reference_ms = median(pairs.reference_ms)
-
-        def batch(count: int) -> float:
-            self._problem.trial(0).load(slot)
-            self._problem.device.synchronize()
-            _, wall_ms = runner.call([0] * count)
-            self._runs_ms += wall_ms
-            self._calls += count
-            return wall_ms
-
-        def drift() -> float:
-            times_ms = self._problem.time_reference(_DRIFT_CALLS)
-            self._runs_ms += sum(times_ms)
-            return min(times_ms) / reference_ms
-
-        def row(count: int) -> float:
-            wall_ms = call_in_a_row(self._problem, runner, count, partial(self._answers.check, self._problem))
-            self._runs_ms += wall_ms
-            self._calls += count
-            return wall_ms
-
-        problem, slots = self._problem, len(self._problem.arena.slots)
-        found = clock.check_in_a_row(pairs.kernel_ms, batch, drift)
-        also = clock.check_rows(pairs.kernel_ms, row, slots, lambda: problem.cold_ms, drift)
-        self._pass("own clock agrees", "; ".join(filter(None, (found, also))))
+        pairs = self.pairs
+        check = partial(self._answers.check, self._problem)
+        outside = Outside(self._problem, runner, self._empty_kernel, check, median(pairs.reference_ms))
+        try:
+            found, excess_ms = confirm(clock, pairs.kernel_ms, outside)
+        finally:
+            self._runs_ms += outside.runs_ms
+            self._calls += outside.calls
+        pairs.kernel_ms = [ms + excess_ms for ms in pairs.kernel_ms]
+        self._pass("own clock agrees", found)
 
     def _check_single_calls(self, clock: Clock) -> None:
         pairs = self.pairs

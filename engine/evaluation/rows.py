@@ -23,24 +23,53 @@ Check = Callable[[Slot, list[torch.Tensor], int, str], None]
 """Compares a slot's results with the expected ones, given the poison that was there and where it is; may raise."""
 
 
-def call_in_a_row(problem: JudgedProblem, runner: Runner, count: int, check: Check) -> float:
-    """Milliseconds of ``count`` calls, each on a slot. Raises ``RunnerEnded``, ``Rejected`` and what ``check`` does."""
-    numbers = random.sample(range(len(problem.arena.slots)), count)
-    slots = [problem.arena.slots[number] for number in numbers]
-    mixtures, seed = [problem.fresh_seed() for _ in slots], problem.call_seed()
-    for index, (slot, mixture) in enumerate(zip(slots, mixtures, strict=True)):
-        problem.load_mixed(index, slot, mixture)
-        slot.poison(index % 2)
-    problem.device.synchronize()
-    _, wall_ms = runner.call(numbers, seed=seed)
-    for slot in slots:
-        check_writes(slot)
-    if seed is not None:
-        torch.manual_seed(seed)
-    for index, (slot, mixture) in enumerate(zip(slots, mixtures, strict=True)):
-        load, reference = partial(problem.load_mixed, index, slot, mixture), partial(_expected, problem, slot)
-        check(slot, after_kernel(slot, load, reference), index % 2, f"call {index} in a row")
+def call_in_a_row(problem: JudgedProblem, runner: Runner, count: int, check: Check) -> tuple[float, float]:
+    """Milliseconds of ``count`` calls, each on a slot, by the runner's clock and from outside.
+
+    Raises ``RunnerEnded``, ``Rejected`` and what ``check`` does.
+    """
+    row = _Row(problem, count)
+    row.load()
+    own_ms, wall_ms = runner.call(row.numbers, seed=row.seed)
+    row.check(check)
+    return sum(own_ms), wall_ms
+
+
+def call_behind_gate(problem: JudgedProblem, runner: Runner, count: int, check: Check) -> float | None:
+    """The same of calls that were queued before their inputs were there; None where they cannot be queued."""
+    row = _Row(problem, count)
+    wall_ms = runner.call_behind_gate(row.numbers, row.load, problem.device.settle, row.seed)
+    if wall_ms is not None:
+        row.check(check)
     return wall_ms
+
+
+class _Row:
+    """Slots in random order with fresh inputs for each."""
+
+    def __init__(self, problem: JudgedProblem, count: int) -> None:
+        self._problem = problem
+        self.numbers = random.sample(range(len(problem.arena.slots)), count)
+        self._slots = [problem.arena.slots[number] for number in self.numbers]
+        self._mixtures = [problem.fresh_seed() for _ in self._slots]
+        self.seed = problem.call_seed()
+
+    def load(self) -> None:
+        for index, (slot, mixture) in enumerate(zip(self._slots, self._mixtures, strict=True)):
+            self._problem.load_mixed(index, slot, mixture)
+            slot.poison(index % 2)
+        self._problem.device.synchronize()
+
+    def check(self, check: Check) -> None:
+        """Compare all results. Raises ``Rejected`` and what ``check`` does."""
+        problem = self._problem
+        for slot in self._slots:
+            check_writes(slot)
+        if self.seed is not None:
+            torch.manual_seed(self.seed)
+        for index, (slot, mixture) in enumerate(zip(self._slots, self._mixtures, strict=True)):
+            load, reference = partial(problem.load_mixed, index, slot, mixture), partial(_expected, problem, slot)
+            check(slot, after_kernel(slot, load, reference), index % 2, f"call {index} in a row")
 
 
 def after_kernel(slot: Slot, load: Callable[[], object], reference: Callable[[], T]) -> T:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
 
 from msgspec import Struct
 
+from engine.evaluation.gate import Gate
 from engine.evaluation.neighbours import processor_s
 from engine.evaluation.runner import wire
 
@@ -31,6 +32,9 @@ CORES_VARIABLE = "KERNEL_TUI_CORES"
 OUTPUT_LIMIT_BYTES = 1 << 20
 _OUTPUT_KEPT_BYTES = 4096
 _POLL_S = 0.02
+_QUEUE_S = 0.5
+"""Calls that are not queued by then wait for the device. Launching takes microseconds."""
+_AWAKE_S = 0.0005
 _MEMORY = ("VmData:", "RssShmem:")
 FORGED = "the runner's answer was forged"
 _SIGNALS = frozenset(signal.Signals)
@@ -82,6 +86,7 @@ class Runner:
         self._pid: int | None = None
         self._start_bytes: int | None = None
         self._arena_bytes = 0
+        self._gate = Gate() if kind == "cuda" else None
         self._reports = reports or limits.isolate
         """Whether the wait status comes through the pipe: the process itself is then not our child."""
         self.sandbox = ""
@@ -155,8 +160,9 @@ class Runner:
 
     def _loaded(self, order: dict[str, Any], *descriptors: int) -> dict[str, Any]:
         """Send the order; what the runner says when the kernel is ready. It stands still from then on."""
+        gate = (self._gate.descriptor,) if self._gate is not None else ()
         try:
-            wire.send(self._control, order, descriptors)
+            wire.send(self._control, order, (*descriptors, *gate))
         except OSError:
             raise self._post_mortem() from None
         isolated = self._answer(self._limits.start_s, "start")
@@ -186,21 +192,69 @@ class Runner:
             raise RunnerEnded("forbidden", "its clock was forged: no such times are possible")
         return [float(value) for value in times], wall_ms
 
+    def call_behind_gate(
+        self,
+        slots: Sequence[int],
+        load: Callable[[], object],
+        settle: Callable[[], object],
+        seed: int | None = None,
+    ) -> float | None:
+        """Have calls queued on the GPU, then ``load`` their inputs, then let them run: milliseconds until the runner
+        has answered and ``settle`` is done. None where they cannot be queued: ``launch`` waits for the device, or the
+        driver knows no such thing.
+
+        What launching takes is no part of it, and inputs are there no sooner than the clock runs. Raises
+        ``RunnerEnded``.
+        """
+        if self._gate is None:
+            return None
+        order = {"slots": list(slots), "flush": False, "seed": seed, "gate": self._gate.next()}
+        self._send(order)
+        queued: dict[str, Any] = {}
+        try:
+            queued = self._answer(min(_QUEUE_S, self._limits.call_s), "call")
+        except RunnerEnded as ended:
+            if ended.end != "timeout":
+                raise
+        self._stand_still()
+        self._check_code(queued)
+        load()
+        self._signal(signal.SIGCONT)
+        time.sleep(_AWAKE_S)
+        start = time.perf_counter()
+        self._gate.open()
+        answer = self._answer(self._limits.call_s * min(len(slots), 2), "call")
+        settle()
+        wall_ms = (time.perf_counter() - start) * 1e3
+        if not queued:  # its word comes only now, before its answer
+            answer = self._answer(self._limits.call_s, "call") if "queued" in answer else answer
+        self._stand_still()
+        self._check_code(answer)
+        return wall_ms if queued.get("queued") is True else None
+
     def _ask(self, order: dict[str, Any]) -> tuple[dict[str, Any], float]:
         """What the runner answers to an order to call the kernel, and the milliseconds until then."""
+        start = self._send(order)
+        answer = self._answer(self._limits.call_s * min(len(order["slots"]), 2), "call")
+        wall_ms = (time.perf_counter() - start) * 1e3
+        self._stand_still()
+        self._check_code(answer)
+        return answer, wall_ms
+
+    def _send(self, order: dict[str, Any]) -> float:
+        """Wake the runner and give it ``order``: when, by this process's clock, seconds."""
         self._signal(signal.SIGCONT)
         start = time.perf_counter()
         try:
             wire.send(self._control, order)
         except OSError:
             raise self._post_mortem() from None
-        answer = self._answer(self._limits.call_s * min(len(order["slots"]), 2), "call")
-        wall_ms = (time.perf_counter() - start) * 1e3
-        self._stand_still()
-        if (code := answer.get("code")) != 0:
+        return start
+
+    def _check_code(self, answer: dict[str, Any]) -> None:
+        if (code := answer.get("code", 0)) != 0:
             said = answer.get("error")
             raise RunnerEnded("launch_failed", str(said)[:1000] if said else f"launch returned {code}")
-        return answer, wall_ms
 
     def mapped(self) -> set[str] | None:
         """Names of the files that are mapped into the kernel's process; None where that cannot be read."""
@@ -239,6 +293,8 @@ class Runner:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout=5)
         self._control.close()
+        if self._gate is not None:
+            self._gate.close()
         for name in ("_status", "_out"):
             descriptor = getattr(self, name)
             if descriptor >= 0:

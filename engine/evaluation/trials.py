@@ -30,7 +30,7 @@ mean zero and variance. ``convex``: between the two, for models that accept only
 
 _ASSERTING = ("binary_cross_entropy(", "BCELoss(")
 """Operators whose CUDA kernels assert that their inputs lie within bounds."""
-_SLOTS_BYTES, _MOST_SLOTS = 64 << 20, 16
+_SLOTS_BYTES, _MOST_SLOTS = {"cpu": 64 << 20, "cuda": 512 << 20}, 64
 """Short kernels are called many times in a row, each time on other buffers: so much memory is there for that."""
 _PERIODS = (1021, 8191)
 _NOISE = 0.1
@@ -179,7 +179,7 @@ class JudgedProblem:
         ]
         self._mixing = self._choose_mixing(self.reference.tensors(leaves))
         footprint = sum(tensor.nbytes for tensor in spec.tensors)
-        slots = min(max(_SLOTS_BYTES // max(footprint, 1), 2), _MOST_SLOTS)
+        slots = min(max(_SLOTS_BYTES[device.kind] // max(footprint, 1), 2), _MOST_SLOTS)
         self.arena = Arena(spec.tensors, device.kind, slots if (slots + 1) * footprint < device.spare_bytes() else 1)
         self._kept: OrderedDict[tuple[int, bool], Trial] = OrderedDict()
 

@@ -13,6 +13,7 @@ import os
 import socket
 import sys
 import time
+from collections.abc import Callable
 
 sys.path.append(os.path.abspath(__file__).rsplit(os.sep, 4)[0])  # noqa: PTH100
 
@@ -65,17 +66,35 @@ class CpuKernel:
 class CudaKernel:
     """A ``.cu`` kernel on device memory that the judge exported."""
 
-    def __init__(self, library: ctypes.CDLL, base: int, driver: cuda.Driver, stream: cuda.Stream) -> None:
+    def __init__(
+        self, library: ctypes.CDLL, base: int, driver: cuda.Driver, stream: cuda.Stream, gate: cuda.Gate | None
+    ) -> None:
         self._launch = library.launch
         self._launch.restype = ctypes.c_int
         self._last_error = library.kernel_tui_last_error
-        self._base, self._driver, self._stream = base, driver, stream
+        self._base, self._driver, self._stream, self._gate = base, driver, stream, gate
         self.workspace_bytes, self._workspace = _workspace(library, stream.allocate)
         self._arguments: dict[int, list[ctypes.c_void_p]] = {}
 
     def bind(self, slot: int, offsets: list[int]) -> None:
         addresses = [ctypes.c_void_p(self._base + offset) for offset in offsets]
         self._arguments[slot] = [*addresses, ctypes.c_void_p(self._workspace), self._stream.handle]
+
+    def run_behind_gate(self, slots: list[int], number: int, tell: Callable[[bool], None]) -> int:
+        """Queue calls that wait until the judge's gate is at ``number``, ``tell`` whether they are, wait for them.
+
+        0, or the code of what failed.
+        """
+        if self._gate is None:
+            tell(False)
+            return 0
+        self._gate.hold(self._stream, number)
+        for slot in slots:
+            if code := self._launch(*self._arguments[slot]):
+                return int(code)
+        tell(True)
+        self._driver.synchronize()
+        return int(self._last_error())
 
     def run(self, slots: list[int], flush: bool) -> tuple[int, list[float]]:
         """``flush``: evict the L2 cache before each call, one event pair a call. Else one pair around all."""
@@ -147,11 +166,12 @@ def main() -> int:
     request = wire.receive(control)
     if request is None:
         return 0
-    order, (kernel_descriptor, arena_descriptor) = request
+    order, (kernel_descriptor, arena_descriptor, *further) = request
     try:
         if kind == "cuda":
             driver = cuda.Driver()
             stream = cuda.Stream(driver)
+            gate = cuda.gate_of(driver, further)
             base = driver.import_memory(arena_descriptor, order["arena_bytes"])
         elif order["arena_bytes"]:
             base = map_arena(arena_descriptor, order["arena_bytes"])
@@ -165,17 +185,25 @@ def main() -> int:
     wire.send(control, {"isolated": layers})
     try:
         library = ctypes.CDLL(f"/proc/self/fd/{kernel_descriptor}", mode=os.RTLD_NOW)
-        kernel = CudaKernel(library, base, driver, stream) if kind == "cuda" else CpuKernel(library, base)
+        kernel: CpuKernel | CudaKernel
+        kernel = CudaKernel(library, base, driver, stream, gate) if kind == "cuda" else CpuKernel(library, base)
         for slot, offsets in enumerate(order["slots"]):
             kernel.bind(slot, offsets)
     except (OSError, AttributeError, MemoryError, cuda.CudaError) as error:
         wire.send(control, {"failed": "load", "text": str(error)})
         return 1
     wire.send(control, {"ready": True, "workspace_bytes": kernel.workspace_bytes})
+
+    def tell(queued: bool) -> None:
+        wire.send(control, {"queued": queued})
+
     while (request := wire.receive(control)) is not None:
-        order = request[0]
+        order, times = request[0], list[float]()
         try:
-            code, times = kernel.run(order["slots"], order["flush"])
+            if "gate" in order and isinstance(kernel, CudaKernel):
+                code = kernel.run_behind_gate(order["slots"], order["gate"], tell)
+            else:
+                code, times = kernel.run(order["slots"], order["flush"])
         except cuda.CudaError as error:
             wire.send(control, {"failed": "cuda", "text": str(error)})
             return 1

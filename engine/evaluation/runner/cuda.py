@@ -7,12 +7,15 @@ namespaces, where CUDA IPC handles do not. CUDA Driver API, sections 6.14 and 6.
 from __future__ import annotations
 
 import ctypes
-from ctypes import byref, c_char_p, c_float, c_int, c_size_t, c_uint64, c_void_p
+import mmap
+from ctypes import byref, c_char_p, c_float, c_int, c_size_t, c_uint32, c_uint64, c_void_p
 
 FLUSH_BYTES = 256 << 20
 _POSIX_DESCRIPTOR = 1
 _ACCESS_READ_WRITE = 3
 _LOCATION_DEVICE = 1
+_HOST_DEVICEMAP = 2
+_WAIT_UNTIL_AT_LEAST = 0
 
 
 class CudaError(Exception):
@@ -130,3 +133,31 @@ class Stream:
         self._driver.call("cuMemAlloc_v2", byref(address), c_size_t(max(nbytes, 256)))
         self._driver.call("cuMemsetD8_v2", address, 0xFF, c_size_t(max(nbytes, 256)))
         return int(address.value)
+
+
+class Gate:
+    """A word of the judge's memory. Work on a stream can be made to wait until the judge has set it.
+
+    Raises ``CudaError``, or ``AttributeError`` where the driver is too old for it.
+    """
+
+    def __init__(self, driver: Driver, descriptor: int) -> None:
+        self._driver = driver
+        self._map = mmap.mmap(descriptor, mmap.PAGESIZE)
+        here = c_void_p(ctypes.addressof(c_uint32.from_buffer(self._map)))
+        self._address = c_uint64()
+        driver.call("cuMemHostRegister_v2", here, c_size_t(mmap.PAGESIZE), _HOST_DEVICEMAP)
+        driver.call("cuMemHostGetDevicePointer_v2", byref(self._address), here, 0)
+
+    def hold(self, stream: Stream, number: int) -> None:
+        """What is put on ``stream`` from now on runs once the word is ``number`` or more."""
+        word = c_uint32(number)
+        self._driver.call("cuStreamWaitValue32_v2", stream.handle, self._address, word, _WAIT_UNTIL_AT_LEAST)
+
+
+def gate_of(driver: Driver, descriptors: list[int]) -> Gate | None:
+    """The gate that the judge handed over; None where this driver has no such thing."""
+    try:
+        return Gate(driver, descriptors[0])
+    except (CudaError, AttributeError, IndexError, OSError):
+        return None

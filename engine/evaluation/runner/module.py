@@ -237,8 +237,8 @@ class CpuModule:
 class CudaModule:
     """A model on a GPU: events on the default stream, recorded through the driver and not through torch."""
 
-    def __init__(self, model: Model, driver: cuda.Driver, stream: cuda.Stream) -> None:
-        self._model, self._driver, self._stream = model, driver, stream
+    def __init__(self, model: Model, driver: cuda.Driver, stream: cuda.Stream, gate: cuda.Gate | None) -> None:
+        self._model, self._driver, self._stream, self._gate = model, driver, stream, gate
 
     def run(self, slots: Sequence[int], flush: bool, seed: int | None) -> list[float]:
         """``flush``: evict the L2 cache before each call, one event pair a call. Else one pair around all that are on
@@ -263,6 +263,24 @@ class CudaModule:
                 self._driver.synchronize()
                 times += [stream.elapsed_ms() / count] * count
         return times
+
+    def run_behind_gate(
+        self, slots: Sequence[int], number: int, seed: int | None, tell: Callable[[bool], None]
+    ) -> None:
+        """Queue calls that wait until the judge's gate is at ``number``, ``tell`` whether they are, wait for them.
+
+        Outputs are copied in the order of the stream.
+        """
+        if self._gate is None:
+            return tell(False)
+        self._gate.hold(self._stream, number)
+        if seed is not None:
+            _SEED(seed)
+        with _NO_GRAD():
+            for slot in slots:
+                self._model.keep(slot, self._model.bind(slot)())
+        tell(True)
+        return self._driver.synchronize()
 
 
 def _runs(slots: Sequence[int]) -> list[tuple[int, int]]:

@@ -91,7 +91,7 @@ def serve(control: socket.socket, status: int, kind: str, isolate: bool) -> int:
     request = wire.receive(control)
     if request is None:
         return 0
-    _, (order_descriptor, arena_descriptor) = request
+    _, (order_descriptor, arena_descriptor, *further) = request
     with os.fdopen(order_descriptor, "rb") as file:
         order: ModuleOrder = pickle.load(file)
     torch.set_num_threads(order.threads)
@@ -100,6 +100,7 @@ def serve(control: socket.socket, status: int, kind: str, isolate: bool) -> int:
             driver = cuda.Driver()
             torch.cuda.init()
             stream = cuda.Stream(driver, legacy=True)
+            gate = cuda.gate_of(driver, further)
             memory = module.device_memory(driver.import_memory(arena_descriptor, order.arena_bytes), order.arena_bytes)
         else:
             keep_freed_memory()
@@ -123,7 +124,7 @@ def serve(control: socket.socket, status: int, kind: str, isolate: bool) -> int:
     except cuda.CudaError as error:
         wire.send(control, {"failed": "cuda", "text": str(error)})
         return 1
-    kernel = module.CudaModule(model, driver, stream) if kind == "cuda" else module.CpuModule(model)
+    kernel = module.CudaModule(model, driver, stream, gate) if kind == "cuda" else module.CpuModule(model)
     wire.send(control, {"ready": True, "weights": model.weights})
     _answer_calls(control, kernel, model)
     return 0
@@ -143,6 +144,9 @@ def _set_environment(order: ModuleOrder) -> None:
 
 
 def _answer_calls(control: socket.socket, kernel: module.CpuModule | module.CudaModule, model: module.Model) -> None:
+    def tell(queued: bool) -> None:
+        wire.send(control, {"queued": queued})
+
     while (request := wire.receive(control)) is not None:
         order = request[0]
         try:
@@ -150,7 +154,11 @@ def _answer_calls(control: socket.socket, kernel: module.CpuModule | module.Cuda
                 run = functools.partial(kernel.run, order["slots"], order["flush"], order["seed"])
                 wire.send(control, {"code": 0, "operators": operators.working_operators(run)})
                 continue
-            times = kernel.run(order["slots"], order["flush"], order["seed"])
+            if "gate" in order and isinstance(kernel, module.CudaModule):
+                kernel.run_behind_gate(order["slots"], order["gate"], order["seed"], tell)
+                times = []
+            else:
+                times = kernel.run(order["slots"], order["flush"], order["seed"])
         except cuda.CudaError as error:
             wire.send(control, {"failed": "cuda", "text": str(error)})
             return
