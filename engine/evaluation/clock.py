@@ -61,6 +61,7 @@ _QUEUED_MS = 1.0
 _QUEUED_LONGER = 1.5
 """As ``_LONGER``, of queued calls: what one writes may stay in the cache, what many write goes to memory."""
 _QUEUED_BESIDE_MS = 0.03
+_FEWER = 8
 _LEAST_SHARE = 0.7
 """No kernel takes less than this share of what an event pair says of next to nothing."""
 _COLDER = 1.5
@@ -245,7 +246,7 @@ class Clock(Struct, frozen=True):
             if (took := queued(count)) is None:
                 if count == 2:
                     return None
-                count = 2  # one call may be more launches than a stream takes
+                count = max(2, count // _FEWER)  # one call may be more launches than a stream takes
                 continue
             all_ms, empty_ms = took
             right_ms = _QUEUED_LONGER * claimed_ms + _COPY_SHARE * (self.copies_ms or 0.0)

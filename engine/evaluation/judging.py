@@ -324,7 +324,7 @@ class Judgement:
         """Its milliseconds and outputs on the slot's inputs, seeded outside of its time as a kernel is.
 
         While the kernel had the processor, PyTorch's launches went cold: a few milliseconds' worth of them are made
-        once before. A module launches from Python too, and is timed as cold as the reference.
+        once before, and so are a module's.
         """
         if self._warms:
             self._problem.run(slot)
@@ -417,7 +417,8 @@ class Judgement:
     def _runs_cold(self, module: bool) -> bool:
         """Whether the reference is to run once before it is timed."""
         is_short = self._eager_ms is not None and self._eager_ms <= _COLD_UP_TO_MS
-        return self._settings.kind == "cuda" and is_short and not module and not self._problem.mutates
+        as_often = not module or not self._problem.spec.random  # as a module's own calls
+        return self._settings.kind == "cuda" and is_short and not self._problem.mutates and as_often
 
     def _slot(self, index: int) -> Slot:
         slots = self._problem.arena.slots

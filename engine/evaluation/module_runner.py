@@ -197,6 +197,7 @@ def module_order(kernel: Path, problem: JudgedProblem, settings: JudgeSettings, 
         readable=[str(home), *(path for path in sys.path if path and Path(path).is_dir())],
         writable=[str(compiled)] if compiles else [],
         compiles=compiles,
+        may_repeat=not problem.mutates and not problem.spec.random,
     )
 
 

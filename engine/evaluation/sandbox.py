@@ -32,7 +32,7 @@ CORES_VARIABLE = "KERNEL_TUI_CORES"
 OUTPUT_LIMIT_BYTES = 1 << 20
 _OUTPUT_KEPT_BYTES = 4096
 _POLL_S = 0.02
-_QUEUE_S = 0.5
+_QUEUE_S = 0.25
 """Calls that are not queued by then wait for the device. Launching takes microseconds."""
 _AWAKE_S = 0.0005
 _MEMORY = ("VmData:", "RssShmem:")

@@ -116,6 +116,10 @@ class Stream:
     def flush(self) -> None:
         self._driver.call("cuMemsetD8Async", self._flush, 0, c_size_t(FLUSH_BYTES), self.handle)
 
+    def touch(self) -> None:
+        """The least work."""
+        self._driver.call("cuMemsetD8Async", self._flush, 0, c_size_t(4), self.handle)
+
     def start(self) -> None:
         self._driver.call("cuEventRecord", self._start, self.handle)
 
@@ -150,9 +154,14 @@ class Gate:
         driver.call("cuMemHostGetDevicePointer_v2", byref(self._address), here, 0)
 
     def hold(self, stream: Stream, number: int) -> None:
-        """What is put on ``stream`` from now on runs once the word is ``number`` or more."""
+        """What is put on ``stream`` from now on runs once the word is ``number`` or more.
+
+        Next to nothing is put there first, so that an empty kernel's calls make the GPU change from one process to
+        another as well.
+        """
         word = c_uint32(number)
         self._driver.call("cuStreamWaitValue32_v2", stream.handle, self._address, word, _WAIT_UNTIL_AT_LEAST)
+        stream.touch()
 
 
 def gate_of(driver: Driver, descriptors: list[int]) -> Gate | None:
