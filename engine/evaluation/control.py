@@ -30,6 +30,9 @@ extern "C" int launch() {
 whatever arguments ``launch`` has."""
 
 
+_QUEUED = 4
+
+
 class Control(Struct):
     """Calls of an empty kernel, milliseconds: processor time used, by the judge's clock beside the runner's, and
     processor time that its process was charged with between two calls, when it stood still."""
@@ -87,15 +90,19 @@ class EmptyKernel:
         control.used_ms.append(1e3 * (self._answered_at_s - before_s))
         control.beside_ms.append(wall_ms - own_ms[0])
 
-    def call_behind_gate(self, count: int) -> float | None:
-        """What ``count`` queued calls take (``Runner.call_behind_gate``), milliseconds; None where there are none."""
+    def queue_ms(self) -> float | None:
+        """What queued calls take beside their kernels (``Runner.call_behind_gate``), milliseconds, undisturbed: the
+        GPU's change from one process to another is put off by up to two now and then. None where that is not known.
+        """
         if (runner := self._running()) is None:
             return None
         try:
-            return runner.call_behind_gate(range(count), lambda: None, self._problem.device.settle)
+            tried = [runner.call_behind_gate([0], _nothing, self._problem.device.settle) for _ in range(_QUEUED)]
         except RunnerEnded:
             self.close()
             return None
+        known = [one_ms for one_ms in tried if one_ms is not None]
+        return min(known, default=None)
 
     def close(self) -> None:
         """End its process. Idempotent."""
@@ -114,6 +121,10 @@ class EmptyKernel:
                 self.close()
             self._gone = self._runner is None
         return self._runner
+
+
+def _nothing() -> None:
+    """An empty kernel has no inputs to load."""
 
 
 def _at(values: list[float], quantile: float) -> float:

@@ -6,7 +6,6 @@ import ctypes
 import os
 import time
 from collections.abc import Callable
-from functools import cached_property
 
 import torch
 
@@ -44,9 +43,8 @@ class JudgeDevice:
         torch.cuda.synchronize()
         return float(self._start.elapsed_time(self._stop))
 
-    @cached_property
     def least_ms(self) -> float:
-        """What the clock says of work that is next to nothing: no call can take less. 0 on a CPU."""
+        """What the clock says now of work that is next to nothing: no call can take less. 0 on a CPU."""
         if not self.cuda:
             return 0.0
         little = self._flush[:1]

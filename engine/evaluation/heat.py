@@ -85,6 +85,8 @@ def run_heat(
                 slot.poison(number % 2)
                 problem.device.synchronize()
                 with _blaming(name):
+                    if opened.runs_cold:
+                        runners[name].warm([slot_index])
                     own, wall_ms = runners[name].call([slot_index], settings.kind == "cuda", problem.call_seed())
                 if expected is not None:
                     if checks.checksum(slot.unwritable) != before:
@@ -98,7 +100,7 @@ def run_heat(
                 break
         for name, runner in runners.items():
             copies_ms = problem.copy_ms if libraries[name].suffix == ".py" else None
-            clock = Clock(settings, neighbours, empty_calls, copies_ms, problem.device.least_ms)
+            clock = Clock(settings, neighbours, empty_calls, copies_ms, problem.device.least_ms())
             check = partial(Answers(tolerances).check, problem)
             try:
                 clock.check_calls(times[name], walls[name])

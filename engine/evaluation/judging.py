@@ -44,7 +44,7 @@ _LOOKS = 32
 """After so many pairs the statistics, which cost more the more there are, are looked at once in as many."""
 _MOST_BETWEEN_S = 0.3
 """No other trial that is due between the pairs is begun after so many seconds of them."""
-_MOST_OTHERS_BYTES = {"cpu": 64 << 20, "cuda": 512 << 20}
+_MOST_OTHERS_BYTES = {"cpu": 64 << 20, "cuda": 2 << 30}
 _PROBE_ONE_IN = 8
 """After so many timed pairs on average comes a trial of any kind, so that no kernel knows that only timing is left."""
 SLOWS = "slows the reference"
@@ -55,8 +55,6 @@ _ALONE_CALLS = 7
 _ANEW, _LEAST_ANEW, _ANEW_S = 24, 16, 6.0
 """Pairs that are taken anew where a clock is in doubt; so many at least, eight of either order, whatever they take."""
 _MOST_WAIT_S = 0.05
-_COLD_UP_TO_MS = 5.0
-"""A reference that takes longer does not show that its first launches were cold."""
 
 _STATUS_OF_END: dict[End, Status] = {
     "crashed": "crashed",
@@ -89,7 +87,6 @@ class Judgement:
         self._answered_at_s: float | None = None
         self._flush = opened.settings.kind == "cuda"
         self._reference_first = True
-        self._warms = False
         self._others = 0.0
         self._empty_kernel, self._control = opened.empty_kernel, Control()
         self.pairs = Pairs.none()
@@ -107,7 +104,6 @@ class Judgement:
             self._on_stage("checking")
             started = time.perf_counter()
             module = library.suffix == ".py"
-            self._warms = self._runs_cold(module)
             libraries = Libraries(library, self._settings.libraries == "refuse")
             libraries.look_at_files()
             with (
@@ -212,8 +208,7 @@ class Judgement:
         self._check_processes(runner, module)
         try:
             copies_ms = self._problem.copy_ms if module else None
-            least_ms = self._problem.device.least_ms
-            clock = Clock(self._settings, neighbours, self._control, copies_ms, least_ms)
+            clock = Clock(self._settings, neighbours, self._control, copies_ms, self._problem.device.least_ms())
             self._time(runner, lambda: clock.busy)
             self._confirm_clock(runner, clock)
             self._trial(runner, 0)
@@ -326,7 +321,7 @@ class Judgement:
         While the kernel had the processor, PyTorch's launches went cold: a few milliseconds' worth of them are made
         once before, and so are a module's.
         """
-        if self._warms:
+        if self._opened.runs_cold:
             self._problem.run(slot)
         if seed is not None:
             torch.manual_seed(seed)
@@ -414,12 +409,6 @@ class Judgement:
 
     # Small parts
 
-    def _runs_cold(self, module: bool) -> bool:
-        """Whether the reference is to run once before it is timed."""
-        is_short = self._eager_ms is not None and self._eager_ms <= _COLD_UP_TO_MS
-        as_often = not module or not self._problem.spec.random  # as a module's own calls
-        return self._settings.kind == "cuda" and is_short and not self._problem.mutates and as_often
-
     def _slot(self, index: int) -> Slot:
         slots = self._problem.arena.slots
         return slots[index % len(slots)]
@@ -430,7 +419,10 @@ class Judgement:
         called_at_s = runner.processor_s()
         if self._answered_at_s is not None:
             self._between_ms = 1e3 * (called_at_s - self._answered_at_s)
-        own, wall_ms = runner.call([index % len(self._problem.arena.slots)], self._flush, seed)
+        slots = [index % len(self._problem.arena.slots)]
+        if self._opened.runs_cold:
+            runner.warm(slots)
+        own, wall_ms = runner.call(slots, self._flush, seed)
         self._answered_at_s = runner.processor_s()
         self._runs_ms += own[0]
         return own[0], wall_ms, 1e3 * (self._answered_at_s - called_at_s)

@@ -12,7 +12,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -157,6 +157,9 @@ class ModuleRunner(Runner):
             raise RunnerEnded("forbidden", FORGED)
         return Loaded(_WORDS[str(weights)], weights == "replay")
 
+    def warm(self, slots: Sequence[int]) -> None:
+        self._ask({"slots": list(slots), "flush": False, "seed": None, "warm": True})
+
     def operators(self, seed: int | None) -> list[str] | None:
         """PyTorch's operators that did work in one call on what the first slot holds; None: no profiler looked.
 
@@ -197,7 +200,6 @@ def module_order(kernel: Path, problem: JudgedProblem, settings: JudgeSettings, 
         readable=[str(home), *(path for path in sys.path if path and Path(path).is_dir())],
         writable=[str(compiled)] if compiles else [],
         compiles=compiles,
-        may_repeat=not problem.mutates and not problem.spec.random,
     )
 
 

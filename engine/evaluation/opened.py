@@ -14,6 +14,9 @@ from engine.evaluation.null_kernels import NullResult
 from engine.evaluation.precision import Gauge
 from engine.evaluation.trials import JudgedProblem
 
+_COLD_UP_TO_MS = 5.0
+"""A reference that takes longer does not show that its first launches were cold."""
+
 
 class OpenedProblem:
     """``settings``: the judge's, with the tolerances of this problem. Milliseconds: eager's, and of the floor."""
@@ -41,6 +44,12 @@ class OpenedProblem:
             _ = self.gauge
         with suppress(Exception):
             self.empty_kernel.call(Control())
+
+    @property
+    def runs_cold(self) -> bool:
+        """Whether what Python launches is to run once before it is timed, as the processor did other things before."""
+        is_short = self.eager_ms is not None and self.eager_ms <= _COLD_UP_TO_MS
+        return self.settings.kind == "cuda" and is_short and not self.judged.mutates
 
     def close(self) -> None:
         """Give up buffers and processes. Nothing of it must be used after it."""

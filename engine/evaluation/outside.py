@@ -28,6 +28,7 @@ class Outside:
         self._reference_ms = reference_ms
         self.slots = len(problem.arena.slots)
         self.calls, self.runs_ms = 0, 0.0
+        self._queue_ms: float | None = None
 
     def on_one_slot(self, count: int) -> Row:
         """``count`` calls on the same buffers. Raises ``RunnerEnded``, as the others do."""
@@ -41,16 +42,15 @@ class Outside:
         own_ms, wall_ms = call_in_a_row(self._problem, self._runner, count, self._check)
         return Row(count, own_ms, self._counted(count, wall_ms))
 
-    def queued(self, count: int) -> tuple[float, float] | None:
-        """Milliseconds of calls queued on a GPU before their inputs are there, and of as many of the empty kernel's.
-
-        None where they cannot be queued.
-        """
-        empty_ms = self._empty_kernel.call_behind_gate(count)
-        if empty_ms is None:
+    def queued(self, count: int) -> float | None:
+        """Milliseconds of calls queued on a GPU before their inputs are there, beside what that costs an empty kernel;
+        None where they cannot be queued."""
+        if self._queue_ms is None:
+            self._queue_ms = self._empty_kernel.queue_ms()
+        if self._queue_ms is None:
             return None
         took_ms = call_behind_gate(self._problem, self._runner, count, self._check)
-        return None if took_ms is None else (self._counted(count, took_ms), empty_ms)
+        return None if took_ms is None else self._counted(count, took_ms) - self._queue_ms
 
     def drift(self) -> float:
         """How many times as long as it did the reference takes now."""

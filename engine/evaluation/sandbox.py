@@ -192,6 +192,10 @@ class Runner:
             raise RunnerEnded("forbidden", "its clock was forged: no such times are possible")
         return [float(value) for value in times], wall_ms
 
+    def warm(self, slots: Sequence[int]) -> None:
+        """Call a kernel on each slot without time or result, if it launches from Python: compiled code is not cold for
+        long. Raises ``RunnerEnded``."""
+
     def call_behind_gate(
         self,
         slots: Sequence[int],

@@ -30,7 +30,7 @@ mean zero and variance. ``convex``: between the two, for models that accept only
 
 _ASSERTING = ("binary_cross_entropy(", "BCELoss(")
 """Operators whose CUDA kernels assert that their inputs lie within bounds."""
-_SLOTS_BYTES, _MOST_SLOTS = {"cpu": 64 << 20, "cuda": 512 << 20}, 64
+_SLOTS_BYTES, _MOST_SLOTS = {"cpu": 64 << 20, "cuda": 2 << 30}, 64
 """Short kernels are called many times in a row, each time on other buffers: so much memory is there for that."""
 _PERIODS = (1021, 8191)
 _NOISE = 0.1

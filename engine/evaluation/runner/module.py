@@ -29,7 +29,6 @@ Weights = Literal["none", "state_dict", "replay"]
 # Taken before the module is loaded, which may replace anything.
 _TENSOR, _PARAMETER, _NO_GRAD, _SEED = torch.Tensor, nn.Parameter, torch.no_grad, torch.manual_seed
 _COPY, _CLOCK = torch.Tensor.copy_, time.perf_counter
-_COLD_UP_TO_MS = 5.0
 _IS_CONTIGUOUS, _CONTIGUOUS = torch.Tensor.is_contiguous, torch.Tensor.contiguous
 
 
@@ -83,7 +82,6 @@ class Model:
 
     def __init__(self, order: ModuleOrder, memory: torch.Tensor) -> None:
         self._path = order.path
-        self.may_repeat = order.may_repeat
         self._buffers = [Buffers(memory, offsets, order.buffers) for offsets in order.slots]
         self._outputs = [buffer for buffer in order.buffers if buffer.role == "output"]
         self._model = self._build(order, memory.device)
@@ -241,12 +239,10 @@ class CudaModule:
 
     def __init__(self, model: Model, driver: cuda.Driver, stream: cuda.Stream, gate: cuda.Gate | None) -> None:
         self._model, self._driver, self._stream, self._gate = model, driver, stream, gate
-        self._last_ms = 0.0
 
     def run(self, slots: Sequence[int], flush: bool, seed: int | None) -> list[float]:
-        """``flush``: evict the L2 cache before each call, one event pair a call, the last of two where that changes
-        nothing: while the judge had the processor, Python's launches went cold, as the reference's did. Else one pair
-        around all that are on the same slot.
+        """``flush``: evict the L2 cache before each call, one event pair a call. Else one pair around all that are on
+        the same slot.
 
         Outputs are copied in the order of the stream, before anything waits: work on another stream that is not done
         by then does not count.
@@ -258,8 +254,6 @@ class CudaModule:
             for slot, count in [(slot, 1) for slot in slots] if flush else _runs(slots):
                 forward = self._model.bind(slot)
                 if flush:
-                    if self._model.may_repeat and self._last_ms <= _COLD_UP_TO_MS:
-                        forward()
                     stream.flush()
                 stream.start()
                 for _ in range(count):
@@ -267,9 +261,15 @@ class CudaModule:
                 stream.stop()
                 self._model.keep(slot, result)
                 self._driver.synchronize()
-                self._last_ms = stream.elapsed_ms() / count
-                times += [self._last_ms] * count
+                times += [stream.elapsed_ms() / count] * count
         return times
+
+    def warm(self, slots: Sequence[int]) -> None:
+        """One call on each whose result is thrown away: while the judge had the processor, launches went cold."""
+        with _NO_GRAD():
+            for slot in slots:
+                self._model.bind(slot)()
+        self._driver.synchronize()
 
     def run_behind_gate(
         self, slots: Sequence[int], number: int, seed: int | None, tell: Callable[[bool], None]

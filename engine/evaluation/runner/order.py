@@ -31,7 +31,7 @@ class ModuleOrder:
 
     ``slots``: byte offsets of ``buffers`` in the arena. ``saved``: names of the reference's ``state_dict``.
     ``readable`` and ``writable``: directories beside the system's. ``compiles``: the module starts compilers when it
-    is first called (Triton, ``torch.compile``). ``may_repeat``: a second call with the same inputs gives the same.
+    is first called (Triton, ``torch.compile``).
     """
 
     path: str
@@ -49,4 +49,3 @@ class ModuleOrder:
     readable: list[str]
     writable: list[str]
     compiles: bool
-    may_repeat: bool

@@ -154,8 +154,11 @@ def _answer_calls(control: socket.socket, kernel: module.CpuModule | module.Cuda
                 run = functools.partial(kernel.run, order["slots"], order["flush"], order["seed"])
                 wire.send(control, {"code": 0, "operators": operators.working_operators(run)})
                 continue
-            if "gate" in order and isinstance(kernel, module.CudaModule):
+            if isinstance(kernel, module.CudaModule) and "gate" in order:
                 kernel.run_behind_gate(order["slots"], order["gate"], order["seed"], tell)
+                times = list[float]()
+            elif isinstance(kernel, module.CudaModule) and order.get("warm"):
+                kernel.warm(order["slots"])
                 times = []
             else:
                 times = kernel.run(order["slots"], order["flush"], order["seed"])
