@@ -115,6 +115,8 @@ class HostileSearch:
         text = self.text
         device = DeviceFact(id="GPU-1", kind="cuda", name=text(), arch=text(), memory_bytes=1 << 37, cores=132)
         yield ev.EngineStarted(pid=1, host=text(), version=text(), resumed=False, devices=(device,), sandbox=text())
+        yield ev.DeviceAwaited(device="GPU-1", pid=2, command=text(), held_since=1.0, seconds=1.0)
+        yield ev.DeviceFree(device="GPU-1", seconds=11.0)
         for number, name in enumerate(("softmax", text() or "x")):
             yield ev.ProblemAdded(problem=_spec(name, text()), form="cu", header=text())
             yield ev.BaselineMeasured(problem=name, baseline=Baseline("eager", _timing(4.0)), floor_ms=0.9)

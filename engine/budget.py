@@ -93,8 +93,10 @@ def changed_cap(created: Cap, changed: ShareChanged | None) -> Cap:
 
 
 def elapsed_s(state: SessionState, now: float) -> float:
-    """Seconds that this session's engines have lived, pauses apart; one that died counts until its last event."""
+    """Seconds that this session's engines have lived, without pauses and without waits for devices that other processes
+    held; one that died counts until its last event."""
     engine = state.engine
     running = now - engine.started_at if engine is not None and engine.stopped is None else 0.0
     paused = now - state.paused_at if state.paused_at is not None else 0.0
-    return state.search_seconds + max(0.0, running) - max(0.0, paused)
+    held_up = now - state.held_up_at if state.held_up_at is not None else 0.0
+    return state.search_seconds + max(0.0, running) - max(0.0, paused) - max(0.0, held_up)

@@ -70,6 +70,24 @@ class DeviceMeasured(Event, tag="device_measured"):
     device: DeviceFact
 
 
+class DeviceAwaited(Event, tag="device_awaited"):
+    """Another process holds a device that the search wants: ``pid``, whose command is ``command`` ("" if unknown),
+    since ``held_since`` (Unix seconds, None if unknown). It has been waited for ``seconds`` when this is recorded."""
+
+    device: str
+    pid: int
+    command: str = ""
+    held_since: float | None = None
+    seconds: float = 0.0
+
+
+class DeviceFree(Event, tag="device_free"):
+    """The wait for a device is over, after ``seconds``."""
+
+    device: str
+    seconds: float
+
+
 class ProblemAdded(Event, tag="problem_added"):
     """``header``: the C header a kernel is compiled with ("" where no C form exists)."""
 
@@ -330,6 +348,8 @@ AnyEvent = (
     | EngineStarted
     | EngineStopped
     | DeviceMeasured
+    | DeviceAwaited
+    | DeviceFree
     | ProblemAdded
     | ProblemRefused
     | BaselineMeasured

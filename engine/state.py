@@ -37,7 +37,8 @@ class SessionState:
     ``rounds``, ``dollars``, ``tokens`` and ``calls`` are limits that a person set, None where the config's hold.
     ``awaited``: ideas and variants that others hang under, but that were not there when those came; a sound session has
     none. ``shares``: limits that a person set for a model, by its name, and under "" for each problem alone.
-    ``useless``: names of calls whose replies held nothing.
+    ``useless``: names of calls whose replies held nothing. ``waits``: devices that other processes hold now;
+    ``held_up_at``: since when they hold all of them, which counts towards no budget.
     """
 
     name: str = ""
@@ -51,6 +52,8 @@ class SessionState:
     starts: int = 0
     search_seconds: float = 0.0
     devices: dict[str, DeviceFact] = field(default_factory=dict)
+    waits: dict[str, ev.DeviceAwaited] = field(default_factory=dict)
+    held_up_at: float | None = None
     problems: dict[str, ProblemState] = field(default_factory=dict)
     refused: dict[str, ev.ProblemRefused] = field(default_factory=dict)
     ideas: dict[str, IdeaState] = field(default_factory=dict)
@@ -195,6 +198,8 @@ def _engine_started(state: SessionState, event: ev.EngineStarted, time: float) -
     if state.engine is not None and state.engine.stopped is None:  # it died: its life ended with its last event
         state.search_seconds += state.time - state.engine.started_at
         _end_pause(state, state.time)
+        _end_hold_up(state, state.time)
+    state.waits.clear()
     state.spending.lost(state.time)
     state.engine = EngineState(event.pid, event.host, event.version, time, event.sandbox)
     state.starts += 1
@@ -218,15 +223,35 @@ def _end_pause(state: SessionState, time: float) -> None:
         state.paused_at = None
 
 
+def _end_hold_up(state: SessionState, time: float) -> None:
+    """Other processes do not hold every device any more, or that is not why nothing happens."""
+    if state.held_up_at is not None:
+        state.search_seconds -= max(0.0, time - state.held_up_at)
+        state.held_up_at = None
+
+
 def _engine_stopped(state: SessionState, event: ev.EngineStopped, time: float) -> None:
     if state.engine is not None:
         state.engine.stopped, state.engine.message = event.reason, event.message
         state.search_seconds += time - state.engine.started_at
         _end_pause(state, time)
+        _end_hold_up(state, time)
+    state.waits.clear()
 
 
 def _device_measured(state: SessionState, event: ev.DeviceMeasured, time: float) -> None:
     state.devices[event.device.id] = event.device
+
+
+def _device_awaited(state: SessionState, event: ev.DeviceAwaited, time: float) -> None:
+    state.waits[event.device] = event
+    if state.held_up_at is None and not state.paused and state.waits.keys() >= state.devices.keys():
+        state.held_up_at = time - event.seconds
+
+
+def _device_free(state: SessionState, event: ev.DeviceFree, time: float) -> None:
+    state.waits.pop(event.device, None)
+    _end_hold_up(state, time)
 
 
 def _problem_added(state: SessionState, event: ev.ProblemAdded, time: float) -> None:
@@ -412,6 +437,7 @@ def _node_unpinned(state: SessionState, event: ev.NodeUnpinned, time: float) -> 
 
 
 def _search_paused(state: SessionState, event: ev.SearchPaused, time: float) -> None:
+    _end_hold_up(state, time)
     state.paused = True
     state.paused_at = time
 
@@ -452,6 +478,8 @@ _HANDLERS: dict[type, Callable[[SessionState, Any, float], None]] = {
     ev.EngineStarted: _engine_started,
     ev.EngineStopped: _engine_stopped,
     ev.DeviceMeasured: _device_measured,
+    ev.DeviceAwaited: _device_awaited,
+    ev.DeviceFree: _device_free,
     ev.ProblemAdded: _problem_added,
     ev.ProblemRefused: _problem_refused,
     ev.BaselineMeasured: _baseline_measured,

@@ -97,8 +97,9 @@ class Verdict(Struct, frozen=True, kw_only=True, omit_defaults=True):
     ``speedup_low`` and ``speedup_high`` bound its 95 % interval. ``floor_share`` is floor time / kernel time.
     ``same_code_as``: the variant whose machine code it has; it was not run, and has no times of its own.
     ``flags`` are remarks that do not change the status ("other programs used 20 % of the processor").
-    ``stage_s`` gives seconds per stage: queue, build, start, check, timing, kernelbench; and in ``runs`` those of them
-    in which kernel or reference ran.
+    ``stage_s`` gives seconds per stage: queue, build, start, check, timing, kernelbench; in ``waiting`` those, part of
+    none of them, for which other processes kept the device until then; and in ``runs`` those in which kernel or
+    reference ran.
     ``precision``: how exact it computes ("fp32", "tf32", "fp16", "bf16", "below ..."), "" where that was not measured;
     ``fp64_error`` and ``eager_fp64_error`` are the errors behind it, root mean square relative to the outputs'.
     ``kernelbench``: the second verdict; None where the kernel did not get as far as being run.

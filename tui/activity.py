@@ -8,6 +8,7 @@ from engine.state import ProblemState, SessionState
 from tui import format as fmt
 from tui.model import Model
 from tui.source import Limits
+from tui.waiting import held_in_words
 
 LIVE = ("live", "stalled", "replay")
 
@@ -65,9 +66,9 @@ def owed_of(state: SessionState, limits: Limits) -> str | None:
 
 def waiting_of(model: Model) -> str | None:
     """That a process of somebody else keeps the device from this search."""
-    if model.holder is None:
+    if (wait := model.wait) is None:
         return None
-    return f"waiting for the device: another process holds it, pid {model.holder}"
+    return f"waiting for the device: {held_in_words(wait.pid, wait.command)}"
 
 
 def overrun_of(model: Model) -> str | None:

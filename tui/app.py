@@ -20,12 +20,10 @@ from textual.message import Message
 from textual.screen import Screen
 from textual.widgets import Input
 
-from engine.evaluation.holder import holder_of, is_below
 from engine.events import CommandHandled, Recorded, SeedIdea, SeedKernel, Stop
 from engine.session import SessionDamaged, SessionError, SessionPaths
 from tui import format as fmt
 from tui import reading
-from tui.activity import opening_of
 from tui.feed import Feed
 from tui.model import Model, Pending
 from tui.news import Messenger, News
@@ -112,7 +110,6 @@ class MonitorApp(App[int]):
         self._flushed_at = 0.0
         self.news = News(self.model)
         self._messenger = Messenger(self._news_failed)
-        self._seen_holder: int | None = None
         self._watch = OrphanWatch(self._orphaned)
 
     def get_line_filters(self) -> Sequence[LineFilter]:
@@ -211,22 +208,7 @@ class MonitorApp(App[int]):
         if not self.is_running or not self.monitor_screen.is_attached:
             return
         if self.model.opened and (self.model.link.kind == "ended") == ended:
-            self._look_for_holder()
             self.monitor_screen.tick()
-
-    def _look_for_holder(self) -> None:
-        """Who keeps the device from this search, looked at while something waits for it."""
-        model, state = self.model, self.model.state
-        pid, seen, self._seen_holder = model.link.pid, self._seen_holder, None
-        model.holder = None
-        waits = opening_of(state) or not state.problems or any(one.stage == "waiting" for one in state.in_flight())
-        if pid is None or model.link.kind not in ("live", "stalled") or not waits:
-            return
-        found = next((one for device in state.devices if (one := holder_of(device)) is not None), None)
-        if found is not None and not is_below(found, pid):
-            self._seen_holder = found
-            if seen == found:  # not the second in which two searches take turns
-                model.holder = found
 
     # Steering
 

@@ -23,6 +23,7 @@ from tui.activity import owed_of
 from tui.echo import echo
 from tui.results import Results, results_of
 from tui.source import Limits, limits_of
+from tui.waiting import WaitLines
 
 POLL_S = 0.1
 LIVENESS_S = 0.5
@@ -199,12 +200,13 @@ class PlainLines:
         self._limits = limits
         self._best: dict[str, str | None] = {}
         self._owed: str | None = None
+        self._waits = WaitLines()
 
     def recorded(self, one: Recorded, state: SessionState) -> None:
         from tui.narration import line_of
 
         stamp = time.strftime("%H:%M:%S", time.localtime(one.time))
-        if (line := line_of(one.event, state, self._best)) is not None:
+        if (line := line_of(one.event, state, self._best) or self._waits.line_of(one)) is not None:
             echo(f"{stamp} {line}")
         before, self._owed = self._owed, owed_of(state, self._limits)
         if self._owed not in (None, before):

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from engine.budget import elapsed_s
-from engine.events import Command, CommandHandled
+from engine.events import Command, CommandHandled, DeviceAwaited
 from engine.state import ProblemState, SessionState, VariantState
 from engine.verdict import Verdict
 from tui.results import without_compile
@@ -60,8 +60,6 @@ class Model:
     opened: bool = False
     playing: Callable[[], str] | None = None
     """Of a replay: its place and speed, in words."""
-    holder: int | None = None
-    """Pid of a process outside this search that keeps the device to itself."""
 
     def now(self) -> float:
         return self.source.now()
@@ -138,6 +136,13 @@ class Model:
         """Why ``problem`` has no time of torch.compile, in a word or two."""
         alive = self.link.kind in ("starting", "live", "stalled", "replay")
         return without_compile(problem, measured=self.source.limits.torch_compile, pending=alive)
+
+    @property
+    def wait(self) -> DeviceAwaited | None:
+        """The first of the session's devices that a process outside this search keeps from it."""
+        if self.link.kind not in ("live", "stalled", "replay"):
+            return None
+        return next(iter(self.state.waits.values()), None)
 
     @property
     def minutes(self) -> float | None:

@@ -19,6 +19,7 @@ from tui.format import clock, milliseconds, speedup
 from tui.narration import line_of
 from tui.source import Limits
 from tui.tables import columns, interval
+from tui.waiting import WaitLines
 
 _SAID = (ev.ProblemRefused, ev.ProblemFinished, ev.LogLine, ev.CommandHandled, ev.EngineStarted, ev.EngineStopped)
 REDRAW_S = 0.25
@@ -33,6 +34,7 @@ class LiveTable:
         self._live = Live(console=self._console, auto_refresh=False, transient=True)
         self._live.start()
         self._best: dict[str, str | None] = {}
+        self._waits = WaitLines()
         self._drawn_at = 0.0
         self._verdicts_before: int | None = None
         self._began = time.time()
@@ -42,6 +44,8 @@ class LiveTable:
         is_record = isinstance(one.event, ev.VerdictGiven) and line is not None and line.endswith("best so far")
         if line is not None and (is_record or isinstance(one.event, _SAID)):
             self._console.print(Text(line))
+        if (waiting := self._waits.line_of(one)) is not None:
+            self._console.print(Text(waiting))
 
     def tick(self, state: SessionState) -> None:
         if self._verdicts_before is None:
@@ -69,6 +73,7 @@ class LiveTable:
         minutes = max(1 / 60, (time.time() - self._began) / 60)
         rate = (state.verdicts - (self._verdicts_before or 0)) / minutes
         words = "paused" if state.paused else owed_of(state, self._limits) or kernels_at_work(state)
+        words = "waiting for the device" if state.held_up_at is not None else words
         grid = Table.grid(padding=(0, 1))
         budget = budget_of(state, self._minutes, self._rounds)
         limit = f" of {clock(budget.minutes * 60)}" if budget.minutes is not None else ""

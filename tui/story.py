@@ -13,6 +13,7 @@ from engine.state import ProblemState, SessionState
 from engine.verdict import sizes_in_words
 from tui import format as fmt
 from tui.certainty import interval_words
+from tui.waiting import WaitLines
 
 LINES = 2000
 SAME_FAILURE_S = 10.0
@@ -37,6 +38,7 @@ class Story:
     lines: deque[Line] = field(default_factory=lambda: deque(maxlen=LINES))
     _best: dict[str, str | None] = field(default_factory=dict)
     _failed: dict[tuple[str, str], float] = field(default_factory=dict)
+    _waits: WaitLines = field(default_factory=WaitLines)
 
     def note(self, state: SessionState, recorded: Recorded) -> bool:
         """Whether the event made a line."""
@@ -48,6 +50,8 @@ class Story:
             told += self._moved(state, event)
         elif isinstance(event, ev.ModelCallFailed):
             told += self._repeated(state, event, recorded.time)
+        elif (waiting := self._waits.line_of(recorded)) is not None:
+            told.append(("info" if isinstance(event, ev.DeviceFree) else "warning", waiting))
         self.lines.extend(Line(recorded.time, *one) for one in told)
         return bool(told)
 
@@ -183,5 +187,5 @@ _TELLERS: dict[type, Callable[[SessionState, Any], tuple[Level, str]]] = {
     ev.SizesChecked: _sizes_checked,
     ev.CommandHandled: _handled,
 }
-_TOLD = {*_TELLERS, *_MOVING, ev.ModelCallFailed}
+_TOLD = {*_TELLERS, *_MOVING, ev.ModelCallFailed, ev.DeviceAwaited, ev.DeviceFree}
 """Events that may make a line."""

@@ -8,15 +8,17 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
 from tui.echo import echo
 from tui.sanitize import one_line
+from tui.waiting import held_in_words
 
 if TYPE_CHECKING:
-    from engine.events import DeviceFact
+    from engine.workers.waiting import Wait
 
 
 class Working:
@@ -27,12 +29,12 @@ class Working:
         self.note = note
         self._waited = False
 
-    def on_wait(self, device: DeviceFact, pid: int | None) -> None:
-        """Note, once, that ``device`` is held by another process, the one with ``pid`` if that is known."""
+    def on_wait(self, wait: Wait) -> None:
+        """Note, once, that a device is held by another process."""
         if not self._waited:
             self._waited = True
-            who = f", pid {pid}" if pid is not None else ""
-            self.note(one_line(f"waiting for the device ({device.name}): another process holds it{who}", 200))
+            held = held_in_words(wait.pid, wait.command, wait.held_since, time.time())
+            self.note(one_line(f"waiting for the device ({wait.device.name}): {held}", 300))
 
 
 @contextlib.contextmanager

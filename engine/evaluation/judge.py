@@ -21,7 +21,6 @@ from engine.evaluation import heat, messages, native, roofline, verdicts
 from engine.evaluation.baseline import time_eager
 from engine.evaluation.checks import Tolerances
 from engine.evaluation.device import JudgeDevice
-from engine.evaluation.holder import holder_of
 from engine.evaluation.locks import alone
 from engine.evaluation.messages import AnyAnswer, JudgeSettings
 from engine.evaluation.null_kernels import try_null_kernels
@@ -55,7 +54,7 @@ class Judge:
             if isinstance(request, messages.Cancel):
                 continue
             self._on_stage("waiting")
-            with alone(self._settings.device_id, self._poll_cancelled, self._on_wait) as held:
+            with alone(self._settings.device_id, self._poll_cancelled) as held:
                 self._answer(self._carry_out(request) if held else messages.Failed("cancelled"))
 
     def _carry_out(self, request: messages.AnyRequest) -> AnyAnswer:
@@ -138,9 +137,6 @@ class Judge:
 
     def _on_stage(self, stage: Stage) -> None:
         self._answer(messages.AtStage(stage))
-
-    def _on_wait(self) -> None:
-        self._answer(messages.Waits(holder_of(self._settings.device_id)))
 
     def _answer(self, answer: AnyAnswer) -> None:
         data = messages.line(answer)

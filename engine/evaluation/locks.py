@@ -16,8 +16,6 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 _POLL_S = 0.005
-PATIENCE_S = 2.0
-"""Who has waited so long for a device is told so, once."""
 _OPEN: set[int] = set()
 
 
@@ -70,49 +68,32 @@ def _files(device: str) -> Iterator[tuple[int, int]]:
             os.close(descriptor)
 
 
-class _Patience:
-    """Calls ``on_wait`` once, as soon as it is asked later than ``PATIENCE_S`` after the beginning."""
-
-    def __init__(self, on_wait: Callable[[], None]) -> None:
-        self._on_wait = on_wait
-        self._ends: float | None = time.monotonic() + PATIENCE_S
-
-    def ask(self) -> None:
-        if self._ends is not None and time.monotonic() > self._ends:
-            self._ends = None
-            self._on_wait()
-
-
-def _nothing() -> None:
-    """For waits that interest nobody."""
-
-
 @contextlib.contextmanager
-def alone(device: str, cancelled: Callable[[], bool], on_wait: Callable[[], None] = _nothing) -> Iterator[bool]:
+def alone(device: str, cancelled: Callable[[], bool]) -> Iterator[bool]:
     """Hold the device exclusively; yields False when ``cancelled`` while waiting for it.
 
-    ``on_wait`` is called once if that takes longer than ``PATIENCE_S``.
+    The file's time of modification says since when it is held.
     """
     with _files(device) as (queue, device_lock):
-        held, patience = True, _Patience(on_wait)
+        held = True
         for descriptor in (queue, device_lock):
             while held and not _try(descriptor, fcntl.LOCK_EX):
                 held = not cancelled()
-                patience.ask()
                 time.sleep(_POLL_S)
         fcntl.flock(queue, fcntl.LOCK_UN)
+        if held:
+            with contextlib.suppress(OSError):
+                os.utime(device_lock)
         yield held
 
 
 @contextlib.asynccontextmanager
-async def shared(device: str, on_wait: Callable[[], None] = _nothing) -> AsyncIterator[None]:
-    """Hold the device beside other builders. ``on_wait``: as for ``alone``."""
+async def shared(device: str) -> AsyncIterator[None]:
+    """Hold the device beside other builders."""
     with _files(device) as (queue, device_lock):
-        patience = _Patience(on_wait)
         # The queue is held by one alone here too: builders who share it would keep whoever times out for ever.
         for descriptor, operation in ((queue, fcntl.LOCK_EX), (device_lock, fcntl.LOCK_SH)):
-            while not _try(descriptor, operation):  # other processes set no event here
-                patience.ask()
+            while not _try(descriptor, operation):  # noqa: ASYNC110 - other processes set no event here
                 await asyncio.sleep(_POLL_S)
         fcntl.flock(queue, fcntl.LOCK_UN)
         yield

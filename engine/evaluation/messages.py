@@ -75,12 +75,6 @@ class AtStage(Struct, frozen=True, tag_field="is", tag="stage"):
     stage: Stage
 
 
-class Waits(Struct, frozen=True, tag_field="is", tag="waits"):
-    """The request waits for the device, which others hold: the process ``pid`` if that can be seen."""
-
-    pid: int | None
-
-
 class Measured(Struct, frozen=True, tag_field="is", tag="measured"):
     bandwidth_gbs: float
     peak_gflops: float
@@ -110,7 +104,7 @@ class Failed(Struct, frozen=True, tag_field="is", tag="failed"):
     variant: str | None = None
 
 
-AnyAnswer = Ready | AtStage | Waits | Measured | ProblemOpened | Judged | HeatRun | Failed
+AnyAnswer = Ready | AtStage | Measured | ProblemOpened | Judged | HeatRun | Failed
 
 _encoder = msgspec.json.Encoder()
 _requests = msgspec.json.Decoder(AnyRequest)

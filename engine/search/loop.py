@@ -19,6 +19,9 @@ from engine.events import (
     BaselineMeasured,
     BudgetChanged,
     CommandHandled,
+    DeviceAwaited,
+    DeviceFact,
+    DeviceFree,
     EngineStarted,
     LogLine,
     ModelCallFailed,
@@ -52,6 +55,7 @@ from engine.state import SessionState
 from engine.verdict import Verdict
 from engine.workers.local import LocalEvaluator
 from engine.workers.protocol import EvaluationError, Evaluator
+from engine.workers.waiting import Wait
 
 IDLE_S = 1.5
 """A device that had nothing to do for so long is free for what is not urgent."""
@@ -74,6 +78,8 @@ _TELLING = (
     VariantStage,
     LogLine,
     CommandHandled,
+    DeviceAwaited,
+    DeviceFree,
     BaselineMeasured,
     ProblemFinished,
     SizesChecked,
@@ -118,7 +124,16 @@ async def _run_with(
     config: Config,
     state: SessionState,
 ) -> StopReason:
-    evaluator: Evaluator = LocalEvaluator(config.evaluation, paths.directory / "scratch")
+    def on_wait(wait: Wait) -> None:
+        device, since = wait.device.id, wait.held_since
+        event = DeviceAwaited(device=device, pid=wait.pid, command=wait.command, held_since=since, seconds=wait.seconds)
+        journal.post(event)
+
+    def on_free(device: DeviceFact, seconds: float) -> None:
+        journal.post(DeviceFree(device=device.id, seconds=seconds))
+
+    scratch = paths.directory / "scratch"
+    evaluator: Evaluator = LocalEvaluator(config.evaluation, scratch, on_wait=on_wait, on_free=on_free)
     try:
         if find_spec("torch") is None:
             raise NoTools("PyTorch is not installed, so no reference can run; install it: pip install torch")

@@ -49,6 +49,7 @@ MIGRATIONS: tuple[str, ...] = (
     "",  # answers that a proposer did not have
     "",  # winners at other sizes
     "",  # limits of one model, and of each problem
+    "",  # waits for devices that other processes hold
 )
 """Ordered: entry ``n`` takes a file from ``user_version`` n to n + 1. Entries are never edited, only appended; a new
 kind of event or command is a new version too (an empty script), so that an older program refuses what it cannot read.

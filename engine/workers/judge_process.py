@@ -17,6 +17,7 @@ from engine.evaluation.messages import AnyAnswer, AnyRequest, JudgeSettings
 from engine.evaluation.sandbox import CORES_VARIABLE
 from engine.events import Stage
 from engine.workers.protocol import EvaluationError
+from engine.workers.waiting import DeviceWatch
 
 _LINE_BYTES = 256 << 20
 _START_S = 120.0
@@ -67,19 +68,19 @@ def child_environment(settings: JudgeSettings) -> dict[str, str]:
 class JudgeProcess:
     """One judge on one device. Requests are one at a time; ``opened`` holds the problems that it knows.
 
-    ``on_wait`` is told when a request waits for a device that others hold, with the pid of who does if that is known.
+    ``watch`` sees to it that no deadline runs while others hold the device.
     ``stderr``: descriptor for what the judge and its problems print, else this process's own.
     """
 
     def __init__(
         self,
         settings: JudgeSettings,
-        on_wait: Callable[[int | None], None] = lambda pid: None,
+        watch: DeviceWatch,
         stderr: int | None = None,
     ) -> None:
         self.settings = settings
         self._stderr = stderr
-        self._on_wait = on_wait
+        self._watch = watch
         self.opened: set[str] = set()
         self.torch_version = ""
         self._process: asyncio.subprocess.Process | None = None
@@ -103,7 +104,8 @@ class JudgeProcess:
         assert process.stdin is not None
         process.stdin.write(messages.line(request))
         try:
-            answer = await asyncio.wait_for(self._answer(process, on_stage), deadline_s)
+            async with self._watch.wanted(self.settings.device_id, deadline_s):
+                answer = await self._answer(process, on_stage)
         except asyncio.CancelledError:
             await self._cancel(process)
             raise
@@ -177,8 +179,6 @@ class JudgeProcess:
             match answer:
                 case messages.AtStage(stage=stage):
                     on_stage(stage)
-                case messages.Waits(pid=pid):
-                    self._on_wait(pid)
                 case _:
                     return answer
 

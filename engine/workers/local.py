@@ -9,7 +9,6 @@ import shutil
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
-from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -20,7 +19,6 @@ from engine.config import EvaluationConfig
 from engine.devices import discover
 from engine.evaluation import messages
 from engine.evaluation.build import NoCompiler, build, compiler_of, default_cache, remove_leftovers
-from engine.evaluation.holder import holder_of
 from engine.evaluation.locks import shared
 from engine.evaluation.messages import JudgeSettings
 from engine.evaluation.modules import build_module
@@ -30,12 +28,11 @@ from engine.problem.spec import FORM_OF_DEVICE, Form, ProblemSpec
 from engine.verdict import Baseline, BuildReport, Standing, Verdict
 from engine.workers.judge_process import JudgeDied, JudgeProcess, child_environment, how_it_ended, see_log
 from engine.workers.protocol import EvaluationError, Known, Opened
+from engine.workers.waiting import DeviceWatch, Wait
 
 _NOTICED_S = 0.05
 """How long a build may wait for its turn before it counts as waiting."""
 _OPEN_S, _JUDGE_S, _HEAT_S, _COMPILE_S = 300.0, 600.0, 300.0, 300.0
-OnWait = Callable[[DeviceFact, int | None], None]
-"""Told which device is waited for, and the pid of who holds it if that is known."""
 _THOROUGH_PAIRS = 7
 """So many times ``max_pairs`` for a verdict that takes its time: short kernels give thousands."""
 
@@ -46,7 +43,8 @@ class LocalEvaluator:
     Builds run ``config.builders`` at a time and never on cores that are timing; each device judges one kernel at a
     time, and no other process of kernel-tui on this machine uses it meanwhile. ``scratch`` is where builds go when
     the user's cache directory cannot be written. ``thorough``: one verdict may take ten seconds, for a narrow interval;
-    a search leaves that to its heats. ``on_wait`` is told when the device has been held by another process for a while.
+    a search leaves that to its heats. ``on_wait`` and ``on_free``: told of waits for devices that other processes hold
+    (:class:`~engine.workers.waiting.DeviceWatch`).
     ``stderr``: descriptor for what judges and problems print, else this process's own.
     """
 
@@ -55,12 +53,14 @@ class LocalEvaluator:
         config: EvaluationConfig,
         scratch: Path,
         thorough: bool = False,
-        on_wait: OnWait = lambda device, pid: None,
+        on_wait: Callable[[Wait], None] = lambda wait: None,
+        on_free: Callable[[DeviceFact, float], None] = lambda device, seconds: None,
         stderr: int | None = None,
     ) -> None:
         self._config = config
         self._isolates = config.sandbox != "off"
-        self._on_wait = on_wait
+        self._watch = DeviceWatch(on_wait, on_free)
+        self._waits_counted_s = 0.0
         self._stderr = stderr
         self._thorough = thorough
         self._cache = _writable_cache(scratch)
@@ -82,10 +82,8 @@ class LocalEvaluator:
             compiler_of(FORM_OF_DEVICE[self._devices[0].kind])
         except NoCompiler as error:
             raise EvaluationError(str(error)) from None
-        self._judges = [
-            JudgeProcess(self._settings(device), partial(self._on_wait, device), self._stderr)
-            for device in self._devices
-        ]
+        self._watch.start(self._devices)
+        self._judges = [JudgeProcess(self._settings(device), self._watch, self._stderr) for device in self._devices]
         if find_spec("torch") is not None:  # a judge would only die of it
             self._judges[0].begin()
         if self._isolates:
@@ -133,7 +131,7 @@ class LocalEvaluator:
         known: Known | None = None,
         on_verdict: Callable[[Verdict], None] | None = None,
     ) -> Verdict:
-        queued = time.monotonic()
+        queued, waited_s = time.monotonic(), self._watch.waited_s
         try:
             library, report = await self._build(problem, form, source, on_stage)
         except (NoCompiler, OSError) as error:
@@ -144,11 +142,11 @@ class LocalEvaluator:
                 reason=first_error(report),
                 build=report,
                 device=self._devices[0].name,
-                stage_s=_before_judging(queued, report),
+                stage_s=_before_judging(queued, report, self._watch.waited_s - waited_s),
             )
         on_stage("waiting")
         async with self._take(problem.id) as judge:
-            spent = _before_judging(queued, report)
+            spent = _before_judging(queued, report, self._watch.waited_s - waited_s)
             if known is not None and report.code and (verdict := known(report.code)) is not None:
                 return replace(verdict, build=report, stage_s=spent)
             request = messages.JudgeKernel(problem.id, str(library), report)
@@ -161,7 +159,7 @@ class LocalEvaluator:
                     if last or self._closing:
                         return Verdict(status="error", reason=str(error), build=report, device=self._devices[0].name)
             assert isinstance(answer, messages.Judged)
-            verdict = replace(answer.verdict, stage_s={**spent, **answer.verdict.stage_s})
+            verdict = replace(answer.verdict, stage_s={**spent, **self._waited(), **answer.verdict.stage_s})
             if on_verdict is not None:
                 on_verdict(verdict)
             return verdict
@@ -199,7 +197,8 @@ class LocalEvaluator:
                 env=child_environment(judge.settings) | self._inductor_environment(),
             )
             try:
-                output, _ = await asyncio.wait_for(process.communicate(msgspec.json.encode(problem)), _COMPILE_S)
+                async with self._watch.wanted(judge.settings.device_id, _COMPILE_S):
+                    output, _ = await process.communicate(msgspec.json.encode(problem))
             except TimeoutError:
                 return Baseline("compile", failure=f"torch.compile did not end within {_COMPILE_S:g} s")
             finally:
@@ -218,6 +217,7 @@ class LocalEvaluator:
             task.cancel()
         await asyncio.gather(*self._begun.values(), return_exceptions=True)
         await asyncio.gather(*(judge.stop() for judge in self._judges))
+        await self._watch.close()
 
     # Devices and judges
 
@@ -323,8 +323,8 @@ class LocalEvaluator:
         try:
             async with self._builders, contextlib.AsyncExitStack() as stack:
                 if device.kind == "cpu":
-                    tell = partial(self._tell_wait, device)
-                    await stack.enter_async_context(shared(device.id, tell))
+                    async with self._watch.wanted(device.id):
+                        await stack.enter_async_context(shared(device.id))
                 waits.cancel()
                 on_stage("building")
                 if form == "py":
@@ -335,8 +335,11 @@ class LocalEvaluator:
         finally:
             waits.cancel()
 
-    def _tell_wait(self, device: DeviceFact) -> None:
-        self._on_wait(device, holder_of(device.id))
+    def _waited(self) -> dict[str, float]:
+        """Seconds for which others kept the devices since this was last asked, so that each is in one verdict."""
+        seconds = self._watch.waited_s - self._waits_counted_s
+        self._waits_counted_s += seconds
+        return {"waiting": seconds} if seconds > 0 else {}
 
     def _inductor_environment(self) -> dict[str, str]:
         return {
@@ -345,9 +348,10 @@ class LocalEvaluator:
         }
 
 
-def _before_judging(queued: float, report: BuildReport) -> dict[str, float]:
-    """Stages until now, seconds, of a kernel that was ``queued`` then; its build may have begun before."""
-    return {"queue": max(0.0, time.monotonic() - queued - report.seconds), "build": report.seconds}
+def _before_judging(queued: float, report: BuildReport, waited_s: float) -> dict[str, float]:
+    """Stages until now, seconds, of a kernel that was ``queued`` then; its build may have begun before. ``waited_s`` of
+    them, somebody else had the device."""
+    return {"queue": max(0.0, time.monotonic() - queued - report.seconds - waited_s), "build": report.seconds}
 
 
 def first_error(report: BuildReport) -> str:

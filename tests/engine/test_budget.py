@@ -6,6 +6,9 @@ from engine.budget import Budget, budget_of, elapsed_s
 from engine.events import (
     AnyEvent,
     BudgetChanged,
+    DeviceAwaited,
+    DeviceFact,
+    DeviceFree,
     EngineStarted,
     EngineStopped,
     LogLine,
@@ -49,6 +52,21 @@ def test_a_pause_does_not_count_however_it_ends() -> None:
     assert elapsed_s(session(*paused, (300.0, STOPPED)), now=900.0) == 10.0
     died = (*paused, (150.0, LogLine(level="info", text="last words")), (1000.0, STARTED), (1001.0, SearchResumed()))
     assert elapsed_s(session(*died), now=1005.0) == 15.0
+
+
+def test_waits_for_devices_do_not_count_once_other_processes_hold_all_of_them() -> None:
+    one, two = (DeviceFact(id=name, kind="cuda", name="GPU", arch="sm_90", memory_bytes=1, cores=1) for name in "ab")
+    started = EngineStarted(pid=1, host="", version="0", resumed=False, devices=(one, two), sandbox="")
+    some = ((100.0, started), (110.0, DeviceAwaited(device="a", pid=7, seconds=1.0)))
+    assert elapsed_s(session(*some), now=150.0) == 50.0, "the other one works"
+    held_up = (*some, (121.0, DeviceAwaited(device="b", pid=8, seconds=1.0)))
+    assert elapsed_s(session(*held_up), now=150.0) == 20.0
+    free = (130.0, DeviceFree(device="a", seconds=21.0))
+    assert elapsed_s(session(*held_up, free), now=150.0) == 40.0
+    assert elapsed_s(session(*held_up, (130.0, STOPPED), (500.0, started)), now=505.0) == 25.0
+    assert elapsed_s(session(*held_up, (130.0, SearchPaused()), (140.0, SearchResumed())), now=150.0) == 30.0
+    died = (*held_up, (130.0, LogLine(level="info", text="last words")), (1000.0, started))
+    assert elapsed_s(session(*died), now=1005.0) == 25.0
 
 
 def test_a_person_overrules_the_config() -> None:

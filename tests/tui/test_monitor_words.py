@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 from benchmarks.synthetic_session import CPU
 from engine import events as ev
-from engine.evaluation.holder import holder_of, is_below
-from engine.evaluation.locks import alone, lock_path
 from engine.problem.spec import ProblemSpec
 from engine.session import EngineLock, EventWriter, SessionPaths, create_session
 from engine.state import fold
@@ -59,41 +55,15 @@ async def test_the_first_seconds_say_what_happens(fresh: Engine) -> None:
         await monitor.until(lambda: "Timing eager" not in monitor.text(), "that is done")
 
 
-HOLD = """
-import sys
-from engine.evaluation.locks import alone
-with alone(sys.argv[1], lambda: False):
-    print("held", flush=True)
-    sys.stdin.read()
-"""
-
-
-async def test_a_device_that_another_process_holds_is_named_with_its_pid(fresh: Engine) -> None:
-    device = f"test-{os.getpid()}"
-    # Started by a shell that ends: a process of somebody else's, not below this one, which is the engine here.
-    shell = await asyncio.create_subprocess_exec(
-        "sh", "-c", 'exec 3<&0; "$0" -c "$1" "$2" <&3 & echo $!', sys.executable, HOLD, device,
-        stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
-    )  # fmt: skip
-    assert shell.stdin is not None and shell.stdout is not None
-    try:
-        pid = int(await shell.stdout.readline())
-        assert await shell.stdout.readline() == b"held\n"
-        assert holder_of(device) == pid and not is_below(pid, os.getpid())
-        fact = msgspec.structs.replace(CPU, id=device)
-        async with monitor_of(fresh.paths) as monitor:
-            fresh.record(started(fact))
-            await monitor.until_shown(f"Waiting for the device: another process holds it, pid {pid}")
-            shell.stdin.close()
-            await monitor.until(lambda: holder_of(device) is None, "it is given back")
-            await monitor.until(lambda: "aiting for the device" not in monitor.text(), "it is told")
-        with alone(device, lambda: False):
-            assert holder_of(device) == os.getpid() and is_below(os.getpid(), os.getppid())
-    finally:
-        shell.stdin.close()
-        await shell.wait()
-        lock_path(device).unlink(missing_ok=True)
-        lock_path(device).with_suffix(".queue").unlink(missing_ok=True)
+async def test_a_device_that_another_process_holds_is_named_with_it_and_stops_the_clock(fresh: Engine) -> None:
+    async with monitor_of(fresh.paths) as monitor:
+        fresh.record(started(), ev.DeviceAwaited(device=CPU.id, pid=4711, command="kernel-tui eval a.cpp"))
+        await monitor.until_shown("Waiting for the device: another process holds it, pid 4711 (kernel-tui eval a.cpp)")
+        spent = monitor.app.model.search_seconds()
+        await asyncio.sleep(0.2)
+        assert monitor.app.model.search_seconds() == pytest.approx(spent, abs=0.01)
+        fresh.record(ev.DeviceFree(device=CPU.id, seconds=1.0))
+        await monitor.until(lambda: "Waiting for the device" not in monitor.text(), "it is told")
 
 
 async def test_a_search_over_its_budget_says_what_it_still_does(engine: Any) -> None:

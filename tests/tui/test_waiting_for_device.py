@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from engine.exit_codes import ExitCode
+from engine.session import SessionPaths, SessionReader
+from engine.state import fold
 from tests.commandline import environment
 from tests.tui.test_cli import SCALAR, write_project
 
@@ -30,6 +34,9 @@ async def main():
         sys.stdin.read()
 asyncio.run(main())
 """
+
+
+pytestmark = pytest.mark.skipif(not os.access("/proc/locks", os.R_OK), reason="this kernel hides its locks")
 
 
 @pytest.mark.parametrize(("script", "right"), [(HOLD, True), (SHARE, False)])
@@ -62,12 +69,42 @@ def test_eval_says_once_who_holds_the_device_and_then_what_it_found(tmp_path: Pa
         judged.kill()
         holder.kill()
         holder.wait()
-    assert said.startswith("waiting for the device (") and "another process holds it" in said
-    if script is HOLD and os.access("/proc/locks", os.R_OK):
-        assert said.endswith(f", pid {holder.pid}\n")
+    assert said.startswith("waiting for the device (")
+    assert f"another process holds it, pid {holder.pid} (-c import" in said
     if right:
         assert judged.returncode == ExitCode.OK and "own.cpp: correct" in output
+        seconds = re.search(r"seconds .*queue ([0-9.]+), .*waiting ([0-9.]+), start", output)
+        assert seconds is not None and float(seconds[1]) < 0.5 and float(seconds[2]) >= 1.0
     else:
         assert judged.returncode == ExitCode.NOTHING_CORRECT
-        assert json.loads(output)["status"] == "wrong"
+        found = json.loads(output)
+        assert found["status"] == "wrong" and found["stage_s"]["waiting"] >= 1.0
     assert more == "", "it is said once"
+
+
+def test_a_search_names_who_holds_the_device_and_its_minutes_wait_too(tmp_path: Path) -> None:
+    write_project(tmp_path, rounds=1)
+    config = (tmp_path / "config.toml").read_text() + "[budget]\nminutes = 0.1\n"
+    (tmp_path / "config.toml").write_text(config)
+    variables = environment() | {"TMPDIR": str(tmp_path)}
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=variables
+    ) as holder:
+        assert holder.stdin is not None and holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        with subprocess.Popen(
+            [sys.executable, "-m", "tui.cli", "config.toml"],
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=tmp_path, env=variables,
+        ) as search:  # fmt: skip
+            assert search.stdout is not None
+            said = next(line for line in search.stdout if "waiting for the device" in line)
+            assert f"another process holds it, pid {holder.pid} (-c import" in said
+            assert "the budget's minutes stand still" in said
+            time.sleep(8)  # more than the search has
+            holder.stdin.close()
+            output, _ = search.communicate(timeout=100)
+    assert search.returncode == ExitCode.OK, output
+    assert "correct" in output and "best softmax" in output
+    with SessionReader(SessionPaths.at(tmp_path / "sessions" / "demo")) as reader:
+        state = fold(reader.read())
+    assert state.created_at + 8 + state.search_seconds < state.time

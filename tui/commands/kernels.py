@@ -302,7 +302,7 @@ async def _judge(
     with tempfile.TemporaryDirectory(prefix="kernel-tui-eval-") as scratch, printed(work.note) as stderr:
         # Beside the judge's start: both import torch in a process of their own.
         inspection = asyncio.ensure_future(inspect_problem(problem_name))
-        evaluator = LocalEvaluator(config, Path(scratch), not quick, work.on_wait, stderr)
+        evaluator = LocalEvaluator(config, Path(scratch), not quick, work.on_wait, stderr=stderr)
         try:
             try:
                 device = (await evaluator.start())[0]

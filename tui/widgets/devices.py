@@ -128,8 +128,8 @@ def _at_work(model: Model, palette: Palette) -> list[Strip]:
         lines.append(line((f"  and {len(busy) - 12} more at work", palette.dim)))
     if queued:
         lines.append(line((f"  {queued} queued", palette.dim)))
-    if model.holder is not None:
-        lines.insert(0, line((f"  held by another process, pid {model.holder}", palette.warn)))
+    if model.wait is not None:
+        lines.insert(0, line((f"  held by another process, pid {model.wait.pid}", palette.warn)))
     if not busy and model.link.kind in LIVE:
         now = owed_of(model.state, model.source.limits)
         lines.append(line((f"  {now or 'no kernel at work'}", palette.dim)))
