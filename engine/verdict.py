@@ -13,6 +13,8 @@ from msgspec.structs import replace
 
 UNJUDGED = ("cancelled", "error")
 """Statuses that say nothing about the kernel."""
+BUSY = 0.15
+"""Share of all cores that other programs may use before they are blamed for a time."""
 WIDE = 0.2
 """Relative width of an interval from which a factor is hardly known."""
 
@@ -170,13 +172,27 @@ def precision_in_words(name: str, error: float, eager_error: float) -> str:
 
 
 class Baseline(Struct, frozen=True, omit_defaults=True):
-    """A PyTorch time for the problem: ``eager`` or ``compile``. ``failure`` says why there is none."""
+    """A PyTorch time for the problem: ``eager`` or ``compile``. ``failure`` says why there is none.
+
+    ``others``: share of the processor that other programs used meanwhile, where that matters.
+    """
 
     which: Literal["eager", "compile"]
     timing: Timing | None = None
     precision: str = "fp32"
     note: str = ""
     failure: str | None = None
+    others: float = 0.0
+
+    @property
+    def disturbed(self) -> bool:
+        """Whether other programs had a hand in the time, as they have in a clock that they are blamed for."""
+        return self.timing is not None and self.others > BUSY
+
+    @property
+    def disturbance(self) -> str:
+        """That in words, "" where it is not so."""
+        return f"timed while other programs used {self.others:.0%} of the processor" if self.disturbed else ""
 
 
 class Standing(Struct, frozen=True, omit_defaults=True):

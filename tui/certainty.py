@@ -11,7 +11,11 @@ MARK = "~"
 def factor_words(verdict: Verdict | None) -> str:
     """``1.57x``; ``~1.57x`` where its interval is wider than a fifth of it."""
     factor = verdict.speedup if verdict is not None else None
-    return f"{MARK if is_unsure(verdict) else ''}{fmt.speedup(factor)}"
+    return marked(fmt.speedup(factor), is_unsure(verdict))
+
+
+def marked(figure: str, unsure: bool) -> str:
+    return f"{MARK}{figure}" if unsure else figure
 
 
 def is_unsure(verdict: Verdict | None) -> bool:

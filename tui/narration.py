@@ -58,6 +58,7 @@ def _baseline(event: ev.BaselineMeasured) -> str:
     floor = f", floor {milliseconds(event.floor_ms)} ms" if event.floor_ms is not None else ""
     remark = f"; DEGENERATE: {event.degenerate} pass every check" if event.degenerate else ""
     remark = remark or (f"; {event.tightened}" if event.tightened else "")
+    remark = remark or (f"; {event.baseline.disturbance}" if event.baseline.disturbed else "")
     return f"{event.problem}: {name} {milliseconds(event.baseline.timing.median_ms)} ms{floor}{remark}"
 
 

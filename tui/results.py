@@ -7,12 +7,12 @@ from pathlib import Path
 from msgspec import Struct
 
 from engine.state import ProblemState, SessionState, VariantState
-from engine.verdict import sizes_in_words
+from engine.verdict import Baseline, sizes_in_words
 
 
 class ResultRow(Struct, frozen=True, kw_only=True):
     """Times in milliseconds. ``factor``: over eager, with its 95 % interval; ``eager_ms`` is of the same minute.
-    ``over_compile``: over torch.compile.
+    ``over_compile``: over torch.compile; ``compile_unsure``: other programs had a hand in that time.
 
     ``floor_share``: floor time / best time. ``compile_note``: why there is no torch.compile time, "" if there is one.
     ``kernelbench``: what KernelBench's rules say of the best kernel, "" where that was not asked.
@@ -34,6 +34,7 @@ class ResultRow(Struct, frozen=True, kw_only=True):
     factor_low: float | None = None
     factor_high: float | None = None
     over_compile: float | None = None
+    compile_unsure: bool = False
     floor_share: float | None = None
     kernelbench: str = ""
     file: str | None = None
@@ -104,6 +105,10 @@ def _floor_words(best: VariantState | None) -> str:
     return f"{best.id} is faster than the floor: caches keep its data, or the peaks were measured on a busy machine"
 
 
+def _disturbance(compiled: Baseline | None) -> str:
+    return f"torch.compile was {compiled.disturbance}" if compiled is not None and compiled.disturbed else ""
+
+
 def _row(state: SessionState, problem: ProblemState, directory: Path, without: str) -> ResultRow:
     judged = [
         one for one in state.variants_of(problem.id) if one.verdict is not None and one.verdict.status != "cancelled"
@@ -128,9 +133,12 @@ def _row(state: SessionState, problem: ProblemState, directory: Path, without: s
         factor_low=verdict.speedup_low if verdict is not None else None,
         factor_high=verdict.speedup_high if verdict is not None else None,
         over_compile=compile_ms / best_ms if compile_ms is not None and best_ms else None,
+        compile_unsure=compiled is not None and compiled.disturbed,
         floor_share=verdict.floor_share if verdict is not None else None,
         kernelbench=verdict.kernelbench.words if verdict is not None and verdict.kernelbench is not None else "",
         file=str(directory / "best" / f"{problem.id}.{best.form}") if best is not None else None,
         sizes=at_other_sizes(best) if best is not None else "",
-        remark="; ".join(filter(None, [_degenerate(problem), _floor_words(best), problem.finished])),
+        remark="; ".join(
+            filter(None, [_degenerate(problem), _floor_words(best), _disturbance(compiled), problem.finished])
+        ),
     )

@@ -50,6 +50,7 @@ def show_problem(state: SessionState, name: str, *, full: bool) -> None:
         return
     for which, baseline in problem.baselines.items():
         took = f"{milliseconds(baseline.timing.median_ms)} ms" if baseline.timing is not None else baseline.failure
+        took = ", ".join(filter(None, [took, baseline.disturbance]))
         _field("torch.compile" if which == "compile" else which, one_line(took or "no time"))
     _field("floor", f"{milliseconds(problem.floor_ms)} ms")
     if problem.degenerate:

@@ -145,7 +145,7 @@ def _baseline(state: SessionState, event: ev.BaselineMeasured) -> tuple[Level, s
     which = "torch.compile" if baseline.which == "compile" else baseline.which
     if event.degenerate:
         return "warning", f"{event.problem}: degenerate, {event.degenerate} pass every check: a win here says nothing"
-    note = f"; {event.tightened}" if event.tightened else ""
+    note = "".join(f"; {words}" for words in (event.tightened, baseline.disturbance) if words)
     return "info", f"{event.problem}: {which} takes {fmt.milliseconds(baseline.timing.median_ms)} ms{note}"
 
 

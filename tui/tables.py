@@ -20,6 +20,7 @@ from engine.problem.sizes import written
 from engine.session import SessionSummary
 from engine.state import SessionState
 from engine.verdict import AtSizes, BuildReport, Standing, Verdict, sizes_in_words
+from tui.certainty import marked
 from tui.clean_console import clean_console
 from tui.format import age, milliseconds, speedup
 from tui.results import Results
@@ -86,12 +87,12 @@ def results_table(results: Results, left_out: Sequence[str] = ()) -> RenderableT
         share = f"{row.floor_share * 100:.0f} %" if row.floor_share is not None else "-"
         cells = {
             "eager ms": milliseconds(row.eager_ms),
-            "compile ms": milliseconds(row.compile_ms),
+            "compile ms": marked(milliseconds(row.compile_ms), row.compile_unsure),
             "first ms": milliseconds(row.first_ms),
             "best ms": milliseconds(row.best_ms),
             "x eager": speedup(row.factor),
             "95 %": interval(row.factor_low, row.factor_high),
-            "x compile": speedup(row.over_compile),
+            "x compile": marked(speedup(row.over_compile), row.compile_unsure),
             "floor": share,
             "correct": f"{row.correct}/{row.verdicts}",
         }

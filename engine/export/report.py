@@ -86,7 +86,9 @@ def _first(state: SessionState, problem: ProblemState) -> VariantState | None:
 
 
 def _baseline(baseline: Baseline | None) -> str:
-    return f"{baseline.timing.median_ms:.4g}" if baseline is not None and baseline.timing is not None else "-"
+    if baseline is None or baseline.timing is None:
+        return "-"
+    return f"{baseline.timing.median_ms:.4g}" + (f" ({baseline.disturbance})" if baseline.disturbed else "")
 
 
 def _ms(variant: VariantState | None) -> str:

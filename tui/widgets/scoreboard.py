@@ -6,7 +6,7 @@ from textual.strip import Strip
 
 from engine.state import ProblemState, SessionState
 from tui import format as fmt
-from tui.certainty import factor_words, interval_words
+from tui.certainty import factor_words, interval_words, marked
 from tui.model import Model, over_compile
 from tui.palette import Palette
 from tui.widgets.lines import LinesView, line
@@ -56,7 +56,7 @@ def scoreboard(model: Model, palette: Palette, width: int, *, ascii_only: bool) 
             *([(interval_words(verdict), palette.dim)] if between else []),
             (fmt.milliseconds(best.kernel_ms if best is not None else None), palette.text),
             (fmt.milliseconds(problem.eager_ms(best)), palette.dim),
-            (fmt.speedup(ahead) if ahead is not None else _compile_word(model, problem), palette.dim),
+            (_over_compile(problem, ahead) if ahead is not None else _compile_word(model, problem), palette.dim),
             (f"{share * 100:.0f}%" if share is not None else "-", palette.dim),
         ]
         reached = best_so_far(state, problem)
@@ -86,6 +86,11 @@ def best_so_far(state: SessionState, problem: ProblemState) -> list[float]:
         reached = max(reached, state.best_of_round(problem.id, round_.number) or 0.0)
         series.append(reached)
     return series
+
+
+def _over_compile(problem: ProblemState, ahead: float) -> str:
+    compiled = problem.baselines.get("compile")
+    return marked(fmt.speedup(ahead), compiled is not None and compiled.disturbed)
 
 
 def _compile_word(model: Model, problem: ProblemState) -> str:

@@ -82,6 +82,8 @@ def _speed(model: Model, variant: VariantState, verdict: Verdict, palette: Palet
         compiled = problem.baselines.get("compile")
         missing = f"failed: {compiled.failure}" if compiled and compiled.failure else model.without_compile(problem)
         lines.append(field("over compile", fmt.speedup(ahead) if ahead is not None else missing, palette))
+        if compiled is not None and compiled.disturbed:
+            lines.append(field("remark", f"torch.compile was {compiled.disturbance}", palette, palette.warn))
     for name, timing in (("kernel", verdict.kernel), ("reference", verdict.reference)):
         if timing is not None:
             lines.append(field(name, _timing(timing), palette))
