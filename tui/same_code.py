@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from engine.state import SessionState, VariantState
+from engine.verdict import Verdict
 from tui import format as fmt
+
+
+def same_machine_code(verdicts: Sequence[Verdict]) -> bool:
+    """Whether all of these kernels compile to the same machine code; unknown of those that are no C."""
+    codes = {verdict.build.code if verdict.build is not None else "" for verdict in verdicts}
+    return len(codes) == 1 and "" not in codes
 
 
 def twin_of(state: SessionState, variant: VariantState) -> VariantState | None:

@@ -24,7 +24,7 @@ from tui.certainty import marked
 from tui.clean_console import clean_console
 from tui.format import age, milliseconds, speedup
 from tui.results import Results
-from tui.same_code import factor_in_words, twin_of
+from tui.same_code import factor_in_words, same_machine_code, twin_of
 from tui.sanitize import clean_lines, one_line
 
 if TYPE_CHECKING:  # it would bring pydantic into a monitor that prints its results
@@ -152,6 +152,9 @@ def print_comparison(verdicts: Mapping[str, Verdict], standings: Sequence[Standi
     for name, verdict in verdicts.items():
         line = f"{name}: {verdict.status.replace('_', ' ')}, by itself {speedup(verdict.speedup)} eager"
         out.print(Text(line if verdict.correct else f"{name}: {verdict.status.replace('_', ' ')}: {verdict.reason}"))
+    twins = same_machine_code(list(verdicts.values()))
+    if twins:
+        out.print(Text(f"{' and '.join(verdicts)} compile to the same machine code.", style="bold"), soft_wrap=True)
     if not standings:
         out.print("not timed side by side: only correct kernels are")
         return
@@ -166,7 +169,9 @@ def print_comparison(verdicts: Mapping[str, Verdict], standings: Sequence[Standi
         table.add_row(word, Text(standing.variant), milliseconds(standing.median_ms), f"{standing.ratio:.3f}", between)
     out.print(table)
     for standing in others:
-        if standing.tied:
+        if twins:
+            said = "What differs between their times is chance: they are one kernel."
+        elif standing.tied:
             said = f"No difference between {fastest.variant} and {standing.variant} can be told."
         else:
             said = f"{fastest.variant} is the fastest: {standing.variant} takes {standing.ratio:.2f} times as long."

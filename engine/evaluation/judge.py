@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import os
+import re
 import select
 import sys
 import traceback
@@ -87,6 +88,8 @@ class Judge:
         except RunnerEnded as ended:
             return messages.Failed(str(ended))
         except Exception as error:
+            if (lack := _lack_of_memory(error)) is not None:
+                return messages.Failed(lack)
             traceback.print_exc()
             return messages.Failed(_one_line(error))
         except SystemExit as error:
@@ -142,6 +145,16 @@ class Judge:
         data = messages.line(answer)
         while data:
             data = data[os.write(self._answers, data) :]
+
+
+def _lack_of_memory(error: Exception) -> str | None:
+    """In one sentence, None if ``error`` is another one: where it was asked for is of no interest."""
+    text = " ".join(str(error).split())
+    if not isinstance(error, MemoryError | torch.OutOfMemoryError) and "can't allocate memory" not in text:
+        return None
+    asked = re.search(r"tried to allocate ([\d.]+ ?\w+)", text)
+    what = f", it asked for {asked.group(1)}" if asked is not None else ""
+    return f"the problem needs more memory than there is{what}; choose smaller sizes"
 
 
 def _one_line(error: Exception) -> str:

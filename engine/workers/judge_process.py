@@ -39,12 +39,6 @@ def how_it_ended(code: int) -> str:
         return f"was killed by signal {-code}"
 
 
-def see_log(stderr: int | None) -> str:
-    """Where to read on about a process whose standard error is ``stderr``: the engine's own is its session's log;
-    a command that gave another shows what comes out of it."""
-    return "; see engine.log" if stderr is None else ""
-
-
 def child_environment(settings: JudgeSettings) -> dict[str, str]:
     """Equal threads and waiting for judge and runners: spinning threads of one would sit on the cores of the other."""
     environment = dict(os.environ)
@@ -69,7 +63,8 @@ class JudgeProcess:
     """One judge on one device. Requests are one at a time; ``opened`` holds the problems that it knows.
 
     ``watch`` sees to it that no deadline runs while others hold the device.
-    ``stderr``: descriptor for what the judge and its problems print, else this process's own.
+    ``stderr``: descriptor for what the judge and its problems print, else this process's own; ``see``: where a person
+    finds that, as the end of a sentence.
     """
 
     def __init__(
@@ -77,9 +72,11 @@ class JudgeProcess:
         settings: JudgeSettings,
         watch: DeviceWatch,
         stderr: int | None = None,
+        see: str = "",
     ) -> None:
         self.settings = settings
         self._stderr = stderr
+        self._see = see
         self._watch = watch
         self.opened: set[str] = set()
         self.torch_version = ""
@@ -170,7 +167,7 @@ class JudgeProcess:
                 self.opened.clear()
                 raise JudgeDied(
                     f"the judge of {self.settings.device_name} {how_it_ended(code)}: the problem's own code runs in it "
-                    f"and may end it{see_log(self._stderr)}"
+                    f"and may end it{self._see}"
                 )
             try:
                 answer = messages.decode_answer(line)

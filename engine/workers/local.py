@@ -26,8 +26,10 @@ from engine.evaluation.sandbox import RunnerEnded, SandboxReport, describe, prob
 from engine.events import DeviceFact, Stage
 from engine.problem.spec import FORM_OF_DEVICE, Form, ProblemSpec
 from engine.verdict import Baseline, BuildReport, Standing, Verdict
-from engine.workers.judge_process import JudgeDied, JudgeProcess, child_environment, how_it_ended, see_log
+from engine.workers.judge_process import JudgeDied, JudgeProcess, child_environment, how_it_ended
+from engine.workers.log_tap import LogTap
 from engine.workers.protocol import EvaluationError, Known, Opened
+from engine.workers.room import lack_of_room
 from engine.workers.waiting import DeviceWatch, Wait
 
 _NOTICED_S = 0.05
@@ -45,7 +47,7 @@ class LocalEvaluator:
     the user's cache directory cannot be written. ``thorough``: one verdict may take ten seconds, for a narrow interval;
     a search leaves that to its heats. ``on_wait`` and ``on_free``: told of waits for devices that other processes hold
     (:class:`~engine.workers.waiting.DeviceWatch`).
-    ``stderr``: descriptor for what judges and problems print, else this process's own.
+    ``stderr``: descriptor for what judges and problems print, else this process's own, within bounds.
     """
 
     def __init__(
@@ -62,6 +64,7 @@ class LocalEvaluator:
         self._watch = DeviceWatch(on_wait, on_free)
         self._waits_counted_s = 0.0
         self._stderr = stderr
+        self._tap: LogTap | None = None
         self._thorough = thorough
         self._cache = _writable_cache(scratch)
         cores = len(os.sched_getaffinity(0))
@@ -83,7 +86,9 @@ class LocalEvaluator:
         except NoCompiler as error:
             raise EvaluationError(str(error)) from None
         self._watch.start(self._devices)
-        self._judges = [JudgeProcess(self._settings(device), self._watch, self._stderr) for device in self._devices]
+        if self._stderr is None:
+            self._tap = LogTap()
+        self._judges = [JudgeProcess(self._settings(device), self._watch, *self._errors) for device in self._devices]
         if find_spec("torch") is not None:  # a judge would only die of it
             self._judges[0].begin()
         if self._isolates:
@@ -112,6 +117,8 @@ class LocalEvaluator:
 
     async def open(self, problem: ProblemSpec, header: str) -> Opened:
         self._headers[problem.id] = header
+        if (lack := lack_of_room(problem, self._devices[0])) is not None:
+            raise EvaluationError(lack)
         async with self._take(problem.id) as judge:
             for last in (False, True):
                 try:
@@ -193,7 +200,7 @@ class LocalEvaluator:
                 msgspec.json.encode(judge.settings).decode(),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
-                stderr=self._stderr,
+                stderr=self._errors[0],
                 env=child_environment(judge.settings) | self._inductor_environment(),
             )
             try:
@@ -209,7 +216,7 @@ class LocalEvaluator:
             return msgspec.json.decode(output, type=Baseline)
         except msgspec.MsgspecError:
             how = how_it_ended(process.returncode or 0)
-            return Baseline("compile", failure=f"the process of torch.compile {how}{see_log(self._stderr)}")
+            return Baseline("compile", failure=f"the process of torch.compile {how}{self._errors[1]}")
 
     async def close(self) -> None:
         self._closing = True
@@ -218,8 +225,17 @@ class LocalEvaluator:
         await asyncio.gather(*self._begun.values(), return_exceptions=True)
         await asyncio.gather(*(judge.stop() for judge in self._judges))
         await self._watch.close()
+        if self._tap is not None:
+            await asyncio.to_thread(self._tap.close)
+            self._tap = None
 
     # Devices and judges
+
+    @property
+    def _errors(self) -> tuple[int | None, str]:
+        """Where children print to, and where a person finds that: an engine's standard error is its session's log; a
+        command that gave a descriptor shows what comes out of it."""
+        return (self._tap.descriptor, "; see engine.log") if self._tap is not None else (self._stderr, "")
 
     def _choose_devices(self) -> tuple[DeviceFact, ...]:
         """The configured devices; ``auto``: all GPUs like the first one where there is nvcc, else the CPU."""

@@ -216,7 +216,7 @@ def test_the_best_kernel_is_a_file_that_eval_says_is_right(evaluated: subprocess
 def test_what_a_problem_prints_is_shown_cleaned_and_cut(evaluated: subprocess.CompletedProcess[str]) -> None:
     assert not set(evaluated.stdout + evaluated.stderr) & {"\x1b", "\0", "\a"}
     assert "␛[2J␀xxx" in evaluated.stderr and "to standard error ␛]0;title␇" in evaluated.stderr
-    assert "␛[31mthe last\n" in evaluated.stderr
+    assert evaluated.stderr.startswith("the problem printed") and "␛[31mthe last\n" in evaluated.stderr
     assert len(evaluated.stderr) < 2_000
 
 
@@ -228,9 +228,18 @@ def test_compare_times_two_kernels_side_by_side(kernel_tui: KernelTui, endless: 
         "compare", "three.cpp", "one.cpp", "--problem", "softmax.py", "--device", "cpu", "--quick", "--json"
     )
     assert result.returncode == ExitCode.OK, result.stdout + result.stderr
-    standings = json.loads(result.stdout)["standings"]
+    found = json.loads(result.stdout)
+    standings = found["standings"]
     assert [one["variant"] for one in standings] == ["one.cpp", "three.cpp"]
-    assert standings[1]["ratio"] > 1.5
+    assert standings[1]["ratio"] > 1.5 and not found["same_machine_code"]
+
+
+def test_compare_says_that_two_kernels_are_one_to_the_machine(kernel_tui: KernelTui, endless: Path) -> None:
+    (endless / "one.cpp").write_text(SCALAR)
+    (endless / "two.cpp").write_text(SCALAR + "// in other words\n")
+    said = kernel_tui("compare", "one.cpp", "two.cpp", "--problem", "softmax.py", "--device", "cpu", "--quick").stdout
+    assert "one.cpp and two.cpp compile to the same machine code." in said
+    assert "chance" in said and "is the fastest" not in said
 
 
 def _again() -> str:
@@ -242,6 +251,8 @@ def test_build_compiles_without_running(kernel_tui: KernelTui, endless: Path) ->
     (endless / "good.cpp").write_text(SCALAR)
     assert kernel_tui("build", "good.cpp", "--problem", "softmax.py", "--output", "k.so").returncode == 0
     assert (endless / "k.so").read_bytes()[:4] == b"\x7fELF"
+    for_gpu = kernel_tui("build", "good.cpp", "--problem", "softmax.py", "--arch", "sm_80")
+    assert for_gpu.returncode == ExitCode.USAGE and "--arch is for .cu kernels" in for_gpu.stderr
     (endless / "bad.cpp").write_text(SCALAR.replace("return 0;", "return nonsense;"))
     bad = kernel_tui("build", "bad.cpp", "--problem", "softmax.py")
     assert bad.returncode == ExitCode.FAILURE

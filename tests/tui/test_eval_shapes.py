@@ -52,6 +52,13 @@ def test_a_kernel_that_is_right_at_its_own_sizes_only(run: KernelTui) -> None:
     ]
 
 
+def test_sizes_that_no_machine_has_room_for_are_said_in_a_line(run: KernelTui) -> None:
+    sizes = ("--shapes", "ROWS=2000000,COLUMNS=3000000")
+    judged = run("eval", "root.cpp", "--problem", "root.py", "--config", "quick.toml", "--quick", *sizes)
+    assert judged.returncode == ExitCode.NOTHING_CORRECT and judged.stderr == ""
+    assert "not enough memory: its tensors need at least 96 TB" in judged.stdout
+
+
 @pytest.mark.parametrize("spec", ["ROWS", "ROWS=many"])
 def test_sizes_that_cannot_be_read(run: KernelTui, spec: str) -> None:
     refused = run("eval", "root.cpp", "--problem", "root.py", "--shapes", spec)

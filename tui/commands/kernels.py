@@ -129,7 +129,10 @@ def compare(
     with working("inspecting the problem") as work:
         _, verdicts, standings = asyncio.run(judge())
     if as_json:
-        print_json({"verdicts": dict(zip(names, verdicts, strict=True)), "standings": standings})
+        from tui.same_code import same_machine_code
+
+        said = {"verdicts": dict(zip(names, verdicts, strict=True)), "standings": standings}
+        print_json({**said, "same_machine_code": same_machine_code(verdicts)})
     else:
         from tui.tables import print_comparison
 
@@ -141,16 +144,15 @@ def compare(
 @click.command()
 @click.argument("kernel", type=click.Path(path_type=Path))
 @_PROBLEM
-@click.option(
-    "--arch", default="sm_90a", show_default=True, callback=checked_arch, help="For .cu: the one to build for."
-)
+@click.option("--arch", callback=checked_arch, help="For .cu: the one to build for.  [default: sm_90a]")
 @click.option("--output", type=click.Path(path_type=Path, dir_okay=False), help="Keep the shared library here.")
 @json_option
-def build(kernel: Path, problem: str, arch: str, output: Path | None, as_json: bool) -> None:
+def build(kernel: Path, problem: str, arch: str | None, output: Path | None, as_json: bool) -> None:
     """Compile KERNEL as a search would, without running it. Needs no GPU."""
     source, form = read_kernel(kernel), form_of(kernel)
     if form == "py":
         raise Failure(f"{kernel}: a .py kernel is not compiled; judge it with kernel-tui eval", ExitCode.USAGE)
+    no_arch_for_cpp(kernel, form, arch)
 
     async def compile_it() -> BuildReport:
         import shutil
@@ -162,7 +164,7 @@ def build(kernel: Path, problem: str, arch: str, output: Path | None, as_json: b
         header = derive_header(await inspect_problem(problem), form)
         work.say("compiling")
         with tempfile.TemporaryDirectory(prefix="kernel-tui-build-") as scratch:
-            library, report = await run_build(source, form, header, arch, Path(scratch))
+            library, report = await run_build(source, form, header, arch or "sm_90a", Path(scratch))
             if library is not None and output is not None:
                 try:
                     shutil.copyfile(library, output)
@@ -203,6 +205,15 @@ def form_of(path: Path) -> Form:
         )
         raise Failure(f"{path}: a kernel is a .cpp, .cu or .py file{hint if of_session else ''}", ExitCode.USAGE)
     return form
+
+
+def no_arch_for_cpp(kernel: Path | str, form: Form, arch: str | None) -> None:
+    """Raises Failure where ``--arch`` would be ignored."""
+    if form == "cpp" and arch is not None:
+        raise Failure(
+            f"--arch {arch}: {kernel} is C++, compiled for the processor of this machine; --arch is for .cu kernels",
+            ExitCode.USAGE,
+        )
 
 
 def _evaluation_config(config_path: Path | None, device: str | None) -> EvaluationConfig:

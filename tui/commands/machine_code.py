@@ -10,7 +10,7 @@ import click
 
 from engine.exit_codes import ExitCode
 from tui.commands.common import Failure, checked_arch, find, json_option, print_json, sessions_option
-from tui.commands.kernels import form_of, inspect_problem, read_kernel
+from tui.commands.kernels import form_of, inspect_problem, no_arch_for_cpp, read_kernel
 from tui.echo import echo
 from tui.working import working
 
@@ -60,11 +60,13 @@ def sass(
 
     if variant is not None:
         source, form, header, session_arch = _of_session(root, what, variant)
+        no_arch_for_cpp(variant, form, arch)
         arch, name = arch or session_arch, variant
     else:
         if problem is None:
             raise Failure("name a SESSION and a VARIANT, or a KERNEL file with --problem P", ExitCode.USAGE)
         with working("inspecting the problem"):
+            no_arch_for_cpp(what, form_of(Path(what)), arch)
             source, form, header = asyncio.run(_of_file(Path(what), problem))
         arch, name = arch or "sm_90a", what
     try:

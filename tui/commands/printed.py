@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 from tui.sanitize import clean_line
 
-_KEPT_BYTES, _LINES, _COLUMNS = 1 << 18, 20, 300
+_KEPT_BYTES, _LINES, _COLUMNS = 1 << 18, 8, 200
 _ENDS_S = 1.0
 """How long after the end what is still printed is waited for."""
 
@@ -18,10 +18,12 @@ _ENDS_S = 1.0
 def printed(show: Callable[[str], None]) -> Iterator[int]:
     """A descriptor to print to. The last lines of what is printed are shown afterwards, each safe for a terminal."""
     reading, writing = os.pipe()
-    kept = bytearray()
+    kept, count = bytearray(), 0
 
     def keep_the_end() -> None:
+        nonlocal count
         while chunk := os.read(reading, 1 << 16):
+            count += len(chunk)
             kept.extend(chunk)
             del kept[:-_KEPT_BYTES]
         os.close(reading)
@@ -33,6 +35,9 @@ def printed(show: Callable[[str], None]) -> Iterator[int]:
     finally:
         os.close(writing)
         reader.join(_ENDS_S)
-        lines = bytes(kept).decode(errors="replace").splitlines()
-        for line in [line for line in lines if line.strip()][-_LINES:]:
-            show(clean_line(line, _COLUMNS))
+        lines = [line for line in bytes(kept).decode(errors="replace").splitlines() if line.strip()]
+        cut = len(lines) > _LINES or count > len(kept)
+        if lines:
+            show(f"the problem printed{f' {count:,} bytes, which end with' if cut else ''}:")
+        for line in lines[-_LINES:]:
+            show(f"  {clean_line(line, _COLUMNS)}")
