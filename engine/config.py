@@ -184,10 +184,11 @@ class EvaluationConfig(Table):
 class Config(Table):
     """A whole run. Made by :func:`load_config` or :func:`parse_config`; all paths in it are absolute.
 
-    ``problems`` are references to resolve: absolute paths, globs or directories, or ``builtin:...``.
+    ``name``: see :func:`name_without_one` for a file that gives none. ``problems`` are references to resolve: absolute
+    paths, globs or directories, or ``builtin:...``.
     """
 
-    name: SessionName = "quickstart"
+    name: SessionName
     problems: Annotated[tuple[ProblemReference, ...], Field(min_length=1, strict=False)]
     sessions: ResolvedPath = Field(default=Path("sessions"), validate_default=True)
     seed: int = Field(default=0, ge=0, lt=2**63)
@@ -258,7 +259,8 @@ def parse_config(text: str, path: Path | str) -> Config:
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(path, (_syntax_fault(str(error), text),)) from None
     try:
-        config = Config.model_validate(table, context={"directory": path.absolute().parent})
+        named = {"name": name_without_one(path.absolute(), table.get("problems")), **table}
+        config = Config.model_validate(named, context={"directory": path.absolute().parent})
     except ValidationError as error:
         lines = key_lines(text)
         details = [detail for detail in error.errors(include_url=False) if not _echo(detail)]
@@ -266,6 +268,16 @@ def parse_config(text: str, path: Path | str) -> Config:
         raise ConfigError(path, tuple(sorted(faults, key=lambda fault: (fault.line or 0, fault.key)))) from None
     config._path = path.absolute()
     return config
+
+
+def name_without_one(path: Path, problems: object) -> str:
+    """What the sessions of a config without a name are called: as its file (``mine.toml``: mine); if that is
+    config.toml, as its only problem; else as its directory."""
+    candidates = [path.stem] if path.stem != "config" else []
+    if isinstance(problems, list) and len(problems) == 1 and isinstance(problems[0], str):
+        candidates.append(re.split(r"[/:]", problems[0].rstrip("/"))[-1].removesuffix(".py"))
+    names = (re.sub(r"[^\w.-]+", "-", one, flags=re.ASCII).strip("-._")[:64] for one in (*candidates, path.parent.name))
+    return next(filter(None, names), "search")
 
 
 def preset_text(name: Preset) -> str:

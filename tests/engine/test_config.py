@@ -44,6 +44,21 @@ def test_a_list_of_problems_is_enough() -> None:
     assert config.path == Path("/somewhere/config.toml")
 
 
+@pytest.mark.parametrize(
+    ("file", "problems", "name"),
+    [
+        ("mine.toml", '["a.py", "b.py"]', "mine"),
+        ("config.toml", '["kernels/attention.py"]', "attention"),
+        ("config.toml", '["builtin:quickstart/gelu"]', "gelu"),
+        ("config.toml", '["a.py", "b.py"]', "my-project"),
+        ("config.toml", '["all/*"]', "my-project"),
+        ("größe 2.toml", '["a.py"]', "gr-e-2"),
+    ],
+)
+def test_a_session_without_a_name_is_called_as_a_person_would_look_for_it(file: str, problems: str, name: str) -> None:
+    assert parse_config(f"problems = {problems}\n", f"/somewhere/my project/{file}").name == name
+
+
 @pytest.mark.parametrize("preset", PRESETS)
 def test_presets_load(preset: str, tmp_path: Path) -> None:
     file = tmp_path / "config.toml"
