@@ -36,6 +36,11 @@ class VariantState:
     at_sizes: SizesChecked | None = None
 
     @property
+    def was_judged(self) -> bool:
+        """Whether it has a verdict: one that was pruned before has none."""
+        return self.verdict is not None and self.verdict.status != "cancelled"
+
+    @property
     def correct(self) -> bool:
         return self.verdict is not None and self.verdict.correct
 

@@ -37,6 +37,7 @@ class SessionState:
     ``rounds``, ``dollars``, ``tokens`` and ``calls`` are limits that a person set, None where the config's hold.
     ``awaited``: ideas and variants that others hang under, but that were not there when those came; a sound session has
     none. ``shares``: limits that a person set for a model, by its name, and under "" for each problem alone.
+    ``verdicts``: kernels that have one; being judged again makes no second.
     ``useless``: names of calls whose replies held nothing. ``waits``: devices that other processes hold now;
     ``held_up_at``: since when they hold all of them, which counts towards no budget.
     """
@@ -374,8 +375,7 @@ def _verdict_given(state: SessionState, event: ev.VerdictGiven, time: float) -> 
     variant = state.variants.get(event.variant)
     if variant is None:
         return
-    if event.verdict.status != "cancelled":
-        state.verdicts += 1
+    state.verdicts += (event.verdict.status != "cancelled") - variant.was_judged
     state.flight.pop(event.variant, None)
     rank(state, variant, event.verdict)
     variant.verdict, variant.stage, variant.judged_at = event.verdict, None, time

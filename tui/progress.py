@@ -91,7 +91,7 @@ def _row(state: SessionState, problem: ProblemState) -> list[RenderableType]:
         milliseconds(best.kernel_ms if best is not None else None),
         speedup(verdict.speedup if verdict is not None else None),
         interval(verdict.speedup_low, verdict.speedup_high) if verdict is not None else "-",
-        str(sum(1 for one in state.variants_of(problem.id) if one.verdict is not None)),
+        str(sum(one.was_judged for one in state.variants_of(problem.id))),
         Text(problem.finished or ("opening" if "eager" not in problem.baselines else ""), style="dim"),
     ]
 

@@ -43,7 +43,8 @@ class ResultRow(Struct, frozen=True, kw_only=True):
 
 
 class Results(Struct, frozen=True):
-    """``seconds``: engine life so far. ``state``: why the engine stopped, or "running" or "died"."""
+    """``seconds``: engine life so far. ``verdicts``: kernels that have one, as in the rows. ``state``: why the engine
+    stopped, or "running" or "died"."""
 
     session: str
     state: str
@@ -110,9 +111,7 @@ def _disturbance(compiled: Baseline | None) -> str:
 
 
 def _row(state: SessionState, problem: ProblemState, directory: Path, without: str) -> ResultRow:
-    judged = [
-        one for one in state.variants_of(problem.id) if one.verdict is not None and one.verdict.status != "cancelled"
-    ]
+    judged = [one for one in state.variants_of(problem.id) if one.was_judged]
     best = state.variants[problem.best] if problem.best is not None else None
     verdict = best.verdict if best is not None else None
     compiled = problem.baselines.get("compile")

@@ -107,9 +107,9 @@ class Caller:
         self._hopeless: CallFailed | None = None
 
     @property
-    def refusal(self) -> str | None:
+    def refusal(self) -> CallFailed | None:
         """Why this model is not asked any more (a wrong key, no quota left, no such model), or None."""
-        return str(self._hopeless) if self._hopeless is not None else None
+        return self._hopeless
 
     async def call(self, site: CallSite, prompt: Prompt, on_text: Callable[[str], None] | None = None) -> Reply:
         """The model's reply, recorded already; ``on_text`` is given the text so far while it streams, "" where an

@@ -108,13 +108,14 @@ class _Languages:
 
         name = self._names[place]
         roles, edits = frozenset(model.roles), own_prompts(self._paths)
-        return Language(name, place, self._asking(name), self._prompts, roles, edits, self._partials)
+        asking = self._asking(name, getattr(model, "key_variable", None))
+        return Language(name, place, asking, self._prompts, roles, edits, self._partials)
 
-    def _asking(self, name: str) -> Asking:
+    def _asking(self, name: str, variable: str | None) -> Asking:
         if (caller := self._callers.get(name)) is not None:
             from engine.proposers.remote import Remote
 
-            return Remote(caller, self._state, self._text)
+            return Remote(caller, self._state, self._text, variable)
         from engine.proposers.mailbox import Mailbox
         from engine.proposers.manual import Manual
 

@@ -37,7 +37,8 @@ class Context:
 
     ``until_idle``: end once all that is left is to wait for a person's replies. ``spent``: why nobody can be
     asked any more, by a limit unless ``helpless``; ``silenced``: models that are not asked any more;
-    ``closed``: problems whose own limit is reached, and what it says.
+    ``refused``: those of them that it is of no use to ask, and why; ``closed``: problems whose own limit is reached,
+    and what it says.
     """
 
     config: Config
@@ -55,6 +56,7 @@ class Context:
     spent: str | None = None
     helpless: bool = False
     silenced: set[str] = field(default_factory=set)
+    refused: dict[str, str] = field(default_factory=dict)
     closed: dict[str, str] = field(default_factory=dict)
     _refusals: dict[tuple[str, str], str | None] = field(default_factory=dict)
 
@@ -121,10 +123,13 @@ class Context:
             return
         if proposer is not None:
             self.silenced.add(proposer.name)
+            if lasting:
+                self.refused[proposer.name] = why
         if proposer is None or not self._anyone_left():
             self.spent = why
             self.helpless = lasting
-        await self.journal.record(LogLine(level="error" if lasting else "warning", text=why))
+        others = "; the search goes on without it" if lasting and self.spent is None else ""
+        await self.journal.record(LogLine(level="error" if lasting else "warning", text=f"{why}{others}"))
 
     async def close(self, problem: str, why: str) -> None:
         """Nobody may be asked about ``problem`` any more; the others go on."""
@@ -146,4 +151,5 @@ class Context:
         """The limits changed: who was forbidden to ask may try again."""
         self.spent, self.helpless = None, False
         self.silenced.clear()
+        self.refused.clear()
         self.closed.clear()

@@ -69,7 +69,7 @@ last work that was under way then has ended."""
 
 
 class NobodyToAsk(Exception):
-    """No model of the config can be asked any more (wrong keys, no such models); the text names the last one."""
+    """No model of the config can be asked any more (wrong keys, no such models); the text says why of each."""
 
     exit_code = ExitCode.FAILURE
 
@@ -222,7 +222,9 @@ class Search:
         if self.context.spent is not None or self.context.closed:
             ending = await self._finish_within_budget()
             if ending is not None and self.context.helpless:
-                raise NobodyToAsk(self.context.spent or "nobody can be asked any more")
+                reasons = ". ".join(self.context.refused.values())
+                again = f"kernel-tui resume {self.context.paths.directory}"
+                raise NobodyToAsk(f"nobody is left to write kernels: {reasons}. To resume: {again}")
             return ending
         if self.context.last_rounds:
             return "stopped"

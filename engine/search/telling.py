@@ -79,7 +79,7 @@ def siblings_of(state: SessionState, problem: str, texts: Texts) -> tuple[Kernel
     return tuple(
         kernel_of(state, variant, texts)
         for variant in state.variants_of(problem)
-        if variant.verdict is not None and variant.verdict.status != "cancelled" and not state.is_pruned(variant.id)
+        if variant.was_judged and not state.is_pruned(variant.id)
     )
 
 

@@ -149,6 +149,15 @@ def test_a_second_verdict_replaces_the_first_in_the_ranking() -> None:
     assert [variant.id for variant in state.leaders("softmax")] == ["v1"]
 
 
+def test_verdicts_count_kernels_not_how_often_they_were_judged() -> None:
+    before = after(small_search()).verdicts
+    cancelled = ev.VerdictGiven(variant="v4", verdict=Verdict(status="cancelled"))
+    assert after(small_search(), cancelled).verdicts == before
+    again = [ev.VerdictGiven(variant=name, verdict=verdict(1.5)) for name in ("v1", "v4", "v4")]
+    state = after(small_search(), cancelled, *again)
+    assert state.verdicts == before + 1 == sum(one.was_judged for one in state.variants.values())
+
+
 def test_a_retried_variant_is_in_flight_again_until_its_verdict() -> None:
     state = after(small_search(), ev.VariantStage(variant="v2", stage="queued"))
     assert [variant.id for variant in state.in_flight()] == ["v4", "v2"]
