@@ -350,7 +350,7 @@ def _owes_heat(state: SessionState, problem: ProblemState) -> bool:
     if round_ is None or round_.finished_at is not None or not round_.variants or state.flight:
         return False
     leaders = {one.id for one in state.leaders(problem.id, HEAT)}
-    return len(leaders) >= 2 and leaders != {standing.variant for standing in problem.standings}
+    return len(leaders) >= 2 and not leaders <= {standing.variant for standing in problem.standings}
 
 
 # The benchmark

@@ -1,11 +1,13 @@
 """Who leads: the order of a problem's kernels and the best of each round, kept as verdicts and prunes come in. Pure.
 
-Called by the fold alone (``engine/state.py``).
+But for ``reached_in_heat``, called by the fold alone (``engine/state.py``).
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections.abc import Sequence
+from statistics import median_low
 from typing import TYPE_CHECKING
 
 from engine.nodes import RoundState, VariantState
@@ -13,6 +15,14 @@ from engine.verdict import Verdict
 
 if TYPE_CHECKING:
     from engine.state import SessionState
+
+
+def reached_in_heat(timed: Sequence[tuple[float, float]]) -> float:
+    """The factor over eager by which a heat's winner compares with kernels that were not in it: its own or, if more,
+    what the others say of it (their median). A reference that was disturbed, or was not, must put no kernel before one
+    that has outrun it. ``timed``: (factor, time / the first one's) of each, the first one first; it is not empty.
+    """
+    return max(timed[0][0], median_low([factor * ratio for factor, ratio in timed]))
 
 
 def round_of(state: SessionState, problem: str, number: int) -> RoundState | None:

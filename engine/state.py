@@ -20,7 +20,7 @@ from engine.events import DeviceFact, Recorded
 from engine.lineage import out_of_order
 from engine.models.protocol import CallSite
 from engine.nodes import EngineState, IdeaState, ProblemState, RoundState, VariantState
-from engine.ranking import choose_best, rank, rechoose, round_of
+from engine.ranking import choose_best, rank, reached_in_heat, rechoose, round_of
 from engine.spend import Spending
 
 __all__ = ["EngineState", "IdeaState", "ProblemState", "RoundState", "SessionState", "VariantState", "fold"]
@@ -142,22 +142,30 @@ class SessionState:
 
     def standing_order(self, problem: str, count: int | None = None) -> list[VariantState]:
         """``leaders`` as a person ranks them: the best first, then in the order of the last heat, where kernels were
-        timed side by side; those that were not in it stand where their own factor puts them."""
+        timed side by side; those that were not in it stand where their own factor puts them against its winner's."""
         found = self.problems.get(problem)
         if found is None:
             return []
         best = self.variants.get(found.best) if found.best is not None else None
         order = [best] if best is not None else []
-        timed = (self.variants[one.variant] for one in found.standings if one.variant in self.variants)
-        heat = [one for one in timed if one is not best and one.correct and not self.is_pruned(one.id)]
-        placed = {one.id for one in (*order, *heat)}
+        timed = [
+            (who, who.speedup, one.ratio if one.ratio > 0 else 1.0)
+            for one in found.standings
+            if (who := self.variants.get(one.variant)) is not None
+            and who.speedup is not None
+            and not self.is_pruned(who.id)
+        ]
+        least = timed[0][2] if timed else 1.0
+        reached = reached_in_heat([(factor, ratio / least) for _, factor, ratio in timed]) if timed else 0.0
+        heat = deque((who, reached * least / ratio) for who, _, ratio in timed if who is not best)
+        placed = {one.id for one in (*order, *(who for who, _ in heat))}
         for leader in self.leaders(problem, count + len(placed) if count is not None else None):
             if leader.id in placed:
                 continue
-            while heat and (heat[0].speedup or 0.0) >= (leader.speedup or 0.0):
-                order.append(heat.pop(0))
+            while heat and heat[0][1] >= (leader.speedup or 0.0):
+                order.append(heat.popleft()[0])
             order.append(leader)
-        return [*order, *heat][:count]
+        return [*order, *(who for who, _ in heat)][:count]
 
     def leaders(self, problem: str, count: int | None = None) -> list[VariantState]:
         """Correct, unpruned variants of a problem, fastest first; the first ``count`` of them."""

@@ -10,6 +10,7 @@ from engine.verdict import Standing, Verdict, sizes_in_words
 from tui import format as fmt
 from tui.compare import MOST, Better, Cell, Comparison, Head, Row, Section, known_rows, words
 from tui.glyphs import standing_of
+from tui.heat import place_in_heat
 from tui.model import over_compile
 from tui.sanitize import one_line
 
@@ -220,9 +221,8 @@ def _place(state: SessionState, variant: VariantState) -> str | None:
     problem = state.problems.get(variant.problem)
     for standing in problem.standings if problem is not None else ():
         if standing.variant == variant.id:
-            if standing.ratio <= 1.0:
-                return "first"
-            return "tied with first" if standing.tied else f"{fmt.change(standing.ratio - 1)} time"
+            place = place_in_heat(standing)
+            return {"first": "first", "tied": "tied with first"}.get(place, f"{place} time")
     return None
 
 

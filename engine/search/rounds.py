@@ -317,10 +317,10 @@ class ProblemSearch:
     # Closing and opening
 
     def _wants_heat(self, round_: RoundState) -> bool:
-        """A heat is owed when the leaders are not those that were timed side by side already."""
+        """A heat is owed when one of the leaders was not timed side by side with the others already."""
         leaders = self._heat_leaders()
         timed = {standing.variant for standing in self.problem.standings}
-        owed = len(leaders) >= 2 and {leader.id for leader in leaders} != timed
+        owed = len(leaders) >= 2 and not {leader.id for leader in leaders} <= timed
         return owed and _heat_job(round_, leaders) not in self._done
 
     def _heat_leaders(self) -> list[VariantState]:
@@ -328,14 +328,16 @@ class ProblemSearch:
 
         How far is a matter of the 95 % intervals, not of the factors: those of a disturbed minute are wide, and a heat
         is what tells such kernels apart. The one with the least milliseconds is always among them: a factor also
-        depends on how the reference fared.
+        depends on how the reference fared. So is the best so far, whose place nobody takes who has not met it.
         """
         correct = self._state.leaders(self.id)
         leaders = correct[: self.context.config.search.heat]
         reach = HEAT_REACH * (_at_least(leaders[0]) if leaders else 0.0)
         near = [leader for leader in leaders if _at_most(leader) >= reach]
         quickest = min(correct, key=lambda variant: variant.kernel_ms or float("inf"), default=None)
-        return near if quickest is None or quickest in near else [*near, quickest]
+        best = self._state.variants.get(self.problem.best or "")
+        others = dict.fromkeys(one.id for one in (quickest, best) if one is not None and one.speedup is not None)
+        return [*near, *(self._state.variants[name] for name in others if self._state.variants[name] not in near)]
 
     async def _heat(self, round_: RoundState) -> None:
         kernels: dict[str, tuple[Form, str]] = {

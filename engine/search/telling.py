@@ -145,7 +145,7 @@ def candidates_of(state: SessionState, problem: ProblemState) -> list[Candidate]
     Of a pinned branch the fastest kernel counts as pinned: it is the branch that is carried, not each of its kernels.
     """
     leaders = state.leaders(problem.id)
-    ratios = {standing.variant: standing.ratio for standing in problem.standings}
+    heat = {standing.variant: standing for standing in problem.standings}
     pinned = {
         next((leader.id for leader in leaders if node in state.lineage(leader.id)), None) for node in state.pinned
     }
@@ -161,7 +161,10 @@ def candidates_of(state: SessionState, problem: ProblemState) -> list[Candidate]
             lineage_categories=frozenset(
                 state.ideas[node].category for node in state.lineage(leader.id) if node in state.ideas
             ),
-            heat_ratio=ratios.get(leader.id),
+            speedup_low=leader.verdict.speedup_low if leader.verdict is not None else None,
+            speedup_high=leader.verdict.speedup_high if leader.verdict is not None else None,
+            heat_ratio=heat[leader.id].ratio if leader.id in heat else None,
+            heat_tied=leader.id in heat and heat[leader.id].tied,
             pinned=leader.id in pinned,
             exhausted=leader.id in dry,
         )

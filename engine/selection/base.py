@@ -13,14 +13,17 @@ from typing import Protocol
 from msgspec import Struct
 
 from engine.events import Carried
+from engine.ranking import reached_in_heat
 
 
 class Candidate(Struct, frozen=True, kw_only=True):
     """One correct kernel that may be carried on.
 
     ``ms``: its median time. ``speedup``: factor over eager. ``round``: the round it was judged in.
+    ``speedup_low`` and ``speedup_high``: its 95 % interval, None where that is not known.
     ``category``: of its own idea; ``lineage_categories``: of all ideas that it descends from, its own included.
     ``heat_ratio``: its time / the fastest leader's, from the latest heat; None where it did not run in it.
+    ``heat_tied``: no difference between the two could be told there.
     ``exhausted``: it was a parent before and no proposer had anything new for it.
     """
 
@@ -30,8 +33,11 @@ class Candidate(Struct, frozen=True, kw_only=True):
     ms: float
     speedup: float
     category: str
+    speedup_low: float | None = None
+    speedup_high: float | None = None
     lineage_categories: frozenset[str] = frozenset()
     heat_ratio: float | None = None
+    heat_tied: bool = False
     pinned: bool = False
     exhausted: bool = False
 
@@ -53,15 +59,18 @@ class Strategy(Protocol):
     def __call__(self, candidates: Sequence[Candidate], *, round_number: int, width: int, seed: int) -> Selection: ...
 
 
+def _place(one: Candidate) -> tuple[float, str]:
+    return one.heat_ratio or 0.0, one.variant
+
+
 def ranking(candidates: Sequence[Candidate]) -> list[Candidate]:
     """Fastest first: those of the latest heat by their ratio in it, the others by their factor against its winner's."""
-    heated = [one for one in candidates if one.heat_ratio is not None]
-    winner = min(heated, key=lambda one: (one.heat_ratio or 0.0, one.variant), default=None)
+    heated = sorted((one for one in candidates if one.heat_ratio is not None), key=_place)
+    least = (heated[0].heat_ratio or 1.0) if heated else 1.0
+    reached = reached_in_heat([(one.speedup, (one.heat_ratio or 1.0) / least) for one in heated]) if heated else 1.0
 
     def relative_time(one: Candidate) -> tuple[float, str]:
-        if one.heat_ratio is not None and winner is not None:
-            return one.heat_ratio / (winner.heat_ratio or 1.0), one.variant
-        return (winner.speedup if winner is not None else 1.0) / one.speedup, one.variant
+        return one.heat_ratio / least if one.heat_ratio is not None else reached / one.speedup, one.variant
 
     return sorted(candidates, key=relative_time)
 
@@ -99,7 +108,8 @@ def answer(ranked: Sequence[Candidate], carried: Mapping[str, str], dropped: Map
 
 def why_fast(one: Candidate, ranked: Sequence[Candidate], rank: int) -> str:
     if one is ranked[0]:
-        return f"fastest: {milliseconds(one.ms)}, {one.speedup:.2f}x eager"
+        where = "in the heat" if one.heat_ratio is not None else "by its own verdict"
+        return f"fastest {where}: {milliseconds(one.ms)}, {one.speedup:.2f}x eager"
     return f"number {rank} of the fastest: {against(one, ranked[0], ranked)}"
 
 
@@ -108,23 +118,35 @@ def why_exhausted(one: Candidate) -> str:
 
 
 def against(one: Candidate, best: Candidate, ranked: Sequence[Candidate]) -> str:
-    """How much slower ``one`` is than ``best``; ``ranked`` holds all, in the order of :func:`ranking`.
+    """How much slower ``one`` is than ``best``, and by which comparison: the heat, or a verdict of each one's own. A
+    difference that cannot be told is none. ``ranked`` holds all, in the order of :func:`ranking`.
 
     What ran in the heat stands by the factor of its winner, so a kernel may come behind one that its own verdict beats.
     """
-    percent = _percent(slowdown(one, best))
     if one.heat_ratio is not None and best.heat_ratio is not None:
-        return f"{percent} than {best.variant} side by side"
+        return _in_heat(one, best)
+    own = _by_verdicts(one, best)
+    if one.speedup <= best.speedup or ranked.index(one) < ranked.index(best):
+        return own
+    if one.heat_ratio is None:
+        return f"behind {best.variant}, which leads by the heat; {own}"
+    winner = next(other for other in ranked if other.heat_ratio is not None)
+    said = f"its own verdict had said {_percent(slowdown(one, best))} ({one.speedup:.2f}x)"
+    return f"{_in_heat(one, winner)}, and that {_by_verdicts(winner, best)}; {said}"
+
+
+def _in_heat(one: Candidate, best: Candidate) -> str:
+    if one.heat_tied and (best.heat_tied or (best.heat_ratio or 0.0) <= 1.0):
+        return f"tied with {best.variant} in the heat"
+    return f"{_percent(slowdown(one, best))} than {best.variant} in the heat"
+
+
+def _by_verdicts(one: Candidate, best: Candidate) -> str:
     factors = f"({one.speedup:.2f}x against {best.speedup:.2f}x eager)"
-    winner = next((other for other in ranked if other.heat_ratio is not None), None)
-    overruled = winner is not None and one.heat_ratio is not None and one.speedup > best.speedup
-    if not overruled or winner is None or winner is one or ranked.index(one) < ranked.index(best):
-        return f"{percent} than {best.variant} {factors}"
-    return (
-        f"{_percent(slowdown(one, winner))} than {winner.variant} side by side in the heat, and that "
-        f"{_percent(slowdown(winner, best))} than {best.variant} ({winner.speedup:.2f}x against {best.speedup:.2f}x "
-        f"eager); its own verdict had said {percent} ({one.speedup:.2f}x)"
-    )
+    slower, faster = sorted((one, best), key=lambda candidate: candidate.speedup)
+    if (slower.speedup_high or slower.speedup) >= (faster.speedup_low or faster.speedup):
+        return f"not told apart from {best.variant} by their own verdicts {factors}"
+    return f"{_percent(slowdown(one, best))} than {best.variant} by their own verdicts {factors}"
 
 
 def _percent(slowdown: float) -> str:

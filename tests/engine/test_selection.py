@@ -129,8 +129,14 @@ def test_greedy_carries_the_fastest_even_if_they_are_all_of_one_idea() -> None:
     kernels = [kernel("v1", 2.0, "i1"), kernel("v2", 2.1, "i1"), kernel("v3", 2.2, "i2", category="latency")]
     selection = greedy(kernels, round_number=1, width=2, seed=0)
     assert carried(selection) == ["v1", "v2"]
-    assert why(selection, "v2") == "number 2 of the fastest: 5 % slower than v1 (4.76x against 5.00x eager)"
-    assert why(selection, "v3") == "10 % slower than v1 (4.55x against 5.00x eager); only the 2 fastest are carried"
+    assert (
+        why(selection, "v2")
+        == "number 2 of the fastest: 5 % slower than v1 by their own verdicts (4.76x against 5.00x eager)"
+    )
+    assert (
+        why(selection, "v3")
+        == "10 % slower than v1 by their own verdicts (4.55x against 5.00x eager); only the 2 fastest are carried"
+    )
 
 
 def test_serial_goes_on_with_the_newest_round_even_if_it_is_slower() -> None:
@@ -138,10 +144,14 @@ def test_serial_goes_on_with_the_newest_round_even_if_it_is_slower() -> None:
     selection = serial(kernels, round_number=2, width=3, seed=0)
     assert carried(selection) == ["v2"]
     assert why(selection, "v2") == (
-        "the chain goes on: fastest of round 2, 3 ms, 50 % slower than v1 (3.33x against 5.00x eager)"
+        "the chain goes on: fastest of round 2, 3 ms, 50 % slower than v1 by their own verdicts (3.33x against 5.00x "
+        "eager)"
     )
     assert why(selection, "v1") == "of round 1, 2 ms: the chain has gone on to v2 of round 2"
-    assert why(selection, "v3") == "33 % slower than v2 (2.50x against 3.33x eager); a chain carries one kernel"
+    assert (
+        why(selection, "v3")
+        == "33 % slower than v2 by their own verdicts (2.50x against 3.33x eager); a chain carries one kernel"
+    )
 
 
 def test_serial_stays_where_it_was_when_a_round_gives_nothing() -> None:
@@ -179,14 +189,20 @@ def test_reasons_have_figures() -> None:
         kernel("v8", 6.0, "i6", pinned=True),
     ]
     selection = beam(candidates, round_number=1, width=3, seed=0)
-    assert why(selection, "v1") == "fastest: 2 ms, 5.00x eager"
-    assert why(selection, "v2") == "number 2 of the fastest: 5 % slower than v1 (4.76x against 5.00x eager)"
+    assert why(selection, "v1") == "fastest by its own verdict: 2 ms, 5.00x eager"
+    assert (
+        why(selection, "v2")
+        == "number 2 of the fastest: 5 % slower than v1 by their own verdicts (4.76x against 5.00x eager)"
+    )
     assert why(selection, "v3") == "2.2 ms, but v1 and v2 of the same idea i1 are carried already"
     assert why(selection, "v5") == (
-        "promising: opens control flow and loops, 30 % slower than v1 (3.85x against 5.00x eager); "
-        "carried for one round"
+        "promising: opens control flow and loops, 30 % slower than v1 by their own verdicts (3.85x against 5.00x "
+        "eager); carried for one round"
     )
-    assert why(selection, "v6") == "100 % slower than v1 (2.50x against 5.00x eager); only 3 are carried"
+    assert (
+        why(selection, "v6")
+        == "100 % slower than v1 by their own verdicts (2.50x against 5.00x eager); only 3 are carried"
+    )
     assert why(selection, "v7") == "nothing new left to try on it at 5 ms, 2.00x eager"
     assert why(selection, "v8") == "pinned by hand, 6 ms"
 
@@ -200,10 +216,53 @@ def test_who_lost_the_heat_is_never_said_to_be_faster_than_who_is_carried() -> N
     ]
     selection = beam(candidates, round_number=1, width=1, seed=0)
     assert carried(selection) == ["v8"]
-    assert why(selection, "v9") == "58 % slower than v8 (13.55x against 21.41x eager); only 1 is carried"
+    assert (
+        why(selection, "v9")
+        == "58 % slower than v8 by their own verdicts (13.55x against 21.41x eager); only 1 is carried"
+    )
     assert why(selection, "v11") == (
-        "2 % slower than v9 side by side in the heat, and that 58 % slower than v8 (13.55x against 21.41x eager); "
-        "its own verdict had said 32 % faster (31.69x); only 1 is carried"
+        "2 % slower than v9 in the heat, and that 58 % slower than v8 by their own verdicts (13.55x against 21.41x "
+        "eager); its own verdict had said 32 % faster (31.69x); only 1 is carried"
+    )
+
+
+def test_a_tie_is_never_called_slower_whichever_comparison_says_so() -> None:
+    heat = [
+        kernel("v1", 2.0, heat_ratio=1.0),
+        kernel("v2", 2.1, heat_ratio=1.19, heat_tied=True),
+        kernel("v3", 2.2, heat_ratio=1.2, heat_tied=True),
+        kernel("v4", 2.3, heat_ratio=1.25),
+    ]
+    selection = greedy(heat, round_number=1, width=2, seed=0)
+    assert why(selection, "v1") == "fastest in the heat: 2 ms, 5.00x eager"
+    assert why(selection, "v2") == "number 2 of the fastest: tied with v1 in the heat"
+    assert why(selection, "v3") == "tied with v1 in the heat; only the 2 fastest are carried"
+    assert why(selection, "v4") == "25 % slower than v1 in the heat; only the 2 fastest are carried"
+    own = [
+        kernel("v1", 2.0, speedup_low=4.0, speedup_high=6.0),
+        kernel("v2", 2.4, speedup_low=3.5, speedup_high=4.1),
+        kernel("v3", 2.5, speedup_low=3.5, speedup_high=3.9),
+    ]
+    selection = greedy(own, round_number=1, width=1, seed=0)
+    assert why(selection, "v2").startswith("not told apart from v1 by their own verdicts (4.17x against 5.00x eager)")
+    assert why(selection, "v3").startswith("25 % slower than v1 by their own verdicts (4.00x against 5.00x eager)")
+
+
+def test_who_was_not_in_the_heat_does_not_come_before_its_winner_by_a_luckier_reference() -> None:
+    # v82 outran three kernels with better factors of other minutes; v45, whose factor is between, had not run in it.
+    candidates = [
+        kernel("v82", 0.68, speedup=7.55, heat_ratio=1.0, heat_tied=True),
+        kernel("v84", 0.69, speedup=8.11, heat_ratio=1.01, heat_tied=True),
+        kernel("v46", 0.70, speedup=8.53, heat_ratio=1.02, heat_tied=True),
+        kernel("v23", 1.24, speedup=9.36, heat_ratio=1.08, heat_tied=True),
+        kernel("v45", 0.70, speedup=7.85),
+    ]
+    selection = greedy(candidates, round_number=3, width=1, seed=0)
+    assert carried(selection) == ["v82"]
+    assert why(selection, "v84") == "tied with v82 in the heat; only the fastest is carried"
+    assert why(selection, "v45") == (
+        "behind v82, which leads by the heat; 4 % faster than v82 by their own verdicts (7.85x against 7.55x eager); "
+        "only the fastest is carried"
     )
 
 

@@ -13,15 +13,18 @@ import pytest
 from benchmarks.synthetic_session import CPU
 from engine import events as ev
 from engine.problem.spec import ProblemSpec
-from engine.session import EngineLock, EventWriter, SessionPaths, create_session
+from engine.session import EngineLock, EventWriter, SessionPaths, SessionReader, create_session
 from engine.state import fold
 from engine.verdict import Baseline, Standing, Timing, Verdict
 from tests.tui.conftest import NOW, Engine, monitor_of
+from tui.model import Model
+from tui.palette import monochrome
 from tui.parting import parting_words
 from tui.replay import ReplayApp, ReplaySource
 from tui.results import results_of
 from tui.settings import Settings
-from tui.source import limits_of
+from tui.source import SessionSource, limits_of
+from tui.widgets.leaders import leader_lines
 
 
 @pytest.fixture
@@ -111,17 +114,74 @@ async def test_a_heat_that_moves_the_star_is_told_and_orders_the_leaders(engine:
         first, second, third = (leader.id for leader in state.leaders("softmax", 3))
         standings = (
             Standing(third, 3.0, 1.0, 1.0, 1.0, False),
-            Standing(first, 3.3, 1.1, 1.05, 1.15, False),
-            Standing(second, 3.0, 1.01, 0.99, 1.02, True),
+            Standing(first, 3.0, 1.001, 0.99, 1.01, True),
+            Standing(second, 3.0, 1.002, 0.99, 1.02, True),
         )
         engine.record(ev.HeatFinished(problem="softmax", round=2, standings=standings))
         await monitor.until_shown(f"side by side {third} is the fastest, not {first}: new best {third}")
         board = [line[143:] for line in monitor.text().splitlines() if f"★ {third}" in line or " tied " in line]
         assert any("first" in text for text in board) and any(f"{second} " in text for text in board)
         assert [leader.id for leader in state.standing_order("softmax", 3)] == [third, first, second]
-        assert any(f"★ {third}" in text and " by heat" in text for text in monitor.text().splitlines())
+        assert any(f"★ {third}" in text and " first " in text for text in monitor.text().splitlines())
         engine.record(ev.RoundFinished(problem="softmax", round=2, survivors=(), dropped=()))
         await monitor.until_shown(f"round 2 done, fastest by heat {third}, ")
+
+
+async def test_leaders_and_why_speak_of_the_same_comparisons(engine: Any) -> None:
+    async with monitor_of(engine.paths, (200, 60)) as monitor:
+        state = monitor.app.model.state
+        first, second = (leader.id for leader in state.leaders("softmax", 2))
+        standings = (Standing(first, 3.0, 1.0, 1.0, 1.0, True), Standing(second, 3.4, 1.19, 0.9, 1.4, True))
+        why = ev.Carried(second, f"tied with {first} in the heat; only 1 is carried")
+        engine.record(
+            ev.HeatFinished(problem="softmax", round=1, standings=standings),
+            ev.RoundFinished(problem="softmax", round=1, survivors=(), dropped=(why,)),
+        )
+        await monitor.until_shown("round 1 done")
+        monitor.app.monitor_screen.tree_view.select(second)
+        monitor.app.monitor_screen.detail.turn("Why")
+        await monitor.until_shown(f"{second}  dropped after round 1")
+        shown = monitor.text()
+        assert why.why in shown and f"last heat    tied with {first} in the heat of round 1" in shown
+        assert "own verdict" in shown and "6 Leaders  x eager, ms: own verdict. heat: side by side" in shown
+        assert any(f" {second} " in text and " tied " in text for text in shown.splitlines())
+
+
+def test_who_was_not_in_the_heat_stands_behind_whom_it_measured_faster(session: SessionPaths) -> None:
+    with SessionReader(session) as reader:
+        state = fold(reader.read())
+    one, two, three, four, five = (leader.id for leader in state.leaders("softmax", 5))
+    # The slowest by its own verdict outruns two others, whose references were slow, say; the fourth was not there.
+    standings = (
+        Standing(five, 3, 1, 1, 1, False),
+        Standing(one, 4, 1.1, 1, 1, False),
+        Standing(two, 4, 1.2, 1, 1, False),
+    )
+    state.apply(ev.Recorded(state.seq + 1, NOW, ev.HeatFinished(problem="softmax", round=2, standings=standings)))
+    assert state.problems["softmax"].best == five
+    order = [leader.id for leader in state.standing_order("softmax", 5)]
+    assert order[0] == five and order.index(one) < order.index(two) and set(order) == {one, two, three, four, five}
+
+
+def test_words_of_leaders_have_the_lines_that_are_left(session: SessionPaths) -> None:
+    with SessionReader(session) as reader:
+        model = Model(SessionSource(session, read_only=True), state=fold(reader.read()))
+    leaders = model.state.leaders("softmax")
+    words = "lanes 16, schedule guided, chunk 4096, prefetch 512, unroll 4, accumulators 2"
+    for leader in leaders:
+        leader.note = words
+    softmax, palette = model.state.problems["softmax"], monochrome()
+
+    def shown(room: int, width: int = 58) -> list[str]:
+        lines = leader_lines(model, softmax, palette, ascii_only=False, width=width, room=room)
+        return [strip.text.rstrip() for strip in lines]
+
+    assert len(shown(5)) == 6 and shown(5)[1].endswith(words), (
+        "cut at the edge of the pane, where there is one line each"
+    )
+    assert len(shown(8)) == 1 + 5 + 2, "the first has the two lines that it needs"
+    assert " ".join(" ".join(shown(8)[2:4]).split()) == words
+    assert sum(words in text for text in shown(5, width=200)) == 5
 
 
 async def test_enter_shows_the_source_whatever_the_tab_was(engine: Any) -> None:

@@ -20,7 +20,7 @@ from tui.screens.steer import SteeringKeys
 from tui.widgets.detail.pane import AGAINST, TABS, DetailPane
 from tui.widgets.devices import DevicePane
 from tui.widgets.keys import KeyBar
-from tui.widgets.leaders import Leaderboard
+from tui.widgets.leaders import FIGURES, Leaderboard
 from tui.widgets.log import LogPane
 from tui.widgets.pane import Pane, TitleBar
 from tui.widgets.scoreboard import Scoreboard
@@ -74,7 +74,7 @@ class MonitorScreen(SteeringKeys, Screen[None]):
             Pane(3, "Devices", self.devices, id="devices-pane"),
             self.detail,
             Pane(5, "Log", self.log_view, id="log-pane"),
-            Pane(6, "Leaders", self.leaders, id="leaders-pane"),
+            Pane(6, "Leaders", self.leaders, id="leaders-pane", about=FIGURES),
             self.best,
         ]
         yield self.status

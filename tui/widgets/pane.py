@@ -29,12 +29,13 @@ class TitleBar(LinesView):
 
 
 class Pane(Vertical):
-    """``number`` is the key that focuses it."""
+    """``number`` is the key that focuses it. ``about``: what its figures are, beside its name."""
 
-    def __init__(self, number: int, name: str, body: LineWidget, *, id: str) -> None:
+    def __init__(self, number: int, name: str, body: LineWidget, *, id: str, about: str = "") -> None:
         super().__init__(id=id)
         self.number = number
         self.title = name
+        self.about = about
         self.body = body
         self.bar = TitleBar()
 
@@ -48,4 +49,5 @@ class Pane(Vertical):
     def set_title(self, *parts: Part) -> None:
         """What stands after the pane's number; its name if nothing is given."""
         palette = self.bar.palette
-        self.bar.set_lines([line((f" {self.number} ", palette.dim), *(parts or ((self.title, palette.title),)))])
+        named: tuple[Part, ...] = ((self.title, palette.title), (f"  {self.about}" if self.about else "", palette.dim))
+        self.bar.set_lines([line((f" {self.number} ", palette.dim), *(parts or named))])

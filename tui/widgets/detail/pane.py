@@ -24,7 +24,7 @@ from tui.widgets.detail.evidence import evidence_lines
 from tui.widgets.detail.kernel import kernel_lines
 from tui.widgets.detail.story import idea_lines, why_lines
 from tui.widgets.detail.text import folded, wrapped
-from tui.widgets.leaders import leader_lines
+from tui.widgets.leaders import FIGURES, leader_lines
 from tui.widgets.lines import LinesView, Part, line
 from tui.widgets.pane import Pane
 
@@ -44,6 +44,8 @@ GROW_S = 0.25
 """How often a reply that streams is looked at."""
 SHORT_BELOW = 76
 """Columns of the pane below which names of tabs are shortened."""
+LEADERS_ROOM = 100
+"""Lines for leaders in their tab, which scrolls."""
 TITLE_AT = 3
 """Column of the title at which the names of the tabs begin."""
 SETTLE_S = 0.08
@@ -173,7 +175,7 @@ class DetailPane(Pane):
             else None,
             subject is not None and (state.is_pruned(subject.id), state.is_pinned(subject.id)),
             state.verdicts if self.tab == "Leaders" else None,
-            self.view.size.width if self.tab in (*PROSE, "Conversation") or subject is None else None,
+            self.view.size.width if self.tab in (*PROSE, "Leaders", "Conversation") or subject is None else None,
             activity_of(self.model) if subject is None else None,
             self.talk.look(row, subject) if self.tab == "Conversation" else None,
             self.app.theme,
@@ -211,9 +213,7 @@ class DetailPane(Pane):
             "Diff": lambda: self._diff(subject),
             "Evidence": lambda: evidence_lines(self.model, subject, palette, self.view.size.width),
             "Why": lambda: why_lines(self.model, subject, palette, self.view.size.width),
-            "Leaders": lambda: leader_lines(
-                self.model, self.model.state.problems[subject.problem], palette, 50, ascii_only=self.view.ascii_only
-            ),
+            "Leaders": lambda: self._leaders(subject.problem),
         }
         try:
             lines = tabs[self.tab]()
@@ -264,6 +264,13 @@ class DetailPane(Pane):
             return [line((f"No diff of {subject.id} to the {self.against}: {why[self.against]}.", palette.dim))]
         name = f"{self.against} {other.id}" if self.against != "marked" else f"marked {other.id}"
         return diff_lines(self._source(other), self._source(subject), name, subject.id, palette)
+
+    def _leaders(self, problem: str) -> list[Strip]:
+        palette, found = self.view.palette, self.model.state.problems[problem]
+        lines = leader_lines(
+            self.model, found, palette, ascii_only=self.view.ascii_only, width=self.view.size.width, room=LEADERS_ROOM
+        )
+        return [*lines, line(""), line((FIGURES, palette.dim))]
 
     def _source(self, variant: VariantState) -> str:
         return self.model.source.text(variant.source)

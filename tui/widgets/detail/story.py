@@ -8,6 +8,8 @@ from textual.strip import Strip
 
 from engine.state import IdeaState, VariantState
 from tui import format as fmt
+from tui.certainty import interval_words
+from tui.heat import decided_after, last_heat
 from tui.model import Model, change_against_parent
 from tui.palette import Palette
 from tui.same_code import factor_in_words
@@ -20,6 +22,7 @@ def why_lines(model: Model, variant: VariantState, palette: Palette, width: int)
     state = model.state
     lines = [line((variant.id, palette.bold), (f"  {_fate(model, variant)[0]}", palette.title))]
     lines += wrapped(_fate(model, variant)[1], palette.text, width)
+    lines += _figures(model, variant, palette)
     if state.is_pinned(variant.id):
         lines.append(line(("pinned: its branch stays a parent in every round", palette.accent)))
     idea = state.ideas.get(variant.idea)
@@ -44,6 +47,19 @@ def why_lines(model: Model, variant: VariantState, palette: Palette, width: int)
         )
     if variant.data:
         lines += [*heading("recipe", palette), *_facts(variant.data, palette)]
+    return lines
+
+
+def _figures(model: Model, variant: VariantState, palette: Palette) -> list[Strip]:
+    """How fast it is as things stand: since its fate was decided there may have been another heat, or verdict."""
+    problem = model.state.problems.get(variant.problem)
+    if problem is None or variant.speedup is None:
+        return []
+    between = f" {words}" if (words := interval_words(variant.verdict)) else ""
+    own = f"{fmt.speedup(variant.speedup)} eager{between}, {fmt.milliseconds(variant.kernel_ms)} ms"
+    lines = [field("own verdict", own, palette)]
+    if heat := last_heat(problem, variant):
+        lines.append(field("last heat", heat, palette))
     return lines
 
 
@@ -84,10 +100,13 @@ def _fate(model: Model, variant: VariantState) -> tuple[str, str]:
     if model.state.is_pruned(variant.id):
         at = next(node for node in model.state.lineage(variant.id) if node in model.state.pruned)
         return "pruned", f"A person pruned {at}. It is never a parent nor the best until restored."
+    problem = model.state.problems.get(variant.problem)
+    decided = decided_after(problem, variant) if problem is not None else None
+    when = f" after round {decided}" if decided is not None else ""
     if variant.carried is not None:
-        return "carried on", variant.carried
+        return f"carried on{when}", variant.carried
     if variant.dropped is not None:
-        return "dropped", variant.dropped
+        return f"dropped{when}", variant.dropped
     if variant.stage is not None:
         return f"in stage {variant.stage}", "Carried or dropped is decided at the end of its round."
     return "no decision yet", "Carried or dropped is decided at the end of its round."
