@@ -72,7 +72,8 @@ class IdeaState:
 
 @dataclass(slots=True)
 class RoundState:
-    """``best``: the best factor over eager among the round's own correct variants that are not pruned."""
+    """``best``: the leader of the round's own correct variants that are not pruned: the one with the best factor over
+    eager, those apart that another of them has outrun in the last heat that had both."""
 
     problem: str
     number: int
@@ -80,7 +81,7 @@ class RoundState:
     started_at: float
     ideas: list[str] = field(default_factory=list)
     variants: list[str] = field(default_factory=list)
-    best: float | None = None
+    best: str | None = None
     finished_at: float | None = None
     survivors: tuple[Carried, ...] = ()
     dropped: tuple[Carried, ...] = ()

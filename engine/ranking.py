@@ -1,16 +1,18 @@
 """Who leads: the order of a problem's kernels and the best of each round, kept as verdicts and prunes come in. Pure.
 
-But for ``reached_in_heat``, called by the fold alone (``engine/state.py``).
+But for ``reached_in_heat``, called by ``engine/state.py`` alone.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterable, Sequence
+from itertools import combinations
 from statistics import median_low
 from typing import TYPE_CHECKING
 
-from engine.nodes import RoundState, VariantState
+from engine.nodes import ProblemState, RoundState, VariantState
 from engine.verdict import Verdict
 
 if TYPE_CHECKING:
@@ -23,6 +25,33 @@ def reached_in_heat(timed: Sequence[tuple[float, float]]) -> float:
     that has outrun it. ``timed``: (factor, time / the first one's) of each, the first one first; it is not empty.
     """
     return max(timed[0][0], median_low([factor * ratio for factor, ratio in timed]))
+
+
+def standing_order(state: SessionState, problem: str, count: int | None) -> list[VariantState]:
+    """See ``SessionState.standing_order``."""
+    found = state.problems.get(problem)
+    if found is None:
+        return []
+    best = state.variants.get(found.best) if found.best is not None else None
+    order = [best] if best is not None else []
+    timed = [
+        (who, who.speedup, one.ratio if one.ratio > 0 else 1.0)
+        for one in found.standings
+        if (who := state.variants.get(one.variant)) is not None
+        and who.speedup is not None
+        and not state.is_pruned(who.id)
+    ]
+    least = timed[0][2] if timed else 1.0
+    reached = reached_in_heat([(factor, ratio / least) for _, factor, ratio in timed]) if timed else 0.0
+    heat = deque((who, reached * least / ratio) for who, _, ratio in timed if who is not best)
+    placed = {one.id for one in (*order, *(who for who, _ in heat))}
+    for leader in state.leaders(problem, count + len(placed) if count is not None else None):
+        if leader.id in placed:
+            continue
+        while heat and heat[0][1] >= (leader.speedup or 0.0):
+            order.append(heat.popleft()[0])
+        order.append(leader)
+    return [*order, *(who for who, _ in heat)][:count]
 
 
 def round_of(state: SessionState, problem: str, number: int) -> RoundState | None:
@@ -47,18 +76,38 @@ def rank(state: SessionState, variant: VariantState, verdict: Verdict) -> None:
     factor = verdict.speedup if verdict.correct else None
     if factor is not None:
         insort(problem.ranking, (-factor, variant.id))
-    if (round_ := round_of(state, variant.problem, variant.round)) is not None and not state.is_pruned(variant.id):
-        if factor is not None and factor >= (round_.best or 0.0):
-            round_.best = factor
-        elif variant.speedup is not None and variant.speedup == round_.best:
-            round_.best = _best_factor(state, round_, instead={variant.id: factor})
 
 
-def _best_factor(state: SessionState, round_: RoundState, instead: dict[str, float | None]) -> float | None:
-    """The best factor in a round, pruned variants apart; ``instead``: factors that the state does not have yet."""
-    kept = (name for name in round_.variants if not state.is_pruned(name))
-    factors = (instead[name] if name in instead else state.variants[name].speedup for name in kept)
-    return max((factor for factor in factors if factor is not None), default=None)
+def choose_leader(state: SessionState, variant: VariantState) -> None:
+    """Who leads the round of ``variant``, whose verdict has just come in."""
+    round_ = round_of(state, variant.problem, variant.round)
+    if round_ is None or state.is_pruned(variant.id):
+        return
+    if variant.judged > 1 or round_.best == variant.id:  # it may lose its place, and may have been in a heat
+        lead(state, round_)
+    elif variant.speedup is not None and variant.speedup >= (state.best_of_round(round_.problem, round_.number) or 0.0):
+        round_.best = variant.id
+
+
+def lead(state: SessionState, round_: RoundState) -> None:
+    """Choose the leader of the round anew. A factor that a heat has disproved leads nobody astray: of two kernels of
+    the round that ran side by side the first counts, in the last heat that had both."""
+    own = {name for name in round_.variants if state.variants[name].speedup is not None and not state.is_pruned(name)}
+    ahead: dict[frozenset[str], str] = {}
+    for heat in (one.standings for one in state.problems[round_.problem].rounds if one.standings):
+        timed = [one.variant for one in heat if one.variant in own]
+        ahead |= {frozenset(pair): pair[0] for pair in combinations(timed, 2)}
+    outrun = {name for pair, first in ahead.items() for name in pair - {first}}
+    found = max(own - outrun or own, key=lambda name: (state.variants[name].speedup or 0.0, name), default=None)
+    round_.best = found
+
+
+def lead_again(state: SessionState, problem: ProblemState, names: Iterable[str]) -> None:
+    """Choose the leaders of all rounds that the kernels ``names`` are of."""
+    touched = {state.variants[name].round for name in names if name in state.variants}
+    for round_ in problem.rounds:
+        if round_.number in touched:
+            lead(state, round_)
 
 
 def rechoose(state: SessionState, node: str) -> None:
@@ -67,11 +116,7 @@ def rechoose(state: SessionState, node: str) -> None:
     choose_best(state, problem_id, challenger=None)
     if (problem := state.problems.get(problem_id)) is None:
         return
-    branch = state.branch(node)
-    touched = {state.variants[name].round for name in branch if name in state.variants}
-    for round_ in problem.rounds:
-        if round_.number in touched or node == problem_id:
-            round_.best = _best_factor(state, round_, {})
+    lead_again(state, problem, problem.variants if node == problem_id else state.branch(node))
 
 
 def choose_best(state: SessionState, problem_id: str, challenger: VariantState | None) -> None:

@@ -20,7 +20,7 @@ from engine.events import DeviceFact, Recorded
 from engine.lineage import out_of_order
 from engine.models.protocol import CallSite
 from engine.nodes import EngineState, IdeaState, ProblemState, RoundState, VariantState
-from engine.ranking import choose_best, rank, reached_in_heat, rechoose, round_of
+from engine.ranking import choose_best, choose_leader, lead_again, rank, rechoose, round_of, standing_order
 from engine.spend import Spending
 
 __all__ = ["EngineState", "IdeaState", "ProblemState", "RoundState", "SessionState", "VariantState", "fold"]
@@ -143,29 +143,7 @@ class SessionState:
     def standing_order(self, problem: str, count: int | None = None) -> list[VariantState]:
         """``leaders`` as a person ranks them: the best first, then in the order of the last heat, where kernels were
         timed side by side; those that were not in it stand where their own factor puts them against its winner's."""
-        found = self.problems.get(problem)
-        if found is None:
-            return []
-        best = self.variants.get(found.best) if found.best is not None else None
-        order = [best] if best is not None else []
-        timed = [
-            (who, who.speedup, one.ratio if one.ratio > 0 else 1.0)
-            for one in found.standings
-            if (who := self.variants.get(one.variant)) is not None
-            and who.speedup is not None
-            and not self.is_pruned(who.id)
-        ]
-        least = timed[0][2] if timed else 1.0
-        reached = reached_in_heat([(factor, ratio / least) for _, factor, ratio in timed]) if timed else 0.0
-        heat = deque((who, reached * least / ratio) for who, _, ratio in timed if who is not best)
-        placed = {one.id for one in (*order, *(who for who, _ in heat))}
-        for leader in self.leaders(problem, count + len(placed) if count is not None else None):
-            if leader.id in placed:
-                continue
-            while heat and heat[0][1] >= (leader.speedup or 0.0):
-                order.append(heat.popleft()[0])
-            order.append(leader)
-        return [*order, *(who for who, _ in heat)][:count]
+        return standing_order(self, problem, count)
 
     def leaders(self, problem: str, count: int | None = None) -> list[VariantState]:
         """Correct, unpruned variants of a problem, fastest first; the first ``count`` of them."""
@@ -178,9 +156,17 @@ class SessionState:
         return [self.variants[variant] for variant in self.flight]
 
     def best_of_round(self, problem: str, number: int) -> float | None:
-        """Best factor over eager among the round's own correct variants that are not pruned."""
-        round_ = round_of(self, problem, number)
-        return round_.best if round_ is not None else None
+        """Factor over eager of the round's leader."""
+        leader = self.leader_of_round(problem, number)
+        return leader.speedup if leader is not None else None
+
+    def leader_of_round(self, problem: str, number: int) -> VariantState | None:
+        """Who stands for a round: the problem's best, if it is one of its kernels; else ``RoundState.best``."""
+        found, round_ = self.problems.get(problem), round_of(self, problem, number)
+        best = self.variants.get(found.best) if found is not None and found.best is not None else None
+        if best is not None and best.round == number:
+            return best
+        return self.variants.get(round_.best) if round_ is not None and round_.best is not None else None
 
     @property
     def finished(self) -> bool:
@@ -388,6 +374,7 @@ def _verdict_given(state: SessionState, event: ev.VerdictGiven, time: float) -> 
     rank(state, variant, event.verdict)
     variant.verdict, variant.stage, variant.judged_at = event.verdict, None, time
     variant.judged += 1
+    choose_leader(state, variant)
     choose_best(state, variant.problem, challenger=variant)
 
 
@@ -399,6 +386,7 @@ def _heat_finished(state: SessionState, event: ev.HeatFinished, time: float) -> 
     problem.standings, problem.heat_at = event.standings, time
     if (round_ := round_of(state, event.problem, event.round)) is not None:
         round_.standings = event.standings
+    lead_again(state, problem, (standing.variant for standing in event.standings))
     for standing in event.standings:
         if not state.is_pruned(standing.variant):
             problem.best = standing.variant

@@ -141,7 +141,7 @@ def _print_round_table(problems: list[ProblemState], state: SessionState) -> Non
     for problem in problems:
         reached = 0.0
         for round_ in problem.rounds:
-            best = round_.best
+            best = state.best_of_round(problem.id, round_.number)
             gain = f"{(best / reached - 1) * 100:+.0f} %" if best is not None and reached else ""
             reached = max(reached, best or 0.0)
             table.add_row(

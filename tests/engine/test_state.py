@@ -142,6 +142,23 @@ def test_leaders_stand_in_the_order_of_the_heat() -> None:
     assert [leader.id for leader in state.standing_order("softmax", 1)] == ["v1"]
 
 
+def test_a_round_is_led_by_whom_its_kernels_could_not_outrun() -> None:
+    judged = [*small_search(), Recorded(100, 2000.0, ev.VerdictGiven(variant="v4", verdict=verdict(2.5)))]
+    assert fold(judged).best_of_round("softmax", 1) == 3.0
+    anew = after(judged, ev.VerdictGiven(variant="v3", verdict=verdict(2.2)))
+    assert anew.best_of_round("softmax", 1) == 2.5, "the factor of a first verdict is gone with it"
+    standings = (Standing("v4", 0.4, 1.0, 1.0, 1.0, False), Standing("v3", 0.5, 1.2, 1.1, 1.3, False))
+    raced = [*judged, Recorded(101, 2001.0, ev.HeatFinished(problem="softmax", round=1, standings=standings))]
+    assert fold(raced).best_of_round("softmax", 1) == 2.5, "side by side v3 was slower"
+    assert after(raced, ev.VerdictGiven(variant="v3", verdict=verdict(2.2))).best_of_round("softmax", 1) == 2.5
+    assert after(raced, ev.VerdictGiven(variant="v3", verdict=verdict(9.0))).best_of_round("softmax", 1) == 9.0, (
+        "the problem's best stands for its round, and became that by its later verdict"
+    )
+    assert after(raced, ev.NodePruned(node="v4")).best_of_round("softmax", 1) == 3.0
+    other = ev.HeatFinished(problem="softmax", round=1, standings=(standings[1], standings[0]))
+    assert after(raced, other).best_of_round("softmax", 1) == 3.0
+
+
 def test_a_second_verdict_replaces_the_first_in_the_ranking() -> None:
     state = after(small_search(), ev.VerdictGiven(variant="v3", verdict=verdict(1.5)))
     assert [variant.id for variant in state.leaders("softmax")] == ["v1", "v3"]

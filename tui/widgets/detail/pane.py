@@ -277,7 +277,8 @@ class DetailPane(Pane):
 
 
 def subject_of(model: Model, row: Row | None) -> VariantState | None:
-    """The kernel that stands for a row: a variant itself, otherwise the fastest correct one below it, else any."""
+    """The kernel that stands for a row: a variant itself, who leads a problem or round, otherwise the fastest correct
+    one below it, else any."""
     state = model.state
     if row is None:
         return None
@@ -289,6 +290,8 @@ def subject_of(model: Model, row: Row | None) -> VariantState | None:
         names = state.ideas[row.id].variants if row.id in state.ideas else []
     else:
         problem, _, number = row.id.rpartition("/r")
+        if (leader := state.leader_of_round(problem, int(number))) is not None:
+            return leader
         rounds = state.problems[problem].rounds if problem in state.problems else []
         names = next((one.variants for one in rounds if one.number == int(number)), [])
     variants = [state.variants[name] for name in names]
