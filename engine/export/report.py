@@ -16,7 +16,7 @@ _FENCES = {"cpp": "cpp", "cu": "cuda", "py": "python"}
 def report(state: SessionState, text: Callable[[str], str]) -> str:
     """The whole report. ``text`` reads a blob of the session."""
     devices = ", ".join(device.name for device in state.devices.values()) or "no device"
-    judged = sum(variant.verdict is not None for variant in state.variants.values())
+    judged = state.verdicts
     correct = sum(variant.correct for variant in state.variants.values())
     found = [
         f"# {_line(state.name)}",

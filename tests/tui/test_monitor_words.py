@@ -78,6 +78,17 @@ async def test_a_search_over_its_budget_says_what_it_still_does(engine: Any) -> 
         assert "finishing" in monitor.text().splitlines()[0] and "live" not in monitor.text().splitlines()[0]
 
 
+async def test_who_waits_for_a_builder_or_the_device_is_not_said_to_run(engine: Any) -> None:
+    async with monitor_of(engine.paths) as monitor:
+        await monitor.until_shown("2 running 1 waiting 1 queued")
+        verdicts = monitor.app.model.state.verdicts
+        verdict = monitor.app.model.state.variants["v56"].verdict
+        engine.record(ev.VariantStage(variant="v56", stage="timing"), ev.VerdictGiven(variant="v56", verdict=verdict))
+        engine.record(ev.VariantStage(variant="v57", stage="waiting"))
+        await monitor.until_shown("1 running 2 waiting 1 queued")
+        assert monitor.app.model.state.verdicts == verdicts, "one that is judged again is no other verdict"
+
+
 async def test_the_clock_stands_still_while_the_search_is_paused(engine: Any) -> None:
     async with monitor_of(engine.paths) as monitor:
         model = monitor.app.model

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 from textual.strip import Strip
@@ -89,10 +90,15 @@ def _width(parts: list[tuple[int, list[Part]]]) -> int:
 
 def _work(model: Model, palette: Palette) -> list[Part]:
     flight = model.state.in_flight()
-    queued = sum(variant.stage == "queued" for variant in flight)
-    busy = len(flight) - queued
+    stages = Counter(variant.stage for variant in flight)
+    waiting, queued = stages["waiting"], stages["queued"]
+    busy = len(flight) - queued - waiting
     if model.link.kind in LIVE:
-        return [(f"{busy} running", palette.running if busy else palette.dim), (f" {queued} queued", palette.dim)]
+        return [
+            (f"{busy} running", palette.running if busy else palette.dim),
+            (f" {waiting} waiting" if waiting else "", palette.dim),
+            (f" {queued} queued", palette.dim),
+        ]
     return [(f"{len(flight)} unfinished", palette.dim)] if flight else []
 
 

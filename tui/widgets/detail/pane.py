@@ -174,7 +174,7 @@ class DetailPane(Pane):
             if problem is not None
             else None,
             subject is not None and (state.is_pruned(subject.id), state.is_pinned(subject.id)),
-            state.verdicts if self.tab == "Leaders" else None,
+            state.seq if self.tab == "Leaders" else None,
             self.view.size.width if self.tab in (*PROSE, "Leaders", "Conversation") or subject is None else None,
             activity_of(self.model) if subject is None else None,
             self.talk.look(row, subject) if self.tab == "Conversation" else None,
