@@ -11,6 +11,10 @@ from tui.source import Limits
 from tui.waiting import held_in_words
 
 LIVE = ("live", "stalled", "replay")
+NAMED = 3
+"""Kernels at work that are named."""
+RECENT = 200
+"""Newest kernels of a problem that are asked whether anything has happened to them."""
 
 
 def activity_of(model: Model) -> str | None:
@@ -26,13 +30,40 @@ def activity_of(model: Model) -> str | None:
         return over
     if (waits := waiting_of(model)) is not None:
         return waits
-    if any(variant.stage != "queued" for variant in state.in_flight()):
+    if any(variant.stage not in ("queued", "waiting") for variant in state.in_flight()):
         return None
     if opening := opening_of(state):
         return f"timing eager of {opening[0].id}"
+    if (again := reopening_of(state)) is not None:
+        return f"opening {again.id} again: its reference is loaded before kernels are judged"
     if (owed := owed_of(state, model.source.limits)) is not None:
         return owed
-    return None if state.problems else "inspecting the problems and measuring what the device can do"
+    if not state.problems:
+        return "inspecting the problems and measuring what the device can do"
+    if heats := heats_of(state):
+        return f"timing the leaders of {' and '.join(heats)} side by side"
+    calls = len(state.spending.flying)
+    return f"waiting for {calls} repl{'y' if calls == 1 else 'ies'}" if calls and not state.flight else None
+
+
+def now_of(model: Model) -> str:
+    """What goes on, for a line that is always there; "" where that is nothing."""
+    state = model.state
+    newest = max(
+        (best for problem in state.problems.values() if (best := model.best(problem)) is not None),
+        key=lambda one: one.judged_at or 0.0,
+        default=None,
+    )
+    said = []
+    if model.link.kind in LIVE:
+        now = "the search is paused" if state.paused else activity_of(model)
+        said = [now or _at_work(state)]
+    elif model.engine == "finished":
+        said = ["all is done, and the best kernels lie in the session's best/"]
+    if newest is not None:
+        when = f", {fmt.age(model.now() - newest.judged_at)} ago" if newest.judged_at is not None else ""
+        said.append(f"newest best: {newest.id} of {newest.problem}, {fmt.speedup(newest.speedup)}{when}")
+    return "   ".join(f"{one[0].upper()}{one[1:]}" for one in said)
 
 
 def kernels_at_work(state: SessionState) -> str:
@@ -47,6 +78,53 @@ def opening_of(state: SessionState) -> list[ProblemState]:
     """Problems whose reference has not been timed yet, in their order."""
     every = (problem for problem in state.problems.values() if problem.id not in state.refused)
     return [problem for problem in every if "eager" not in problem.baselines and problem.finished is None]
+
+
+def _at_work(state: SessionState) -> str:
+    """``timing v57 of softmax, building v59 of gelu``; the status line has the counts."""
+    busy = [one for one in state.in_flight() if one.stage not in ("queued", "waiting")]
+    if not busy:
+        return kernels_at_work(state)
+    named = ", ".join(f"{one.stage} {one.id} of {one.problem}" for one in busy[:NAMED])
+    return f"{named}, {len(busy) - NAMED} more" if len(busy) > NAMED else named
+
+
+def reopening_of(state: SessionState) -> ProblemState | None:
+    """The problem that a resumed engine opens again, one after the other; None when all of them are open."""
+    if state.starts < 2 or state.engine is None or state.paused:
+        return None
+    since = state.engine.started_at
+    searched = [one for one in state.problems.values() if one.id not in state.refused]
+    places = [place for place, one in enumerate(searched) if _moved_since(state, one, since)]
+    left = [one for one in searched[places[-1] + 1 :] if one.finished is None] if places else searched
+    return next(iter(left), None)
+
+
+def _moved_since(state: SessionState, problem: ProblemState, time: float) -> bool:
+    """Whether anything was done about the problem after ``time``."""
+    rounds = problem.rounds[-1:]
+    if problem.heat_at > time or any(max(one.started_at, one.finished_at or 0.0) > time for one in rounds):
+        return True
+    newest = (state.variants[name] for name in problem.variants[-RECENT:])
+    return any((one.judged_at or 0.0) > time or one.stage not in (None, "queued") for one in newest)
+
+
+def heats_of(state: SessionState) -> list[str]:
+    """Problems whose open round has all its verdicts: their leaders are being timed side by side."""
+    if state.paused:
+        return []
+    asked = {call.site.problem for call in state.spending.flying.values()}
+    judging = {one.problem for one in state.in_flight()}
+    found = []
+    for problem in state.problems.values():
+        if problem.id in asked | judging or problem.finished is not None or not problem.rounds:
+            continue
+        round_ = problem.rounds[-1]
+        leaders = {one.id for one in state.leaders(problem.id, 2)}
+        raced = {one.variant for one in problem.standings}
+        if round_.variants and round_.finished_at is None and len(leaders) > 1 and not leaders <= raced:
+            found.append(problem.id)
+    return found
 
 
 def owed_of(state: SessionState, limits: Limits) -> str | None:

@@ -78,6 +78,65 @@ async def test_a_search_over_its_budget_says_what_it_still_does(engine: Any) -> 
         assert "finishing" in monitor.text().splitlines()[0] and "live" not in monitor.text().splitlines()[0]
 
 
+async def test_the_second_line_is_always_there_so_that_nothing_moves(engine: Any) -> None:
+    for size in ((120, 40), (80, 24)):
+        async with monitor_of(engine.paths, size) as monitor:
+            model = monitor.app.model
+            before = monitor.text().splitlines()
+            assert before[2].startswith(" 1 Tree")
+            said = "Checking v57 of layernorm, building v59 of layernorm   Newest best: v48 of softmax, 1.13x, 38s ago"
+            assert said in before[1] or "softmax" in before[1]
+            model.trouble = "Something is wrong."
+            monitor.app.monitor_screen.take([])
+            after = monitor.text().splitlines()
+            assert "Something is wrong." in after[1] and after[2:] == before[2:]
+
+
+async def test_a_resumed_search_says_that_it_opens_its_problems_again(fresh: Engine) -> None:
+    eager = Baseline("eager", Timing(2.0, 2.0, 2.0, 9))
+    for name in ("softmax", "gelu"):
+        opened = ev.BaselineMeasured(problem=name, baseline=eager)
+        fresh.record(added(name), opened, ev.RoundStarted(problem=name, round=0, parents=()))
+    idea = ev.IdeaProposed(
+        idea="i1", problem="softmax", round=0, parent=None, category="memory", text="rows", proposer="playbook"
+    )
+    kernel = ev.VariantWritten(
+        variant="v1", idea="i1", problem="softmax", round=0, parent=None, form="cpp", source="0", proposer="playbook"
+    )
+    fresh.record(started(), idea, kernel, ev.EngineStopped(reason="stopped", message=""), started())
+    async with monitor_of(fresh.paths) as monitor:
+        await monitor.until_shown("Opening softmax again: its reference is loaded before kernels are judged …")
+        fresh.record(ev.VariantStage(variant="v1", stage="building"))
+        await monitor.until_shown("Building v1 of softmax")
+        fresh.record(ev.VariantStage(variant="v1", stage="waiting"))
+        await monitor.until_shown("Opening gelu again")
+        fresh.record(ev.RoundStarted(problem="gelu", round=1, parents=()))
+        await monitor.until(lambda: "again" not in monitor.text().splitlines()[1], "all are open")
+
+
+async def test_a_heat_is_told_while_it_runs(fresh: Engine) -> None:
+    fresh.record(started(), added("softmax"), ev.RoundStarted(problem="softmax", round=0, parents=()))
+    fresh.record(ev.BaselineMeasured(problem="softmax", baseline=Baseline("eager", Timing(2.0, 2.0, 2.0, 9))))
+    fresh.record(
+        ev.IdeaProposed(idea="i1", problem="softmax", round=0, parent=None, category="memory", text="", proposer="p")
+    )
+    for number in (1, 2):
+        name, ms = f"v{number}", 1.0 / number
+        fresh.record(
+            ev.VariantWritten(
+                variant=name, idea="i1", problem="softmax", round=0, parent=None, form="cpp", source="0", proposer="p"
+            ),
+            ev.VerdictGiven(
+                variant=name, verdict=Verdict(status="correct", speedup=2 / ms, kernel=Timing(ms, ms, ms, 9))
+            ),
+        )
+    standings = (Standing("v2", 0.5, 1, 1, 1, False), Standing("v1", 1, 2, 2, 2, False))
+    async with monitor_of(fresh.paths) as monitor:
+        await monitor.until_shown("Timing the leaders of softmax side by side")
+        fresh.record(ev.HeatFinished(problem="softmax", round=0, standings=standings))
+        await monitor.until(lambda: "Timing the leaders" not in monitor.text(), "it is over")
+
+
 async def test_who_waits_for_a_builder_or_the_device_is_not_said_to_run(engine: Any) -> None:
     async with monitor_of(engine.paths) as monitor:
         await monitor.until_shown("2 running 1 waiting 1 queued")

@@ -9,20 +9,19 @@ from textual.strip import Strip
 
 from engine.devices import DeviceSample
 from tui import format as fmt
-from tui.activity import LIVE, activity_of, overrun_of, owed_of, waiting_of
+from tui.activity import LIVE, activity_of, now_of, overrun_of, owed_of, reopening_of, waiting_of
 from tui.certainty import factor_words, interval_words
 from tui.conversation import prompts_waiting
 from tui.model import Model
 from tui.palette import Palette
 from tui.sanitize import one_line
 from tui.spend import count, money
-from tui.widgets.lines import LinesView, Part, line
+from tui.widgets.lines import EMPTY, LinesView, Part, line
 
 
 class StatusLine(LinesView):
-    """One line at the top, and a second one when something is wrong, or happens that nothing else shows."""
-
-    _height = 1
+    """A line with what matters first, and one that says what goes on, or what is wrong. Both are always there, so that
+    nothing below moves when there is something to say."""
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id, focusable=False)
@@ -32,17 +31,19 @@ class StatusLine(LinesView):
             return
         width = self.size.width or self.app.size.width
         palette = self.palette
-        lines = [status_line(model, palette, width, ascii_only=self.ascii_only, held=paused_view, follow=follow)]
+        first = status_line(model, palette, width, ascii_only=self.ascii_only, held=paused_view, follow=follow)
+        self.set_lines([first, self._second(model, palette, width)])
+
+    def _second(self, model: Model, palette: Palette, width: int) -> Strip:
         if (alarm := alarm_of(model)) is not None:
-            lines.append(line((fmt.pad(f" {alarm}", width), palette.alarm)))
-        elif model.opened and (now := _news(model)) is not None:
-            lines.append(line((fmt.pad(f" {now}", width), palette.warn)))
+            return line((fmt.pad(f" {alarm}", width), palette.alarm))
+        if not model.opened:
+            return EMPTY
+        if (news := _news(model)) is not None:
+            return line((fmt.pad(f" {news}", width), palette.warn))
         if self.screen.has_class("-narrow") and len(model.state.problems) > 1:
-            lines.append(bests_line(model, palette, width))
-        self.set_lines(lines)
-        if self._height != len(lines):
-            self._height = len(lines)
-            self.styles.height = len(lines)
+            return bests_line(model, palette, width)
+        return line((fmt.fit(f" {now_of(model)}", width), palette.dim))
 
 
 def status_line(
@@ -76,6 +77,8 @@ def status_line(
         (9, [(model.source.name, palette.dim)]),
     ]
     kept = [one for one in shown if one[1]]
+    if _width(kept) > width:  # at the right end first, so that the others stay in their places
+        kept.pop()
     if _width(kept) > width:
         kept[0] = (0, [best, (_over_short(len(factors), len(state.problems)), palette.dim)])
     while _width(kept) > width and len(kept) > 1:
@@ -179,7 +182,8 @@ def alarm_of(model: Model) -> str | None:
 
 def _news(model: Model) -> str | None:
     """What happens while no kernel shows it: the first seconds, a device that is held, the end."""
-    known = overrun_of(model) or waiting_of(model) or owed_of(model.state, model.source.limits)
+    limits = model.source.limits
+    known = overrun_of(model) or waiting_of(model) or reopening_of(model.state) or owed_of(model.state, limits)
     if known is None and model.state.variants:
         return None
     said = activity_of(model)
