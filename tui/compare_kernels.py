@@ -3,12 +3,13 @@ Pure, from the folded state."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 
 from engine.state import SessionState, VariantState
 from engine.verdict import Standing, Verdict, sizes_in_words
 from tui import format as fmt
-from tui.compare import MOST, Better, Cell, Comparison, Head, Row, Section, known_rows, words
+from tui.compare import MOST, NOTABLE, Better, Cell, Comparison, Head, Row, Section, known_rows, words
 from tui.glyphs import standing_of
 from tui.heat import place_in_heat
 from tui.model import over_compile
@@ -50,7 +51,7 @@ def compare_kernels(state: SessionState, names: Sequence[str]) -> Comparison:
 
 
 def _words(state: SessionState, variants: Sequence[VariantState]) -> tuple[str, ...]:
-    said = [_which_is_faster(state, variants)]
+    said = [_which_is_faster(state, variants), *_of_different_moments(variants)]
     for code, group in _by_code(variants).items():
         if code and len(group) > 1:
             said.append(f"{' and '.join(group)} have the same machine code.")
@@ -79,6 +80,30 @@ def _which_is_faster(state: SessionState, variants: Sequence[VariantState]) -> s
     if _speedup_row([first_, second_]).leaders:
         return f"{first_.id} is ahead of {second_.id}, {factors}, each by its own verdict: no heat timed them together."
     return f"No difference between {first_.id} and {second_.id} can be told by their own verdicts: {factors}."
+
+
+def _of_different_moments(variants: Sequence[VariantState]) -> list[str]:
+    """That the machine was another one, as it were, when they were judged: eager itself took longer beside one."""
+    if len({one.problem for one in variants}) > 1:
+        return []
+    known = [(ms, one) for one in variants if one.speedup is not None and (ms := _eager_ms(one)) is not None]
+    if len(known) < 2:
+        return []
+    (least, quick), (most, slow) = min(known, key=_first), max(known, key=_first)
+    if most < least * NOTABLE:
+        return []
+    apart = fmt.duration(abs((slow.judged_at or 0.0) - (quick.judged_at or 0.0)))
+    beside = f"{fmt.milliseconds(most)} ms beside {slow.id}, {fmt.milliseconds(least)} ms beside {quick.id}"
+    return [f"Their own figures are of different moments, {apart} apart: eager took {beside}. A heat has one moment."]
+
+
+def _first(pair: tuple[float, VariantState]) -> float:
+    return pair[0]
+
+
+def _eager_ms(variant: VariantState) -> float | None:
+    reference = variant.verdict.reference if variant.verdict is not None else None
+    return reference.median_ms if reference is not None else None
 
 
 def _heat_of(state: SessionState, timed: Sequence[VariantState]) -> tuple[int, list[Standing]] | None:
@@ -159,6 +184,8 @@ def _speed(state: SessionState, variants: Sequence[VariantState]) -> tuple[Row, 
             _speedup_row(variants, alike=alike),
             Row("95 %", tuple(words(interval(one)) for one in verdicts)),
             Row("x compile", tuple(_over_compile(state, one) for one in variants), more),
+            Row("eager ms", tuple(words(fmt.milliseconds(_eager_ms(one))) for one in variants)),
+            Row("judged", _moments(variants)),
             Row("in the heat", tuple(words(_place(state, one)) for one in variants)),
             Row("pairs", tuple(words(str(one.pairs) if one is not None and one.pairs else None) for one in verdicts)),
             Row("of the floor", tuple(_floor(one) for one in variants), more),
@@ -214,6 +241,14 @@ def _floor(variant: VariantState) -> Cell:
 def _spread_ms(verdict: Verdict | None) -> str | None:
     timing = verdict.kernel if verdict is not None else None
     return f"{fmt.milliseconds(timing.p10_ms)}-{fmt.milliseconds(timing.p90_ms)}" if timing is not None else None
+
+
+def _moments(variants: Sequence[VariantState]) -> tuple[Cell, ...]:
+    """When each was judged last; with the day where that is not the same one."""
+    moments = [time.localtime(one.judged_at) if one.judged_at is not None else None for one in variants]
+    days = {moment[:3] for moment in moments if moment is not None}
+    shape = "%H:%M:%S" if len(days) < 2 else "%d %b %H:%M"
+    return tuple(words(time.strftime(shape, moment) if moment is not None else None) for moment in moments)
 
 
 def _place(state: SessionState, variant: VariantState) -> str | None:

@@ -56,6 +56,15 @@ def clock(seconds: float) -> str:
     return f"{hours}:{rest // 60:02}:{rest % 60:02}" if hours else f"{rest // 60}:{rest % 60:02}"
 
 
+def duration(seconds: float) -> str:
+    """A duration in words, its two largest units: ``7 h 12 m``, ``3 m 20 s``, ``40 s``."""
+    finest = 1 if seconds < 3600 else 60 if seconds < 86400 else 3600
+    whole = finest * round(max(0.0, seconds) / finest)
+    parts = ((whole // 86400, "d"), (whole // 3600 % 24, "h"), (whole // 60 % 60, "m"), (whole % 60, "s"))
+    first = next((place for place, (count, _) in enumerate(parts) if count), 3)
+    return " ".join(f"{count} {unit}" for count, unit in parts[first : first + 2] if count) or "0 s"
+
+
 def size(count: int | None) -> str:
     """Bytes in binary units: ``512B``, ``1.5M``, ``141G``."""
     if count is None:

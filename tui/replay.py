@@ -25,6 +25,8 @@ from tui.terminal import exit_code_of
 
 MAX_GAP_S = 5.0
 """Nothing to see for longer than this (a night between two runs of the engine) is cut to this."""
+SAID_GAP_S = 60.0
+"""Of a gap that was cut by this much or more a word is said."""
 SPEEDS = (0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 500.0, 2000.0)
 
 
@@ -33,6 +35,8 @@ class Clock:
 
     def __init__(self, start: float, end: float, speed: float) -> None:
         self._lock = threading.Lock()
+        self.sought = 0
+        """How often it was set."""
         self._start, self._end = start, end
         self._at, self._since, self._speed, self._paused = start, time.monotonic(), speed, False
 
@@ -63,6 +67,7 @@ class Clock:
     def seek(self, to: float) -> None:
         with self._lock:
             self._at, self._since = min(max(self._start, to), self._end), time.monotonic()
+            self.sought += 1
 
     def _now(self) -> float:
         if self._paused:
@@ -94,6 +99,8 @@ class ReplaySource:
         self._place = 0
         self._reading = 0
         self._told = False
+        self._sought = 0
+        self._skipped_s = 0.0
 
     def open(self) -> Update:
         return Update(state=SessionState(), story=Story())
@@ -109,7 +116,9 @@ class ReplaySource:
             self._reading = 0
         elif place > self._place:
             update.events = self._at(self._place, place)
-        self._place = place
+            if self._place and self._sought == self.clock.sought:
+                self._skipped_s += self._shifts[place - 1] - self._shifts[self._place - 1]
+        self._place, self._sought = place, self.clock.sought
         upto = bisect_right(self._readings, now, key=lambda reading: reading.time)
         update.readings, self._reading = self._readings[self._reading : upto], upto
         return update
@@ -119,6 +128,11 @@ class ReplaySource:
 
     def now(self) -> float:
         return self.clock.now()
+
+    def take_skipped_s(self) -> float:
+        """Seconds that were cut from what has been played since the last call; a person who seeks skips themselves."""
+        skipped, self._skipped_s = self._skipped_s, 0.0
+        return skipped
 
     def elapsed_s(self) -> float:
         """How far the recording has come, in its own time: what is cut from a gap counts when the gap is over."""
@@ -167,6 +181,11 @@ class ReplayApp(MonitorApp):
         self.clock = source.clock
         self._replayed = source
         self.model.playing = self._playing
+
+    def flush(self) -> None:
+        super().flush()
+        if (skipped := self._replayed.take_skipped_s()) >= SAID_GAP_S:
+            self.say(f"Skipped {fmt.duration(skipped)} in which nothing was recorded.")
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         if action.startswith("replay_") and isinstance(self.focused, Input):

@@ -146,6 +146,21 @@ def test_a_heat_has_the_word_over_verdicts_of_their_own(tmp_path: Path) -> None:
     assert texts(compare_kernels(state, ["v1", "v2", "v4"]), "in the heat") == ["+20% time", "first", "-"]
 
 
+def test_figures_of_different_moments_are_said_to_be(tmp_path: Path) -> None:
+    slow, quick = (right(2.0, reference=Timing(ms, ms, ms, 40)) for ms in (4.9, 4.0))
+    state = state_of(
+        write(tmp_path, "s", [slow, quick, msgspec.structs.replace(quick, reference=Timing(4.1, 4.1, 4.1, 40))])
+    )
+    state.variants["v1"].judged_at, state.variants["v2"].judged_at = 1000.0, 1000.0 + 25 * 60
+    found = compare_kernels(state, ["v1", "v2"])
+    assert found.words[1] == (
+        "Their own figures are of different moments, 25 m apart: eager took 4.900 ms beside v1, 4.000 ms beside v2. "
+        "A heat has one moment."
+    )
+    assert texts(found, "eager ms") == ["4.900", "4.000"] and len(texts(found, "judged")[0]) == len("20:26:02")
+    assert len(compare_kernels(state, ["v2", "v3"]).words) == 2, "and the machine code: eager was the same"
+
+
 def test_kernels_that_cannot_be_compared_are_said_to_be(tmp_path: Path) -> None:
     state = state_of(write(tmp_path, "s", [right(2.0), WRONG]))
     assert compare_kernels(state, ["v1", "v2"]).words[0] == "Only v1 is correct."

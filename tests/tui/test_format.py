@@ -38,6 +38,11 @@ def test_clock_and_size() -> None:
     assert fmt.size(512) == "512B" and fmt.size(1536) == "1.5K" and fmt.size(141 << 30) == "141G"
 
 
+def test_duration() -> None:
+    said = [fmt.duration(seconds) for seconds in (0, 40, 200, 7 * 3600 + 12 * 60 + 5, 86400, 90000)]
+    assert said == ["0 s", "40 s", "3 m 20 s", "7 h 12 m", "1 d", "1 d 1 h"]
+
+
 def test_sparkline() -> None:
     assert fmt.sparkline([0, 1, 2, 4], 10) == " ▂▄█"
     assert fmt.sparkline([1, 2, 4], 2) == "▄█"

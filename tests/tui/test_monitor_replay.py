@@ -53,6 +53,24 @@ async def test_the_clock_of_a_replay_is_the_recordings_though_gaps_are_cut(sessi
         assert ended - begun > 3600 > source.clock.span_s
 
 
+async def test_a_gap_that_is_cut_is_said_when_it_is_played_over(session: SessionPaths) -> None:
+    with sqlite3.connect(session.database) as db:
+        (middle,) = db.execute("SELECT max(seq) / 2 FROM event").fetchone()
+        db.execute("UPDATE event SET time = time + 7 * 3600 + 12 * 60 WHERE seq > ?", (middle,))
+    db.close()
+    app = ReplayApp(ReplaySource(session, speed=100.0), settings=QUIET, ascii_only=False)
+    async with app.run_test(size=(120, 40)) as pilot:
+        for _ in range(100):
+            await pilot.pause(0.05)
+            if "Skipped 7 h 12 m in which nothing was recorded." in screen_text(app):
+                break
+        else:
+            raise AssertionError(screen_text(app))
+        await pilot.press("0", "space")
+        await pilot.pause(0.3)
+        assert "Skipped" not in screen_text(app), "who seeks knows"
+
+
 @pytest.mark.keys("ReplayApp", "space", "0", "full_stop", "comma", "greater_than_sign")
 async def test_a_replay_shows_the_session_grow_and_can_go_back(session: SessionPaths) -> None:
     source = ReplaySource(session, speed=1.0)

@@ -118,8 +118,7 @@ async def test_the_limits_of_one_model_and_of_each_problem_are_changed_and_taken
         await monitor.press("ctrl+n")
         await monitor.until_shown("Limits of m-one")
         assert "Minutes" not in monitor.text() and "playbook" not in monitor.text()
-        await monitor.press("end", "backspace")
-        await monitor.type("3.5")
+        await monitor.type("3.5")  # what stood there is selected
         await monitor.press("enter")
         await monitor.until(lambda: bool(engine.commands()), "the command")
         assert engine.commands() == [ev.ChangeShare(model="m-one", dollars=3.5)]
@@ -133,6 +132,20 @@ async def test_the_limits_of_one_model_and_of_each_problem_are_changed_and_taken
         await monitor.press("escape", "z")
         await monitor.until(lambda: len(engine.commands()) == 2, "the undo")
         assert engine.commands()[-1] == ev.ChangeShare(model="m-one", dollars=2.0)
+
+
+async def test_where_no_model_is_asked_turning_to_its_limits_says_so_and_fields_are_typed_over(
+    open_monitor: Any, engine: Any
+) -> None:
+    engine.record(ev.BudgetChanged(minutes=60.0))
+    async with open_monitor(engine.paths) as monitor:
+        await monitor.until(lambda: monitor.app.model.minutes == 60.0, "the limit")
+        await monitor.press("M", "ctrl+n")
+        await monitor.until_shown("No model is asked in this session")
+        await monitor.type("75")
+        await monitor.press("enter")
+        await monitor.until(lambda: bool(engine.commands()), "the command")
+        assert engine.commands() == [ev.ChangeBudget(minutes=75.0)]
 
 
 @pytest.mark.keys("MonitorScreen", "M")

@@ -294,6 +294,21 @@ async def test_long_lines_of_evidence_and_reasons_wrap(engine: Any) -> None:
         assert words.split()[0] in whole and words.split()[-1] in whole
 
 
+async def test_the_log_breaks_long_lines_where_it_has_room(engine: Any) -> None:
+    words = " ".join(f"word{number}" for number in range(60))
+    engine.record(ev.LogLine(level="info", text=words))
+    async with monitor_of(engine.paths) as monitor:
+        await monitor.until_shown("word3 ")
+        assert "word59" not in monitor.text()
+        await monitor.press("5", *["l"] * 9)
+        await monitor.until(lambda: monitor.app.monitor_screen.log_view.scroll_offset.x > 0, "it scrolls sideways")
+        await monitor.press("plus")
+        await monitor.until_shown("word59")
+        assert " ".join(monitor.text().split()).count("word") == 60, "all of it, once"
+        await monitor.press("plus")
+        await monitor.until(lambda: "word59" not in monitor.text(), "as before")
+
+
 async def test_messages_take_the_line_of_the_keys_and_nothing_else(engine: Any) -> None:
     async with monitor_of(engine.paths, (80, 24)) as monitor:
         before = monitor.text().splitlines()

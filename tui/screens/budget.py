@@ -84,6 +84,7 @@ class BudgetScreen(ModalScreen[ChangeBudget | ChangeShare | None]):
     async def action_turn(self) -> None:
         """The next whose limits may be changed; what was typed for this one is dropped."""
         if not self._shares:
+            self._refuse("No model is asked in this session, so nothing but the whole search has limits.")
             return
         order = [None, *self._shares]
         self._share = order[(order.index(self._share) + 1) % len(order)]

@@ -10,21 +10,34 @@ from textual.strip import Strip
 from tui.model import Model
 from tui.palette import Palette
 from tui.sanitize import MAX_LINE
+from tui.widgets.detail.text import folded
 from tui.widgets.lines import LinesView, line
+
+WRAP_FROM = 8
+"""Height from which long lines are broken: below, that would leave room for too few of them."""
 
 
 class LogPane(LinesView):
     ellipsis = True
-    HELP = "The engine's log. At the end it follows; scroll up to read."
+    HELP = (
+        "The engine's log. At the end it follows; scroll up to read. Long lines scroll sideways (h l); "
+        "where the pane is zoomed (+) they are broken."
+    )
 
     _follows = True
+    _model: Model | None = None
 
     def show(self, model: Model) -> None:
-        self.set_lines(log_lines(model, self.palette))
+        self._model = model
+        lines = log_lines(model, self.palette)
+        if self.size.height >= WRAP_FROM:
+            lines = folded(lines, self.scrollable_content_region.width - 1)
+        self.set_lines(lines)
         self._to_end()
 
     def on_resize(self) -> None:
-        self._to_end()
+        if self._model is not None:
+            self.show(self._model)
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
         super().watch_scroll_y(old_value, new_value)
