@@ -73,7 +73,7 @@ class IdeaState:
 @dataclass(slots=True)
 class RoundState:
     """``best``: the leader of the round's own correct variants that are not pruned: the one with the best factor over
-    eager, those apart that another of them has outrun in the last heat that had both."""
+    eager, those apart that another of them has outrun in a heat (``engine.ranking.lead``)."""
 
     problem: str
     number: int

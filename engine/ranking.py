@@ -8,7 +8,6 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Iterable, Sequence
-from itertools import combinations
 from statistics import median_low
 from typing import TYPE_CHECKING
 
@@ -90,15 +89,17 @@ def choose_leader(state: SessionState, variant: VariantState) -> None:
 
 
 def lead(state: SessionState, round_: RoundState) -> None:
-    """Choose the leader of the round anew. A factor that a heat has disproved leads nobody astray: of two kernels of
-    the round that ran side by side the first counts, in the last heat that had both."""
+    """Choose the leader of the round anew. A factor that a heat has disproved leads nobody astray: those of the round
+    that ran side by side have one champion, who stays that until another outruns it in a heat that has both."""
     own = {name for name in round_.variants if state.variants[name].speedup is not None and not state.is_pruned(name)}
-    ahead: dict[frozenset[str], str] = {}
+    champion, raced = "", set[str]()
     for heat in (one.standings for one in state.problems[round_.problem].rounds if one.standings):
         timed = [one.variant for one in heat if one.variant in own]
-        ahead |= {frozenset(pair): pair[0] for pair in combinations(timed, 2)}
-    outrun = {name for pair, first in ahead.items() for name in pair - {first}}
-    found = max(own - outrun or own, key=lambda name: (state.variants[name].speedup or 0.0, name), default=None)
+        if len(timed) > 1:
+            champion = timed[0] if not champion or champion in timed else champion
+            raced |= set(timed) - {champion}
+    left = own - (raced - {champion})
+    found = max(left, key=lambda name: (state.variants[name].speedup or 0.0, name), default=None)
     round_.best = found
 
 

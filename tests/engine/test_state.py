@@ -157,6 +157,26 @@ def test_a_round_is_led_by_whom_its_kernels_could_not_outrun() -> None:
     assert after(raced, ev.NodePruned(node="v4")).best_of_round("softmax", 1) == 3.0
     other = ev.HeatFinished(problem="softmax", round=1, standings=(standings[1], standings[0]))
     assert after(raced, other).best_of_round("softmax", 1) == 3.0
+    # A heat in which the champion did not run changes nothing, nor do kernels that outran each other in a circle.
+    third = [ev.IdeaProposed(idea="i3", problem="softmax", round=1, parent="v1", category="x", text="", proposer="p"),
+             written("v5", "i3", 1, "v1"), ev.VerdictGiven(variant="v5", verdict=verdict(2.7))]  # fmt: skip
+    places = {name: Standing(name, 1.0, 1.0, 1.0, 1.0, False) for name in ("v1", "v3", "v4", "v5")}
+
+    def round_finished(number: int, *names: str) -> list[ev.AnyEvent]:
+        order = tuple(places[name] for name in names)
+        started = [ev.RoundStarted(problem="softmax", round=number, parents=())] if number > 1 else []
+        return [*started, ev.HeatFinished(problem="softmax", round=number, standings=order)]
+
+    def led_by(*more: ev.AnyEvent) -> str | None:
+        state = after(judged, *third, *more)
+        # What stands for the round when the best of the problem is none of its kernels.
+        return next(one.best for one in state.problems["softmax"].rounds if one.number == 1)
+
+    assert led_by(*round_finished(1, "v4", "v3")) == "v5", "not raced, and its factor is better"
+    first = round_finished(1, "v4", "v5", "v3")
+    assert led_by(*first) == "v4" == led_by(*first, *round_finished(2, "v1", "v3", "v5"))
+    assert led_by(*first, *round_finished(2, "v5", "v4")) == "v5"
+    assert led_by(*first, *round_finished(2, "v3", "v4"), *round_finished(3, "v5", "v3")) == "v5"
 
 
 def test_a_second_verdict_replaces_the_first_in_the_ranking() -> None:
