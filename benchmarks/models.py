@@ -2,17 +2,24 @@
 
     python benchmarks/models.py
 
-A model server in a process of its own answers each call after 200 ms, or 2 s, as a stream. Calls go through everything
-that the search uses: gate, limits, journal on disk (two events and a blob each), the text so far for the monitor, SDK.
-The ideal is the server's time alone: calls / concurrency x that. The first calls, in which the SDK is imported and
-connections are made, do not count.
-"SDK": the same calls through the SDK alone, without any of our code.
+A model server in a process of its own answers each call after 200 ms, as a stream. Calls go through everything that the
+search uses: gate, limits, journal on disk (two events and a blob each), the text so far for the monitor, SDK.
+
+"burst": 64 calls in the same moment, once; ideal is the server's time alone. All answers come in the same moment too,
+so that their processor time is added to the wait. "sustained": 64 calls always under way, as in a search, for some
+rounds; ideal is rounds x the server's time. The first calls, in which the SDK is imported and connections are made, do
+not count.
+
+"alone": the same calls through the SDK alone, as its documentation shows it, without any of our code. "no SDK": a
+request of ready bytes and a look for the end of the answer, which is what server and machine take by themselves. All
+take turns in each repeat; a ratio is the median of those within a repeat.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import logging
 import os
 import re
@@ -22,9 +29,13 @@ import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 
 import click
+import msgspec
 from rich.console import Console
 from rich.table import Table
 
@@ -38,8 +49,6 @@ from engine.search.journal import Journal
 from engine.session import EventWriter, SessionReader, create_session
 from engine.state import fold
 
-CASES = ((0.2, 10), (2.0, 3))
-"""Seconds that the server takes for a call, and calls for each place."""
 PROMPT = Prompt("kernel", "You write kernels. " * 50, "Write a softmax. " * 400)
 
 
@@ -54,50 +63,94 @@ def start_server(delay_s: float) -> tuple[subprocess.Popen[str], str]:
     return process, found[0]
 
 
-async def measure(directory: Path, provider: str, address: str, calls: int, concurrency: int) -> tuple[float, float]:
-    """Wall and processor seconds of ``calls`` calls."""
-    where = f'base_url = "{address}/v1"\napi = "responses"' if provider == "openai" else f'base_url = "{address}/"'
-    table = f'[[models]]\nprovider = "{provider}"\nmodel = "m"\n{where}\nconcurrency = {concurrency}\n'
-    config = parse_config('problems = ["builtin:quickstart/softmax"]\n' + table, directory / "config.toml")
-    paths = create_session(directory, provider, config.frozen_toml(), "config.toml", 0)
-    writer = EventWriter(paths)
-    with SessionReader(paths) as reader:
-        journal = Journal(writer, fold(reader.read()))
-        caller = make_callers(config, journal.state, journal)["m"]
-        sites = [CallSite("softmax", 1, "kernel", f"i{number}") for number in range(concurrency + calls)]
-        partials = Partials(paths.directory)
+@dataclass(frozen=True)
+class Figures:
+    """Of one contender in one repeat: wall seconds of both forms, processor milliseconds of a call when sustained."""
 
-        async def ask(site: CallSite) -> None:
-            with partials.of(site) as on_text:
-                await caller.call(site, PROMPT, on_text)
-
-        await asyncio.gather(*(ask(site) for site in sites[:concurrency]))
-        wall, processor = time.perf_counter(), time.process_time()
-        await asyncio.gather(*(ask(site) for site in sites[concurrency:]))
-        wall, processor = time.perf_counter() - wall, time.process_time() - processor
-        assert journal.state.spending.total.calls == len(sites) and not journal.state.spending.total.failed
-        await caller.close()
-    writer.close()
-    return wall, processor
+    burst_s: float
+    sustained_s: float
+    processor_ms: float
 
 
-async def bare(provider: str, address: str, calls: int, concurrency: int) -> tuple[float, float]:
-    """The same calls through the SDK alone: no journal, no limits, no retries, none of our code."""
-    places = asyncio.Semaphore(concurrency)
-    async with bare_openai(address) if provider == "openai" else bare_gemini(address) as ask:
+Ask = Callable[[], Awaitable[None]]
+Contender = Callable[[str, int], AbstractAsyncContextManager[Ask]]
+"""Makes, for a server's address and a number of calls at once, what makes one call."""
 
-        async def one() -> None:
-            async with places:
+
+async def measure(contender: Contender, address: str, concurrency: int, rounds: int) -> Figures:
+    """One burst, then ``rounds`` of calls at each of ``concurrency`` places."""
+    async with contender(address, concurrency) as ask:
+
+        async def place(calls: int) -> None:
+            for _ in range(calls):
                 await ask()
 
-        await asyncio.gather(*(one() for _ in range(concurrency)))
-        wall, processor = time.perf_counter(), time.process_time()
-        await asyncio.gather(*(one() for _ in range(calls)))
-        return time.perf_counter() - wall, time.process_time() - processor
+        async def all_places(calls: int) -> float:
+            began = time.perf_counter()
+            await asyncio.gather(*(place(calls) for _ in range(concurrency)))
+            return time.perf_counter() - began
+
+        await all_places(1)
+        burst_s = await all_places(1)
+        processor = time.process_time()
+        sustained_s = await all_places(rounds)
+        processor = time.process_time() - processor
+    return Figures(burst_s, sustained_s, processor / concurrency / rounds * 1000)
+
+
+def ours(provider: str) -> Contender:
+    """Calls as the search makes them."""
+
+    @contextlib.asynccontextmanager
+    async def contender(address: str, concurrency: int) -> AsyncIterator[Ask]:
+        where = f'base_url = "{address}/v1"\napi = "responses"' if provider == "openai" else f'base_url = "{address}/"'
+        table = f'[[models]]\nprovider = "{provider}"\nmodel = "m"\n{where}\nconcurrency = {concurrency}\n'
+        with tempfile.TemporaryDirectory() as scratch:
+            directory = Path(scratch)
+            config = parse_config('problems = ["builtin:quickstart/softmax"]\n' + table, directory / "config.toml")
+            paths = create_session(directory, provider, config.frozen_toml(), "config.toml", 0)
+            writer = EventWriter(paths)
+            with SessionReader(paths) as reader:
+                journal = Journal(writer, fold(reader.read()))
+            caller = make_callers(config, journal.state, journal)["m"]
+            partials, numbers = Partials(paths.directory), itertools.count()
+
+            async def ask() -> None:
+                site = CallSite("softmax", 1, "kernel", f"i{next(numbers)}")
+                with partials.of(site) as on_text:
+                    await caller.call(site, PROMPT, on_text)
+
+            yield ask
+            assert journal.state.spending.total.calls == next(numbers) and not journal.state.spending.total.failed
+            await caller.close()
+            writer.close()
+
+    return contender
 
 
 @contextlib.asynccontextmanager
-async def bare_openai(address: str) -> AsyncIterator[Callable[[], Awaitable[None]]]:
+async def no_sdk(address: str, concurrency: int) -> AsyncIterator[Ask]:
+    """The least that a client can do."""
+    body = msgspec.json.encode(
+        {"model": "m", "instructions": PROMPT.system, "input": PROMPT.user, "stream": True, "store": False}
+    )
+    request = b"POST /v1/responses HTTP/1.1\r\nhost: here\r\ncontent-length: %d\r\n\r\n%s" % (len(body), body)
+    host, _, port = address.removeprefix("http://").partition(":")
+    streams = [await asyncio.open_connection(host, int(port)) for _ in range(concurrency)]
+
+    async def ask() -> None:
+        reader, writer = streams.pop()
+        writer.write(request)
+        await reader.readuntil(b"\r\n0\r\n\r\n")
+        streams.append((reader, writer))
+
+    yield ask
+    for _, writer in streams:
+        writer.close()
+
+
+@contextlib.asynccontextmanager
+async def bare_openai(address: str, concurrency: int) -> AsyncIterator[Ask]:
     from openai import AsyncOpenAI
 
     async with AsyncOpenAI(api_key="none", base_url=f"{address}/v1", max_retries=0) as sdk:
@@ -112,7 +165,7 @@ async def bare_openai(address: str) -> AsyncIterator[Callable[[], Awaitable[None
 
 
 @contextlib.asynccontextmanager
-async def bare_gemini(address: str) -> AsyncIterator[Callable[[], Awaitable[None]]]:
+async def bare_gemini(address: str, concurrency: int) -> AsyncIterator[Ask]:
     from google.genai import Client
     from google.genai.types import GenerateContentConfig, HttpOptions
 
@@ -129,40 +182,58 @@ async def bare_gemini(address: str) -> AsyncIterator[Callable[[], Awaitable[None
         await sdk.aio.aclose()
 
 
+CONTENDERS: dict[str, Contender] = {
+    "no SDK": no_sdk,
+    "openai": ours("openai"),
+    "openai alone": bare_openai,
+    "gemini": ours("gemini"),
+    "gemini alone": bare_gemini,
+}
+
+
 @click.command()
 @click.option("--concurrency", default=64, show_default=True)
-@click.option("--repeats", default=3, show_default=True)
-def main(concurrency: int, repeats: int) -> None:
+@click.option("--rounds", default=25, show_default=True, help="Calls at each place when sustained.")
+@click.option("--delay", default=0.2, show_default=True, help="Seconds that the server takes for a call.")
+@click.option("--repeats", default=5, show_default=True)
+def main(concurrency: int, rounds: int, delay: float, repeats: int) -> None:
     """Print one table."""
-    table = Table(title=f"{concurrency} calls at once, best of {repeats}; load {os.getloadavg()[0]:.1f}")
-    for name in ("through", "a call", "calls", "ideal s", "wall s", "over ideal", "CPU ms a call"):
-        table.add_column(name, justify="left" if name == "through" else "right")
     logging.getLogger("httpx2").setLevel(logging.WARNING)
-    for delay_s, rounds in CASES:
-        process, address = start_server(delay_s)
-        try:
-            for provider in ("openai", "gemini"):
-                calls, ideal = concurrency * rounds, rounds * delay_s
-                with tempfile.TemporaryDirectory() as scratch:
-                    figures = [
-                        asyncio.run(measure(Path(scratch), provider, address, calls, concurrency))
-                        for _ in range(repeats)
-                    ]
-                alone = [asyncio.run(bare(provider, address, calls, concurrency)) for _ in range(repeats)]
-                for name, (wall, processor) in ((provider, min(figures)), (f"{provider} SDK", min(alone))):
-                    table.add_row(
-                        name,
-                        f"{delay_s * 1000:g} ms",
-                        str(calls),
-                        f"{ideal:.2f}",
-                        f"{wall:.3f}",
-                        f"{(wall / ideal - 1) * 100:.1f} %",
-                        f"{processor / calls * 1000:.2f}",
-                    )
-        finally:
-            process.send_signal(signal.SIGTERM)
-            process.wait(10)
-    Console().print(table)
+    load = os.getloadavg()[0]
+    figures: dict[str, list[Figures]] = {name: [] for name in CONTENDERS}
+    process, address = start_server(delay)
+    try:
+        for _ in range(repeats):
+            for name, contender in CONTENDERS.items():
+                figures[name].append(asyncio.run(measure(contender, address, concurrency, rounds)))
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(10)
+    table = Table(
+        title=f"{concurrency} calls of {delay * 1000:g} ms at once, {rounds} rounds when sustained; "
+        f"medians of {repeats}; load {load:.1f} before, {os.getloadavg()[0]:.1f} after"
+    )
+    for title in ("through", "burst s", "over ideal", "sustained s", "over ideal", "CPU ms a call"):
+        table.add_column(title, justify="left" if title == "through" else "right")
+    for name, runs in figures.items():
+        burst, sustained = median(run.burst_s for run in runs), median(run.sustained_s for run in runs)
+        table.add_row(
+            name,
+            f"{burst:.3f}",
+            f"{(burst / delay - 1) * 100:.1f} %",
+            f"{sustained:.3f}",
+            f"{(sustained / delay / rounds - 1) * 100:.1f} %",
+            f"{median(run.processor_ms for run in runs):.2f}",
+        )
+    console = Console()
+    console.print(table)
+    for name in ("openai", "gemini"):
+        pairs = list(zip(figures[name], figures[f"{name} alone"], strict=True))
+        console.print(
+            f"{name} through the search / alone: burst {median(a.burst_s / b.burst_s for a, b in pairs):.2f}, "
+            f"sustained {median(a.sustained_s / b.sustained_s for a, b in pairs):.2f}, "
+            f"CPU {median(a.processor_ms / b.processor_ms for a, b in pairs):.2f}"
+        )
 
 
 if __name__ == "__main__":

@@ -75,15 +75,14 @@ class OpenAIClient:
 
     async def _start(self) -> AsyncOpenAI:
         openai = await asyncio.to_thread(import_module, "openai")
-        from engine.models.transport import http_client
-
+        transport = await asyncio.to_thread(import_module, "engine.models.transport")
         if self._sdk is None:
             self._sdk = openai.AsyncOpenAI(
                 api_key=self._key,
                 base_url=self._config.base_url or OFFICIAL,
                 max_retries=0,
                 timeout=self._config.timeout_s,
-                http_client=http_client(self._config.concurrency, self._config.timeout_s),
+                http_client=transport.http_client(self._config.timeout_s),
             )
         return self._sdk
 

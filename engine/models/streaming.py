@@ -51,18 +51,22 @@ class Growing:
 
 
 class Watch:
-    """Ends an attempt in which the server says nothing for ``silence_s``; comments to keep a line open do not count."""
+    """Ends an attempt in which the server says nothing for ``silence_s``, and up to a twentieth longer; comments to
+    keep a line open do not count."""
 
     def __init__(self, silence_s: float) -> None:
         self._silence_s = silence_s
+        self._slack_s = silence_s / 20
         self._timeout: asyncio.Timeout | None = None
+        self._set_at = 0.0
         self.has_heard = False
 
     @contextlib.asynccontextmanager
     async def over(self) -> AsyncIterator[None]:
         """Raises :class:`CallFailed` ("timeout")."""
         try:
-            async with asyncio.timeout(self._silence_s) as self._timeout:
+            self._set_at = asyncio.get_running_loop().time()
+            async with asyncio.timeout(self._silence_s + self._slack_s) as self._timeout:
                 yield
         except TimeoutError:
             raise CallFailed("timeout", f"the server said nothing for {self._silence_s:g} s") from None
@@ -70,8 +74,11 @@ class Watch:
     def heard(self) -> None:
         """Something came."""
         self.has_heard = True
-        if self._timeout is not None:
-            self._timeout.reschedule(asyncio.get_running_loop().time() + self._silence_s)
+        now = asyncio.get_running_loop().time()
+        # A timer set anew for each of thousands of events costs more than reading them.
+        if self._timeout is not None and now - self._set_at >= self._slack_s:
+            self._set_at = now
+            self._timeout.reschedule(now + self._silence_s + self._slack_s)
 
 
 def retry_after_s(headers: Mapping[str, str]) -> float | None:

@@ -1,43 +1,92 @@
-"""The HTTP client that both SDKs are given: ``httpx2`` with many small connection pools in place of one large.
+"""The HTTP client that both SDKs are given: ``httpx2`` in front, aiohttp's connections behind it.
 
-For each request, httpx2's pool looks at every connection that it has, and asks the system about each idle one. With 64
-connections that is more work than the request itself. Eight to a pool cost next to nothing.
+For each request, httpx2's own pool looks at every connection that it has and asks the system about each idle one, and
+it reads replies with a parser in Python: with 64 calls at once that is half of what a call costs. OpenAI's SDK offers
+aiohttp for the same reason; its transport takes a connection that broke after the request for one that never came
+about, which is a difference in money here.
 """
 
 from __future__ import annotations
 
-import itertools
 import logging
+from collections.abc import AsyncIterator
 from urllib.request import getproxies
 
+import aiohttp
 import httpx2
+from yarl import URL
 
 logging.getLogger("httpx2").setLevel(logging.WARNING)  # every attempt is an event; a line of log each says no more
 
 CONNECT_S = 30.0
-_POOL = 8
+KEPT_S = 4.0
+"""How long an idle connection is kept: less than servers do (uvicorn: 5 s), so that none is used as it dies."""
 
 
-def http_client(concurrency: int, timeout_s: float) -> httpx2.AsyncClient:
-    """A client for ``concurrency`` calls at once, each silent for ``timeout_s`` at most."""
+def http_client(timeout_s: float) -> httpx2.AsyncClient:
+    """A client for any number of calls at once, to be made where they will run. A server that cannot be reached within
+    ``timeout_s``, or 30 s, is a failure; whoever calls ends a call in which it says nothing (``streaming.Watch``)."""
     timeout = httpx2.Timeout(timeout_s, connect=min(timeout_s, CONNECT_S))
-    limits = httpx2.Limits(max_connections=None, max_keepalive_connections=None)
-    if concurrency <= _POOL or getproxies():  # a client with a transport of its own leaves proxies out
+    if getproxies():  # a client with a transport of its own leaves proxies out
+        limits = httpx2.Limits(max_connections=None, max_keepalive_connections=None)
         return httpx2.AsyncClient(timeout=timeout, limits=limits, follow_redirects=True)
-    return httpx2.AsyncClient(timeout=timeout, transport=_Pools(concurrency, limits), follow_redirects=True)
+    return httpx2.AsyncClient(timeout=timeout, transport=_Connections(timeout_s), follow_redirects=True)
 
 
-class _Pools(httpx2.AsyncBaseTransport):
-    """Pools that take the requests in turn."""
+class _Connections(httpx2.AsyncBaseTransport):
+    """Requests and answers of httpx2, over connections of aiohttp."""
 
-    def __init__(self, concurrency: int, limits: httpx2.Limits) -> None:
-        verify = httpx2.create_ssl_context()
-        self._pools = [httpx2.AsyncHTTPTransport(verify=verify, limits=limits) for _ in range(-(-concurrency // _POOL))]
-        self._turn = itertools.cycle(self._pools)
+    def __init__(self, timeout_s: float) -> None:
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEPT_S, ssl=httpx2.create_ssl_context()),
+            timeout=aiohttp.ClientTimeout(sock_connect=min(timeout_s, CONNECT_S)),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            auto_decompress=False,
+        )
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        return await next(self._turn).handle_async_request(request)
+        try:
+            answer = await self._session.request(
+                request.method,
+                URL(str(request.url), encoded=True),
+                headers=request.headers.multi_items(),
+                data=request.content,
+                allow_redirects=False,
+            )
+        except (aiohttp.ClientError, OSError) as error:
+            raise _failure_of(error, request) from error
+        return httpx2.Response(answer.status, headers=answer.raw_headers, stream=_Body(answer, request))
 
     async def aclose(self) -> None:
-        for pool in self._pools:
-            await pool.aclose()
+        await self._session.close()
+
+
+class _Body(httpx2.AsyncByteStream):
+    """What has come, as it comes."""
+
+    def __init__(self, answer: aiohttp.ClientResponse, request: httpx2.Request) -> None:
+        self._answer, self._request = answer, request
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        try:
+            async for piece in self._answer.content.iter_any():
+                yield piece
+        except (aiohttp.ClientError, OSError) as error:
+            raise _failure_of(error, self._request) from error
+
+    async def aclose(self) -> None:
+        self._answer.close()  # of one that was read to its end, the connection is free already
+
+
+def _failure_of(error: Exception, request: httpx2.Request) -> httpx2.TransportError:
+    """The same in httpx2's words. Only what names a connection that never came about says that nothing was sent."""
+    message = str(error) or type(error).__name__
+    if isinstance(error, aiohttp.ConnectionTimeoutError):
+        return httpx2.ConnectTimeout(message, request=request)
+    if isinstance(error, aiohttp.ClientConnectorError):
+        return httpx2.ConnectError(message, request=request)
+    if isinstance(error, TimeoutError):
+        return httpx2.ReadTimeout(message, request=request)
+    if isinstance(error, aiohttp.ServerDisconnectedError | aiohttp.ClientPayloadError | aiohttp.ClientResponseError):
+        return httpx2.RemoteProtocolError(message, request=request)
+    return httpx2.ReadError(message, request=request)
