@@ -21,6 +21,7 @@ import asyncio
 import contextlib
 import itertools
 import logging
+import multiprocessing
 import os
 import re
 import signal
@@ -29,6 +30,7 @@ import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -78,22 +80,18 @@ Contender = Callable[[str, int], AbstractAsyncContextManager[Ask]]
 
 
 async def measure(contender: Contender, address: str, concurrency: int, rounds: int) -> Figures:
-    """One burst, then ``rounds`` of calls at each of ``concurrency`` places."""
+    """One burst of ``concurrency`` calls, then ``rounds`` times as many, of which so many are under way."""
     async with contender(address, concurrency) as ask:
 
-        async def place(calls: int) -> None:
-            for _ in range(calls):
-                await ask()
-
-        async def all_places(calls: int) -> float:
+        async def all_of(calls: int) -> float:
             began = time.perf_counter()
-            await asyncio.gather(*(place(calls) for _ in range(concurrency)))
+            await asyncio.gather(*(ask() for _ in range(calls)))
             return time.perf_counter() - began
 
-        await all_places(1)
-        burst_s = await all_places(1)
+        await all_of(concurrency)
+        burst_s = await all_of(concurrency)
         processor = time.process_time()
-        sustained_s = await all_places(rounds)
+        sustained_s = await all_of(concurrency * rounds)
         processor = time.process_time() - processor
     return Figures(burst_s, sustained_s, processor / concurrency / rounds * 1000)
 
@@ -136,13 +134,15 @@ async def no_sdk(address: str, concurrency: int) -> AsyncIterator[Ask]:
     )
     request = b"POST /v1/responses HTTP/1.1\r\nhost: here\r\ncontent-length: %d\r\n\r\n%s" % (len(body), body)
     host, _, port = address.removeprefix("http://").partition(":")
+    places = asyncio.Semaphore(concurrency)
     streams = [await asyncio.open_connection(host, int(port)) for _ in range(concurrency)]
 
     async def ask() -> None:
-        reader, writer = streams.pop()
-        writer.write(request)
-        await reader.readuntil(b"\r\n0\r\n\r\n")
-        streams.append((reader, writer))
+        async with places:
+            reader, writer = streams.pop()
+            writer.write(request)
+            await reader.readuntil(b"\r\n0\r\n\r\n")
+            streams.append((reader, writer))
 
     yield ask
     for _, writer in streams:
@@ -153,13 +153,15 @@ async def no_sdk(address: str, concurrency: int) -> AsyncIterator[Ask]:
 async def bare_openai(address: str, concurrency: int) -> AsyncIterator[Ask]:
     from openai import AsyncOpenAI
 
+    places = asyncio.Semaphore(concurrency)
     async with AsyncOpenAI(api_key="none", base_url=f"{address}/v1", max_retries=0) as sdk:
 
         async def ask() -> None:
-            async for _ in await sdk.responses.create(
-                model="m", instructions=PROMPT.system, input=PROMPT.user, stream=True, store=False
-            ):
-                pass
+            async with places:
+                async for _ in await sdk.responses.create(
+                    model="m", instructions=PROMPT.system, input=PROMPT.user, stream=True, store=False
+                ):
+                    pass
 
         yield ask
 
@@ -171,10 +173,13 @@ async def bare_gemini(address: str, concurrency: int) -> AsyncIterator[Ask]:
 
     sdk = Client(api_key="none", vertexai=False, http_options=HttpOptions(base_url=f"{address}/"))
     options = GenerateContentConfig(system_instruction=PROMPT.system)
+    places = asyncio.Semaphore(concurrency)
 
     async def ask() -> None:
-        async for _ in await sdk.aio.models.generate_content_stream(model="m", contents=PROMPT.user, config=options):
-            pass
+        async with places:
+            stream = await sdk.aio.models.generate_content_stream(model="m", contents=PROMPT.user, config=options)
+            async for _ in stream:
+                pass
 
     try:
         yield ask
@@ -191,22 +196,30 @@ CONTENDERS: dict[str, Contender] = {
 }
 
 
+def run(name: str, address: str, concurrency: int, rounds: int) -> Figures:
+    """In a process of its own."""
+    logging.getLogger("httpx2").setLevel(logging.WARNING)
+    return asyncio.run(measure(CONTENDERS[name], address, concurrency, rounds))
+
+
 @click.command()
 @click.option("--concurrency", default=64, show_default=True)
-@click.option("--rounds", default=25, show_default=True, help="Calls at each place when sustained.")
+@click.option("--rounds", default=50, show_default=True, help="Calls at each place when sustained.")
 @click.option("--delay", default=0.2, show_default=True, help="Seconds that the server takes for a call.")
-@click.option("--repeats", default=5, show_default=True)
+@click.option("--repeats", default=3, show_default=True)
 def main(concurrency: int, rounds: int, delay: float, repeats: int) -> None:
     """Print one table."""
-    logging.getLogger("httpx2").setLevel(logging.WARNING)
     load = os.getloadavg()[0]
     figures: dict[str, list[Figures]] = {name: [] for name in CONTENDERS}
     process, address = start_server(delay)
+    # A process for each, so that none profits from what another has imported or set.
+    fresh = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), max_tasks_per_child=1)
     try:
         for _ in range(repeats):
-            for name, contender in CONTENDERS.items():
-                figures[name].append(asyncio.run(measure(contender, address, concurrency, rounds)))
+            for name in CONTENDERS:
+                figures[name].append(fresh.submit(run, name, address, concurrency, rounds).result())
     finally:
+        fresh.shutdown()
         process.send_signal(signal.SIGTERM)
         process.wait(10)
     table = Table(

@@ -130,17 +130,16 @@ class Caller:
 
     async def _attempt(self, call: _Call) -> Reply | float:
         """One attempt: the reply, or the seconds to wait before the next. Raises what :meth:`call` does."""
+        settled: asyncio.Future[None] | None = None
         async with self.gate.enter() as entered:
             if self._hopeless is not None:  # found while this one waited
                 raise CallFailed(self._hopeless.kind, str(self._hopeless), usage=Usage())
             worst = self._at_most(call.prompt)
             hold = await self._ledger.hold(self.name, call.site, worst)
             call.attempt += 1
-            began, sent, settled = time.monotonic(), False, False
+            began, sent = time.monotonic(), False
 
             def settle(event: AnyEvent) -> asyncio.Future[None]:
-                nonlocal settled
-                settled = True
                 folded = self._recorder.post(event)
                 # What it cost must be in the state before what was kept back for it is given free.
                 folded.add_done_callback(lambda _: self._ledger.release(hold))
@@ -150,15 +149,16 @@ class Caller:
                 await self._recorder.record(self._started(call, worst))
                 began, sent = time.monotonic(), True
                 call.on_text("")  # what an attempt before it said is no part of this one
+                outcome: Reply | _Failure
                 try:
-                    reply = await self.client.complete(call.prompt, call.on_text)
+                    outcome = await self.client.complete(call.prompt, call.on_text)
+                    settled = settle(self._replied(call, outcome, time.monotonic() - began))
+                    self.gate.answered()
                 except CallFailed as error:
-                    return await self._failed(call, error, entered, began, settle)
-                await settle(self._replied(call, reply, time.monotonic() - began))
-                self.gate.answered()
-                return reply
+                    outcome, event = self._failed(call, error, entered, began)
+                    settled = settle(event)
             finally:
-                if not settled:  # cancelled, or a fault of ours
+                if settled is None:  # cancelled, or a fault of ours
                     settle(
                         ModelCallFailed(
                             call=call.id,
@@ -171,16 +171,15 @@ class Caller:
                             dollars=None if sent else 0.0,
                         )
                     )
+        await settled  # the server is free for the next call meanwhile
+        if isinstance(outcome, Reply):
+            return outcome
+        if outcome.wait_s is None:
+            raise outcome.error
+        return outcome.wait_s
 
-    async def _failed(
-        self,
-        call: _Call,
-        error: CallFailed,
-        entered: float,
-        began: float,
-        settle: Callable[[AnyEvent], asyncio.Future[None]],
-    ) -> float:
-        """Record a failure; the seconds to wait. Raises the failure where the call is given up."""
+    def _failed(self, call: _Call, error: CallFailed, entered: float, began: float) -> tuple[_Failure, ModelCallFailed]:
+        """What follows from a failure, and the event that says so."""
         now = time.monotonic()
         call.failures += 1
         call.costly += error.usage is None or error.usage.total > 0
@@ -192,21 +191,16 @@ class Caller:
             self._hopeless = error
         message = str(error)[:_MESSAGE]
         _log.warning("%s: %s: attempt %d: %s: %s", self.name, call.id, call.attempt, error.kind, message)
-        await settle(
-            ModelCallFailed(
-                call=call.id,
-                attempt=call.attempt,
-                failure=error.kind,
-                message=message,
-                wait_s=wait_s,
-                seconds=now - began,
-                usage=error.usage,
-                dollars=self._dollars(error.usage),
-            )
+        return _Failure(error, wait_s), ModelCallFailed(
+            call=call.id,
+            attempt=call.attempt,
+            failure=error.kind,
+            message=message,
+            wait_s=wait_s,
+            seconds=now - began,
+            usage=error.usage,
+            dollars=self._dollars(error.usage),
         )
-        if wait_s is None:
-            raise error
-        return wait_s
 
     def _started(self, call: _Call, worst: Amount) -> ModelCallStarted:
         return ModelCallStarted(
@@ -257,6 +251,14 @@ class _Call:
     failures: int = 0
     costly: int = 0
     first_failure: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Failure:
+    """How an attempt failed. ``wait_s``: until the next, None where there is none."""
+
+    error: CallFailed
+    wait_s: float | None
 
 
 def _nobody(text: str) -> None:

@@ -7,15 +7,14 @@ stream counts as a reply only when a ``finish_reason`` came. Thoughts are billed
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import Callable
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from engine.config_models import GeminiModel
 from engine.models import gemini_wire as wire
+from engine.models.importing import imported
 from engine.models.keys import without_keys
 from engine.models.protocol import CallFailed, FailureKind, Finish, Prompt, Reply, Usage
 from engine.models.streaming import Growing, Watch, retry_after_s, short
@@ -68,8 +67,8 @@ class GeminiClient:
             await self._http.aclose()
 
     async def _start(self) -> Client:
-        genai = await asyncio.to_thread(import_module, "google.genai")
-        transport = await asyncio.to_thread(import_module, "engine.models.transport")
+        genai = await imported("google.genai")
+        transport = await imported("engine.models.transport")
         if self._sdk is None:
             timeout_s = self._config.timeout_s
             self._http = transport.http_client(timeout_s)

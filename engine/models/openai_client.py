@@ -11,11 +11,11 @@ import contextlib
 import json
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from engine.config_models import OpenAIModel
 from engine.models import openai_wire as wire
+from engine.models.importing import imported
 from engine.models.keys import without_keys
 from engine.models.protocol import CallFailed, FailureKind, Finish, Prompt, Reply, Usage
 from engine.models.streaming import Growing, Watch, must_be_events, retry_after_s, short
@@ -74,8 +74,8 @@ class OpenAIClient:
             self._sdk = None
 
     async def _start(self) -> AsyncOpenAI:
-        openai = await asyncio.to_thread(import_module, "openai")
-        transport = await asyncio.to_thread(import_module, "engine.models.transport")
+        openai = await imported("openai")
+        transport = await imported("engine.models.transport")
         if self._sdk is None:
             self._sdk = openai.AsyncOpenAI(
                 api_key=self._key,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 
@@ -22,6 +23,8 @@ class Journal:
         self.state = state
         self._loop = asyncio.get_running_loop()
         self._listeners: list[Callable[[AnyEvent], None]] = []
+        self._committed: deque[tuple[Future[Recorded], asyncio.Future[None]]] = deque()
+        self._is_called = False
 
     def listen(self, listener: Callable[[AnyEvent], None]) -> None:
         """Call ``listener`` after each event was folded, from the event loop."""
@@ -50,10 +53,22 @@ class Journal:
         folded: asyncio.Future[None] = self._loop.create_future()
 
         def committed(done: Future[Recorded]) -> None:
-            self._loop.call_soon_threadsafe(self._fold, done, folded)
+            self._committed.append((done, folded))
+            if not self._is_called:  # the loop is woken once for a commit, not for each of its events
+                self._is_called = True
+                self._loop.call_soon_threadsafe(self._fold_all)
 
         written.add_done_callback(committed)
         return folded
+
+    def _fold_all(self) -> None:
+        self._is_called = False  # first: what is committed from here on calls again, if it is not seen below
+        try:
+            while self._committed:
+                self._fold(*self._committed.popleft())
+        finally:
+            if self._committed:  # a fault in one fold keeps no other waiting
+                self._loop.call_soon(self._fold_all)
 
     def _fold(self, done: Future[Recorded], folded: asyncio.Future[None]) -> None:
         if (error := done.exception()) is not None:

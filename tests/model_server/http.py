@@ -32,8 +32,9 @@ class Exchange:
         self._head(200, {"content-type": kind, "transfer-encoding": "chunked"})
         await self._writer.drain()
 
-    async def send(self, piece: bytes) -> None:
-        self._writer.write(b"%x\r\n%s\r\n" % (len(piece), piece))
+    async def send(self, *pieces: bytes) -> None:
+        """Each a chunk of its own, all in one write."""
+        self._writer.write(b"".join(b"%x\r\n%s\r\n" % (len(piece), piece) for piece in pieces))
         await self._writer.drain()
 
     async def end(self) -> None:

@@ -228,10 +228,13 @@ class ModelServer:
             await asyncio.sleep(_KEEP_ALIVE_S)
         events = list(stream_of(asked, answer))
         whole = len(events) - (0 if do.kind == "reply" else terminal_events(asked.dialect))
-        for event in events[: max(1, whole)]:
-            if do.pause_s:
+        events = events[: max(1, whole)]
+        if not do.pause_s:
+            await exchange.send(*events)
+        else:
+            for event in events:
                 await asyncio.sleep(do.pause_s)
-            await exchange.send(event)
+                await exchange.send(event)
         if do.kind == "drop_mid":
             raise Gone
         if do.kind == "malformed":
