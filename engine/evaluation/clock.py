@@ -58,10 +58,11 @@ _ROW_LONGER = 1.6
 _ROW_UP_TO_MS = 1.0
 """What a clock can hide in longer calls without being found out by single ones is less than a row would show."""
 _QUEUED_MS = 1.0
-_QUEUED_LONGER = 1.2
+_QUEUED_LONGER = 1.25
 """As ``_LONGER``, of queued calls: what one writes may stay in the cache, what many write goes to memory. Seen of
-honest kernels on an H200: 0.5 to 1.03 times, the less the shorter they are."""
-_QUEUED_BESIDE_MS = 0.03
+honest kernels on an H200: 0.5 to 1.1 times, the less the shorter they are."""
+_QUEUED_BESIDE_MS = 0.2
+"""For all of them: the GPU's change from one process to another costs more when there was work. Seen: up to 0.2 ms."""
 _FEWER = 8
 _LEAST_SHARE = 0.85
 """No kernel takes less than this share of what an event pair says of next to nothing."""

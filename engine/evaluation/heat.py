@@ -85,9 +85,9 @@ def run_heat(
                 slot.poison(number % 2)
                 problem.device.synchronize()
                 with _blaming(name):
-                    if opened.runs_cold:
-                        runners[name].warm([slot_index])
-                    own, wall_ms = runners[name].call([slot_index], settings.kind == "cuda", problem.call_seed())
+                    own, wall_ms = runners[name].call(
+                        [slot_index], settings.kind == "cuda", problem.call_seed(), warm=opened.runs_cold
+                    )
                 if expected is not None:
                     if checks.checksum(slot.unwritable) != before:
                         raise FoundOut(name, "writes its inputs")

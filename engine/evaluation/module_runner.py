@@ -12,7 +12,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
@@ -133,6 +133,7 @@ class ModuleRunner(Runner):
 
     def __init__(self, settings: JudgeSettings, limits: Limits, cancelled: Callable[[], bool]) -> None:
         self._settings = settings
+        self.goes_cold = settings.kind == "cuda"
         super().__init__(settings.kind, limits, cancelled, reports=True)
 
     def _start(self, kind: str, control: int, status: int, output: int) -> Process:
@@ -157,15 +158,12 @@ class ModuleRunner(Runner):
             raise RunnerEnded("forbidden", FORGED)
         return Loaded(_WORDS[str(weights)], weights == "replay")
 
-    def warm(self, slots: Sequence[int]) -> None:
-        self._ask({"slots": list(slots), "flush": False, "seed": None, "warm": True})
-
     def operators(self, seed: int | None) -> list[str] | None:
         """PyTorch's operators that did work in one call on what the first slot holds; None: no profiler looked.
 
         Raises ``RunnerEnded``.
         """
-        answer, _ = self._ask({"slots": [0], "flush": False, "seed": seed, "operators": True})
+        answer, *_ = self._ask({"slots": [0], "flush": False, "seed": seed, "operators": True})
         names = answer.get("operators")
         if names is None:
             return None

@@ -265,7 +265,8 @@ class CudaModule:
         return times
 
     def warm(self, slots: Sequence[int]) -> None:
-        """One call on each whose result is thrown away: while the judge had the processor, launches went cold."""
+        """One call on each whose result is thrown away: while the judge had the processor, launches went cold, as the
+        reference's did."""
         with _NO_GRAD():
             for slot in slots:
                 self._model.bind(slot)()

@@ -157,10 +157,10 @@ def _answer_calls(control: socket.socket, kernel: module.CpuModule | module.Cuda
             if isinstance(kernel, module.CudaModule) and "gate" in order:
                 kernel.run_behind_gate(order["slots"], order["gate"], order["seed"], tell)
                 times = list[float]()
-            elif isinstance(kernel, module.CudaModule) and order.get("warm"):
-                kernel.warm(order["slots"])
-                times = []
             else:
+                if order.get("warm") and isinstance(kernel, module.CudaModule):
+                    kernel.warm(order["slots"])
+                    wire.send(control, {"warm": True})
                 times = kernel.run(order["slots"], order["flush"], order["seed"])
         except cuda.CudaError as error:
             wire.send(control, {"failed": "cuda", "text": str(error)})
