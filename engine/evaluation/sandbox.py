@@ -241,7 +241,7 @@ class Runner:
         return wall_ms if queued.get("queued") is True else None
 
     def _ask(self, order: dict[str, Any]) -> tuple[dict[str, Any], float, float]:
-        """What the runner answers to an order to call the kernel, the milliseconds until then, and until it was warm."""
+        """What the runner answers to an order to call the kernel; milliseconds until then, and until it was warm."""
         start, warm_ms = self._send(order), 0.0
         answer = self._answer(self._limits.call_s * min(len(order["slots"]), 2), "call")
         if "warm" in order and answer.get("warm") is True:
