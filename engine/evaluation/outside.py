@@ -6,6 +6,7 @@ Used by every judgement and every heat. What may differ by how much is ``clock.p
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from statistics import median
 
 from engine.evaluation.clock import Clock, Row
@@ -28,7 +29,6 @@ class Outside:
         self._reference_ms = reference_ms
         self.slots = len(problem.arena.slots)
         self.calls, self.runs_ms = 0, 0.0
-        self._queue_ms: float | None = None
 
     def on_one_slot(self, count: int) -> Row:
         """``count`` calls on the same buffers. Raises ``RunnerEnded``, as the others do."""
@@ -45,12 +45,15 @@ class Outside:
     def queued(self, count: int) -> float | None:
         """Milliseconds of calls queued on a GPU before their inputs are there, beside what that costs an empty kernel;
         None where they cannot be queued."""
-        if self._queue_ms is None:
-            self._queue_ms = self._empty_kernel.queue_ms()
-        if self._queue_ms is None:
+        if self.queue_ms is None:
             return None
         took_ms = call_behind_gate(self._problem, self._runner, count, self._check)
-        return None if took_ms is None else self._counted(count, took_ms) - self._queue_ms
+        return None if took_ms is None else self._counted(count, took_ms) - self.queue_ms
+
+    @cached_property
+    def queue_ms(self) -> float | None:
+        """What it costs an empty kernel; None where the driver can queue nothing."""
+        return self._empty_kernel.queue_ms()
 
     def drift(self) -> float:
         """How many times as long as it did the reference takes now."""
@@ -76,7 +79,7 @@ def confirm(clock: Clock, own_ms: Sequence[float], outside: Outside) -> tuple[st
     found = clock.check_queued(own_ms, outside.queued, outside.slots)
     if found is None:
         found = clock.check_rows(own_ms, outside.in_a_row, outside.slots, outside.cold_ms, outside.drift)
-        if clock.times_from_outside and outside.slots > 1:
+        if clock.times_from_outside and outside.slots > 1 and outside.queue_ms is not None:
             each_ms = min(outside.in_a_row(outside.slots).each_ms for _ in range(_FROM_OUTSIDE))
             excess_ms = max(0.0, each_ms - median(own_ms))
             found += f"; launch waits for the device: {excess_ms:.3g} ms seen from outside are added"
