@@ -38,6 +38,8 @@ the caches. Seen of honest kernels, idle and at a load of 3: 0.8 to 1.25 times."
 _BESIDE_MS = 0.08
 _HIDDEN_QUANTILE = 0.2
 _HIDDEN_SHARE = 0.08
+_WARMING = 1.25
+"""What a call takes that comes first, in units of the one that is timed."""
 _CALL_OVERHEAD_MS = {"cpu": 0.45, "cuda": 1.0}
 """What a call may cost beside the kernel as seen from the judge, where no empty kernel tells: two wake-ups, and on a
 GPU the eviction of its cache."""
@@ -102,6 +104,8 @@ class Clock(Struct, frozen=True):
     neighbours: Neighbours
     control: Control
     copies_ms: float | None
+    warm: bool = False
+    """Whether each of its single calls came with another right before it: a short ``.py`` kernel's on a GPU."""
     least_ms: float = 0.0
     """What the same clock says of work that is next to nothing."""
 
@@ -166,7 +170,7 @@ class Clock(Struct, frozen=True):
         if claimed_ms < _LEAST_SHARE * self.least_ms:
             outside = f"work that is next to nothing takes {self.least_ms:.4g} ms by the same clock"
             self._misreports(claimed_ms, outside, excusable=False)
-        right_ms = _HIDDEN_SHARE * claimed_ms + self.beside_ms + self._usual_ms
+        right_ms = (_HIDDEN_SHARE + _WARMING * self.warm) * claimed_ms + self.beside_ms + self._usual_ms
         if hidden_ms > right_ms:
             outside = f"a call took {claimed_ms + hidden_ms:.4g} ms by the judge's clock"
             self._misreports(claimed_ms, outside, excusable=hidden_ms < _MOST_CHARGED * right_ms)

@@ -100,7 +100,8 @@ def run_heat(
                 break
         for name, runner in runners.items():
             copies_ms = problem.copy_ms if libraries[name].suffix == ".py" else None
-            clock = Clock(settings, neighbours, empty_calls, copies_ms, problem.device.least_ms())
+            warm, least_ms = copies_ms is not None and opened.runs_cold, problem.device.least_ms()
+            clock = Clock(settings, neighbours, empty_calls, copies_ms, warm, least_ms)
             check = partial(Answers(tolerances).check, problem)
             try:
                 clock.check_calls(times[name], walls[name])

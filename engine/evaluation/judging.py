@@ -208,7 +208,8 @@ class Judgement:
         self._check_processes(runner, module)
         try:
             copies_ms = self._problem.copy_ms if module else None
-            clock = Clock(self._settings, neighbours, self._control, copies_ms, self._problem.device.least_ms())
+            warm, least_ms = module and self._opened.runs_cold, self._problem.device.least_ms()
+            clock = Clock(self._settings, neighbours, self._control, copies_ms, warm, least_ms)
             self._time(runner, lambda: clock.busy)
             self._confirm_clock(runner, clock)
             self._trial(runner, 0)

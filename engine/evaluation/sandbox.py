@@ -188,17 +188,17 @@ class Runner:
         """Call the kernel on one slot after another: its own times and the wall time seen here, milliseconds.
 
         ``seed``: of the generator before the first call, for models that draw random numbers (``.py`` kernels only).
-        ``warm``: with a call on each before that counts for nothing, if it launches from Python.
+        ``warm``: each with one right before it that counts for nothing, if it launches from Python; it is in the wall
+        time.
 
         Raises ``RunnerEnded``.
         """
         order = {"slots": list(slots), "flush": flush, "seed": seed}
-        answer, wall_ms, warm_ms = self._ask(order | {"warm": True} if warm and self.goes_cold else order)
+        answer, wall_ms = self._ask(order | {"warm": True} if warm and self.goes_cold else order)
         times = answer.get("ms")
         if not isinstance(times, list) or not _are_possible(times, len(slots), wall_ms):
             raise RunnerEnded("forbidden", "its clock was forged: no such times are possible")
-        own_ms = [float(value) for value in times]
-        return own_ms, max(wall_ms - warm_ms, sum(own_ms))  # that it is warm may be heard of late
+        return [float(value) for value in times], wall_ms
 
     def call_behind_gate(
         self,
@@ -240,17 +240,14 @@ class Runner:
         self._check_code(answer)
         return wall_ms if queued.get("queued") is True else None
 
-    def _ask(self, order: dict[str, Any]) -> tuple[dict[str, Any], float, float]:
-        """What the runner answers to an order to call the kernel; milliseconds until then, and until it was warm."""
-        start, warm_ms = self._send(order), 0.0
+    def _ask(self, order: dict[str, Any]) -> tuple[dict[str, Any], float]:
+        """What the runner answers to an order to call the kernel, and the milliseconds until then."""
+        start = self._send(order)
         answer = self._answer(self._limits.call_s * min(len(order["slots"]), 2), "call")
-        if "warm" in order and answer.get("warm") is True:
-            warm_ms = (time.perf_counter() - start) * 1e3
-            answer = self._answer(self._limits.call_s, "call")
         wall_ms = (time.perf_counter() - start) * 1e3
         self._stand_still()
         self._check_code(answer)
-        return answer, wall_ms, warm_ms
+        return answer, wall_ms
 
     def _send(self, order: dict[str, Any]) -> float:
         """Wake the runner and give it ``order``: when, by this process's clock, seconds."""

@@ -218,7 +218,7 @@ class CpuModule:
     def __init__(self, model: Model) -> None:
         self._model = model
 
-    def run(self, slots: Sequence[int], flush: bool, seed: int | None) -> list[float]:
+    def run(self, slots: Sequence[int], flush: bool, seed: int | None, warm: bool = False) -> list[float]:
         """One call after another, milliseconds of each. Of calls on the same slot the last one's outputs are kept."""
         clock, times = _CLOCK, []
         if seed is not None:
@@ -240,9 +240,10 @@ class CudaModule:
     def __init__(self, model: Model, driver: cuda.Driver, stream: cuda.Stream, gate: cuda.Gate | None) -> None:
         self._model, self._driver, self._stream, self._gate = model, driver, stream, gate
 
-    def run(self, slots: Sequence[int], flush: bool, seed: int | None) -> list[float]:
+    def run(self, slots: Sequence[int], flush: bool, seed: int | None, warm: bool = False) -> list[float]:
         """``flush``: evict the L2 cache before each call, one event pair a call. Else one pair around all that are on
-        the same slot.
+        the same slot. ``warm``: with a call before each whose result is thrown away, and without a pause between them:
+        while the judge had the processor, launches went cold, as the reference's did.
 
         Outputs are copied in the order of the stream, before anything waits: work on another stream that is not done
         by then does not count.
@@ -253,6 +254,10 @@ class CudaModule:
         with _NO_GRAD():
             for slot, count in [(slot, 1) for slot in slots] if flush else _runs(slots):
                 forward = self._model.bind(slot)
+                if warm:
+                    forward()
+                    if seed is not None:
+                        _SEED(seed)
                 if flush:
                     stream.flush()
                 stream.start()
@@ -263,14 +268,6 @@ class CudaModule:
                 self._driver.synchronize()
                 times += [stream.elapsed_ms() / count] * count
         return times
-
-    def warm(self, slots: Sequence[int]) -> None:
-        """One call on each whose result is thrown away: while the judge had the processor, launches went cold, as the
-        reference's did."""
-        with _NO_GRAD():
-            for slot in slots:
-                self._model.bind(slot)()
-        self._driver.synchronize()
 
     def run_behind_gate(
         self, slots: Sequence[int], number: int, seed: int | None, tell: Callable[[bool], None]

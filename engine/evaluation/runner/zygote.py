@@ -158,10 +158,7 @@ def _answer_calls(control: socket.socket, kernel: module.CpuModule | module.Cuda
                 kernel.run_behind_gate(order["slots"], order["gate"], order["seed"], tell)
                 times = list[float]()
             else:
-                if order.get("warm") and isinstance(kernel, module.CudaModule):
-                    kernel.warm(order["slots"])
-                    wire.send(control, {"warm": True})
-                times = kernel.run(order["slots"], order["flush"], order["seed"])
+                times = kernel.run(order["slots"], order["flush"], order["seed"], bool(order.get("warm")))
         except cuda.CudaError as error:
             wire.send(control, {"failed": "cuda", "text": str(error)})
             return
