@@ -16,7 +16,7 @@ BIN := $(VENV)/bin
 # Tests start hundreds of processes, each of which would compile what it imports if no byte code were kept.
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
 AGAIN := $(PYTEST) -n 0 --last-failed --last-failed-no-failures none
-INSTALL := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 run: $(VENV)/.installed compiler
 	@$(BIN)/kernel-tui $(CONFIG)
@@ -39,11 +39,17 @@ clean:
 
 # Installed again only when what is to be installed has changed.
 $(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/pip
-	$(INSTALL) -e .
+	@echo "make: installing kernel-tui and PyTorch into $(VENV), once. Most of it is a download of gigabytes: minutes, in" \
+		"which pip says nothing. For the CPU alone there is a smaller one: see docs/install.md."
+	@$(INSTALL) -e .
+	@echo "make: installed"
 	@touch $@
 
 $(VENV)/.installed-dev: pyproject.toml constraints.txt | $(BIN)/pip
-	$(INSTALL) -e '.[dev]'
+	@echo "make: installing kernel-tui, PyTorch and the tools of its tests into $(VENV), once. Where PyTorch is not there" \
+		"yet, that is a download of gigabytes: minutes, in which pip says nothing."
+	@$(INSTALL) -e '.[dev]'
+	@echo "make: installed"
 	@touch $@ $(VENV)/.installed
 
 $(BIN)/pip:
@@ -53,7 +59,8 @@ $(BIN)/pip:
 		"later. Name one that is: make PYTHON=/path/to/python" >&2; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "make: $(PYTHON) cannot make virtual environments." \
 		"Install its venv module (Debian, Ubuntu: apt install python3-venv) and run make again." >&2; exit 1; }
-	$(PYTHON) -m venv $(VENV)
+	@echo "make: making the virtual environment $(VENV) with $(PYTHON)"
+	@$(PYTHON) -m venv $(VENV)
 
 compiler:
 	@for each in $${CXX:-g++ clang++ c++}; do command -v $$each >/dev/null 2>&1 && exit 0; done; \
