@@ -254,6 +254,8 @@ def parse_config(text: str, path: Path | str) -> Config:
     """Validate the text of a config. Relative paths are taken from ``path``'s directory; nothing is read."""
     path = Path(path)
     text = text.replace("\r\n", "\n")
+    if (hint := _NO_CONFIG.get(path.suffix)) is not None:
+        raise _file_error(path, hint.format(path.name))
     try:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -285,6 +287,14 @@ def preset_text(name: Preset) -> str:
     return resources.files("engine").joinpath("presets", f"{name}.toml").read_text(encoding="utf-8")
 
 
+_OF_KERNELS = "is a kernel, no config; judge it with: kernel-tui eval {} --problem P"
+_NO_CONFIG = {
+    ".py": 'is a Python file, no config; a config names it: problems = ["{}"] (kernel-tui init writes one)',
+    ".cpp": _OF_KERNELS,
+    ".cu": _OF_KERNELS,
+}
+
+
 def _file_error(path: Path, message: str) -> ConfigError:
     return ConfigError(path, (Fault(None, "", message),))
 
@@ -296,7 +306,9 @@ def _syntax_fault(message: str, text: str) -> Fault:
     what = message[: place.start()]
     if place[1] is None:
         return Fault(text.count("\n") + 1, "", f"not TOML: {what} at the end of the file")
-    return Fault(int(place[1]), "", f"not TOML: {what} (column {place[2]})")
+    there = text.splitlines()[int(place[1]) - 1][int(place[2]) - 1 :]
+    hint = "; text stands in quotes" if what == "Invalid value" and there[:1].isalpha() else ""
+    return Fault(int(place[1]), "", f"not TOML: {what} (column {place[2]}){hint}")
 
 
 def _echo(detail: ErrorDetails) -> bool:

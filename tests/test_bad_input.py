@@ -104,6 +104,31 @@ def test_a_missing_problem_makes_no_session(kernel_tui: KernelTui, config: Path,
     assert not (tmp_path / "sessions").exists()
 
 
+@pytest.mark.parametrize("command", [(), ("doctor",)])
+def test_missing_problems_are_named_as_in_the_file_with_lines_and_what_was_meant(
+    kernel_tui: KernelTui, config: Path, command: tuple[str, ...]
+) -> None:
+    config.write_text('problems = [\n  "sofmax.py",\n  "gelu",\n]\n')
+    result = kernel_tui(*command, "config.toml")
+    assert result.returncode == ExitCode.USAGE
+    assert "config.toml:2: problems: sofmax.py: no such file or directory" in result.stderr
+    assert "config.toml:3: problems: gelu: no such file or directory" in result.stderr
+    assert "did you mean softmax.py?" in result.stderr and "did you mean builtin:quickstart/gelu?" in result.stderr
+
+
+def test_what_is_no_config_is_told_what_it_is(kernel_tui: KernelTui, config: Path) -> None:
+    assert 'a config names it: problems = ["softmax.py"]' in kernel_tui("softmax.py").stderr
+    (config.parent / "own.cu").write_text("")
+    assert "judge it with: kernel-tui eval own.cu" in kernel_tui("own.cu").stderr
+
+
+def test_a_place_where_no_directory_can_be_made_is_storage_that_fails(kernel_tui: KernelTui, config: Path) -> None:
+    config.write_text('sessions = "/proc/nowhere"\n' + config.read_text())
+    result = kernel_tui("config.toml")
+    assert result.returncode == ExitCode.STORAGE
+    assert "error: /proc/nowhere: cannot be made; choose another directory for sessions" in result.stderr
+
+
 def test_a_problem_that_raises_is_refused_with_its_own_words(kernel_tui: KernelTui, config: Path) -> None:
     (config.parent / "softmax.py").write_text(SOFTMAX.replace("torch.softmax(x, dim=1)", "1 / 0"))
     error = one_line(kernel_tui(config), ExitCode.NOTHING_CORRECT)

@@ -18,7 +18,7 @@ _LONG_S = 10.0
 def held_in_words(pid: int, command: str, held_since: float | None = None, now: float = 0.0) -> str:
     """``another process holds it, pid 4711 (kernel-tui eval a.cpp), for 0:12``."""
     named = f" ({one_line(command, _COMMAND_CHARS)})" if command else ""
-    since = f", for {clock(now - held_since)}" if held_since is not None and now > held_since else ""
+    since = f", for {clock(now - held_since)}" if held_since is not None and now - held_since >= 1 else ""
     return f"another process holds it, pid {pid}{named}{since}"
 
 

@@ -127,8 +127,12 @@ def _expand(entry: str, base: Path) -> list[Path]:
     if path.exists():
         raise _NoFile("is no ordinary file (a pipe, a device or a socket); a problem is a .py file")
     meant = [BUILTIN + name for name in builtin_names() if entry in (name, name.rpartition("/")[2])]
+    if not meant:
+        beside = [item.name for item in path.parent.glob("*.py")]
+        meant = [str(Path(entry).with_name(name)) for name in get_close_matches(path.name, beside, n=1, cutoff=0.75)]
     hint = f"; did you mean {' or '.join(meant)}?" if meant else ""
-    raise _NoFile(f"no such file or directory: {path}{hint}")
+    place = "" if Path(entry).is_absolute() else f" ({path})"
+    raise _NoFile(f"no such file or directory{place}{hint}")
 
 
 def _matches(pattern: Path) -> list[Path]:

@@ -18,7 +18,7 @@ from msgspec import Struct
 from engine import __version__
 from engine.events import SessionCreated, encode, kind_of
 from engine.session.database import connect_engine, create, must_be_files, write_turn
-from engine.session.errors import SessionError, SessionMissing, of_os, of_sqlite
+from engine.session.errors import SessionError, SessionMissing, StorageError, of_os, of_sqlite
 from engine.session.filesystem import check_file_system
 from engine.session.lock import Liveness, engine_liveness
 from engine.session.paths import SessionPaths, replace_file, sync_directory
@@ -57,6 +57,8 @@ def create_session(root: Path, name: str, config_text: str, config_name: str, se
     """
     try:
         root.mkdir(parents=True, exist_ok=True)
+    except FileNotFoundError as error:  # a file system that takes no directories, such as /proc
+        raise StorageError(f"{root}: cannot be made; choose another directory for sessions", root) from error
     except OSError as error:
         raise of_os(error, root) from error
     check_file_system(root)

@@ -79,7 +79,7 @@ class UnsafeFileSystem(StorageError):
     def __init__(self, path: Path, kind: str, local: Path) -> None:
         super().__init__(
             f"{path}: this is a {kind} file system, where SQLite's write-ahead log can lose or damage data. "
-            f"Keep sessions on a local disk, for example with '--sessions {local}'.",
+            f'Keep sessions on a local disk, for example with sessions = "{local}" in the config.',
             path,
         )
         self.kind = kind
@@ -160,5 +160,6 @@ def _full(path: Path, said: str) -> StorageError:
 
 def _read_only(path: Path, said: str) -> StorageError:
     return StorageError(
-        f"{path}: cannot be written ({said}). Make it writable, or choose another directory with '--sessions'.", path
+        f"{path}: cannot be written ({said}). Make it writable, or name another directory of sessions in the config.",
+        path,
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -73,36 +72,40 @@ def _check(config: Config) -> None:
     from engine.proposers.registry import check_providers
 
     check_providers(config)
-    faults = _problem_faults(config.problems, config.path)
-    if faults:
+    if faults := problem_faults(config.path):
         raise ConfigError(config.path, faults)
 
 
 def _with_problem_faults(error: ConfigError) -> ConfigError:
     """The error with what is wrong with the problems that the file names, so that both are said in one go."""
+    if any(fault.key.startswith("problems") for fault in error.faults) or not (more := problem_faults(error.path)):
+        return error
+    return ConfigError(error.path, (*error.faults, *more))
+
+
+def problem_faults(path: Path) -> tuple[Fault, ...]:
+    """Entries of ``problems``, as they stand in the file, that name no problem file."""
     import tomllib
 
-    from engine.text_file import UnreadableFile, read_text
-
-    try:
-        entries = tomllib.loads(read_text(error.path)).get("problems")
-    except (UnreadableFile, ValueError):
-        return error
-    known = {fault.key for fault in error.faults}
-    if "problems" in known or not isinstance(entries, list) or not all(isinstance(one, str) for one in entries):
-        return error
-    more = _problem_faults(entries, error.path.absolute())
-    return ConfigError(error.path, (*error.faults, *more)) if more else error
-
-
-def _problem_faults(entries: Sequence[str], path: Path) -> tuple[Fault, ...]:
-    """Entries of ``problems`` that name no problem file."""
     from engine.problem.catalog import CatalogError, resolve
+    from engine.text_file import UnreadableFile, read_text
+    from engine.toml_lines import key_lines, line_of
 
     try:
-        resolve(entries, path.parent)
+        text = read_text(path)
+        entries = tomllib.loads(text).get("problems")
+    except (UnreadableFile, ValueError):
+        return ()
+    if not isinstance(entries, list) or not all(isinstance(one, str) for one in entries):
+        return ()
+    try:
+        resolve(entries, path.absolute().parent)
     except CatalogError as error:
-        return tuple(Fault(None, "problems", f"{entry}: {message}") for entry, message in error.entries)
+        lines = key_lines(text)
+        return tuple(
+            Fault(line_of(lines, ("problems", entries.index(entry))), "problems", f"{entry}: {message}")
+            for entry, message in error.entries
+        )
     return ()
 
 

@@ -232,11 +232,13 @@ def _evaluation_config(config_path: Path | None, device: str | None) -> Evaluati
 
 def problem_file(problem: str) -> ProblemFile:
     """The file of the one problem that ``problem`` names. Raises CatalogError and Failure."""
-    from engine.problem.catalog import resolve
+    from engine.problem.catalog import reference_of, resolve
 
     files = resolve([problem], Path.cwd())
     if len(files) != 1:
-        raise Failure(f"{problem}: names {len(files)} problems; name one", ExitCode.USAGE)
+        first = ", ".join(reference_of(file.path) for file in files[:3])
+        more = f" and {len(files) - 3} more" if len(files) > 3 else ""
+        raise Failure(f"{problem}: names {len(files)} problems ({first}{more}); name one", ExitCode.USAGE)
     return files[0]
 
 
@@ -322,9 +324,9 @@ async def _judge(
             allowed = FORM_OF_DEVICE[device.kind]
             for name, (form, _) in kernels.items():
                 if form not in (allowed, "py"):
-                    raise Failure(
-                        f"{name}: on {device.name} only .{allowed} and .py kernels can be judged", ExitCode.USAGE
-                    )
+                    hint = "; kernel-tui build compiles it here" if form == "cu" else ""
+                    said = f"{name}: on {device.name} only .{allowed} and .py kernels can be judged{hint}"
+                    raise Failure(said, ExitCode.USAGE)
             if find_spec("torch") is None:
                 await inspection  # which says so; a judge would only die of it
             problem = await inspection

@@ -24,10 +24,13 @@ def doctor(config_path: Path | None, as_json: bool) -> None:
     Each lack comes with its remedy. With CONFIG, what it asks for must be there. Exits with 7 if a search cannot run,
     with 9 if nothing but a key is missing.
     """
-    from engine.config import load_config
+    from engine.config import ConfigError, load_config
     from engine.doctor import run_checks
+    from tui.commands.begin import problem_faults
 
     config = load_config(config_path) if config_path is not None else None
+    if config is not None and (faults := problem_faults(config.path)):
+        raise ConfigError(config.path, faults)
     with working("looking for GPUs") as work:
         findings = run_checks(config, lambda name: work.say(f"checking {name}"))
     if as_json:
