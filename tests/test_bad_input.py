@@ -122,6 +122,12 @@ def test_what_is_no_config_is_told_what_it_is(kernel_tui: KernelTui, config: Pat
     assert "judge it with: kernel-tui eval own.cu" in kernel_tui("own.cu").stderr
 
 
+def test_wishes_that_exclude_each_other_and_a_stop_of_nothing(kernel_tui: KernelTui, session: SessionPaths) -> None:
+    both = kernel_tui("config.toml", "--new", "--resume")
+    assert both.returncode == ExitCode.USAGE and "give one of them" in both.stderr
+    assert "there is nothing to stop" in one_line(kernel_tui("stop", session.name), ExitCode.FAILURE)
+
+
 def test_a_place_where_no_directory_can_be_made_is_storage_that_fails(kernel_tui: KernelTui, config: Path) -> None:
     config.write_text('sessions = "/proc/nowhere"\n' + config.read_text())
     result = kernel_tui("config.toml")

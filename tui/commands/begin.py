@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -166,7 +167,8 @@ def _nothing_left(paths: SessionPaths, state: SessionState) -> str | None:
     ended = state.engine is not None and state.engine.stopped == "budget"
     if left_s <= (0.1 * minutes * 60 if ended else 0.0):
         spent = f"its {minutes:g} minutes are spent"
-        more = f"--minutes N (more than {minutes:g})"
+        gone = max(minutes, math.ceil((minutes - left_s / 60) * 10) / 10)  # work under way may have taken more
+        more = f"--minutes N (more than {gone:g})"
         return f"{paths.name}: {spent}; go on with: kernel-tui resume {paths.name} {more}"
     return None
 

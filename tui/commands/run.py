@@ -40,21 +40,26 @@ def _until_idle(command: F) -> F:
 @click.command()
 @click.argument("config_path", metavar="CONFIG", type=click.Path(path_type=Path))
 @_watching
-@click.option("--new", "choice", flag_value="new", help="Start a new session even if one is unfinished.")
-@click.option("--resume", "choice", flag_value="resume", help="Go on with the newest unfinished session.")
+@click.option("--new", is_flag=True, help="Start a new session even if one is unfinished.")
+@click.option("--resume", "go_on", is_flag=True, help="Go on with the newest unfinished session.")
 @click.option("--detach", is_flag=True, help="Start the engine and return at once.")
 @_until_idle
-def run(config_path: Path, headless: bool, as_json: bool, choice: str | None, detach: bool, until_idle: bool) -> int:
+def run(
+    config_path: Path, headless: bool, as_json: bool, new: bool, go_on: bool, detach: bool, until_idle: bool
+) -> int:
     """Search as CONFIG says. The default command: kernel-tui config.toml
 
     If a search of this configuration is running, attach to it; if one was left unfinished, offer to resume it.
     Ctrl-C asks a headless search to stop; a second Ctrl-C leaves it running.
     """
 
+    if new and go_on:
+        raise click.UsageError("--new starts a session and --resume goes on with one: give one of them")
+
     def begin() -> Beginning:
         from tui.commands.begin import begin_run
 
-        return begin_run(config_path, choice)
+        return begin_run(config_path, "new" if new else "resume" if go_on else None)
 
     return _go(begin, headless=headless, as_json=as_json, detach=detach, until_idle=until_idle)
 

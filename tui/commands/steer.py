@@ -37,11 +37,14 @@ def _send(root: Path, session: str, command: Command, as_json: bool) -> None:
     """Hand a command to the session's engine and print its answer. Raises Failure where there is no engine."""
     import getpass
 
+    from engine.events import Stop
     from engine.session import engine_liveness, send_command, wait_handled
 
     paths = find(root, session)
     if not engine_liveness(paths).running:
         _check_names(paths, command)
+        if isinstance(command, Stop):
+            raise Failure(f"{paths.name}: no engine runs on this session, so there is nothing to stop")
         raise Failure(
             f"{paths.name}: no engine runs on this session, so nobody would carry this out. "
             f"Resume it first: kernel-tui resume {session}"
