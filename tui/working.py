@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 
 from tui.echo import echo
 from tui.sanitize import one_line
-from tui.waiting import held_in_words
 
 if TYPE_CHECKING:
     from engine.workers.waiting import Wait
@@ -31,6 +30,8 @@ class Working:
 
     def on_wait(self, wait: Wait) -> None:
         """Note, once, that a device is held by another process."""
+        from tui.waiting import held_in_words
+
         if not self._waited:
             self._waited = True
             held = held_in_words(wait.pid, wait.command, wait.held_since, time.time())
