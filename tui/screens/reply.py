@@ -19,8 +19,8 @@ from engine.proposers.mailbox import MAX_READ_BYTES, RULER, Mailbox
 from engine.session import SessionError
 from tui.editor import edit_text
 from tui.model import Model
-from tui.sanitize import clean_lines, one_line
-from tui.widgets.detail.text import folded
+from tui.sanitize import one_line
+from tui.widgets.detail.text import wrapped
 from tui.widgets.lines import LinesView, line
 
 if TYPE_CHECKING:
@@ -49,10 +49,13 @@ class ReplyScreen(ModalScreen[None]):
     ReplyScreen .label { color: $text-primary; }
     ReplyScreen OptionList { height: auto; max-height: 20%; background: $surface; border: none; padding: 0; }
     ReplyScreen OptionList:focus { border: none; }
-    ReplyScreen LinesView { height: 1fr; background: $panel; }
-    ReplyScreen TextArea { height: 1fr; border: none; padding: 0; background: $panel; }
+    ReplyScreen LinesView { height: 3fr; background: $panel; }
+    ReplyScreen TextArea { height: 2fr; border: none; padding: 0; background: $panel; }
     ReplyScreen #hint { color: $text-muted; }
     ReplyScreen #said { color: $text-warning; }
+    ReplyScreen.-tall .label, ReplyScreen.-tall #hint { margin-top: 1; }
+    ReplyScreen.-narrow > Vertical { width: 100%; }
+    ReplyScreen.-short > Vertical { height: 100%; }
     """
 
     def __init__(self, model: Model, directory: Path) -> None:
@@ -183,8 +186,8 @@ class ReplyScreen(ModalScreen[None]):
             view.set_lines([line((f"Cannot be read: {error}", palette.warn))])
             return
         self._prompt = whole.partition(f"{RULER}\n")[2] or whole
-        lines = [line((text, palette.text)) for text in clean_lines(self._prompt)]
-        view.set_lines(folded(lines, view.scrollable_content_region.width))
+        whole = str(self._mailbox.outbox / f"{call}.md")
+        view.set_lines(wrapped(self._prompt, palette.text, view.scrollable_content_region.width, whole=whole))
 
     def _say(self, text: str) -> None:
         self.query_one("#said", Static).update(one_line(text, 300))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -18,6 +19,13 @@ from engine.state import ProblemState
 from tui.catalogue import catalogue_of, readers_of
 from tui.model import Model
 from tui.sanitize import one_line
+
+MOST_COLUMNS, BESIDE_WORDS = 110, 11
+"""The dialog's width at most, and what border, paddings and a scrollbar take of it beside a move's description."""
+MOST_LINES = 5
+"""Of a move's description."""
+OTHER_LINES = 14
+"""Of the dialog, beside moves and description; two lines of the screen stay free."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,15 +45,15 @@ class SeedIdeaScreen(ModalScreen[IdeaWish | None]):
     DEFAULT_CSS = """
     SeedIdeaScreen { align: center middle; }
     SeedIdeaScreen > Vertical {
-        width: 90%; max-width: 110; height: auto; max-height: 95%; padding: 0 2; background: $surface;
+        width: 90%; max-width: 110; height: auto; max-height: 100%; padding: 0 2; background: $surface;
         border: round $primary;
     }
-    SeedIdeaScreen OptionList { height: auto; max-height: 25%; background: $surface; border: none; padding: 0; }
+    SeedIdeaScreen OptionList { height: 3; background: $surface; border: none; padding: 0; }
     SeedIdeaScreen OptionList:focus { border: none; }
     SeedIdeaScreen Static { height: auto; }
     SeedIdeaScreen #title { text-style: bold; }
     SeedIdeaScreen .label { margin-top: 1; color: $text-primary; }
-    SeedIdeaScreen #about { color: $text-muted; height: 3; padding: 0 2; }
+    SeedIdeaScreen #about { color: $text-muted; height: 3; margin-top: 1; padding: 0 2; }
     SeedIdeaScreen Input { background: $panel; }
     SeedIdeaScreen #hint { color: $text-muted; margin-top: 1; }
     """
@@ -59,25 +67,34 @@ class SeedIdeaScreen(ModalScreen[IdeaWish | None]):
         self._moves = catalogue_of(self._model.state, self._problem)
         readers = readers_of(self._model)
         under = f"works on {self._parent_kernel}" if self._parent_kernel else "works on the best kernel"
+        longest = max((len(move.name) for move in self._moves), default=0)
         with Vertical():
             yield Static(f"Seed an idea for {one_line(self._problem.id, 60)}; it {under}", markup=False, id="title")
             if self._moves:
                 yield Static("Moves of the playbook, which writes the kernels:", markup=False, classes="label")
-                yield OptionList(*(Option(_entry(move)) for move in self._moves), markup=False, id="moves")
+                yield OptionList(*(Option(_entry(move, longest)) for move in self._moves), markup=False, id="moves")
                 yield Static("", markup=False, id="about")
             if readers:
                 label = f"In your own words; {', '.join(readers)} writes the kernels:"
             else:
-                label = (
-                    "In your own words. No model of this session reads them: $EDITOR opens for you to write the kernel:"
-                )
+                label = "In your own words; no model here reads them, so $EDITOR opens:"
             yield Static(one_line(label, 300), markup=False, classes="label")
             yield Input(placeholder="what should be tried?", id="prose", compact=True)
-            moves = "up/down: choose a move    tab: your own words    " if self._moves else ""
-            yield Static(f"enter: seed    {moves}esc: cancel", markup=False, id="hint")
+            moves = "up/down: choose   tab: your own words   " if self._moves else ""
+            yield Static(f"enter: seed   {moves}esc: cancel", markup=False, id="hint")
 
     def on_mount(self) -> None:
         self.query_one("#moves" if self._moves else "#prose").focus()
+
+    def on_resize(self) -> None:
+        """As many moves as there is room for beside the rest, of which the longest description is seen whole."""
+        if not self._moves:
+            return
+        width = min(MOST_COLUMNS, self.app.size.width * 9 // 10) - BESIDE_WORDS
+        described = max(len(textwrap.wrap(one_line(move.text, 600), max(20, width))) for move in self._moves)
+        self.query_one("#about").styles.height = min(described, MOST_LINES)
+        room = self.app.size.height - OTHER_LINES - min(described, MOST_LINES)
+        self.query_one("#moves").styles.height = min(len(self._moves), max(3, room))
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         if text := event.value.strip():
@@ -91,5 +108,6 @@ class SeedIdeaScreen(ModalScreen[IdeaWish | None]):
         self.dismiss(IdeaWish(self.query_one("#prose", Input).value.strip(), move.category, move.name))
 
 
-def _entry(move: CatalogueEntry) -> Text:
-    return Text(f"{move.name}  ({CATEGORY_NAMES.get(move.category, move.category)})", no_wrap=True)
+def _entry(move: CatalogueEntry, longest: int) -> Text:
+    category = CATEGORY_NAMES.get(move.category, move.category)
+    return Text.assemble(f"{move.name:<{longest}}  ", (category, "dim"), no_wrap=True)
