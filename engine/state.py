@@ -156,9 +156,17 @@ class SessionState:
         return [self.variants[variant] for variant in self.flight]
 
     def best_of_round(self, problem: str, number: int) -> float | None:
-        """Factor over eager of the round's leader."""
+        """Factor over eager of the round's leader. Where it ran in the last heat with the problem's best, it is that
+        one's, by as much less as it took longer: two factors of different minutes need not be in the heat's order."""
         leader = self.leader_of_round(problem, number)
-        return leader.speedup if leader is not None else None
+        if leader is None or leader.speedup is None:
+            return None
+        found = self.problems[problem]
+        best = self.variants.get(found.best or "")
+        ratios = {standing.variant: standing.ratio for standing in found.standings}
+        if best is None or not best.speedup or not ratios.get(best.id) or not ratios.get(leader.id):
+            return leader.speedup
+        return best.speedup * ratios[best.id] / ratios[leader.id]
 
     def leader_of_round(self, problem: str, number: int) -> VariantState | None:
         """Who stands for a round: the problem's best, if it is one of its kernels; else ``RoundState.best``."""

@@ -157,6 +157,12 @@ def test_a_round_is_led_by_whom_its_kernels_could_not_outrun() -> None:
     assert after(raced, ev.NodePruned(node="v4")).best_of_round("softmax", 1) == 3.0
     other = ev.HeatFinished(problem="softmax", round=1, standings=(standings[1], standings[0]))
     assert after(raced, other).best_of_round("softmax", 1) == 3.0
+    beside = ev.HeatFinished(
+        problem="softmax",
+        round=1,
+        standings=(Standing("v1", 0.4, 1.0, 1.0, 1.0, False), Standing("v3", 0.5, 1.25, 1.1, 1.3, False)),
+    )
+    assert after(judged, beside).best_of_round("softmax", 1) == 2.0 / 1.25, "not 3.0: v1, with 2.0, has outrun it"
     # A heat in which the champion did not run changes nothing, nor do kernels that outran each other in a circle.
     third = [ev.IdeaProposed(idea="i3", problem="softmax", round=1, parent="v1", category="x", text="", proposer="p"),
              written("v5", "i3", 1, "v1"), ev.VerdictGiven(variant="v5", verdict=verdict(2.7))]  # fmt: skip

@@ -103,10 +103,18 @@ async def test_a_pane_of_lines_is_scrolled(live: Engine) -> None:
             ("g", 0, 0), ("down", 0, 1), ("j", 0, 2), ("up", 0, 1), ("k", 0, 0),
             ("pagedown", 0, page), ("ctrl+f", 0, 2 * page), ("space", 0, 3 * page),
             ("pageup", 0, 2 * page), ("ctrl+b", 0, page), ("home", 0, 0), ("end", 0, end), ("home", 0, 0),
-            ("G", 0, end), ("right", 1, end), ("l", 2, end), ("left", 1, end), ("h", 0, end),
+            ("G", 0, end),
         ):  # fmt: skip
             await monitor.press(key)
             await monitor.until(lambda x=x, y=y: view.scroll_offset == (x, y), f"{key}: {x}, {y}")
+    async with monitor_of(live.paths) as monitor:  # where it is not zoomed, lines are not broken
+        monitor.app.animation_level = "none"
+        await monitor.press("5")
+        view = monitor.app.monitor_screen.log_view
+        await monitor.until(lambda: view.max_scroll_x > 2, "a line longer than the pane")
+        for key, x in (("right", 1), ("l", 2), ("left", 1), ("h", 0)):
+            await monitor.press(key)
+            await monitor.until(lambda x=x: view.scroll_offset.x == x, f"{key}: {x}")
 
 
 @pytest.mark.keys("DetailView", "left", "h", "right", "l", "less_than_sign", "greater_than_sign")

@@ -130,15 +130,16 @@ class RowLines:
         round_ = next((one for one in state.problems[problem].rounds if one.number == int(number)), None)
         if round_ is None:
             return line("")
-        leader = state.leader_of_round(problem, round_.number)
-        best = leader.speedup if leader is not None else None
+        leader, best = state.leader_of_round(problem, round_.number), state.best_of_round(problem, round_.number)
+        own = leader is not None and abs((leader.speedup or 0.0) - (best or 0.0)) < 1e-9
+        reach = factor_words(leader.verdict) if leader is not None and own else fmt.speedup(best)
         before = [state.best_of_round(problem, one.number) for one in state.problems[problem].rounds[: round_.number]]
         reached = max((factor for factor in before if factor is not None), default=None)
         gain = best / reached - 1 if best is not None and reached else None
         left: list[Part] = [(self._fold(row), palette.dim), (f"round {round_.number}", palette.bold)]
         since = self.model.now() - (round_.finished_at or round_.started_at)
         right = [
-            (factor_words(leader.verdict) if leader is not None else "", palette.text),
+            (reach if best is not None else "", palette.text),
             (fmt.change(gain), palette.good if (gain or 0) > 0 else palette.dim),
             ("", palette.text),
             (fmt.age(since), palette.dim),
