@@ -12,7 +12,7 @@ from tui.waiting import held_in_words
 
 LIVE = ("live", "stalled", "replay")
 NAMED = 3
-"""Kernels at work that are named."""
+"""Kernels of a problem at the same work that are named."""
 RECENT = 200
 """Newest kernels of a problem that are asked whether anything has happened to them."""
 
@@ -81,12 +81,19 @@ def opening_of(state: SessionState) -> list[ProblemState]:
 
 
 def _at_work(state: SessionState) -> str:
-    """``timing v57 of softmax, building v59 of gelu``; the status line has the counts."""
-    busy = [one for one in state.in_flight() if one.stage not in ("queued", "waiting")]
-    if not busy:
+    """``timing v57 of softmax, building v59 and v60 of gelu``; the status line has the counts."""
+    groups: dict[tuple[str, str], list[str]] = {}
+    for one in state.in_flight():
+        if one.stage not in ("queued", "waiting"):
+            groups.setdefault((str(one.stage), one.problem), []).append(one.id)
+    if not groups:
         return kernels_at_work(state)
-    named = ", ".join(f"{one.stage} {one.id} of {one.problem}" for one in busy[:NAMED])
-    return f"{named}, {len(busy) - NAMED} more" if len(busy) > NAMED else named
+    named = [f"{stage} {_listed(names)} of {problem}" for (stage, problem), names in groups.items()]
+    return ", ".join(named)
+
+
+def _listed(names: list[str]) -> str:
+    return " and ".join(names) if len(names) <= NAMED else f"{', '.join(names[:NAMED])} and {len(names) - NAMED} more"
 
 
 def reopening_of(state: SessionState) -> ProblemState | None:

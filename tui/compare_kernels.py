@@ -94,7 +94,8 @@ def _of_different_moments(variants: Sequence[VariantState]) -> list[str]:
         return []
     apart = fmt.duration(abs((slow.judged_at or 0.0) - (quick.judged_at or 0.0)))
     beside = f"{fmt.milliseconds(most)} ms beside {slow.id}, {fmt.milliseconds(least)} ms beside {quick.id}"
-    return [f"Their own figures are of different moments, {apart} apart: eager took {beside}. A heat has one moment."]
+    figures = f"Their own figures are of different moments, {apart} apart: eager took {beside}."
+    return [f"{figures} A heat times them in the same one."]
 
 
 def _first(pair: tuple[float, VariantState]) -> float:

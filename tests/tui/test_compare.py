@@ -155,7 +155,7 @@ def test_figures_of_different_moments_are_said_to_be(tmp_path: Path) -> None:
     found = compare_kernels(state, ["v1", "v2"])
     assert found.words[1] == (
         "Their own figures are of different moments, 25 m apart: eager took 4.900 ms beside v1, 4.000 ms beside v2. "
-        "A heat has one moment."
+        "A heat times them in the same one."
     )
     assert texts(found, "eager ms") == ["4.900", "4.000"] and len(texts(found, "judged")[0]) == len("20:26:02")
     assert len(compare_kernels(state, ["v2", "v3"]).words) == 2, "and the machine code: eager was the same"
