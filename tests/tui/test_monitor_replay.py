@@ -71,6 +71,16 @@ async def test_a_gap_that_is_cut_is_said_when_it_is_played_over(session: Session
         assert "Skipped" not in screen_text(app), "who seeks knows"
 
 
+async def test_at_its_end_a_replay_says_that_no_engine_runs() -> None:
+    source = ReplaySource(SessionPaths(Path(__file__).parents[2] / "sessions" / "by-hand"), speed=1.0)
+    app = ReplayApp(source, settings=QUIET, ascii_only=False)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press("space")
+        source.clock.seek(source.clock.now() + 100_000)
+        await pilot.pause(1.2)
+        assert "No engine runs: the last one has ended (finished)" in screen_text(app).splitlines()[1]
+
+
 @pytest.mark.keys("ReplayApp", "space", "0", "full_stop", "comma", "greater_than_sign")
 async def test_a_replay_shows_the_session_grow_and_can_go_back(session: SessionPaths) -> None:
     source = ReplaySource(session, speed=1.0)
