@@ -330,8 +330,11 @@ class ProblemSearch:
         is what tells such kernels apart. The one with the least milliseconds is always among them: a factor also
         depends on how the reference fared. So is the best so far, whose place nobody takes who has not met it.
         """
+        places = self.context.config.search.heat
+        if places < 2:
+            return []
         correct = self._state.leaders(self.id)
-        leaders = correct[: self.context.config.search.heat]
+        leaders = correct[:places]
         reach = HEAT_REACH * (_at_least(leaders[0]) if leaders else 0.0)
         near = [leader for leader in leaders if _at_most(leader) >= reach]
         quickest = min(correct, key=lambda variant: variant.kernel_ms or float("inf"), default=None)

@@ -193,6 +193,19 @@ def test_the_eager_baseline_comes_before_any_verdict_and_leaders_meet_in_a_heat(
     assert sorted(first, key=first.__getitem__) == [ProblemAdded, BaselineMeasured, VerdictGiven, HeatFinished]
 
 
+def test_nobody_takes_the_place_of_the_best_without_a_heat_that_has_both(search: Finished) -> None:
+    _, events, _ = search
+    state, met = SessionState(), 0
+    for recorded in events:
+        event = recorded.event
+        if isinstance(event, HeatFinished):
+            best = state.problems[event.problem].best
+            assert best in {standing.variant for standing in event.standings}
+            met += 1
+        state.apply(recorded)
+    assert met
+
+
 def test_the_best_kernel_of_each_problem_is_a_file(search: Finished) -> None:
     paths, _, state = search
     with SessionReader(paths) as reader:

@@ -92,6 +92,7 @@ def test_what_two_providers_share_is_the_same_tree_again_without_a_network(
     ideas_again, kernels_again, after = tree_of(tmp_path / "sessions" / "again")
     assert ideas_again == ideas
     assert kernels_again == kernels
+    assert not any(problem.standings for problem in after.problems.values()), "heat = 0: none"
     assert len(kernels) == len(after.variants) >= 8
     replies = {call.reply for call in before.spending.calls.values() if call.reply is not None}
     assert {call.reply for call in after.spending.calls.values()} == replies
