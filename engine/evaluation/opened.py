@@ -8,14 +8,12 @@ from functools import cached_property
 from msgspec.structs import replace
 
 from engine.evaluation.control import Control, EmptyKernel
+from engine.evaluation.device import COLD_UP_TO_MS
 from engine.evaluation.kernelbench import KernelBenchTrials
 from engine.evaluation.messages import JudgeSettings
 from engine.evaluation.null_kernels import NullResult
 from engine.evaluation.precision import Gauge
 from engine.evaluation.trials import JudgedProblem
-
-_COLD_UP_TO_MS = 5.0
-"""A reference that takes longer does not show that its first launches were cold."""
 
 
 class OpenedProblem:
@@ -48,7 +46,7 @@ class OpenedProblem:
     @property
     def runs_cold(self) -> bool:
         """Whether what Python launches is to run once before it is timed, as the processor did other things before."""
-        is_short = self.eager_ms is not None and self.eager_ms <= _COLD_UP_TO_MS
+        is_short = self.eager_ms is not None and self.eager_ms <= COLD_UP_TO_MS
         return self.settings.kind == "cuda" and is_short and not self.judged.mutates
 
     def close(self) -> None:
