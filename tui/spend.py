@@ -14,7 +14,8 @@ from math import expm1, log
 from typing import Any
 
 from engine.budget import NO_CAP, Cap, changed_cap
-from engine.spend import Spend
+from engine.models.protocol import HOPELESS
+from engine.spend import CallState, Spend
 from engine.state import SessionState
 from tui.conversation import directory_of
 from tui.model import Model
@@ -69,6 +70,15 @@ class SpendTable:
 def is_spending(model: Model) -> bool:
     """Whether a model was ever asked."""
     return bool(model.state.spending.calls)
+
+
+def refusals(state: SessionState) -> dict[str, CallState]:
+    """The calls after whose failure their models were given up, by model, as far as none has replied since."""
+    last: dict[str, CallState] = {}
+    for call in state.spending.calls.values():
+        if call.failure in HOPELESS or call.reply is not None:
+            last[call.model] = max(call, last.get(call.model, call), key=lambda one: one.ended_at or 0.0)
+    return {name: call for name, call in last.items() if call.reply is None}
 
 
 def spend_table(model: Model) -> SpendTable:

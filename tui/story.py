@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple
 
 from engine import events as ev
 from engine.events import Recorded
+from engine.models.protocol import failure_words
 from engine.state import ProblemState, SessionState
 from engine.verdict import sizes_in_words
 from tui import format as fmt
@@ -68,9 +69,8 @@ class Story:
         if time - self._failed.get(which, 0.0) < SAME_FAILURE_S:
             return []
         self._failed[which] = time
-        why = event.failure.replace("_", " ")
-        what = f"{call.model}: {why} at attempt {event.attempt}, again in {event.wait_s:.0f} s"
-        return [("warning", f"{what}: {event.message}")]
+        next_one = f"attempt {event.attempt + 1} in {event.wait_s:.0f} s"
+        return [("warning", f"{call.model}: {failure_words(event.failure)}, {next_one}: {event.message}")]
 
     def _moved(self, state: SessionState, event: ev.AnyEvent) -> list[tuple[Level, str]]:
         """One line for each problem whose best kernel is another one since ``event``."""

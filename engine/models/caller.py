@@ -22,7 +22,7 @@ from engine.events import AnyEvent, ModelCallFailed, ModelCallStarted, ModelRepl
 from engine.models.gate import Gate
 from engine.models.ledger import Ledger
 from engine.models.prices import Price
-from engine.models.protocol import CallFailed, CallSite, FailureKind, ModelClient, Prompt, Reply, Usage
+from engine.models.protocol import HOPELESS, CallFailed, CallSite, FailureKind, ModelClient, Prompt, Reply, Usage
 from engine.spend import Amount
 
 _log = logging.getLogger(__name__)
@@ -31,8 +31,6 @@ RETRIED: frozenset[FailureKind] = frozenset(
     {"rate_limit", "server", "connection", "timeout", "broken_reply", "cut_short"}
 )
 """Failures after which the same call may succeed."""
-HOPELESS: frozenset[FailureKind] = frozenset({"key", "quota", "unknown_model"})
-"""Failures of the model rather than of the call: it is not asked again while this engine lives."""
 
 _BYTES_PER_TOKEN = 2
 """Fewer bytes to a token than any tokenizer in use has on code or prose, so that an estimate is an upper bound."""

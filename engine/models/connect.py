@@ -38,6 +38,14 @@ def make_callers(
     return callers
 
 
+def check_prices(config: Config) -> None:
+    """What :func:`make_callers` would say of prices, before a search begins. Raises :class:`PriceUnknown`."""
+    fresh = SessionState()
+    for model in config.models:
+        if isinstance(model, OpenAIModel | GeminiModel):
+            _check_price(config, fresh, model.label, Price(model))
+
+
 def make_client(model: OpenAIModel | GeminiModel, key: str) -> ModelClient:
     """The client for a model. Nothing is imported or connected before its first call."""
     if isinstance(model, OpenAIModel):
@@ -54,7 +62,7 @@ def _check_price(config: Config, state: SessionState, model: str, price: Price) 
     capped = [cap for cap in (caps.session, caps.problem, caps.models.get(model, NO_CAP)) if cap.dollars is not None]
     if capped and not price.known:
         raise PriceUnknown(
-            f"{model}: its price is unknown, so a limit of ${capped[0].dollars:g} cannot be kept; give input_price and "
-            "output_price (dollars for a million tokens, 0 for a server of your own) in its [[models]] table, or limit "
-            "tokens in place of dollars"
+            f"{model} has no known price, and dollars are limited (${capped[0].dollars:g}): give input_price and "
+            "output_price in its [[models]] table (dollars for a million tokens, 0 for a server of your own), or limit "
+            "tokens"
         )

@@ -15,7 +15,7 @@ from urllib.parse import quote
 from engine.config_models import GeminiModel
 from engine.models import gemini_wire as wire
 from engine.models.importing import imported
-from engine.models.keys import without_keys
+from engine.models.keys import refused_key, without_keys
 from engine.models.protocol import CallFailed, FailureKind, Finish, Prompt, Reply, Usage
 from engine.models.streaming import Growing, Watch, retry_after_s, short
 
@@ -58,7 +58,10 @@ class GeminiClient:
         except Exception as error:  # the SDK's own classes are known only once it is imported
             failure = _failure_of(error, streaming=watch.has_heard)
         # Outside the handlers, so that no traceback leads to a request and its headers.
-        raise CallFailed(failure.kind, without_keys(str(failure), (self._key,)), failure.retry_after_s, failure.usage)
+        message = without_keys(str(failure), (self._key,))
+        if failure.kind == "key":
+            message = refused_key(self._config, message)
+        raise CallFailed(failure.kind, message, failure.retry_after_s, failure.usage)
 
     async def close(self) -> None:
         """Release connections. Idempotent."""

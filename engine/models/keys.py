@@ -50,6 +50,13 @@ def _missing(model: OpenAIModel | GeminiModel, variable: str) -> KeyMissing:
     )
 
 
+def refused_key(model: OpenAIModel | GeminiModel, said: str) -> str:
+    """Which key a server refuses, before the server's own words."""
+    if model.key_variable is None:
+        return f"none was sent, key_env in its [[models]] table names the variable with one: {said}"
+    return f"{model.key_variable}: {said}"
+
+
 def without_keys(text: str, keys: Iterable[str]) -> str:
     """``text`` with every key in it blotted out: servers like to repeat the one that they refuse."""
     for key in keys:

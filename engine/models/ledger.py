@@ -103,10 +103,10 @@ class Ledger:
         later = False
         if cap.tokens is not None:
             if spent.tokens + worst.tokens > cap.tokens:
-                tail = f" (and up to {spend.unknown.tokens:,} that nobody counted)" if spend.uncertain else ""
+                tail = f", up to {spend.unknown.tokens:,} uncounted" if spend.uncertain else ""
                 return refused(
                     f"{cap.tokens:,} tokens",
-                    f"{spend.tokens:,} are spent{tail}, and a call of {model} may take up to {worst.tokens:,}",
+                    f"{spend.tokens:,} spent{tail}, the next call of {model} up to {worst.tokens:,}",
                 )
             later |= spent.tokens + sum(one.tokens for one in held) + worst.tokens > cap.tokens
         if cap.dollars is not None:
@@ -119,10 +119,10 @@ class Ledger:
                     which,
                 )
             if spent.dollars + worst.dollars > cap.dollars:
-                tail = f" (and up to ${spend.unknown.dollars:.2f} that nobody counted)" if spend.uncertain else ""
+                tail = f", up to ${spend.unknown.dollars:.2f} uncounted" if spend.uncertain else ""
                 return refused(
                     f"${cap.dollars:g}",
-                    f"${spend.dollars:.2f} are spent{tail}, and a call of {model} may cost up to ${worst.dollars:.2f}",
+                    f"${spend.dollars:.2f} spent{tail}, the next call of {model} up to ${worst.dollars:.2f}",
                 )
             later |= spent.dollars + sum(one.dollars or 0.0 for one in held) + worst.dollars > cap.dollars
         return "later" if later else None

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from engine.config_models import OpenAIModel
 from engine.models import openai_wire as wire
 from engine.models.importing import imported
-from engine.models.keys import without_keys
+from engine.models.keys import refused_key, without_keys
 from engine.models.protocol import CallFailed, FailureKind, Finish, Prompt, Reply, Usage
 from engine.models.streaming import Growing, Watch, must_be_events, retry_after_s, short
 
@@ -65,7 +65,10 @@ class OpenAIClient:
         except Exception as error:  # the SDK's own classes are known only once it is imported
             failure = _failure_of(error)
         # Outside the handlers, so that no traceback leads to a request and its headers.
-        raise CallFailed(failure.kind, without_keys(str(failure), (self._key,)), failure.retry_after_s, failure.usage)
+        message = without_keys(str(failure), (self._key,))
+        if failure.kind == "key":
+            message = refused_key(self._config, message)
+        raise CallFailed(failure.kind, message, failure.retry_after_s, failure.usage)
 
     async def close(self) -> None:
         """Release connections. Idempotent."""

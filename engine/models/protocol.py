@@ -34,6 +34,30 @@ ended without its terminal event. ``cancelled``: the search gave the call up whi
 ``unknown_model`` and ``bad_request`` are not worth a retry."""
 
 
+_FAILURES: dict[str, str] = {
+    "rate_limit": "too many requests",
+    "quota": "no quota left",
+    "key": "key refused",
+    "unknown_model": "no such model",
+    "bad_request": "request refused",
+    "server": "error of the server",
+    "connection": "no connection",
+    "timeout": "no answer",
+    "broken_reply": "broken reply",
+    "cut_short": "reply cut short",
+    "cancelled": "given up",
+}
+
+
+def failure_words(kind: str) -> str:
+    """What a failure is called on screen, also one that only a later version knows."""
+    return _FAILURES.get(kind, kind.replace("_", " "))
+
+
+HOPELESS: frozenset[str] = frozenset({"key", "quota", "unknown_model"})
+"""Failures of the model rather than of the call: it is not asked again while the engine lives."""
+
+
 class CallSite(Struct, frozen=True):
     """For what a call is made. Equal sites ask for the same thing: a recorded reply of a site is used again on resume.
 

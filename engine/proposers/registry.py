@@ -48,12 +48,15 @@ def make_proposers(
 
 
 def check_providers(config: Config) -> None:
-    """What can be found out before a search begins. Raises ``ProposerUnavailable``, KeyMissing."""
-    for model in config.models:
-        if isinstance(model, OpenAIModel | GeminiModel):
-            from engine.models.keys import check_key
+    """What can be found out before a search begins. Raises ``ProposerUnavailable``, KeyMissing, PriceUnknown."""
+    called = [model for model in config.models if isinstance(model, OpenAIModel | GeminiModel)]
+    if called:
+        from engine.models.connect import check_prices
+        from engine.models.keys import check_key
 
+        for model in called:
             check_key(model)
+        check_prices(config)
     if config.prompts.directory is not None:
         _check_templates(config)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from engine.models.caller import Caller
 from engine.models.ledger import OverBudget
-from engine.models.protocol import CallFailed, CallSite, FailureKind, Prompt, Reply
+from engine.models.protocol import CallFailed, CallSite, FailureKind, Prompt, Reply, failure_words
 from engine.proposers.protocol import NoAnswer, Spent
 from engine.proposers.recorded import recorded_reply
 from engine.state import SessionState
@@ -38,7 +38,7 @@ class Remote:
         except OverBudget as error:
             raise Spent(str(error), error.scope) from error
         except CallFailed as error:
-            what = f"{error.kind.replace('_', ' ')}: {error}"
+            what = f"{failure_words(error.kind)}: {error}"
             if (refusal := self._caller.refusal) is not None:
                 raise NoAnswer(f"{what.rstrip('. ')}; {self._remedy(refusal.kind)}", lasting=True) from error
             raise NoAnswer(what) from error

@@ -12,7 +12,7 @@ import pytest
 
 from engine import events as ev
 from engine.events import AnyEvent
-from engine.models.protocol import CallSite, Finish, Prompt, Purpose, Usage, call_name
+from engine.models.protocol import CallSite, FailureKind, Finish, Prompt, Purpose, Usage, call_name
 from engine.proposers.mailbox import RULER, Mailbox
 from engine.proposers.partial import WRITE_EVERY_S, Partials
 from engine.session import SessionPaths
@@ -54,10 +54,10 @@ class Asked:
             )
         )  # fmt: skip
 
-    def fail(self, call: str, wait_s: float | None, attempt: int = 1) -> None:
+    def fail(self, call: str, wait_s: float | None, attempt: int = 1, why: FailureKind = "rate_limit") -> None:
         self._engine.record(
             ev.ModelCallFailed(
-                call=call, attempt=attempt, failure="rate_limit", message=f"slow down {HOSTILE}", wait_s=wait_s,
+                call=call, attempt=attempt, failure=why, message=f"slow down {HOSTILE}", wait_s=wait_s,
                 seconds=0.1, usage=Usage(), dollars=0.0,
             )
         )  # fmt: skip
@@ -161,10 +161,10 @@ async def test_a_failing_call_says_why_and_when_it_is_made_again(talk: Engine) -
         await monitor.until_shown("repair of v101")
         await monitor.until_shown("no word yet")
         asked.fail(call, 30.0)
-        await monitor.until_shown("m-one: rate limit at attempt 1, again in 30 s: slow down")
+        await monitor.until_shown("m-one: too many requests, attempt 2 in 30 s: slow down")
         assert all(NO_CONTROL.match(one) for one in monitor.text().splitlines())
         await monitor.press("4", "plus", "G")
-        await monitor.until_shown("rate limit: slow down")
+        await monitor.until_shown("too many requests: slow down")
         assert "asked again in" in monitor.text()
         asked.start(site("fix", "v101"), attempt=2)
         await monitor.press("g")
@@ -210,6 +210,10 @@ async def test_spending_is_live_by_model_round_and_idea(talk: Engine) -> None:
         assert re.search(rf"i100 +3 +2,400 +1,024 +1,600 +\$0\.0642 +\S+ +\${each:.4f}", text), text
         asked.reply(site("kernel", "i100", 2), REPLY, dollars=None)
         await monitor.until_shown("1 reply of unknown price")
+        asked.fail(asked.start(site("kernel", "i100", 3)), 30.0)
+        await monitor.until_shown("1 call to be made again: too many requests.")
+        asked.fail(asked.start(site("kernel", "i100", 4), model="m-two"), None, why="key")
+        await monitor.until_shown("m-two is not asked any more: key refused: slow down")
         for key in ("escape", "q", "enter", "dollar_sign"):
             await monitor.press(key)
             await monitor.until(lambda: len(monitor.app.screen_stack) == 1)
@@ -217,7 +221,7 @@ async def test_spending_is_live_by_model_round_and_idea(talk: Engine) -> None:
             await monitor.until_shown("What models have cost")
         await monitor.press("M")
         await monitor.until_shown("Dollars for models ($0.0963 spent)")
-        assert "Calls to models (5 spent)" in monitor.text()
+        assert "Calls to models (7 spent)" in monitor.text()
 
 
 async def test_prompts_that_wait_are_news_and_a_read_only_monitor_answers_none(engine: Engine) -> None:

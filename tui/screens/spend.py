@@ -13,12 +13,13 @@ from textual.screen import ModalScreen
 from textual.strip import Strip
 
 from engine.budget import Cap
+from engine.models.protocol import failure_words
 from engine.spend import Amount
 from tui import format as fmt
 from tui.model import Model
 from tui.palette import Palette
 from tui.sanitize import one_line
-from tui.spend import Share, SpendTable, count, money, spend_table
+from tui.spend import Share, SpendTable, count, money, refusals, spend_table
 from tui.widgets.detail.text import wrapped
 from tui.widgets.lines import LinesView, Part, line
 
@@ -105,6 +106,12 @@ def _remarks(model: Model, palette: Palette) -> Iterator[tuple[str, Style]]:
     """What the sums do not hold."""
     spending = model.state.spending
     spend, held = spending.total, spending.held
+    for name, call in refusals(model.state).items():
+        why = f"{failure_words(call.failure or '')}: {one_line(call.message, 300)}"
+        yield f"{name} is not asked any more: {why}", palette.bad
+    if again := [call for call in spending.calls.values() if call.wait_s is not None and not call.flying]:
+        whys = sorted({failure_words(call.failure or "") for call in again})
+        yield f"{_many(len(again), 'call')} to be made again: {', '.join(whys)}.", palette.warn
     if spend.uncertain:
         ended = _many(spend.uncertain, "attempt")
         most = _amount(spend.unknown)

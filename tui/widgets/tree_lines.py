@@ -6,6 +6,7 @@ from rich.segment import Segment
 from rich.style import Style
 from textual.strip import Strip
 
+from engine.spend import MANUAL
 from engine.state import IdeaState, RoundState, VariantState
 from tui import format as fmt
 from tui.certainty import factor_words
@@ -122,7 +123,9 @@ class RowLines:
         variants = [state.variants[name] for name in idea.variants]
         factors = [(twin_of(state, one) or one).speedup for one in variants]
         best = max((factor for factor in factors if factor is not None), default=None)
-        return f"{fmt.speedup(best)}  " if best is not None else ("waits for an author  " if idea.waiting else "")
+        reached = f"{fmt.speedup(best)}  " if best is not None else ("waits for an author  " if idea.waiting else "")
+        asked = sum(call.idea == idea.id and call.provider != MANUAL for call in state.spending.flying.values())
+        return f"{reached}{asked} to come  " if asked and self.model.link.kind in ("live", "stalled") else reached
 
     def _round(self, row: Row, width: int) -> Strip:
         state, palette = self.model.state, self.palette
@@ -144,16 +147,21 @@ class RowLines:
             ("", palette.text),
             (fmt.age(since), palette.dim),
         ]
-        return self._join(row.depth, left, right, width, self._tally(round_))
+        return self._join(row.depth, left, right, width, self._tally(problem, round_))
 
-    def _tally(self, round_: RoundState) -> str:
+    def _tally(self, problem: str, round_: RoundState) -> str:
         variants = [self.model.state.variants[name] for name in round_.variants]
         correct = sum(variant.correct for variant in variants)
         running = sum(variant.stage is not None for variant in variants)
         text = f"{correct}/{len(variants)} correct"
         if round_.finished_at is not None:
             return f"{text} · {len(round_.survivors)} carried"
-        return f"{text} · {running} to go" if running else text
+        asked = any(
+            call.idea is None and (call.site.problem, call.site.round) == (problem, round_.number)
+            for call in self.model.state.spending.flying.values()
+        )
+        going = f"{text} · {running} to go" if running else text
+        return f"{going} · asking for ideas" if asked and self.model.link.kind in ("live", "stalled") else going
 
     def _problem(self, row: Row, width: int) -> Strip:
         palette = self.palette

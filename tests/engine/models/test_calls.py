@@ -129,7 +129,7 @@ async def test_a_wrong_key_is_one_failure_and_stands_nowhere(
             await desk.caller.call(SITE, PROMPT)
         assert (caught.value.kind, desk.spent.failed) == ("key", 1)
         assert caught.value.__cause__ is None and caught.value.__context__ is None
-        assert "[key]" in desk.failures()[0].message
+        assert desk.failures()[0].message.startswith("TEST_MODEL_KEY: 40") and "[key]" in desk.failures()[0].message
     assert server.requests[0].key == wrong
     said = caplog.text + "".join(str(line) for line in caplog.records)
     files = b"".join(file.read_bytes() for file in desk.paths.directory.rglob("*") if file.is_file())

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import pytest
 
+from engine.config import parse_config
 from engine.events import BudgetChanged, ModelCallStarted, ShareChanged
 from engine.models.connect import PriceUnknown
 from engine.models.gate import Gate
 from engine.models.ledger import OverBudget
 from engine.models.protocol import CallSite
+from engine.proposers.registry import check_providers
 from engine.proposers.remote import Remote
 from tests.engine.models.conftest import PROMPT, SITE, Desk, Engine, model_table, until
 from tests.model_server import Do, ModelServer
@@ -52,7 +55,7 @@ async def test_failed_calls_count(server: ModelServer, engine: Engine) -> None:
 async def test_what_nobody_counted_counts_in_full(server: ModelServer, engine: Engine) -> None:
     server.script(Do("drop_mid"))
     async with engine.life("[budget]\ntokens = 2000\n" + model_table("chat", server, PRICED)) as desk:
-        with pytest.raises(OverBudget, match=r"limit of 2,000 tokens .* 0 are spent \(and up to 1,\d+ that nobody"):
+        with pytest.raises(OverBudget, match=r"limit of 2,000 tokens .* 0 spent, up to 1,\d+ uncounted"):
             await desk.caller.call(SITE, PROMPT)
         assert server.books.calls == 1
 
@@ -100,7 +103,7 @@ async def test_a_raised_limit_of_one_model_lets_it_go_on_after_a_resume_too(
 
 async def test_a_raised_limit_lets_the_search_go_on(server: ModelServer, engine: Engine) -> None:
     async with engine.life("[budget]\ndollars = 0.001\n" + model_table("chat", server, PRICED)) as desk:
-        with pytest.raises(OverBudget, match=r"limit of \$0.001 is reached: \$0.00 are spent, .* up to \$0.01"):
+        with pytest.raises(OverBudget, match=r"limit of \$0.001 is reached: \$0.00 spent, .* up to \$0.01"):
             await desk.caller.call(SITE, PROMPT)
         await desk.journal.record(BudgetChanged(dollars=1.0))
         await desk.caller.call(SITE, PROMPT)
@@ -122,9 +125,15 @@ async def test_a_call_that_only_waits_for_others_goes_when_a_person_raises_the_l
         first.cancel()
 
 
-async def test_a_limit_in_dollars_needs_a_price(server: ModelServer, engine: Engine) -> None:
-    with pytest.raises(PriceUnknown, match=r"m: its price is unknown, so a limit of \$5 cannot be kept; give input_pr"):
-        async with engine.life("[budget]\ndollars = 5\n" + model_table("chat", server, 'model = "m"')):
+async def test_a_limit_in_dollars_needs_a_price_and_says_so_before_a_session_is_made(
+    server: ModelServer, engine: Engine, tmp_path: Path
+) -> None:
+    text = "[budget]\ndollars = 5\n" + model_table("chat", server, 'model = "m"')
+    words = r"m has no known price, and dollars are limited \(\$5\): give input_price"
+    with pytest.raises(PriceUnknown, match=words):
+        check_providers(parse_config('problems = ["builtin:quickstart/softmax"]\n' + text, tmp_path / "config.toml"))
+    with pytest.raises(PriceUnknown, match=words):
+        async with engine.life(text):
             pass
 
 

@@ -12,7 +12,7 @@ import msgspec
 from rich.style import Style
 from textual.strip import Strip
 
-from engine.models.protocol import Prompt, call_name
+from engine.models.protocol import Prompt, call_name, failure_words
 from engine.proposers.partial import Partial
 from engine.spend import MANUAL, CallState
 from engine.state import VariantState
@@ -185,7 +185,7 @@ def _figures(call: CallState) -> Iterator[str]:
 
 def _troubles(call: CallState, now: float, palette: Palette) -> Iterator[tuple[str, Style]]:
     if call.failure is not None:
-        yield f"{call.failure.replace('_', ' ')}: {one_line(call.message, 600)}", palette.bad
+        yield f"{failure_words(call.failure)}: {one_line(call.message, 600)}", palette.bad
     if call.wait_s is not None and call.ended_at is not None:
         yield f"asked again in {fmt.age(call.ended_at + call.wait_s - now)}", palette.warn
     elif call.failure is not None:
