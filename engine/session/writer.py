@@ -12,13 +12,16 @@ import asyncio
 import hashlib
 import os
 import sqlite3
+import sys
 import threading
 import time
 import zlib
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from itertools import chain
+from typing import TypeVar
 
 import msgspec
 
@@ -31,8 +34,17 @@ from engine.session.samples import THIN_EVERY_S, thin
 
 PATIENCE_S = 30.0
 _BATCH = 4096
+_TOGETHER = 128
+"""Rows that one statement inserts."""
 _SAMPLES_KEPT = 600
+_SWITCH_S = 0.0005
+"""How long the event loop may keep Python's lock while the writer waits for it; 5 ms unless told."""
 _LOG_LIMIT_BYTES = 64 << 20
+_T = TypeVar("_T")
+
+
+def _batched(rows: Sequence[_T], size: int) -> Iterator[Sequence[_T]]:
+    return (rows[start : start + size] for start in range(0, len(rows), size))
 
 
 @dataclass(slots=True)
@@ -93,6 +105,7 @@ class EventWriter:
         self._failure: SessionError | None = None
         self._stored: set[str] = {digest for (digest,) in self._connection.execute("SELECT digest FROM blob")}
         self._thinned_at = 0.0
+        sys.setswitchinterval(min(_SWITCH_S, sys.getswitchinterval()))
         self._thread = threading.Thread(target=self._run, name="session-writer", daemon=True)
         self._thread.start()
 
@@ -247,20 +260,21 @@ class EventWriter:
     def _commit(self, batch: _Pending) -> list[Recorded]:
         recorded: list[Recorded] = []
         db = self._connection
+        blobs = [row for row in batch.rows if isinstance(row, _Blob)]
+        rows = [row for row in batch.rows if isinstance(row, _Row)]
+        packed = [(blob.digest, zlib.compress(blob.content), blob.time) for blob in blobs]
         with write_turn(self.paths):
             try:
                 db.execute("BEGIN IMMEDIATE")
-                for row in batch.rows:
-                    if isinstance(row, _Blob):
-                        db.execute(
-                            "INSERT OR IGNORE INTO blob VALUES (?, ?, ?)",
-                            (row.digest, zlib.compress(row.content), row.time),
-                        )
-                        continue
-                    cursor = db.execute(
-                        "INSERT INTO event (time, kind, json) VALUES (?, ?, ?)", (row.time, row.kind, row.json)
+                for contents in _batched(packed, _TOGETHER):
+                    self._insert("INSERT OR IGNORE INTO blob VALUES", contents)
+                for some in _batched(rows, _TOGETHER):
+                    last = self._insert(
+                        "INSERT INTO event (time, kind, json) VALUES", [(row.time, row.kind, row.json) for row in some]
                     )
-                    recorded.append(Recorded(cursor.lastrowid or 0, row.time, row.event))
+                    # Nobody else inserts: the numbers of one statement follow each other.
+                    first = last - len(some) + 1
+                    recorded += [Recorded(first + place, row.time, row.event) for place, row in enumerate(some)]
                 if batch.heartbeat is not None:
                     db.execute("INSERT OR REPLACE INTO heartbeat VALUES (1, ?, ?, ?)", batch.heartbeat)
                 if batch.samples:
@@ -271,6 +285,15 @@ class EventWriter:
                 self._roll_back()
                 raise of_sqlite(error, self.paths.database) from error
         return recorded
+
+    def _insert(self, statement: str, rows: Sequence[tuple[object, object, object]]) -> int:
+        """Insert rows of three columns; the number of the last.
+
+        Many in one statement: after each one, this thread waits for Python's lock, up to a switch interval while the
+        event loop is busy.
+        """
+        values = ", ".join(["(?, ?, ?)"] * len(rows))
+        return self._connection.execute(f"{statement} {values}", [*chain.from_iterable(rows)]).lastrowid or 0
 
     def _roll_back(self) -> None:
         """A full disk may have rolled the transaction back already."""
