@@ -12,7 +12,8 @@ not count.
 
 "alone": the same calls through the SDK alone, as its documentation shows it, without any of our code. "no SDK": a
 request of ready bytes and a look for the end of the answer, which is what server and machine take by themselves. All
-take turns in each repeat; a ratio is the median of those within a repeat.
+take turns in each repeat; a ratio is the median of those within a repeat. "waited": how long, when sustained, the loop
+could have run and other programs had the cores; without them, the wall time would be about that much shorter.
 """
 
 from __future__ import annotations
@@ -67,11 +68,13 @@ def start_server(delay_s: float) -> tuple[subprocess.Popen[str], str]:
 
 @dataclass(frozen=True)
 class Figures:
-    """Of one contender in one repeat: wall seconds of both forms, processor milliseconds of a call when sustained."""
+    """Of one contender in one repeat: wall seconds of both forms, processor milliseconds of a call when sustained, and
+    the seconds meanwhile in which the event loop was ready to run and other programs had the cores."""
 
     burst_s: float
     sustained_s: float
     processor_ms: float
+    waited_s: float
 
 
 Ask = Callable[[], Awaitable[None]]
@@ -90,10 +93,15 @@ async def measure(contender: Contender, address: str, concurrency: int, rounds: 
 
         await all_of(concurrency)
         burst_s = await all_of(concurrency)
-        processor = time.process_time()
+        processor, waited = time.process_time(), waited_s()
         sustained_s = await all_of(concurrency * rounds)
-        processor = time.process_time() - processor
-    return Figures(burst_s, sustained_s, processor / concurrency / rounds * 1000)
+        processor, waited = time.process_time() - processor, waited_s() - waited
+    return Figures(burst_s, sustained_s, processor / concurrency / rounds * 1000, waited)
+
+
+def waited_s() -> float:
+    """How long this thread has waited for a core so far, by the kernel's books."""
+    return int(Path("/proc/thread-self/schedstat").read_text().split()[1]) / 1e9
 
 
 def ours(provider: str) -> Contender:
@@ -226,7 +234,7 @@ def main(concurrency: int, rounds: int, delay: float, repeats: int) -> None:
         title=f"{concurrency} calls of {delay * 1000:g} ms at once, {rounds} rounds when sustained; "
         f"medians of {repeats}; load {load:.1f} before, {os.getloadavg()[0]:.1f} after"
     )
-    for title in ("through", "burst s", "over ideal", "sustained s", "over ideal", "CPU ms a call"):
+    for title in ("through", "burst s", "over ideal", "sustained s", "over ideal", "CPU ms a call", "waited s"):
         table.add_column(title, justify="left" if title == "through" else "right")
     for name, runs in figures.items():
         burst, sustained = median(run.burst_s for run in runs), median(run.sustained_s for run in runs)
@@ -237,6 +245,7 @@ def main(concurrency: int, rounds: int, delay: float, repeats: int) -> None:
             f"{sustained:.3f}",
             f"{(sustained / delay / rounds - 1) * 100:.1f} %",
             f"{median(run.processor_ms for run in runs):.2f}",
+            f"{median(run.waited_s for run in runs):.2f}",
         )
     console = Console()
     console.print(table)

@@ -71,11 +71,18 @@ def device_lines(task: Task) -> list[str]:
     if limits is not None:
         lines.append(
             f"at most {limits.shared_kib} KiB of shared memory per block (above 48 KiB: dynamic, after "
-            f"cudaFuncSetAttribute); per SM {limits.threads_per_sm} threads, 65,536 registers, {limits.lanes} fp32 "
-            "lanes"
+            f"cudaFuncSetAttribute); per SM {_shared_of_sm(device.arch, limits)}, {limits.threads_per_sm} threads, "
+            f"65,536 registers, {limits.lanes} fp32 lanes"
         )
         lines.append(limits.units)
     return lines
+
+
+def _shared_of_sm(arch: str, limits: Architecture) -> str:
+    """From sm_80 on, an SM has 1 KiB more than a block may ask for, and each block on it takes 1 KiB beside its own."""
+    if int(arch.rstrip("af").removeprefix("sm_")) < 80:
+        return f"{limits.shared_kib} KiB of shared memory"
+    return f"{limits.shared_kib + 1} KiB of shared memory (each block takes 1 KiB more than it asks for)"
 
 
 def _bandwidth_gbs(task: Task) -> float | None:
