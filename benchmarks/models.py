@@ -234,7 +234,7 @@ def main(concurrency: int, rounds: int, delay: float, repeats: int) -> None:
         title=f"{concurrency} calls of {delay * 1000:g} ms at once, {rounds} rounds when sustained; "
         f"medians of {repeats}; load {load:.1f} before, {os.getloadavg()[0]:.1f} after"
     )
-    for title in ("through", "burst s", "over ideal", "sustained s", "over ideal", "CPU ms a call", "waited s"):
+    for title in ("through", "burst s", "over", "sustained s", "over", "CPU ms a call", "waited s"):
         table.add_column(title, justify="left" if title == "through" else "right")
     for name, runs in figures.items():
         burst, sustained = median(run.burst_s for run in runs), median(run.sustained_s for run in runs)
