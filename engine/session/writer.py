@@ -12,7 +12,6 @@ import asyncio
 import hashlib
 import os
 import sqlite3
-import sys
 import threading
 import time
 import zlib
@@ -37,8 +36,6 @@ _BATCH = 4096
 _TOGETHER = 128
 """Rows that one statement inserts."""
 _SAMPLES_KEPT = 600
-_SWITCH_S = 0.0005
-"""How long the event loop may keep Python's lock while the writer waits for it; 5 ms unless told."""
 _LOG_LIMIT_BYTES = 64 << 20
 _T = TypeVar("_T")
 
@@ -105,7 +102,6 @@ class EventWriter:
         self._failure: SessionError | None = None
         self._stored: set[str] = {digest for (digest,) in self._connection.execute("SELECT digest FROM blob")}
         self._thinned_at = 0.0
-        sys.setswitchinterval(min(_SWITCH_S, sys.getswitchinterval()))
         self._thread = threading.Thread(target=self._run, name="session-writer", daemon=True)
         self._thread.start()
 
