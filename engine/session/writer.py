@@ -285,8 +285,8 @@ class EventWriter:
     def _insert(self, statement: str, rows: Sequence[tuple[object, object, object]]) -> int:
         """Insert rows of three columns; the number of the last.
 
-        Many in one statement: after each one, this thread waits for Python's lock, up to a switch interval while the
-        event loop is busy.
+        Many in one statement: after each one, this thread waits for Python's lock while the event loop
+        is busy.
         """
         values = ", ".join(["(?, ?, ?)"] * len(rows))
         return self._connection.execute(f"{statement} {values}", [*chain.from_iterable(rows)]).lastrowid or 0
