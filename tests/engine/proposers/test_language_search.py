@@ -192,7 +192,7 @@ def test_a_wrong_key_ends_it_with_a_sentence_and_replies_of_no_use_are_failed_ke
     assert "export TEST_MODEL_KEY=" in missing.stderr
     wrong = kernel_tui("config.toml", "--headless", env={"TEST_MODEL_KEY": "sk-wrong-9876543210"}, timeout=PATIENCE_S)
     assert wrong.returncode == ExitCode.FAILURE
-    assert "m-one is not asked any more: key: " in wrong.stderr
+    assert "m-one is not asked any more: key refused: TEST_MODEL_KEY: " in wrong.stderr
     assert f"To resume: kernel-tui resume {paths.directory}" in wrong.stderr
     assert "error: nobody is left to write kernels: " in wrong.stderr
     assert "set TEST_MODEL_KEY to a key that is accepted, then resume the session" in wrong.stderr
