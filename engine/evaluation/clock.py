@@ -1,9 +1,9 @@
 """Whether a runner's clock can be true. It is the kernel's own, so nothing that it says is believed unchecked.
 
-Accounts that are not the kernel's: the judge's clock around each call, the processor time that the system counts for the
-kernel's process, and the judge's clock around many calls in a row, on the same buffers and on buffers of their own, on a
-GPU queued before their inputs are there. Each one alone can be disturbed by other programs on the machine, or be evaded
-by a kernel that lies in some calls only.
+Accounts that are not the kernel's: the judge's clock around each call, the processor time that the system counts for
+the kernel's process, and the judge's clock around many calls in a row, on the same buffers and on buffers of their
+own, on a GPU queued before their inputs are there. Each one alone can be disturbed by other programs on the machine,
+or be evaded by a kernel that lies in some calls only.
 """
 
 from __future__ import annotations
