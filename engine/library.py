@@ -97,7 +97,8 @@ def read_library(patterns: Iterable[Path | str], *, without: Collection[Path] = 
                 kernels += _kernels_of(reader, fold(reader.read(without=_NOT_NEEDED)))
         except SessionError as error:
             unread.append(str(error))
-    kernels.sort(key=lambda one: (one.problem, one.key, -one.speedup))
+    # By time: a factor also depends on how the reference fared in its minute.
+    kernels.sort(key=lambda one: (one.problem, one.key, one.device, one.ms))
     return Library(tuple(kernels), len(directories) - len(unread), tuple(unread))
 
 
@@ -130,12 +131,12 @@ def best_for(
 ) -> list[tuple[SavedKernel, str]]:
     """Up to ``count`` kernels to begin a search of ``spec`` with, each with the reason why it was chosen.
 
-    Only those of the same problem and form; those that were judged on such a device come first, then the highest
-    factor; no source twice.
+    Only those of the same problem and form; those that were judged on such a device come first, by their time, the
+    others by their factor; no source twice.
     """
     key = problem_key(spec)
     fitting = [one for one in library.kernels if one.key == key and one.form == form]
-    fitting.sort(key=lambda one: (one.device != device.name, -one.speedup))
+    fitting.sort(key=lambda one: (False, one.ms) if one.device == device.name else (True, -one.speedup))
     chosen: list[tuple[SavedKernel, str]] = []
     for one in fitting:
         if len(chosen) < count and one.digest not in {other.digest for other, _ in chosen}:

@@ -40,8 +40,8 @@ class LineWidget(ScrollView, inherit_bindings=False):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up,k", "scroll_up", "up", show=False),
         Binding("down,j", "scroll_down", "down", show=False),
-        Binding("left,h", "scroll_left", "left", show=False),
-        Binding("right,l", "scroll_right", "right", show=False),
+        Binding("left,h", "scroll_sideways(-8)", "left", show=False),
+        Binding("right,l", "scroll_sideways(8)", "right", show=False),
         Binding("pageup,ctrl+b", "page_up", "page up", show=False),
         Binding("pagedown,ctrl+f,space", "page_down", "page down", show=False),
         Binding("home,g", "scroll_home", "top", show=False),
@@ -60,6 +60,9 @@ class LineWidget(ScrollView, inherit_bindings=False):
     @property
     def ascii_only(self) -> bool:
         return cast(bool, getattr(self.app, "ascii_only", False))
+
+    def action_scroll_sideways(self, columns: int) -> None:
+        self.scroll_relative(x=columns, animate=False)
 
     @property
     def allow_horizontal_scroll(self) -> bool:

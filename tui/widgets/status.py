@@ -175,6 +175,8 @@ def alarm_of(model: Model) -> str | None:
         return f"ENGINE ENDED: {one_line(link.message, 160)} {resume}"
     if model.engine == "stopped" and engine is not None and engine.stopped == "budget":
         return "THE BUDGET IS SPENT, the search has stopped. M gives it more and goes on."
+    if model.engine == "stopped" and engine is not None and engine.stopped == "stopped":
+        return "ENGINE STOPPED, as asked. R resumes it."
     if model.engine == "stopped" and engine is not None:
         return f"ENGINE STOPPED ({engine.stopped}). R resumes it. {one_line(engine.message, 160)}"
     return f"NO ENGINE has run on this session. {resume}" if model.engine == "never ran" else None

@@ -60,8 +60,8 @@ class DetailView(LinesView):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("left,h", "screen.tab(-1)", "previous tab", show=False),
         Binding("right,l", "screen.tab(1)", "next tab", show=False),
-        Binding("less_than_sign", "scroll_left", "left", show=False),
-        Binding("greater_than_sign", "scroll_right", "right", show=False),
+        Binding("less_than_sign", "scroll_sideways(-8)", "left", show=False),
+        Binding("greater_than_sign", "scroll_sideways(8)", "right", show=False),
     ]
 
 
