@@ -78,6 +78,8 @@ class Slot:
 
     def __init__(self, memory: torch.Tensor, offsets: Sequence[int], specs: Sequence[TensorSpec]) -> None:
         self.offsets = list(offsets)
+        self.filled = False
+        """Whether inputs and weights have been loaded since another kernel was here."""
         self.specs = tuple(specs)
         self.tensors = [
             memory[offset : offset + spec.nbytes].view(getattr(torch, spec.dtype)).view(spec.shape)
@@ -111,6 +113,7 @@ class Slot:
 
     def forget(self) -> None:
         """Nothing of an earlier kernel is left in the buffers: poison everywhere, whole guard zones."""
+        self.filled = False
         for words, tail in zip(self._words, self._tails, strict=True):
             words.fill_(POISONS[0])
             tail.zero_()

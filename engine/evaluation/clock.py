@@ -76,6 +76,8 @@ _MOST_CHARGED, _MOST_DISTURBED = 2.0, 3.0
 single ones beside those of an empty kernel, and of calls in a row."""
 _MODULE_CALL_MS = 0.2
 """What Python does around the ``forward`` of a ``.py`` kernel: arguments, weights, checks of what came back."""
+_MODULE_ROW_MS = 0.1
+"""The same of calls in a row, where nothing has to wake up."""
 _COPY_SHARE = 1.5
 """A ``.py`` kernel's outputs are copied after its clock has stopped: what that may take beside the judge's own copy."""
 
@@ -193,7 +195,7 @@ class Clock(Struct, frozen=True):
         most = _MOST_IN_A_ROW["cuda" if module else self.settings.kind]
         count = max(2, min(most, round(_BATCH_MS / max(claimed_ms, 1e-3))))
         each_ms = (_MODULE_EACH_MS if module else _EACH_MS[self.settings.kind]) + (1.0 + self.beside_ms) / count
-        least = _Least()
+        least = _Least(_LONGER * claimed_ms + each_ms)
         for number in range(_BATCHES_BUSY if self.busy else _BATCHES):
             if number >= _BATCHES and least.over >= _MOST_DISTURBED:
                 break
@@ -218,15 +220,18 @@ class Clock(Struct, frozen=True):
         claimed_ms = median(own_ms)
         if most < 2 or claimed_ms > _ROW_UP_TO_MS:
             return ""
-        kind = "cuda" if self.copies_ms is not None else self.settings.kind
         count = max(2, min(most, round(_ROW_MS / max(claimed_ms, 1e-3))))
-        each_ms = _EACH_MS[kind] + self.beside_ms + self._usual_ms / count
+        each_ms = _EACH_MS[self.settings.kind] + self._usual_ms / count
+        if self.copies_ms is not None:
+            each_ms += _MODULE_ROW_MS + _COPY_SHARE * self.copies_ms + self.beside_ms / count
         right_ms = _ROW_LONGER * claimed_ms + each_ms
-        least, is_cold = _Least(), False
+        least, is_cold = _Least(_ROW_LONGER * claimed_ms + _MODULE_EACH_MS), False
         for _ in range(_BATCHES_BUSY if self.busy else _BATCHES):
             made = row(count)
-            if made.each_ms > right_ms and not is_cold:
-                is_cold, right_ms = True, right_ms + _COLDER * cold_ms()
+            if max(made.each_ms - right_ms, made.own_ms / count - least.right_own_ms) > 0.0 and not is_cold:
+                colder_ms = _COLDER * cold_ms()
+                is_cold, right_ms = True, right_ms + colder_ms
+                least.right_own_ms += colder_ms
             if least.take(made, right_ms, each_ms, claimed_ms, drift):
                 return f"{count} calls on buffers of their own took {least.took_ms:.4g} ms each from outside"
         outside = f"{count} calls in a row on buffers of their own took {least.took_ms:.4g} ms each"
@@ -279,10 +284,11 @@ class _Least:
     """Of rows of calls the one that was disturbed least.
 
     ``over``: how many times as long as is right it took; ``took_ms``: a call of it; ``claimed_ms``: what the kernel
-    says of a call, alone or in this row, whichever is further from that.
+    says of a call, alone or in this row, whichever is further from that. ``right_own_ms``: what it may say in the row.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, right_own_ms: float) -> None:
+        self.right_own_ms = right_own_ms
         self.over = self.took_ms = float("inf")
         self.claimed_ms = 0.0
 
@@ -291,7 +297,7 @@ class _Least:
         a call."""
         in_row_ms = row.own_ms / row.count
         adds_up = row.each_ms / (_ADDS_UP * in_row_ms + beside_ms)
-        over = max(row.each_ms / right_ms, adds_up)
+        over = max(row.each_ms / right_ms, in_row_ms / self.right_own_ms, adds_up)
         if over < self.over:
             self.over, self.took_ms = over, row.each_ms
             self.claimed_ms = in_row_ms if over == adds_up else claimed_ms

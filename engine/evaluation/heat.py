@@ -86,7 +86,10 @@ def run_heat(
                 problem.device.synchronize()
                 with _blaming(name):
                     own, wall_ms = runners[name].call(
-                        [slot_index], settings.kind == "cuda", problem.call_seed(), warm=opened.runs_cold
+                        [slot_index],
+                        settings.kind == "cuda",
+                        problem.call_seed(),
+                        warm=opened.warming_slot(slot_index),
                     )
                 if expected is not None:
                     if checks.checksum(slot.unwritable) != before:

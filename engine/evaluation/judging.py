@@ -420,8 +420,8 @@ class Judgement:
         called_at_s = runner.processor_s()
         if self._answered_at_s is not None:
             self._between_ms = 1e3 * (called_at_s - self._answered_at_s)
-        slots = [index % len(self._problem.arena.slots)]
-        own, wall_ms = runner.call(slots, self._flush, seed, warm=self._opened.runs_cold)
+        slot = index % len(self._problem.arena.slots)
+        own, wall_ms = runner.call([slot], self._flush, seed, warm=self._opened.warming_slot(slot))
         self._answered_at_s = runner.processor_s()
         self._runs_ms += own[0]
         return own[0], wall_ms, 1e3 * (self._answered_at_s - called_at_s)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from contextlib import suppress
 from functools import cached_property
 
@@ -48,6 +49,14 @@ class OpenedProblem:
         """Whether what Python launches is to run once before it is timed, as the processor did other things before."""
         is_short = self.eager_ms is not None and self.eager_ms <= COLD_UP_TO_MS
         return self.settings.kind == "cuda" and is_short and not self.judged.mutates
+
+    def warming_slot(self, index: int) -> int | None:
+        """On which slot a call comes before one on slot ``index``: another one, so that it leaves no answer for that;
+        the same where there is no other. None where none is needed."""
+        if not self.runs_cold:
+            return None
+        others = [number for number, slot in enumerate(self.judged.arena.slots) if slot.filled and number != index]
+        return random.choice(others) if others else index
 
     def close(self) -> None:
         """Give up buffers and processes. Nothing of it must be used after it."""

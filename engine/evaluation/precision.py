@@ -25,6 +25,8 @@ from engine.verdict import precision_in_words
 
 MOST_EAGER_MS, MOST_WHERE_ASKED_MS = 60.0, 2000.0
 """Of a model that takes longer no fp64 run is asked for; the second where kernels must be as exact as fp32."""
+MOST_BESIDE_EAGER_MS = 500.0
+"""Of one that takes up to this, what a kernel makes of inputs at mean zero and as drawn is held against eager's."""
 _SAMPLED = 1 << 14
 _TINY = 2.0**-20
 """The second scale: there, fp16 has a few bits left, and TF32 all of them."""
@@ -38,6 +40,7 @@ _PLAINLY_WRONG = 0.1
 _DODGES = 16.0
 """So many times the error at mean zero is what who tells the two apart is off on inputs as drawn; and so many times
 eager's own, where that is fp16 or bf16."""
+_LEAST_DODGED = 1e-4
 _SEQUENTIAL = 4e-6
 """What a sequential sum of some ten thousand positive values may be off by."""
 _CLASSES = ("fp32", "tf32", "fp16", "bf16", "below bf16")
@@ -96,6 +99,8 @@ class Gauge:
         self._problem = problem
         self._probes: list[tuple[Trial, list[_Goal]]] = []
         self._drawn: tuple[Trial, list[_Goal]] | None = None
+        self._beside_eager: list[tuple[Trial, list[_Goal]]] = []
+        """At mean zero and as drawn, for a model that takes too long for fp64."""
         self.note = self._refusal(eager_ms, MOST_WHERE_ASKED_MS if asked else MOST_EAGER_MS)
         if not self.note:
             try:
@@ -107,16 +112,45 @@ class Gauge:
                 self.note = f"the model does not run in fp64 ({type(error).__name__})"
             finally:
                 problem.reference.reset_weights()
+        elif eager_ms is not None and MOST_EAGER_MS < eager_ms <= MOST_BESIDE_EAGER_MS and not problem.spec.random:
+            with contextlib.suppress(RuntimeError, ValueError, TypeError, AssertionError), _without_tf32():
+                self._beside_eager = [(trial, self._eager_goals(trial)) for trial in self._two_trials()]
         if not self._probes and not self.note:
             self.note = "no output with values to compare"
 
     def measure(self, call: Callable[[int], object]) -> Precision:
         """Have the kernel run on each probe; ``call(index)`` calls it on slot ``index`` of the problem's arena."""
         if self.note:
-            return Precision("", note=self.note)
+            return Precision("", note=self.note, dodges=self._dodges_beside_eager(call))
         found = [self._errors(call, index, *probe) for index, probe in enumerate(self._probes)]
         drawn = self._errors(call, len(found), *self._drawn) if self._drawn is not None else None
         return judged(found, drawn)
+
+    def _dodges_beside_eager(self, call: Callable[[int], object]) -> str:
+        found = [self._errors(call, index, *probe) for index, probe in enumerate(self._beside_eager)]
+        if len(found) != 2 or not all(found):
+            return ""
+        at_zero, off = (max(error for error, _ in probe) for probe in found)
+        if not max(_DODGES * at_zero, _LEAST_DODGED) < off < _PLAINLY_WRONG:
+            return ""
+        return f"off by {off:.2g} from eager on inputs as they are drawn, by {at_zero:.2g} at mean zero"
+
+    def _two_trials(self) -> list[Trial]:
+        """At mean zero, where that means something, and as drawn."""
+        problem, first = self._problem, self._problem.trial(0)
+        if "centred" not in problem.kinds:
+            return []
+        slot = problem.arena.slots[0]
+        problem.load_mixed(0, slot, problem.fresh_seed())
+        drawn = [one.clone() for one in slot.inputs]
+        return [
+            Trial("centred", transform(first.inputs, "centred"), first.weights, None),
+            Trial("drawn", drawn, first.weights, None),
+        ]
+
+    def _eager_goals(self, trial: Trial) -> list[_Goal]:
+        goals = [_Goal(own.double(), own.dtype) for own in self._run(trial)]
+        return goals if all(goal.usable for goal in goals) else []
 
     def _errors(
         self, call: Callable[[int], object], index: int, trial: Trial, goals: list[_Goal]

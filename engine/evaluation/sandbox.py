@@ -35,6 +35,7 @@ _POLL_S = 0.02
 _QUEUE_S = 0.25
 """Calls that are not queued by then wait for the device. Launching takes microseconds."""
 _AWAKE_S = 0.0005
+"""How long a runner is given to wake up before its calls may run: the empty kernel's too."""
 _MEMORY = ("VmData:", "RssShmem:")
 FORGED = "the runner's answer was forged"
 _SIGNALS = frozenset(signal.Signals)
@@ -183,18 +184,18 @@ class Runner:
         return [str(layer) for layer in self._answer(self._limits.start_s, "start").get("isolated", ())]
 
     def call(
-        self, slots: Sequence[int], flush: bool = False, seed: int | None = None, warm: bool = False
+        self, slots: Sequence[int], flush: bool = False, seed: int | None = None, warm: int | None = None
     ) -> tuple[list[float], float]:
         """Call the kernel on one slot after another: its own times and the wall time seen here, milliseconds.
 
         ``seed``: of the generator before the first call, for models that draw random numbers (``.py`` kernels only).
-        ``warm``: each with one right before it that counts for nothing, if it launches from Python; it is in the wall
-        time.
+        ``warm``: each with one on that slot right before it that counts for nothing, if it launches from Python; it is
+        in the wall time.
 
         Raises ``RunnerEnded``.
         """
         order = {"slots": list(slots), "flush": flush, "seed": seed}
-        answer, wall_ms = self._ask(order | {"warm": True} if warm and self.goes_cold else order)
+        answer, wall_ms = self._ask(order | {"warm": warm} if warm is not None and self.goes_cold else order)
         times = answer.get("ms")
         if not isinstance(times, list) or not _are_possible(times, len(slots), wall_ms):
             raise RunnerEnded("forbidden", "its clock was forged: no such times are possible")
@@ -227,9 +228,10 @@ class Runner:
         self._stand_still()
         self._check_code(queued)
         load()
+        start = time.perf_counter()  # who is awake before the gate is open gains nothing by opening it
         self._signal(signal.SIGCONT)
-        time.sleep(_AWAKE_S)
-        start = time.perf_counter()
+        while time.perf_counter() - start < _AWAKE_S:
+            pass
         self._gate.open()
         answer = self._answer(self._limits.call_s * min(len(slots), 2), "call")
         settle()

@@ -24,9 +24,10 @@ from engine.problem.integers import Order, shuffle_into
 from engine.problem.reference import Reference
 from engine.problem.spec import ProblemSpec
 
-Mixing = Literal["rotated", "convex", "none"]
+Mixing = Literal["rotated", "convex", "fresh", "none"]
 """How two draws of floating-point inputs make a third. ``rotated``: ``cos(a) * own + sin(a) * other's``, which keeps
-mean zero and variance. ``convex``: between the two, for models that accept only values within bounds."""
+mean zero and variance. ``convex``: between the two, for models that accept only values within bounds. ``fresh``: not at
+all, it is drawn anew, for those that accept no mixture."""
 
 _ASSERTING = ("binary_cross_entropy(", "BCELoss(")
 """Operators whose CUDA kernels assert that their inputs lie within bounds."""
@@ -54,6 +55,7 @@ class Trial:
         return sum(t.nbytes for t in (*self.inputs, *self.weights, *self.expected))
 
     def load(self, slot: Slot) -> None:
+        slot.filled = True
         for target, source in zip((*slot.inputs, *slot.weights), (*self.inputs, *self.weights), strict=True):
             target.copy_(source)
 
@@ -205,7 +207,7 @@ class JudgedProblem:
                 continue
             if not finite or all(bool(torch.isfinite(out).all()) for out in outputs):
                 return mixing
-        return "none"
+        return "fresh"
 
     def _may_assert(self) -> bool:
         """Whether values out of bounds end the process: on a GPU a failed assertion cannot be caught."""
@@ -297,7 +299,13 @@ class JudgedProblem:
         The same for the same ``seed``.
         """
         trial, other = self.drawn(index), self.drawn(index + 1)
-        mix_into(slot.inputs, trial.inputs, other.inputs, self._orders, self._mixing, seed)
+        slot.filled = True
+        if self._mixing == "fresh":
+            fresh = self.reference.tensors(self.reference.draw(seed))
+            for target, source in zip(slot.inputs, fresh, strict=True):
+                target.copy_(source)
+        else:
+            mix_into(slot.inputs, trial.inputs, other.inputs, self._orders, self._mixing, seed)
         draw = random.Random(seed)
         weights = zip(self.spec.weights, slot.weights, trial.weights, other.weights, strict=True)
         for spec, target, source, theirs in weights:

@@ -9,6 +9,7 @@ and every later ``append`` fails with that error, and the engine ends: what was 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import os
 import sqlite3
@@ -20,6 +21,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from itertools import chain
+from pathlib import Path
 from typing import TypeVar
 
 import msgspec
@@ -42,6 +44,17 @@ _T = TypeVar("_T")
 
 def _batched(rows: Sequence[_T], size: int) -> Iterator[Sequence[_T]]:
     return (rows[start : start + size] for start in range(0, len(rows), size))
+
+
+def _descriptor_of(path: Path) -> int | None:
+    """SQLite's own descriptor of ``path``: one that is opened and closed beside it would take its locks away."""
+    wanted = str(path.resolve())
+    with contextlib.suppress(OSError):
+        for one in Path("/proc/self/fd").iterdir():
+            with contextlib.suppress(OSError):
+                if str(one.readlink()) == wanted:
+                    return int(one.name)
+    return None
 
 
 @dataclass(slots=True)
@@ -95,6 +108,7 @@ class EventWriter:
         self._patience_s = patience_s
         self._on_trouble = on_trouble
         self._connection = connect_engine(paths)
+        self._descriptor = _descriptor_of(paths.database)
         self._connection.execute(f"PRAGMA journal_size_limit = {_LOG_LIMIT_BYTES}")
         self._pending = _Pending()
         self._condition = threading.Condition()
@@ -259,6 +273,8 @@ class EventWriter:
         blobs = [row for row in batch.rows if isinstance(row, _Blob)]
         rows = [row for row in batch.rows if isinstance(row, _Row)]
         packed = [(blob.digest, zlib.compress(blob.content), blob.time) for blob in blobs]
+        if batch.heartbeat is not None:
+            self._check_that_it_is_there()
         with write_turn(self.paths):
             try:
                 db.execute("BEGIN IMMEDIATE")
@@ -281,6 +297,14 @@ class EventWriter:
                 self._roll_back()
                 raise of_sqlite(error, self.paths.database) from error
         return recorded
+
+    def _check_that_it_is_there(self) -> None:
+        """A file without a name takes all that is written, and is gone with the engine."""
+        if self._descriptor is not None and os.fstat(self._descriptor).st_nlink == 0:
+            text = (
+                f"{self.paths.database}: was deleted while the engine wrote to it. Nothing from now on could be kept."
+            )
+            raise SessionError(text, self.paths.database)
 
     def _insert(self, statement: str, rows: Sequence[tuple[object, object, object]]) -> int:
         """Insert rows of three columns; the number of the last.

@@ -156,6 +156,23 @@ def test_the_engine_waits_for_space_and_loses_nothing(tmp_path: Path) -> None:
         writer.close()
 
 
+def test_a_session_that_is_deleted_under_its_engine_is_no_place_to_write_to(paths: SessionPaths) -> None:
+    told: list[str] = []
+    writer = EventWriter(paths, patience_s=0.2, on_trouble=told.append)
+    writer.heartbeat()
+    writer.flush(10)
+    paths.database.unlink()
+    writer.heartbeat()
+    with pytest.raises(SessionError, match="was deleted while the engine wrote to it"):
+        for _ in range(100):
+            writer.flush(10)
+            time.sleep(0.05)
+            writer.heartbeat()
+    assert len(told) == 1 and "was deleted" in told[0]
+    with pytest.raises(SessionError):
+        writer.close()
+
+
 def test_no_session_is_left_where_there_is_no_room_for_one(tmp_path: Path) -> None:
     with mounted(tmp_path / "tiny", "-t", "tmpfs", "-o", "size=16k", "none"):
         with pytest.raises(StorageError, match="no space left"):

@@ -181,7 +181,7 @@ def main() -> int:
     layers += isolation.limit_resources(order["data_bytes"], file_descriptors=256)
     if isolate:
         layers += isolation.restrict_files(kind == "cuda")
-        layers += isolation.restrict_calls()
+        layers += isolation.restrict_calls(timers=kind == "cuda")
     wire.send(control, {"isolated": layers})
     try:
         library = ctypes.CDLL(f"/proc/self/fd/{kernel_descriptor}", mode=os.RTLD_NOW)

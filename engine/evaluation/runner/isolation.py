@@ -90,10 +90,11 @@ def restrict_files(cuda: bool, readable: Sequence[str] = (), writable: Sequence[
     return [f"Landlock (ABI {landlock.abi()})"]
 
 
-def restrict_calls(processes: bool = False) -> list[str]:
-    """``processes``: a compiler may be started, as Triton does at a kernel's first call."""
+def restrict_calls(processes: bool = False, timers: bool = False) -> list[str]:
+    """``processes``: a compiler may be started, as Triton does at a kernel's first call. ``timers``: may be set, as a
+    driver does."""
     try:
-        seccomp.install(processes)
+        seccomp.install(processes, timers)
     except OSError:
         return []
     return ["seccomp, but for starting compilers" if processes else "seccomp"]

@@ -218,7 +218,7 @@ class CpuModule:
     def __init__(self, model: Model) -> None:
         self._model = model
 
-    def run(self, slots: Sequence[int], flush: bool, seed: int | None, warm: bool = False) -> list[float]:
+    def run(self, slots: Sequence[int], flush: bool, seed: int | None, warm: int | None = None) -> list[float]:
         """One call after another, milliseconds of each. Of calls on the same slot the last one's outputs are kept."""
         clock, times = _CLOCK, []
         if seed is not None:
@@ -240,9 +240,9 @@ class CudaModule:
     def __init__(self, model: Model, driver: cuda.Driver, stream: cuda.Stream, gate: cuda.Gate | None) -> None:
         self._model, self._driver, self._stream, self._gate = model, driver, stream, gate
 
-    def run(self, slots: Sequence[int], flush: bool, seed: int | None, warm: bool = False) -> list[float]:
+    def run(self, slots: Sequence[int], flush: bool, seed: int | None, warm: int | None = None) -> list[float]:
         """``flush``: evict the L2 cache before each call, one event pair a call. Else one pair around all that are on
-        the same slot. ``warm``: with a call before each whose result is thrown away, and without a pause between them:
+        the same slot. ``warm``: with a call on that slot before each, whose result is thrown away, and without a pause:
         while the judge had the processor, launches went cold, as the reference's did.
 
         Outputs are copied in the order of the stream, before anything waits: work on another stream that is not done
@@ -253,11 +253,11 @@ class CudaModule:
             _SEED(seed)
         with _NO_GRAD():
             for slot, count in [(slot, 1) for slot in slots] if flush else _runs(slots):
-                forward = self._model.bind(slot)
-                if warm:
-                    forward()
+                if warm is not None:
+                    self._model.bind(warm)()
                     if seed is not None:
                         _SEED(seed)
+                forward = self._model.bind(slot)
                 if flush:
                     stream.flush()
                 stream.start()

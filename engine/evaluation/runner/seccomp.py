@@ -29,6 +29,7 @@ _X86_64 = {
     "prlimit64": 302,
     "fcntl": 72,
     "kill": (57, 58, 59, 322),  # fork, vfork, execve, execveat
+    "timers": (37, 38, 283, 286),  # alarm, setitimer, timerfd_create, timerfd_settime
     "deny": (
         *(41, 42, 43, 49, 50, 53, 288),  # socket, connect, accept, bind, listen, socketpair, accept4
         *(62, 200, 129, 297, 101, 310, 311, 424, 434, 438),  # signals, ptrace, process_vm_*, pidfd_*
@@ -47,6 +48,7 @@ _AARCH64 = {
     "prlimit64": 261,
     "fcntl": 25,
     "kill": (221, 281),
+    "timers": (85, 86, 103),
     "deny": (
         *(198, 199, 200, 201, 202, 203, 242),
         *(129, 130, 138, 240, 117, 270, 271, 424, 434, 438),
@@ -63,7 +65,7 @@ def _instruction(code: int, value: int, if_true: int = 0, if_false: int = 0) -> 
     return struct.pack("=HBBI", code, if_true, if_false, value)
 
 
-def _program(table: dict[str, object], own_pid: int, processes: bool) -> list[bytes]:
+def _program(table: dict[str, object], own_pid: int, processes: bool, timers: bool) -> list[bytes]:
     """The filter as a list of BPF instructions; ``own_pid`` is the only thread group that may be signalled."""
 
     def number(key: str) -> int:
@@ -110,7 +112,7 @@ def _program(table: dict[str, object], own_pid: int, processes: bool) -> list[by
     ]
     for forbidden in () if processes else numbers("kill"):
         program += [_instruction(_JEQ, forbidden, 0, 1), kill]
-    for denied in numbers("deny"):
+    for denied in (*numbers("deny"), *(() if timers else numbers("timers"))):
         program += [_instruction(_JEQ, denied, 0, 1), deny]
     return [*program, allow]
 
@@ -129,8 +131,9 @@ def forbid_new_privileges() -> None:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_NO_NEW_PRIVS)")
 
 
-def install(processes: bool = False) -> None:
-    """Bind this process to the filter; with ``processes`` it may start others.
+def install(processes: bool = False, timers: bool = False) -> None:
+    """Bind this process to the filter; with ``processes`` it may start others, with ``timers`` set timers, whose
+    interrupts come also while it stands still and are charged to whoever runs then.
 
     Raises ``OSError`` where the kernel or the architecture cannot.
     """
@@ -138,7 +141,7 @@ def install(processes: bool = False) -> None:
     table = tables.get(platform.machine())
     if table is None:
         raise OSError(_ENOSYS, f"no seccomp table for {platform.machine()}")
-    code = b"".join(_program(table, os.getpid(), processes))
+    code = b"".join(_program(table, os.getpid(), processes, timers))
     filters = ctypes.create_string_buffer(code, len(code))
     header = struct.pack("=HxxxxxxQ", len(code) // 8, ctypes.addressof(filters))
     libc = ctypes.CDLL(None, use_errno=True)

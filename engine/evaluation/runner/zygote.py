@@ -112,7 +112,7 @@ def serve(control: socket.socket, status: int, kind: str, isolate: bool) -> int:
     layers += isolation.limit_resources(order.data_bytes, 256, _COMPILED_BYTES if order.compiles else 0)
     if isolate:
         layers += isolation.restrict_files(kind == "cuda", order.readable, order.writable)
-        layers += isolation.restrict_calls(processes=order.compiles)
+        layers += isolation.restrict_calls(processes=order.compiles, timers=kind == "cuda")
     wire.send(control, {"isolated": layers})
     try:
         model = module.Model(order, memory)
@@ -158,7 +158,7 @@ def _answer_calls(control: socket.socket, kernel: module.CpuModule | module.Cuda
                 kernel.run_behind_gate(order["slots"], order["gate"], order["seed"], tell)
                 times = list[float]()
             else:
-                times = kernel.run(order["slots"], order["flush"], order["seed"], bool(order.get("warm")))
+                times = kernel.run(order["slots"], order["flush"], order["seed"], order.get("warm"))
         except cuda.CudaError as error:
             wire.send(control, {"failed": "cuda", "text": str(error)})
             return
