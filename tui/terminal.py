@@ -74,14 +74,15 @@ def exit_code_of(app: App[Any]) -> int:
 class OrphanWatch:
     """Ends a monitor whose terminal is gone: Textual would otherwise spin on end of file for ever.
 
-    ``leave`` is asked first, from this thread; two seconds later the process ends, whatever it is doing. Nothing is
-    lost: a monitor only reads.
+    ``leave`` is asked first, from this thread; two seconds later the process ends, whatever it is doing: also where it
+    is on its way out already and waits for a thread that cannot write to the terminal any more. Nothing is lost: a
+    monitor only reads.
     """
 
     def __init__(self, leave: Callable[[], None], descriptor: int | None = None) -> None:
         self._leave = leave
         self._descriptor = descriptor
-        self._stop = threading.Event()
+        self._leaving = False
         self._thread = threading.Thread(target=self._run, name="orphan-watch", daemon=True)
 
     def start(self) -> None:
@@ -92,16 +93,16 @@ class OrphanWatch:
             self._thread.start()
 
     def stop(self) -> None:
-        self._stop.set()
+        """The monitor is on its way out: it need not be asked any more."""
+        self._leaving = True
 
     def _run(self) -> None:
         assert self._descriptor is not None
         poll = select.poll()
         poll.register(self._descriptor, 0)
-        while not self._stop.wait(ORPHAN_POLL_S):
-            if any(what & (select.POLLHUP | select.POLLERR | select.POLLNVAL) for _, what in poll.poll(0)):
-                self._leave()
-                time.sleep(HARD_EXIT_S)
-                if not self._stop.is_set():
-                    os._exit(129)
-                return
+        while not any(what & (select.POLLHUP | select.POLLERR | select.POLLNVAL) for _, what in poll.poll(0)):
+            time.sleep(ORPHAN_POLL_S)
+        if not self._leaving:
+            self._leave()
+        time.sleep(HARD_EXIT_S)
+        os._exit(129)
