@@ -27,8 +27,9 @@ from textual.strip import Strip
 
 from benchmarks.hostile import GIANT, HostileSearch, faults_of, hostile, unsafe_in, write_hostile_session
 from benchmarks.pseudo_terminal import Terminal
+from engine.commands import Command
 from engine.devices import DeviceSample
-from engine.events import Command, CommandHandled, Recorded
+from engine.events import CommandHandled, Recorded
 from engine.session import EngineLock, EventWriter, SessionReader, SessionSummary
 from engine.state import SessionState
 from tui.app import MonitorApp

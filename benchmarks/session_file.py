@@ -22,7 +22,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from engine.events import CommandHandled, LogLine, Pause, Stage, VariantStage, VariantWritten, VerdictGiven, encode
+from engine.commands import Pause
+from engine.events import CommandHandled, LogLine, Stage, VariantStage, VariantWritten, VerdictGiven, encode
 from engine.session import (
     CommandInbox,
     EventWriter,

@@ -24,9 +24,11 @@ from msgspec import structs
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.synthetic_calls import MODEL, Calls, digest_of
+from engine import commands as cmd
 from engine import events as ev
+from engine.commands import encode_command
 from engine.devices import DeviceSample, encode_samples
-from engine.events import AnyEvent, Carried, DeviceFact, encode, encode_command, kind_of
+from engine.events import AnyEvent, Carried, DeviceFact, encode, kind_of
 from engine.models.protocol import Purpose
 from engine.problem.spec import ProblemSpec, TensorSpec
 from engine.session import EngineLock, EventWriter, SessionPaths, create_session
@@ -114,7 +116,7 @@ class Search:
         self._speedup: dict[str, float] = {}
         self._best: dict[str, str] = {}
         self._calls = Calls(shape.seed, self._store) if shape.attended else None
-        self.commands: list[ev.Command] = []
+        self.commands: list[cmd.Command] = []
 
     def opening(self) -> Iterator[AnyEvent]:
         shape = self.shape
@@ -252,7 +254,7 @@ class Search:
 
     def _pinned(self, variant: str) -> Iterator[AnyEvent]:
         """A person pins a kernel and thinks better of it."""
-        pin, unpin = ev.Pin(node=variant), ev.Unpin(node=variant)
+        pin, unpin = cmd.Pin(node=variant), cmd.Unpin(node=variant)
         self.commands.append(pin)
         yield ev.NodePinned(node=variant)
         yield ev.CommandHandled(command=len(self.commands), ok=True, message=f"pinned {variant}", node=variant)

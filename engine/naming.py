@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from difflib import get_close_matches
 
-from engine import events as ev
+from engine import commands as cmd
 from engine.exit_codes import ExitCode
 from engine.nodes import IdeaState, ProblemState, VariantState
 from engine.state import SessionState
@@ -20,17 +20,17 @@ class UnknownName(Exception):
     exit_code = ExitCode.USAGE
 
 
-def check_names(state: SessionState, command: ev.Command) -> None:
+def check_names(state: SessionState, command: cmd.Command) -> None:
     """Raises :class:`UnknownName` for what ``command`` names and the session does not have."""
     match command:
-        case ev.Prune(node=node) | ev.Restore(node=node) | ev.Pin(node=node) | ev.Unpin(node=node):
+        case cmd.Prune(node=node) | cmd.Restore(node=node) | cmd.Pin(node=node) | cmd.Unpin(node=node):
             check_node(state, node)
-        case ev.Retry(variant=name):
+        case cmd.Retry(variant=name):
             named_variant(state, name)
-        case ev.SeedIdea(problem=problem, parent=parent):
+        case cmd.SeedIdea(problem=problem, parent=parent):
             if problem not in state.refused:
                 _check_parent(state, named_problem(state, problem), parent)
-        case ev.SeedKernel(problem=problem, parent=parent, idea=idea):
+        case cmd.SeedKernel(problem=problem, parent=parent, idea=idea):
             if problem not in state.refused:
                 found = named_problem(state, problem)
                 _check_parent(state, found, parent)

@@ -25,9 +25,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from engine import __version__
+from engine.commands import Stop
 from engine.config import ConfigError, load_config
 from engine.devices import DeviceReader
-from engine.events import CommandHandled, EngineStarted, EngineStopped, Stop, StopReason
+from engine.events import CommandHandled, EngineStarted, EngineStopped, StopReason
 from engine.exit_codes import ExitCode
 from engine.guard import VARIABLE, Guard
 from engine.session import (

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from engine.events import AnyEvent, HeatFinished, Pause, Resume, RoundFinished, RoundStarted
+from engine.commands import Pause, Resume
+from engine.events import AnyEvent, HeatFinished, RoundFinished, RoundStarted
 from engine.exit_codes import ExitCode
 from engine.session import SessionPaths, SessionReader, engine_liveness, send_command
 from engine.state import SessionState, fold

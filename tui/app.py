@@ -20,7 +20,8 @@ from textual.message import Message
 from textual.screen import Screen
 from textual.widgets import Input
 
-from engine.events import CommandHandled, Recorded, SeedIdea, SeedKernel, Stop
+from engine.commands import SeedIdea, SeedKernel, Stop
+from engine.events import CommandHandled, Recorded
 from engine.session import SessionDamaged, SessionError, SessionPaths
 from tui import format as fmt
 from tui import reading

@@ -12,7 +12,7 @@ from typing import Protocol
 
 import msgspec
 
-from engine import events as ev
+from engine import commands as cmd
 from engine.budget import elapsed_s
 from engine.events import Recorded
 from engine.exit_codes import ExitCode
@@ -95,7 +95,7 @@ def _watch(
             if not stops_on_interrupt or len(interrupts) > 1:
                 return True
             asked = True
-            send_command(paths, ev.Stop(), "Ctrl-C")
+            send_command(paths, cmd.Stop(), "Ctrl-C")
             view.say("stopping; press Ctrl-C again to leave without waiting")
         time.sleep(POLL_S)
 

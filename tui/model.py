@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from engine.budget import elapsed_s
-from engine.events import Command, CommandHandled, DeviceAwaited
+from engine.commands import Command
+from engine.events import CommandHandled, DeviceAwaited
 from engine.state import ProblemState, SessionState, VariantState
 from engine.verdict import Verdict
 from tui.results import without_compile

@@ -12,8 +12,9 @@ import msgspec
 from textual.binding import Binding
 from textual.widgets import Input
 
+from engine.commands import Command
 from engine.devices import decode_samples
-from engine.events import Command, Recorded
+from engine.events import Recorded
 from engine.session import SessionError, SessionPaths, SessionReader
 from engine.state import SessionState
 from tui import format as fmt

@@ -13,8 +13,9 @@ from typing import Literal, Protocol
 
 import msgspec
 
+from engine.commands import Command
 from engine.devices import DeviceSample, decode_samples
-from engine.events import Command, Recorded
+from engine.events import Recorded
 from engine.session import Liveness, SessionError, SessionPaths, SessionReader, engine_liveness, send_command
 from engine.state import SessionState
 from tui.story import Story, fold_with_story

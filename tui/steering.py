@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from engine import events as ev
+from engine import commands as cmd
 from engine.budget import Cap
-from engine.events import Command, CommandHandled
+from engine.commands import Command
+from engine.events import CommandHandled
 from engine.spend import Spend
 from engine.state import SessionState
 from tui.model import Model
@@ -36,27 +37,27 @@ class Plan:
 def plan_prune(state: SessionState, node: str) -> Plan:
     """Prune, or restore what is pruned."""
     if node in state.pruned:
-        return Plan(ev.Restore(node=node), "restoring", node, ev.Prune(node=node))
+        return Plan(cmd.Restore(node=node), "restoring", node, cmd.Prune(node=node))
     if state.is_pruned(node):
         above = next(other for other in state.lineage(node) if other in state.pruned)
         raise Refused(f"{node} is pruned with {above} above it; restore {above}.")
     if node not in state.problems and node not in state.ideas and node not in state.variants:
         raise Refused("A round cannot be pruned: choose a problem, an idea or a kernel.")
-    return Plan(ev.Prune(node=node), "pruning", node, ev.Restore(node=node), _what_dies(state, node))
+    return Plan(cmd.Prune(node=node), "pruning", node, cmd.Restore(node=node), _what_dies(state, node))
 
 
 def plan_pin(state: SessionState, node: str) -> Plan:
     if node in state.pinned:
-        return Plan(ev.Unpin(node=node), "unpinning", node, ev.Pin(node=node))
+        return Plan(cmd.Unpin(node=node), "unpinning", node, cmd.Pin(node=node))
     if node not in state.ideas and node not in state.variants:
         raise Refused("Only an idea or a kernel can be pinned.")
-    return Plan(ev.Pin(node=node), "pinning", node, ev.Unpin(node=node))
+    return Plan(cmd.Pin(node=node), "pinning", node, cmd.Unpin(node=node))
 
 
 def plan_pause(state: SessionState) -> Plan:
     if state.paused:
-        return Plan(ev.Resume(), "resuming the search", None, ev.Pause())
-    return Plan(ev.Pause(), "pausing the search", None, ev.Resume())
+        return Plan(cmd.Resume(), "resuming the search", None, cmd.Pause())
+    return Plan(cmd.Pause(), "pausing the search", None, cmd.Resume())
 
 
 def plan_retry(state: SessionState, node: str) -> Plan:
@@ -64,26 +65,26 @@ def plan_retry(state: SessionState, node: str) -> Plan:
         raise Refused("Only a kernel can be judged again.")
     if variant.stage is not None:
         raise Refused(f"{node} is being judged now.")
-    return Plan(ev.Retry(variant=node), "judging again", node, undoable=False)
+    return Plan(cmd.Retry(variant=node), "judging again", node, undoable=False)
 
 
-def plan_budget(model: Model, change: ev.ChangeBudget | ev.ChangeShare) -> Plan:
+def plan_budget(model: Model, change: cmd.ChangeBudget | cmd.ChangeShare) -> Plan:
     """What ``change`` names; what it leaves out stays as it is. A limit below what is spent is asked about first."""
-    if isinstance(change, ev.ChangeShare):
+    if isinstance(change, cmd.ChangeShare):
         return _plan_share(model, change)
     changed = [name for name in _LIMITS if getattr(change, name) is not None]
-    before = ev.ChangeBudget(**{name: getattr(model.limits, name) for name in changed})
-    known = before != ev.ChangeBudget()
+    before = cmd.ChangeBudget(**{name: getattr(model.limits, name) for name in changed})
+    known = before != cmd.ChangeBudget()
     below = _below_what_is_spent(model, change)
     question = ("Set a limit below what is spent?", *below, "Everything is kept; resume goes on.") if below else ()
     return Plan(change, "changing the budget", None, before if known else None, question=question, undoable=known)
 
 
-def _plan_share(model: Model, change: ev.ChangeShare) -> Plan:
+def _plan_share(model: Model, change: cmd.ChangeShare) -> Plan:
     cap = caps_of(model).get(change.model, Cap())
     changed = [name for name in ("dollars", "tokens", "calls") if getattr(change, name) is not None]
-    before = ev.ChangeShare(model=change.model, **{name: getattr(cap, name) for name in changed})
-    known = before != ev.ChangeShare(model=change.model)
+    before = cmd.ChangeShare(model=change.model, **{name: getattr(cap, name) for name in changed})
+    known = before != cmd.ChangeShare(model=change.model)
     spending = model.state.spending
     spends = [spending.model.get(change.model, Spend())] if change.model else list(spending.problem.values())
     below = list(dict.fromkeys(text for spend in spends for text in _costs_below(change, spend)))
@@ -92,7 +93,7 @@ def _plan_share(model: Model, change: ev.ChangeShare) -> Plan:
     return Plan(change, "changing the budget", None, before if known else None, question=question, undoable=known)
 
 
-def _below_what_is_spent(model: Model, change: ev.ChangeBudget) -> list[str]:
+def _below_what_is_spent(model: Model, change: cmd.ChangeBudget) -> list[str]:
     """A line for each limit of ``change`` that is reached already."""
     spend, minutes = model.state.spending.total, model.search_seconds() / 60
     numbers = [problem.rounds[-1].number for problem in model.state.problems.values() if problem.rounds]
@@ -104,7 +105,7 @@ def _below_what_is_spent(model: Model, change: ev.ChangeBudget) -> list[str]:
     return [*said, *_costs_below(change, spend)]
 
 
-def _costs_below(change: ev.ChangeBudget | ev.ChangeShare, spend: Spend) -> list[str]:
+def _costs_below(change: cmd.ChangeBudget | cmd.ChangeShare, spend: Spend) -> list[str]:
     said = []
     if change.dollars is not None and change.dollars <= spend.dollars:
         said.append(f"${change.dollars:g} allowed, ${spend.dollars:.2f} spent: no model is asked again.")
@@ -121,13 +122,13 @@ def plan_stop(state: SessionState, *, after_round: bool) -> Plan:
     question: tuple[str, ...]
     if after_round:
         question = ("Stop the search when the running rounds are done?", "Everything is kept; resume goes on.")
-        return Plan(ev.Stop(after_round=True), "stopping after the round", None, question=question, undoable=False)
+        return Plan(cmd.Stop(after_round=True), "stopping after the round", None, question=question, undoable=False)
     question = (
         "Stop the search now?",
         f"Cancelled: {_count(busy, 'running evaluation')}; dropped: {len(flight) - busy} queued.",
         "Everything recorded is kept; resume goes on from there.",
     )
-    return Plan(ev.Stop(), "stopping the search", None, question=question, undoable=False)
+    return Plan(cmd.Stop(), "stopping the search", None, question=question, undoable=False)
 
 
 def _what_dies(state: SessionState, node: str) -> tuple[str, ...]:
@@ -166,7 +167,7 @@ class History:
             return
         inverse = plan.inverse
         if inverse is None and handled.node is not None:  # a seed: taken back by pruning what it made
-            inverse, again = ev.Prune(node=handled.node), ev.Restore(node=handled.node)
+            inverse, again = cmd.Prune(node=handled.node), cmd.Restore(node=handled.node)
             self._done.append((again, inverse))
         elif inverse is not None:
             self._done.append((plan.command, inverse))

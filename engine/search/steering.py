@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from engine import commands as cmd
 from engine import events as ev
 from engine.budget import caps_of, elapsed_s
 from engine.events import AnyEvent, CommandHandled, IdeaProposed, IdeaWaiting, VariantStage, VariantWritten
@@ -73,7 +74,7 @@ class Steering:
 
     # Branches
 
-    def _prune(self, command: ev.Prune) -> Outcome:
+    def _prune(self, command: cmd.Prune) -> Outcome:
         node = command.node
         if node in self._state.pruned:
             return Outcome(f"{node} is pruned already", node=node)
@@ -86,7 +87,7 @@ class Steering:
             then=lambda: self._cancel(flying),
         )
 
-    def _restore(self, command: ev.Restore) -> Outcome:
+    def _restore(self, command: cmd.Restore) -> Outcome:
         node = command.node
         if node not in self._state.pruned:
             above = [one for one in self._state.lineage(node) if one in self._state.pruned]
@@ -108,7 +109,7 @@ class Steering:
             then=lambda: self._requeue(cancelled),
         )
 
-    def _pin(self, command: ev.Pin) -> Outcome:
+    def _pin(self, command: cmd.Pin) -> Outcome:
         node = command.node
         if node in self._state.pinned:
             return Outcome(f"{node} is pinned already", node=node)
@@ -118,7 +119,7 @@ class Steering:
             f"pinned {node}: its fastest kernel is always carried", node=node, events=(ev.NodePinned(node=node),)
         )
 
-    def _unpin(self, command: ev.Unpin) -> Outcome:
+    def _unpin(self, command: cmd.Unpin) -> Outcome:
         node = command.node
         if node not in self._state.pinned:
             raise Refused(f"{node} is not pinned")
@@ -126,19 +127,19 @@ class Steering:
 
     # The whole search
 
-    def _pause(self, command: ev.Pause) -> Outcome:
+    def _pause(self, command: cmd.Pause) -> Outcome:
         if self._state.paused:
             return Outcome("the search is paused already")
         running = sum(1 for one in self._state.in_flight() if one.stage != "queued")
         tail = f"; {running} running evaluation{'s' * (running != 1)} will finish" if running else ""
         return Outcome(f"paused: nothing new is started{tail}", events=(ev.SearchPaused(),))
 
-    def _resume(self, command: ev.Resume) -> Outcome:
+    def _resume(self, command: cmd.Resume) -> Outcome:
         if not self._state.paused:
             return Outcome("the search is not paused")
         return Outcome("the search goes on", events=(ev.SearchResumed(),))
 
-    def _stop(self, command: ev.Stop) -> Outcome:
+    def _stop(self, command: cmd.Stop) -> Outcome:
         def stop() -> None:
             if command.when_idle:
                 self._context.until_idle = True
@@ -151,7 +152,7 @@ class Steering:
             return Outcome("stopping once only replies by hand are missing", then=stop)
         return Outcome("stopping after the running rounds" if command.after_round else "stopping now", then=stop)
 
-    def _change_budget(self, command: ev.ChangeBudget) -> Outcome:
+    def _change_budget(self, command: cmd.ChangeBudget) -> Outcome:
         wishes: dict[str, float | None] = {
             _counted("{:g} minute", command.minutes): command.minutes,
             _counted("{:d} round", command.rounds): command.rounds,
@@ -170,7 +171,7 @@ class Steering:
         ends = f", and {spent:.1f} minutes are spent: the search ends" if over else ""
         return Outcome(f"the budget is {listed}{ends}", events=(change,))
 
-    def _change_share(self, command: ev.ChangeShare) -> Outcome:
+    def _change_share(self, command: cmd.ChangeShare) -> Outcome:
         known = caps_of(self._state, self._context.config).models
         if command.model:
             check_model(known, command.model)
@@ -182,7 +183,7 @@ class Steering:
 
     # Seeds
 
-    def _seed_idea(self, command: ev.SeedIdea) -> Outcome:
+    def _seed_idea(self, command: cmd.SeedIdea) -> Outcome:
         problem = self._problem(command.problem)
         parent = self._not_pruned(command.parent) or problem.best
         category, text, author = command.category, command.text.strip(), BY_HAND
@@ -202,7 +203,7 @@ class Steering:
         waiting = IdeaWaiting(idea=idea.idea, reason=reason)
         return Outcome(f"{idea.idea} waits for an author: {reason}", node=idea.idea, events=(idea, waiting))
 
-    def _seed_kernel(self, command: ev.SeedKernel) -> Outcome:
+    def _seed_kernel(self, command: cmd.SeedKernel) -> Outcome:
         problem = self._problem(command.problem)
         written_for = named_idea(self._state, problem, command.idea) if command.idea is not None else None
         self._not_pruned(command.idea)
@@ -239,7 +240,7 @@ class Steering:
         )
         return Outcome(f"{variant.variant} is judged next, as {idea}", node=variant.variant, events=(*new, variant))
 
-    def _retry(self, command: ev.Retry) -> Outcome:
+    def _retry(self, command: cmd.Retry) -> Outcome:
         variant = named_variant(self._state, command.variant)
         if variant.stage is not None:
             raise Refused(f"{variant.id} is being judged already")
@@ -297,7 +298,7 @@ class Steering:
         return self._context.sources.text(self._state.variants[variant].source)
 
 
-def _costs(command: ev.ChangeBudget | ev.ChangeShare) -> dict[str, float | None]:
+def _costs(command: cmd.ChangeBudget | cmd.ChangeShare) -> dict[str, float | None]:
     """What models may cost, by how it is said."""
     return {
         "${:g}": command.dollars,
@@ -327,16 +328,16 @@ def _queued(variants: Iterable[str], why: str) -> tuple[VariantStage, ...]:
 
 
 _HANDLERS: dict[type, Callable[[Steering, Any], Outcome]] = {
-    ev.Prune: Steering._prune,
-    ev.Restore: Steering._restore,
-    ev.Pin: Steering._pin,
-    ev.Unpin: Steering._unpin,
-    ev.Pause: Steering._pause,
-    ev.Resume: Steering._resume,
-    ev.Stop: Steering._stop,
-    ev.SeedIdea: Steering._seed_idea,
-    ev.SeedKernel: Steering._seed_kernel,
-    ev.Retry: Steering._retry,
-    ev.ChangeBudget: Steering._change_budget,
-    ev.ChangeShare: Steering._change_share,
+    cmd.Prune: Steering._prune,
+    cmd.Restore: Steering._restore,
+    cmd.Pin: Steering._pin,
+    cmd.Unpin: Steering._unpin,
+    cmd.Pause: Steering._pause,
+    cmd.Resume: Steering._resume,
+    cmd.Stop: Steering._stop,
+    cmd.SeedIdea: Steering._seed_idea,
+    cmd.SeedKernel: Steering._seed_kernel,
+    cmd.Retry: Steering._retry,
+    cmd.ChangeBudget: Steering._change_budget,
+    cmd.ChangeShare: Steering._change_share,
 }

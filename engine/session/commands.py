@@ -8,7 +8,8 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Collection
 
-from engine.events import Command, CommandHandled, encode_command
+from engine.commands import Command, encode_command
+from engine.events import CommandHandled
 from engine.session.database import connect_command, write_turn
 from engine.session.errors import SessionError, of_sqlite
 from engine.session.paths import SessionPaths

@@ -11,7 +11,8 @@ from typing import Any
 
 from msgspec import Struct
 
-from engine.events import AnyCommand, Recorded, decode, decode_command
+from engine.commands import AnyCommand, decode_command
+from engine.events import Recorded, decode
 from engine.session.database import connect_reader
 from engine.session.errors import UNDECODABLE, SessionDamaged, SessionError, of_sqlite
 from engine.session.paths import SessionPaths

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from engine.commands import ChangeBudget
 from engine.events import (
     BaselineMeasured,
-    ChangeBudget,
     HeatFinished,
     ProblemAdded,
     Recorded,

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from engine.events import CommandHandled, EngineStarted, EngineStopped, Stop
+from engine.commands import Stop
+from engine.events import CommandHandled, EngineStarted, EngineStopped
 from engine.exit_codes import ExitCode
 from engine.launch import EngineNotStarted, log_tail, spawn_engine, start_engine
 from engine.logind import LogoutPolicy, configured_to_kill, surviving

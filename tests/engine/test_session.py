@@ -10,16 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from engine.events import (
-    CommandHandled,
-    EngineStarted,
-    EngineStopped,
-    LogLine,
-    Pause,
-    Prune,
-    SessionCreated,
-    VariantWritten,
-)
+from engine.commands import Pause, Prune
+from engine.events import CommandHandled, EngineStarted, EngineStopped, LogLine, SessionCreated, VariantWritten
 from engine.exit_codes import ExitCode
 from engine.session import (
     CommandInbox,

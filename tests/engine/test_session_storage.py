@@ -15,7 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from engine.events import LogLine, Pause
+from engine.commands import Pause
+from engine.events import LogLine
 from engine.exit_codes import ExitCode
 from engine.session import (
     EventWriter,

@@ -12,7 +12,8 @@ import pytest
 from textual.pilot import Pilot
 
 from benchmarks.synthetic_session import GPU, Shape, write_session
-from engine.events import AnyEvent, Command, CommandHandled
+from engine.commands import Command
+from engine.events import AnyEvent, CommandHandled
 from engine.session import EngineLock, EventWriter, SessionPaths, SessionReader
 from tui.app import MonitorApp
 from tui.once import screen_text

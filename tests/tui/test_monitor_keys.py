@@ -16,6 +16,7 @@ from textual.binding import Binding
 
 import tui
 from benchmarks.synthetic_session import Shape, write_session
+from engine import commands as cmd
 from engine import events as ev
 from engine.launch import EngineStart, spawn_engine
 from engine.session import EngineLock, EventWriter, SessionReader, engine_liveness
@@ -194,7 +195,7 @@ async def test_a_kernel_is_seeded_from_the_editor(
         await monitor.press("a", "ctrl+e")
         await monitor.until(lambda: len(live.commands()) > before, "the command")
         command = live.commands()[-1]
-        assert isinstance(command, ev.SeedKernel) and command.parent is None
+        assert isinstance(command, cmd.SeedKernel) and command.parent is None
         assert command.source.endswith("// from the editor\n") and "launch(" in command.source
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from engine import commands as cmd
 from engine import events as ev
 from engine.session import SessionPaths, SessionReader
 
@@ -23,7 +24,7 @@ async def test_prune_says_what_it_kills_shows_pending_and_can_be_undone(open_mon
         assert "It holds the best kernel of softmax" in monitor.text()
         await monitor.press("y")
         await monitor.until_shown("pruning …")
-        assert engine.commands() == [ev.Prune(node=best)]
+        assert engine.commands() == [cmd.Prune(node=best)]
 
         engine.answer(ev.NodePruned(node=best), message=f"pruned {best}", node=best)
         await monitor.until(lambda: not monitor.app.model.pending, "the answer")
@@ -32,13 +33,13 @@ async def test_prune_says_what_it_kills_shows_pending_and_can_be_undone(open_mon
 
         await monitor.press("z")
         await monitor.until(lambda: len(engine.commands()) == 2, "the undo")
-        assert engine.commands()[-1] == ev.Restore(node=best)
+        assert engine.commands()[-1] == cmd.Restore(node=best)
         engine.answer(ev.NodeRestored(node=best))
         await monitor.until(lambda: not monitor.app.model.state.is_pruned(best), "restored")
 
         await monitor.press("Z")
         await monitor.until(lambda: len(engine.commands()) == 3, "the redo")
-        assert engine.commands()[-1] == ev.Prune(node=best)
+        assert engine.commands()[-1] == cmd.Prune(node=best)
 
 
 async def test_saying_no_sends_nothing(open_monitor: Any, engine: Any) -> None:
@@ -62,15 +63,15 @@ async def test_a_refusal_of_the_engine_is_shown(open_monitor: Any, engine: Any) 
 @pytest.mark.parametrize(
     ("keys", "command"),
     [
-        pytest.param(("P",), ev.Pause(), marks=pytest.mark.keys("MonitorScreen", "P")),
-        pytest.param(("S", "y"), ev.Stop(after_round=True), marks=pytest.mark.keys("MonitorScreen", "S")),
-        pytest.param(("Q", "y"), ev.Stop(), marks=pytest.mark.keys("MonitorScreen", "Q")),
-        pytest.param(("B", "b"), ev.Pin(node="{best}"), marks=pytest.mark.keys("MonitorScreen", "b")),
-        pytest.param(("B", "r"), ev.Retry(variant="{best}"), marks=pytest.mark.keys("MonitorScreen", "r")),
+        pytest.param(("P",), cmd.Pause(), marks=pytest.mark.keys("MonitorScreen", "P")),
+        pytest.param(("S", "y"), cmd.Stop(after_round=True), marks=pytest.mark.keys("MonitorScreen", "S")),
+        pytest.param(("Q", "y"), cmd.Stop(), marks=pytest.mark.keys("MonitorScreen", "Q")),
+        pytest.param(("B", "b"), cmd.Pin(node="{best}"), marks=pytest.mark.keys("MonitorScreen", "b")),
+        pytest.param(("B", "r"), cmd.Retry(variant="{best}"), marks=pytest.mark.keys("MonitorScreen", "r")),
     ],
 )
 async def test_each_key_sends_its_command(
-    open_monitor: Any, engine: Any, keys: tuple[str, ...], command: ev.Command
+    open_monitor: Any, engine: Any, keys: tuple[str, ...], command: cmd.Command
 ) -> None:
     async with open_monitor(engine.paths) as monitor:
         for key in keys:
@@ -101,7 +102,7 @@ async def test_the_budget_is_changed(open_monitor: Any, engine: Any) -> None:
         await monitor.type("1_000_000")
         await monitor.press("enter")
         await monitor.until(lambda: bool(engine.commands()), "the command")
-        assert engine.commands() == [ev.ChangeBudget(minutes=30.0, dollars=2.5, tokens=1_000_000)]
+        assert engine.commands() == [cmd.ChangeBudget(minutes=30.0, dollars=2.5, tokens=1_000_000)]
 
 
 @pytest.mark.keys("BudgetScreen", "ctrl+n")
@@ -121,7 +122,7 @@ async def test_the_limits_of_one_model_and_of_each_problem_are_changed_and_taken
         await monitor.type("3.5")  # what stood there is selected
         await monitor.press("enter")
         await monitor.until(lambda: bool(engine.commands()), "the command")
-        assert engine.commands() == [ev.ChangeShare(model="m-one", dollars=3.5)]
+        assert engine.commands() == [cmd.ChangeShare(model="m-one", dollars=3.5)]
         engine.answer(ev.ShareChanged(model="m-one", dollars=3.5))
         await monitor.until(lambda: not monitor.app.model.pending, "the answer")
         await monitor.press("M", "ctrl+n")
@@ -131,7 +132,7 @@ async def test_the_limits_of_one_model_and_of_each_problem_are_changed_and_taken
         assert "9000" in monitor.text()
         await monitor.press("escape", "z")
         await monitor.until(lambda: len(engine.commands()) == 2, "the undo")
-        assert engine.commands()[-1] == ev.ChangeShare(model="m-one", dollars=2.0)
+        assert engine.commands()[-1] == cmd.ChangeShare(model="m-one", dollars=2.0)
 
 
 async def test_where_no_model_is_asked_turning_to_its_limits_says_so_and_fields_are_typed_over(
@@ -145,7 +146,7 @@ async def test_where_no_model_is_asked_turning_to_its_limits_says_so_and_fields_
         await monitor.type("75")
         await monitor.press("enter")
         await monitor.until(lambda: bool(engine.commands()), "the command")
-        assert engine.commands() == [ev.ChangeBudget(minutes=75.0)]
+        assert engine.commands() == [cmd.ChangeBudget(minutes=75.0)]
 
 
 @pytest.mark.keys("MonitorScreen", "M")
@@ -158,7 +159,7 @@ async def test_a_limit_below_what_is_spent_is_asked_about(open_monitor: Any, eng
         assert engine.commands() == []
         await monitor.press("y")
         await monitor.until(lambda: bool(engine.commands()), "the command")
-        assert engine.commands() == [ev.ChangeBudget(rounds=1)]
+        assert engine.commands() == [cmd.ChangeBudget(rounds=1)]
 
 
 @pytest.mark.keys("MonitorScreen", "e")
@@ -175,7 +176,7 @@ async def test_an_edited_copy_becomes_a_child_and_its_diff_is_shown(
         await monitor.press("e")
         await monitor.until(lambda: bool(engine.commands()), "the command")
         (command,) = engine.commands()
-        assert isinstance(command, ev.SeedKernel)
+        assert isinstance(command, cmd.SeedKernel)
         assert (command.problem, command.form, command.parent) == ("softmax", "cu", best)
         assert "kThreads = 96;" in command.source
 
@@ -208,7 +209,7 @@ async def test_an_edited_copy_becomes_a_child_and_its_diff_is_shown(
 
         await monitor.press("z")
         await monitor.until(lambda: len(engine.commands()) == 2, "the undo")
-        assert engine.commands()[-1] == ev.Prune(node="v900")
+        assert engine.commands()[-1] == cmd.Prune(node="v900")
 
 
 async def test_an_unchanged_copy_is_not_submitted(
@@ -238,7 +239,7 @@ async def test_a_kernel_is_seeded_from_a_file(
         await monitor.press("enter")
         await monitor.until(lambda: bool(engine.commands()), "the command")
         assert engine.commands() == [
-            ev.SeedKernel(problem="softmax", form="cu", source="// mine\n", text="seeded from k.cu")
+            cmd.SeedKernel(problem="softmax", form="cu", source="// mine\n", text="seeded from k.cu")
         ]
 
 
@@ -250,7 +251,7 @@ async def test_a_kernel_is_pasted(open_monitor: Any, engine: Any) -> None:
         await monitor.press("ctrl+s")
         await monitor.until(lambda: bool(engine.commands()), "the command")
         assert engine.commands() == [
-            ev.SeedKernel(problem="softmax", form="cu", source="//x", text="seeded by pasting")
+            cmd.SeedKernel(problem="softmax", form="cu", source="//x", text="seeded by pasting")
         ]
 
 
@@ -263,7 +264,7 @@ async def test_an_idea_in_words_is_seeded_under_the_selected_kernel(open_monitor
         await monitor.type("use tma")
         await monitor.press("enter")
         await monitor.until(lambda: bool(engine.commands()), "the command")
-        assert engine.commands() == [ev.SeedIdea(problem="softmax", text="use tma", parent=best)]
+        assert engine.commands() == [cmd.SeedIdea(problem="softmax", text="use tma", parent=best)]
         engine.answer(
             ev.IdeaProposed(
                 idea="i900", problem="softmax", round=2, parent=best, category="other", text="use tma", proposer="hand"
@@ -293,7 +294,7 @@ async def test_an_idea_that_nobody_reads_opens_the_editor_with_a_template(
         await monitor.press("e")
         await monitor.until(lambda: bool(engine.commands()), "the command")
         (command,) = engine.commands()
-        assert isinstance(command, ev.SeedKernel)
+        assert isinstance(command, cmd.SeedKernel)
         assert (command.idea, command.parent, command.problem) == ("i900", "v30", "softmax")
         assert command.source.endswith("// my kernel\n")
         template = (tmp_path / "template").read_text()

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from engine.commands import ChangeBudget, ChangeShare
 from engine.config import Config, ConfigError, Fault, load_config
-from engine.events import ChangeBudget, ChangeShare
 from engine.exit_codes import ExitCode
 from engine.session import SessionError, SessionPaths, SessionReader, create_session, engine_liveness, send_command
 from tui import format as fmt

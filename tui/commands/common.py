@@ -20,7 +20,7 @@ from engine.exit_codes import ExitCode
 from tui.echo import clean, echo
 
 if TYPE_CHECKING:
-    from engine.events import ChangeBudget, ChangeShare
+    from engine.commands import ChangeBudget, ChangeShare
     from engine.session import SessionPaths
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -160,7 +160,7 @@ _COUNT = click.IntRange(min=1, max=10**12)
 
 
 def _wish(limits: dict[str, Any], model: str | None, per_problem: bool) -> ChangeBudget | ChangeShare | None:
-    from engine.events import ChangeBudget, ChangeShare
+    from engine.commands import ChangeBudget, ChangeShare
 
     if model is None and not per_problem:
         return ChangeBudget(**limits) if limits else None

@@ -12,7 +12,7 @@ from tui.commands.common import F, limit_options, on_terminal, session_argument,
 from tui.echo import echo
 
 if TYPE_CHECKING:
-    from engine.events import ChangeBudget, ChangeShare
+    from engine.commands import ChangeBudget, ChangeShare
     from engine.session import SessionPaths
 
 
@@ -139,7 +139,7 @@ def _say_where(paths: SessionPaths, new: bool) -> None:
 
 def _stop_when_idle(paths: SessionPaths, wanted: bool) -> None:
     """Ask the engine to end once only replies by hand are missing."""
-    from engine.events import Stop
+    from engine.commands import Stop
     from engine.session import send_command
 
     if wanted:

@@ -22,7 +22,7 @@ from tui.commands.common import (
 from tui.echo import echo
 
 if TYPE_CHECKING:
-    from engine.events import ChangeBudget, ChangeShare, Command
+    from engine.commands import ChangeBudget, ChangeShare, Command
     from engine.session import SessionPaths
 
 ANSWER_S = 20.0
@@ -37,7 +37,7 @@ def _send(root: Path, session: str, command: Command, as_json: bool) -> None:
     """Hand a command to the session's engine and print its answer. Raises Failure where there is no engine."""
     import getpass
 
-    from engine.events import Stop
+    from engine.commands import Stop
     from engine.session import engine_liveness, send_command, wait_handled
 
     paths = find(root, session)
@@ -107,7 +107,7 @@ def _plain_command(name: str, kind: str, text: str) -> click.Command:
 @click.option("--after-round", is_flag=True, help="Let the running rounds finish first.")
 def stop(session: str, after_round: bool, root: Path, as_json: bool) -> None:
     """End the search; it can be resumed."""
-    from engine.events import Stop
+    from engine.commands import Stop
 
     _send(root, session, Stop(after_round=after_round), as_json)
 
@@ -130,7 +130,7 @@ def seed_idea(
     as_json: bool,
 ) -> None:
     """Add an idea: TEXT in prose, or a --move of the playbook."""
-    from engine.events import SeedIdea
+    from engine.commands import SeedIdea
 
     if not text and move is None:
         raise click.UsageError("give the idea as TEXT, or --move NAME")
@@ -161,7 +161,7 @@ def seed_kernel(
 
     It may be a parent in the same round.
     """
-    from engine.events import SeedKernel
+    from engine.commands import SeedKernel
     from engine.problem.spec import FORM_OF_SUFFIX
     from engine.text_file import read_stream
     from tui.commands.kernels import read_kernel
@@ -181,7 +181,7 @@ def seed_kernel(
 @click.argument("variant")
 def retry(session: str, variant: str, root: Path, as_json: bool) -> None:
     """Judge a kernel again."""
-    from engine.events import Retry
+    from engine.commands import Retry
 
     _send(root, session, Retry(variant=variant), as_json)
 

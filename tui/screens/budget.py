@@ -12,7 +12,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Input, Static
 
 from engine.budget import Cap
-from engine.events import ChangeBudget, ChangeShare
+from engine.commands import ChangeBudget, ChangeShare
 from engine.spend import Spend
 from tui import format as fmt
 from tui.model import Model

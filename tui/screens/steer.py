@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
-from engine.events import ChangeBudget, ChangeShare, SeedIdea, SeedKernel
+from engine.commands import ChangeBudget, ChangeShare, SeedIdea, SeedKernel
 from engine.problem.spec import Form
 from engine.session import SessionError
 from engine.spend import MANUAL
