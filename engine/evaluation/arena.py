@@ -7,7 +7,6 @@ of buffers: two or more, so that a kernel never sees the same pointers twice in 
 
 from __future__ import annotations
 
-import fcntl
 import mmap
 import os
 from collections.abc import Sequence
@@ -16,6 +15,7 @@ from typing import Protocol
 import torch
 
 from engine.evaluation.runner import cuda
+from engine.evaluation.shared_memory import shared_memory
 from engine.problem.spec import TensorSpec
 
 GUARD_BYTES = 4096
@@ -37,12 +37,8 @@ class _Memory(Protocol):
 class _HostMemory:
     def __init__(self, nbytes: int) -> None:
         self.size = -(-nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
-        self.descriptor = os.memfd_create("arena", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        os.ftruncate(self.descriptor, self.size)
-        # A kernel that shrinks the file would end the judge by SIGBUS.
-        fcntl.fcntl(self.descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
-        self._map = mmap.mmap(self.descriptor, self.size)
-        self.bytes = torch.frombuffer(self._map, dtype=torch.uint8)
+        self.descriptor, mapped = shared_memory("arena", self.size)
+        self.bytes = torch.frombuffer(mapped, dtype=torch.uint8)  # which keeps it mapped
 
     def close(self) -> None:
         del self.bytes

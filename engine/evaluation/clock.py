@@ -16,9 +16,10 @@ from msgspec import Struct
 
 from engine.evaluation.control import Control
 from engine.evaluation.messages import JudgeSettings
-from engine.evaluation.neighbours import BUSY, Neighbours
+from engine.evaluation.neighbours import Neighbours
 from engine.evaluation.rejected import Rejected
 from engine.evaluation.timing import Pairs
+from engine.verdict import BUSY
 
 MISREPORT = "misreports its time"
 BETWEEN = "works between the calls"

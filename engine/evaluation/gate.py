@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import fcntl
 import mmap
 import os
 import sys
+
+from engine.evaluation.shared_memory import shared_memory
 
 
 class Gate:
     """A word in memory that runner and GPU see: what waits for it runs once it is set (``runner/cuda.py``)."""
 
     def __init__(self) -> None:
-        self.descriptor = os.memfd_create("gate", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        os.ftruncate(self.descriptor, mmap.PAGESIZE)
-        # A kernel that shrinks the file would end the judge by SIGBUS.
-        fcntl.fcntl(self.descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
-        self._map = mmap.mmap(self.descriptor, mmap.PAGESIZE)
+        self.descriptor, self._map = shared_memory("gate", mmap.PAGESIZE)
         self._number = 0
 
     def next(self) -> int:

@@ -104,7 +104,7 @@ def run_heat(
         for name, runner in runners.items():
             copies_ms = problem.copy_ms if libraries[name].suffix == ".py" else None
             warm, least_ms = copies_ms is not None and opened.runs_cold, problem.device.least_ms()
-            clock = Clock(settings, neighbours, empty_calls, copies_ms, warm, least_ms)
+            clock = Clock(settings, neighbours, empty_calls, copies_ms, warm=warm, least_ms=least_ms)
             check = partial(Answers(tolerances).check, problem)
             try:
                 clock.check_calls(times[name], walls[name])

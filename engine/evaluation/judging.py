@@ -25,7 +25,7 @@ from engine.evaluation.control import Control
 from engine.evaluation.kernelbench import SecondOpinion, with_speedup
 from engine.evaluation.libraries import CHECK, Libraries
 from engine.evaluation.module_runner import runner_for
-from engine.evaluation.neighbours import BUSY, Neighbours
+from engine.evaluation.neighbours import Neighbours
 from engine.evaluation.opened import OpenedProblem
 from engine.evaluation.outside import Outside, confirm
 from engine.evaluation.precision import Precision
@@ -34,7 +34,7 @@ from engine.evaluation.rows import after_kernel
 from engine.evaluation.sandbox import End, Runner, RunnerEnded
 from engine.evaluation.timing import Pairs
 from engine.events import Stage
-from engine.verdict import BuildReport, Check, Status, Verdict
+from engine.verdict import BUSY, BuildReport, Check, Status, Verdict
 
 LEAST_PAIRS = 8
 LEAST_PAIRS_FAR = 6
@@ -209,7 +209,7 @@ class Judgement:
         try:
             copies_ms = self._problem.copy_ms if module else None
             warm, least_ms = module and self._opened.runs_cold, self._problem.device.least_ms()
-            clock = Clock(self._settings, neighbours, self._control, copies_ms, warm, least_ms)
+            clock = Clock(self._settings, neighbours, self._control, copies_ms, warm=warm, least_ms=least_ms)
             self._time(runner, lambda: clock.busy)
             self._confirm_clock(runner, clock)
             self._trial(runner, 0)

@@ -7,10 +7,6 @@ import os
 import time
 from pathlib import Path
 
-from engine.verdict import BUSY
-
-__all__ = ["BUSY", "Neighbours", "processor_s"]
-
 _TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 
 
