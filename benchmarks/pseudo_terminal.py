@@ -19,7 +19,11 @@ from pathlib import Path
 import psutil
 
 ROOT = Path(__file__).resolve().parents[1]
-CLI = "import sys; from tui.cli import main; main(sys.argv[1:])"
+CLI = (
+    "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "
+    "from tui.cli import main; main(sys.argv[1:])"
+)
+"""Ctrl-C reaches what is started in a terminal, also where these tests run in the background, where it is ignored."""
 
 LEAVE_S = 10.0
 """How long the program may take to leave before it is killed."""

@@ -84,9 +84,9 @@ def _node_command(name: str, kind: str, text: str) -> click.Command:
     @_steering
     @click.argument("node")
     def command(session: str, node: str, root: Path, as_json: bool) -> None:
-        from engine import events
+        from engine import commands
 
-        _send(root, session, getattr(events, kind)(node=node), as_json)
+        _send(root, session, getattr(commands, kind)(node=node), as_json)
 
     return command
 
@@ -95,9 +95,9 @@ def _plain_command(name: str, kind: str, text: str) -> click.Command:
     @click.command(name, help=text)
     @_steering
     def command(session: str, root: Path, as_json: bool) -> None:
-        from engine import events
+        from engine import commands
 
-        _send(root, session, getattr(events, kind)(), as_json)
+        _send(root, session, getattr(commands, kind)(), as_json)
 
     return command
 
