@@ -17,6 +17,11 @@ from engine.session import SessionError, SessionPaths, engine_liveness
 ROOT = Path(__file__).resolve().parents[1]
 
 
+def without_waits(said: str) -> str:
+    """What a command said, less that it waited for the device: other tests use it too."""
+    return "".join(line for line in said.splitlines(True) if not line.startswith("waiting for the device ("))
+
+
 class KernelTui:
     """``kernel-tui`` as a process in ``directory``. Nothing is on a terminal."""
 
