@@ -205,7 +205,8 @@ def torch(found: Gpus, required: bool) -> Finding:
 
 def sandbox(config: Config | None) -> Finding:
     """Starts an idle runner and reads which layers of isolation it got."""
-    from engine.evaluation.sandbox import RunnerEnded, describe, probe
+    from engine.evaluation.probe import describe, probe
+    from engine.evaluation.sandbox import RunnerEnded
 
     name = "sandbox"
     mode = config.evaluation.sandbox if config is not None else "auto"

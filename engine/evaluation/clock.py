@@ -37,15 +37,15 @@ _CONTROLS = 1.2
 """A call may cost so many times what one of an empty kernel does just now, and ``_BESIDE_MS`` more: its data have left
 the caches. Seen of honest kernels, idle and at a load of 3: 0.8 to 1.25 times."""
 _BESIDE_MS = 0.08
-_HIDDEN_QUANTILE = 0.2
-_HIDDEN_SHARE = 0.08
+_HIDDEN_QUANTILE, _HIDDEN_SHARE = 0.2, 0.08
+"""Which of the calls is looked at for what it took beside its own clock, and how much of that clock may be missing."""
 _WARMING = 1.25
 """What a call takes that comes first, in units of the one that is timed."""
 _CALL_OVERHEAD_MS = {"cpu": 0.45, "cuda": 1.0}
 """What a call may cost beside the kernel as seen from the judge, where no empty kernel tells: two wake-ups, and on a
 GPU the eviction of its cache."""
-_BATCH_MS = 12.0
-_MOST_IN_A_ROW = {"cpu": 2000, "cuda": 64}
+_BATCH_MS, _MOST_IN_A_ROW = 12.0, {"cpu": 2000, "cuda": 64}
+"""Calls in a row are as many as take so long by the kernel's own clock, but no more than so many."""
 _BATCHES, _BATCHES_BUSY = 8, 24
 """How often calls in a row may be repeated for one undisturbed time; the second where other programs disturb."""
 _LONGER = 1.3
@@ -56,17 +56,20 @@ _MODULE_EACH_MS = 0.05
 _ADDS_UP = 1.1
 """A row may take so many times the sum of what its calls take by the kernel's own clock."""
 _ROW_MS = 6.0
+"""The same of calls on buffers of their own."""
 _ROW_LONGER = 1.6
 """As ``_LONGER``, of calls on buffers of their own, which are colder; seen of honest kernels."""
 _ROW_UP_TO_MS = 1.0
 """What a clock can hide in longer calls without being found out by single ones is less than a row would show."""
 _QUEUED_MS = 1.0
+"""The same of queued calls."""
 _QUEUED_LONGER = 1.25
 """As ``_LONGER``, of queued calls: what one writes may stay in the cache, what many write goes to memory. Seen of
 honest kernels on an H200: 0.5 to 1.1 times, the less the shorter they are."""
 _QUEUED_BESIDE_MS = 0.2
 """For all of them: the GPU's change from one process to another costs more when there was work. Seen: up to 0.2 ms."""
 _FEWER = 8
+"""So many times fewer are queued where the first number was too many."""
 _LEAST_SHARE = 0.85
 """No kernel takes less than this share of what an event pair says of next to nothing."""
 _COLDER = 1.5

@@ -458,27 +458,3 @@ def runner_environment(kind: str) -> dict[str, str]:
     if kind == "cuda":
         environment |= {"CUDA_CACHE_DISABLE": "1", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
     return environment
-
-
-class SandboxReport(Struct, frozen=True):
-    """What isolation works here: ``layers`` in force, ``missing`` what could not be had."""
-
-    layers: tuple[str, ...]
-    missing: tuple[str, ...]
-
-    @property
-    def complete(self) -> bool:
-        return not self.missing
-
-
-def probe() -> SandboxReport:
-    """Start an idle runner and read which layers it got. Raises ``RunnerEnded`` if none can be started."""
-    with Runner("cpu", Limits(start_s=10.0), lambda: False) as runner:
-        layers = runner.isolate_only()
-    missing = tuple(name for name in ("namespaces", "Landlock", "seccomp") if not any(name in one for one in layers))
-    return SandboxReport(tuple(layers), missing)
-
-
-def describe(report: SandboxReport) -> str:
-    text = "; ".join(report.layers) or "none"
-    return f"{text} (missing: {', '.join(report.missing)})" if report.missing else text

@@ -22,7 +22,8 @@ from engine.evaluation.build import NoCompiler, build, compiler_of, default_cach
 from engine.evaluation.locks import shared
 from engine.evaluation.messages import JudgeSettings
 from engine.evaluation.modules import build_module
-from engine.evaluation.sandbox import RunnerEnded, SandboxReport, describe, probe
+from engine.evaluation.probe import SandboxReport, describe, probe
+from engine.evaluation.sandbox import RunnerEnded
 from engine.events import DeviceFact, Stage
 from engine.problem.spec import FORM_OF_DEVICE, Form, ProblemSpec
 from engine.verdict import Baseline, BuildReport, Standing, Verdict
