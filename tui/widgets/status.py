@@ -214,8 +214,9 @@ def _link(model: Model, palette: Palette) -> list[Part]:
 
 
 def _device(model: Model, palette: Palette) -> list[Part]:
+    """What its last reading says, while there are new ones; the Devices pane says how old others are."""
     reading = model.latest()
-    if reading is None or not reading.samples:
+    if reading is None or not reading.samples or model.link.kind not in LIVE:
         return []
     gpus = [sample for sample in reading.samples if sample.kind == "cuda"]
     shown: list[DeviceSample] = gpus or [sample for sample in reading.samples if sample.kind == "cpu"]
