@@ -7,6 +7,7 @@ the screen yet, calls :func:`spawn_engine` and asks the :class:`EngineStart` now
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -24,20 +25,27 @@ from engine.session.lock import read_holder
 START_S = 60.0
 _POLL_S = 0.02
 _LOG_TAIL_LINES = 8
+_STAMP = re.compile(r"^[\d-]+ [\d:,]+ [A-Z]+ \S+: ")
 
 
 class EngineNotStarted(SessionError):
-    """The engine's process ended, or said nothing, before it held its session. ``exit_code`` is its own."""
+    """The engine's process ended, or said nothing, before it held its session. ``exit_code`` is its own.
 
-    def __init__(self, paths: SessionPaths, what: str, exit_code: ExitCode) -> None:
-        tail = log_tail(paths)
+    ``since``: where in the log its words begin, in bytes; what stands before is of earlier engines.
+    """
+
+    def __init__(self, paths: SessionPaths, what: str, exit_code: ExitCode, since: int = 0) -> None:
+        tail = log_tail(paths, since=since).strip()
         if tail:
-            why = f"{paths.log} ends:\n{tail}"
+            last = _STAMP.sub("", tail.splitlines()[-1]).replace(f"{paths.directory}/", "")
+            why, more = f": {last}", f"\n{paths.log} ends:\n{tail}"
         elif exit_code is ExitCode.STORAGE:
-            why = "It could not write there, not even why: the disk is full, over its quota or read-only."
+            why = ". It could not write to its log, not even why: the disk is full, over its quota or read-only."
+            more = f" ({paths.log})"
         else:
-            why = f"Nothing is said in {paths.log}."
-        super().__init__(f"{paths.directory}: {what}. {why}", paths.log)
+            why, more = ". It said nothing.", f" ({paths.log})"
+        super().__init__(f"{paths.directory}: {what}{why}{more}", paths.log)
+        self.brief = f"{what}{why}"
         self.exit_code = exit_code
 
 
@@ -48,11 +56,14 @@ class EngineStart:
     it holds the lock (no compiler, a problem that raises) is told by its events and by ``engine_liveness``.
     """
 
-    def __init__(self, paths: SessionPaths, process: subprocess.Popen[bytes], marker: str, timeout_s: float) -> None:
+    def __init__(
+        self, paths: SessionPaths, process: subprocess.Popen[bytes], marker: str, timeout_s: float, log_begin: int
+    ) -> None:
         self.paths = paths
         self._process = process
         self._marker = marker
         self._timeout_s = timeout_s
+        self._log_begin = log_begin
         self._deadline = time.monotonic() + timeout_s
         self.under_way = True
         """Whether it is still undecided if the engine gets its session, as far as ``poll`` has looked."""
@@ -73,12 +84,13 @@ class EngineStart:
             code = ExitCode(status) if status in set(ExitCode) else ExitCode.FAILURE
             if code is ExitCode.SESSION_LOCKED:
                 raise SessionLocked(self.paths.directory, holder.pid if holder is not None else None)
-            raise EngineNotStarted(self.paths, f"the engine ended at its start (status {status})", code)
+            what = f"the engine ended at its start (status {status})"
+            raise EngineNotStarted(self.paths, what, code, self._log_begin)
         if time.monotonic() > self._deadline:
             self.under_way = False
             self._process.kill()
             what = f"the engine did not take its session in {self._timeout_s:g} s"
-            raise EngineNotStarted(self.paths, what, ExitCode.FAILURE)
+            raise EngineNotStarted(self.paths, what, ExitCode.FAILURE, self._log_begin)
         return None
 
     def wait(self) -> int:
@@ -105,6 +117,7 @@ def spawn_engine(paths: SessionPaths, timeout_s: float = START_S) -> EngineStart
     except OSError as error:
         raise of_os(error, paths.log) from error
     with log:
+        begin = log.tell()
         process = subprocess.Popen(
             surviving(command, logout_policy()),
             stdin=subprocess.DEVNULL,
@@ -115,7 +128,7 @@ def spawn_engine(paths: SessionPaths, timeout_s: float = START_S) -> EngineStart
             env=_environment(marker),
         )
     threading.Thread(target=process.wait, name="engine-reaper", daemon=True).start()
-    return EngineStart(paths, process, marker, timeout_s)
+    return EngineStart(paths, process, marker, timeout_s, begin)
 
 
 def start_engine(paths: SessionPaths, timeout_s: float = START_S) -> int:
@@ -126,11 +139,11 @@ def start_engine(paths: SessionPaths, timeout_s: float = START_S) -> int:
     return spawn_engine(paths, timeout_s).wait()
 
 
-def log_tail(paths: SessionPaths, lines: int = _LOG_TAIL_LINES) -> str:
-    """The last lines of the engine's log, "" if there are none."""
+def log_tail(paths: SessionPaths, lines: int = _LOG_TAIL_LINES, since: int = 0) -> str:
+    """The last lines of the engine's log, none from before byte ``since``; "" if there are none."""
     try:
         with paths.log.open("rb") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - 16384))
+            file.seek(max(since, file.seek(0, os.SEEK_END) - 16384))
             return "\n".join(file.read().decode(errors="replace").splitlines()[-lines:])
     except OSError:
         return ""

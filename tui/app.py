@@ -186,7 +186,7 @@ class MonitorApp(App[int]):
                 try:
                     model.state.apply(recorded)
                 except SessionDamaged as error:
-                    self._damage = str(error)
+                    self._damage = error.brief
                     break
                 told |= model.story.note(model.state, recorded)
                 if isinstance(recorded.event, CommandHandled):
@@ -235,7 +235,7 @@ class MonitorApp(App[int]):
         try:
             number = await asyncio.to_thread(model.source.send, plan.command)
         except SessionError as error:
-            self.say(str(error), severity="error")
+            self.say(error.brief, severity="error")
             return
         self._plans[number] = plan
         if model.link.kind == "ended" and then is None:  # it ended while the command was being written
@@ -312,7 +312,7 @@ class MonitorApp(App[int]):
         try:
             start = await asyncio.to_thread(start_engine)
         except SessionError as error:
-            self.say(str(error), severity="error")
+            self.say(error.brief, severity="error")
         else:
             if (pid := await self._see_started(start)) is not None:
                 self.say(f"The engine runs (pid {pid}).")
@@ -326,9 +326,9 @@ class MonitorApp(App[int]):
                 pid = start.poll()
         except SessionError as error:
             self.start_failure = error
-            self.model.story.say(self.model.now(), "error", str(error))
+            self.model.story.say(self.model.now(), "error", error.brief)
             self.monitor_screen.take([], told=True)
-            self.say(str(error), severity="error")
+            self.say(error.brief, severity="error")
             return None
         self.start_failure = None
         return pid

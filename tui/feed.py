@@ -56,7 +56,7 @@ class Feed:
                     opened = True
                 update = self._source.poll()
             except SessionError as error:
-                self._report(str(error))
+                self._report(error.brief)
                 self._stop.wait(RETRY_S)
                 continue
             self._report(None)

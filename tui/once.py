@@ -31,6 +31,6 @@ async def _render(paths: SessionPaths, width: int, height: int) -> str:
             if app.model.trouble is not None or (app.model.opened and app.model.link.kind != "connecting"):
                 break
         if app.model.trouble is not None and not app.model.opened:
-            raise SessionError(app.model.trouble, paths.directory)
+            raise SessionError(f"{paths.directory}: {app.model.trouble}", paths.directory)
         await pilot.pause(0.1)
         return screen_text(app)

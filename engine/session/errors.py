@@ -16,13 +16,17 @@ UNDECODABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
 class SessionError(Exception):
-    """Base of all errors of the session file. ``str()`` is the sentence to show, ``exit_code`` the process's status."""
+    """Base of all errors of the session file. ``str()`` is the sentence to show, ``exit_code`` the process's status.
+
+    ``brief`` is the sentence where only a line or two are free, and the session known: what happened comes first.
+    """
 
     exit_code: ExitCode = ExitCode.FAILURE
 
     def __init__(self, message: str, path: Path) -> None:
         super().__init__(message)
         self.path = path
+        self.brief = message.removeprefix(f"{path.parent}/")
 
 
 class SessionMissing(SessionError):

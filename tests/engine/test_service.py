@@ -132,9 +132,12 @@ def test_a_missing_session_is_refused(tmp_path: Path) -> None:
 
 def test_an_engine_that_cannot_take_its_lock_tells_the_end_of_its_log(broken: SessionPaths) -> None:
     broken.lock.mkdir()  # in the way, also of root
+    broken.log.write_text("words of an earlier engine\n")
     with pytest.raises(EngineNotStarted, match=r"engine\.lock: Is a directory") as caught:
         start_engine(broken)
     assert caught.value.exit_code is ExitCode.STORAGE
+    assert caught.value.brief == "the engine ended at its start (status 6): engine.lock: Is a directory."
+    assert "earlier" not in str(caught.value) and str(broken.log) in str(caught.value)
 
 
 def test_an_engine_without_a_word_is_said_to_have_died(broken: SessionPaths) -> None:

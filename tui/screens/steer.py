@@ -149,7 +149,7 @@ class SteeringKeys:
         try:
             source = self._here.model.source.text(subject.source)
         except SessionError as error:
-            self._monitor.say(str(error), severity="error")
+            self._monitor.say(error.brief, severity="error")
             return
         edited = self._edited(problem, source, f"{subject.id}.{subject.form}")
         if edited is not None:
@@ -180,7 +180,7 @@ class SteeringKeys:
         try:
             self._monitor.copy_text(self._here.model.source.text(subject.source), f"the source of {subject.id}")
         except SessionError as error:
-            self._monitor.say(str(error), severity="error")
+            self._monitor.say(error.brief, severity="error")
 
     def action_copy_id(self) -> None:
         if (row := self._here.tree_view.row) is not None:
