@@ -17,7 +17,7 @@ from engine.budget import elapsed_s
 from engine.events import Recorded
 from engine.exit_codes import ExitCode
 from engine.proposers.mailbox import Mailbox
-from engine.session import SessionPaths, SessionReader, engine_liveness, send_command
+from engine.session import Liveness, SessionPaths, SessionReader, engine_liveness, send_command
 from engine.state import SessionState
 from tui.activity import owed_of
 from tui.echo import echo
@@ -77,13 +77,14 @@ def _watch(
     stops_on_interrupt: bool,
 ) -> bool:
     """Until the engine ends (False) or the person leaves (True)."""
-    asked = False
+    asked = stalled = False
     checked_at = 0.0
     while True:
         # The lock is asked before the last read, so that nothing an engine wrote before its end is missed.
         alive = True
         if time.monotonic() - checked_at >= LIVENESS_S:
-            alive, checked_at = engine_liveness(paths, reader).running, time.monotonic()
+            live, checked_at = engine_liveness(paths, reader), time.monotonic()
+            alive, stalled = live.running, _say_stall(view, live, stalled)
         if reader.changed() or not alive:
             for recorded in reader.read(state.seq):
                 state.apply(recorded)
@@ -98,6 +99,15 @@ def _watch(
             send_command(paths, cmd.Stop(), "Ctrl-C")
             view.say("stopping; press Ctrl-C again to leave without waiting")
         time.sleep(POLL_S)
+
+
+def _say_stall(view: View, live: Liveness, said: bool) -> bool:
+    """Say once that the engine has stalled, and that it is back; whether it is stalled now."""
+    if live.stall is not None and not said:
+        view.say(f"the engine shows {live.stall}")
+    elif said and live.running and live.stall is None:
+        view.say("the engine is back")
+    return live.stall is not None
 
 
 def _ended(

@@ -17,14 +17,13 @@ from engine.commands import Command
 from engine.devices import DeviceSample, decode_samples
 from engine.events import Recorded
 from engine.session import Liveness, SessionError, SessionPaths, SessionReader, engine_liveness, send_command
+from engine.session.lock import remedy
 from engine.state import SessionState
 from tui.story import Story, fold_with_story
 
 HISTORY_S = 900.0
 """How far back device readings are shown."""
 LINK_EVERY_S = 0.5
-STALLED_AFTER_S = 5.0
-"""Seconds without a heartbeat after which a living engine is called stalled."""
 
 LinkKind = Literal["connecting", "starting", "live", "stalled", "ended", "replay"]
 ALIVE: tuple[LinkKind, ...] = ("starting", "live", "stalled")
@@ -34,7 +33,7 @@ ALIVE: tuple[LinkKind, ...] = ("starting", "live", "stalled")
 @dataclass(frozen=True, slots=True)
 class Link:
     """How the engine is by its lock and heartbeat. ``starting``: its process was started from here and has not taken
-    the lock yet. ``ended``: none runs; the events say whether it left a word. ``gone``: the session no longer lies
+    the lock yet. ``stalled``: ``message`` says what to do. ``ended``: none runs; the events say whether it left a word. ``gone``: the session no longer lies
     where it was opened; ``pid`` is then the engine that ran until that was seen, if one did."""
 
     kind: LinkKind
@@ -275,6 +274,7 @@ def link_of(liveness: Liveness) -> Link:
     """What the lock and the heartbeat say, in whole seconds, so that it changes only when there is news."""
     age = liveness.heartbeat_age_s
     if liveness.running:
-        stalled = age is not None and age > STALLED_AFTER_S
-        return Link("stalled" if stalled else "live", liveness.pid, float(int(age)) if stalled and age else None)
+        if liveness.stall is not None:
+            return Link("stalled", liveness.pid, float(int(age or 0.0)), remedy(liveness.pid))
+        return Link("live", liveness.pid)
     return Link("ended", liveness.pid, None, liveness.message)

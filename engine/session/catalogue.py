@@ -35,7 +35,8 @@ _NOT_NEEDED = ("variant_stage", "log_line", "command_handled", "baseline_measure
 class SessionSummary(Struct, frozen=True, kw_only=True):
     """One line of ``kernel-tui sessions``. ``best``: factor over eager per problem that has a correct kernel.
 
-    ``created`` is in Unix seconds. ``note`` says why the engine stopped, or why the session is unreadable.
+    ``created`` is in Unix seconds. ``note`` says why the engine stopped, that it has stalled, or why the session is
+    unreadable.
     """
 
     name: str
@@ -112,7 +113,7 @@ def summarize(paths: SessionPaths) -> SessionSummary:
 
 
 def _summary_of(paths: SessionPaths, state: SessionState, live: Liveness, config_name: str) -> SessionSummary:
-    run_state, note = _run_state(state, live.running)
+    run_state, note = _run_state(state, live)
     return SessionSummary(
         name=paths.name,
         directory=paths.directory,
@@ -136,9 +137,9 @@ def quick_check(paths: SessionPaths) -> str | None:
         return reader.quick_check()
 
 
-def _run_state(state: SessionState, running: bool) -> tuple[RunState, str]:
-    if running:
-        return "running", ""
+def _run_state(state: SessionState, live: Liveness) -> tuple[RunState, str]:
+    if live.running:
+        return "running", f"STALLED: {live.stall}" if live.stall is not None else ""
     if state.engine is None:
         return "new", ""
     if state.engine.stopped is None:

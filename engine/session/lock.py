@@ -24,6 +24,8 @@ from engine.session.reader import SessionReader
 
 _SIZE = 4096
 _ACQUIRE_S = 0.5
+STALLED_AFTER_S = 5.0
+"""Seconds without a heartbeat after which a living engine is called stalled."""
 _LOOK = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
 """A pipe in the file's place must not be waited for."""
 
@@ -55,6 +57,21 @@ class Liveness(Struct, frozen=True):
     heartbeat_age_s: float | None
     exit_code: int | None = None
     message: str = ""
+
+    @property
+    def stall(self) -> str | None:
+        """That the engine lives and does nothing, for how long, and what to do; None while it is well."""
+        age = self.heartbeat_age_s
+        if not self.running or age is None or age <= STALLED_AFTER_S:
+            return None
+        return f"no sign of life for {age:.0f} s (pid {self.pid}); {remedy(self.pid)}"
+
+
+def remedy(pid: int | None) -> str:
+    """What a person can do about an engine that has stalled."""
+    if pid is not None and _is_suspended(pid):
+        return f"it is suspended: kill -CONT {pid} lets it go on"
+    return f"if that lasts: kill -9 {pid}, then resume it; what is recorded stays"
 
 
 class EngineLock:
@@ -168,6 +185,13 @@ def _is_held(lock: Path) -> bool:
         return True
     finally:
         os.close(descriptor)
+
+
+def _is_suspended(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in ("T", "t")
+    except (OSError, IndexError):
+        return False
 
 
 def _boot_id() -> str:

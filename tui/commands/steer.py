@@ -52,10 +52,11 @@ def _send(root: Path, session: str, command: Command, as_json: bool) -> None:
     number = send_command(paths, command, f"{getpass.getuser()} (command line)")
     answer = wait_handled(paths, number, ANSWER_S)
     if answer is None:
-        alive = engine_liveness(paths).running
+        live = engine_liveness(paths)
+        why = f"the engine shows {live.stall}" if live.stall is not None else "the engine is busy: see kernel-tui show"
         raise Failure(
-            f"{paths.name}: command {number} is written, but not answered after {ANSWER_S:g} s"
-            + ("; the engine is busy or stuck: see kernel-tui show" if alive else "; the engine has ended meanwhile")
+            f"{paths.name}: command {number} is written, but not answered after {ANSWER_S:g} s; "
+            + (why if live.running else "the engine has ended meanwhile")
         )
     if as_json:
         print_json({"command": number, "ok": answer.ok, "message": answer.message, "node": answer.node})

@@ -168,7 +168,7 @@ def alarm_of(model: Model) -> str | None:
     if not model.opened:
         return None
     if model.engine == "stalled":
-        return f"ENGINE STALLED: no sign of life for {link.heartbeat_age_s or 0:.0f} s (pid {link.pid})"
+        return f"ENGINE STALLED: no sign of life for {link.heartbeat_age_s or 0:.0f} s (pid {link.pid}); {link.message}"
     if model.engine == "dead" and engine is not None:
         return f"ENGINE DEAD (pid {engine.pid}): ended without a word. {resume}"
     if model.engine == "ended early":
