@@ -420,6 +420,7 @@ class MonitorApp(App[int]):
         """SIGTERM and SIGHUP end the monitor in order: the terminal is restored where there still is one."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGHUP):
+            # An event loop of Windows has no signal handlers, and none but a process's first thread may set them.
             with suppress(NotImplementedError, RuntimeError, ValueError):
                 loop.add_signal_handler(number, self.exit, 128 + number)
 

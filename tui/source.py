@@ -33,8 +33,9 @@ ALIVE: tuple[LinkKind, ...] = ("starting", "live", "stalled")
 @dataclass(frozen=True, slots=True)
 class Link:
     """How the engine is by its lock and heartbeat. ``starting``: its process was started from here and has not taken
-    the lock yet. ``stalled``: ``message`` says what to do. ``ended``: none runs; the events say whether it left a word. ``gone``: the session no longer lies
-    where it was opened; ``pid`` is then the engine that ran until that was seen, if one did."""
+    the lock yet. ``stalled``: ``message`` says what to do. ``ended``: none runs; the events say whether it left a word.
+    ``gone``: the session no longer lies where it was opened; ``pid`` is then the engine that ran until that was seen,
+    if one did."""
 
     kind: LinkKind
     pid: int | None = None

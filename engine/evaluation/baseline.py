@@ -8,6 +8,7 @@ judge with it, and because what it allocates goes away with it.
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable
@@ -28,6 +29,8 @@ from engine.quickly import uncollected
 from engine.verdict import Baseline, Timing
 
 _LEAST, _MOST, _BUDGET_S, _WARM_UP = 7, 50, 0.5, 2
+_MOST_S = 600
+"""Longer than this the process does not live once it has the device, also where nobody waits for it any more."""
 _COMPILED_S = 0.2
 """``torch.compile`` is timed for so long at least: what other programs use is counted in hundredths of a second."""
 
@@ -108,6 +111,7 @@ def main() -> int:
     # The compilers that this process starts are not to share the one core that its first thread is bound to.
     os.sched_setaffinity(0, map(int, os.environ[CORES_VARIABLE].split(",")))
     with alone(settings.device_id, lambda: False):
+        signal.alarm(_MOST_S)
         judged = JudgedProblem(problem, device, settings.trials)
         baseline = time_compiled(judged, settings.tolerance_other)
     os.write(answers, msgspec.json.encode(baseline) + b"\n")

@@ -13,7 +13,6 @@ import os
 import re
 import resource
 import shutil
-import signal
 import sys
 import tempfile
 import time
@@ -23,6 +22,7 @@ from pathlib import Path
 import msgspec
 
 from engine.cache import cache_home
+from engine.child import end_group
 from engine.evaluation.code_hash import code_hash
 from engine.problem.spec import Form
 from engine.toolkit import NoCompiler as NoCompiler
@@ -167,17 +167,24 @@ async def run_compiler(command: list[str], work: Path) -> tuple[int, str]:
         return 1, f"the compiler did not end within {DEADLINE_S:g} s"
     finally:
         if process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            await process.wait()
+            await end_group(process)
     return process.returncode or 0, output.decode(errors="replace")
 
 
 async def _defines(library: Path, function: str) -> bool:
     process = await asyncio.create_subprocess_exec(
-        "nm", "-D", "--defined-only", str(library), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL
+        *("nm", "-D", "--defined-only", str(library)),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.DEVNULL,
+        process_group=0,
     )
-    output, _ = await process.communicate()
+    try:
+        output, _ = await asyncio.wait_for(process.communicate(), DEADLINE_S)
+    except TimeoutError:
+        return False
+    finally:
+        if process.returncode is None:
+            await end_group(process)
     return any(line.split()[-1:] == [function.encode()] for line in output.splitlines())
 
 

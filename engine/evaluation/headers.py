@@ -13,9 +13,11 @@ import hashlib
 import os
 import shutil
 import sysconfig
+import time
 from importlib import metadata, util
 from pathlib import Path
 
+from engine.child import end_group
 from engine.evaluation.build import NoCompiler, host_isa
 from engine.toolkit import find_cpp_compiler
 
@@ -27,7 +29,7 @@ _STANDARD = ("-std=c++20", "-std=c++17")
 async def precompiled(flags: tuple[str, ...], directory: Path) -> Path | None:
     """The include directory with the precompiled header for these compiler flags, built if it is not there.
 
-    None where it cannot be had. Others that want the same wait for it.
+    None where it cannot be had. Others that want the same wait for it, but not for ever.
     """
     try:
         compiler = find_cpp_compiler()
@@ -43,11 +45,14 @@ async def precompiled(flags: tuple[str, ...], directory: Path) -> Path | None:
     target = home / "torch" / "extension.h.gch"
     target.parent.mkdir(parents=True, exist_ok=True)
     lock = os.open(home / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    deadline = time.monotonic() + _DEADLINE_S
     try:
         while not target.exists() and not (home / "failed").exists():
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
+                if time.monotonic() > deadline:
+                    return None  # who builds them stands still: without them it only takes longer
                 await asyncio.sleep(0.1)
                 continue
             if not target.exists() and not await _compile(compiler, torch, flags, target):
@@ -77,7 +82,7 @@ async def _compile(compiler: str, torch: Path, flags: tuple[str, ...], target: P
     part = target.with_suffix(".part")
     command += ["-fPIC", _standard(torch), *flags, str(header), "-o", str(part)]
     process = await asyncio.create_subprocess_exec(
-        *command, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL
+        *command, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL, process_group=0
     )
     try:
         code = await asyncio.wait_for(process.wait(), _DEADLINE_S)
@@ -85,9 +90,7 @@ async def _compile(compiler: str, torch: Path, flags: tuple[str, ...], target: P
         return False
     finally:
         if process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
-            await process.wait()
+            await end_group(process)
     if code == 0:
         part.rename(target)
     return code == 0

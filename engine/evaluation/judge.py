@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import select
+import signal
 import sys
 import traceback
 from collections import OrderedDict
@@ -32,6 +33,8 @@ from engine.evaluation.trials import JudgedProblem
 from engine.events import Stage
 
 _PROBLEMS_KEPT = {"cpu": 8, "cuda": 2}
+_MOST_S = 900
+"""A request that takes longer ends this process. Engines are less patient, but one may stand still."""
 
 
 class Judge:
@@ -56,7 +59,10 @@ class Judge:
                 continue
             self._on_stage("waiting")
             with alone(self._settings.device_id, self._poll_cancelled) as held:
-                self._answer(self._carry_out(request) if held else messages.Failed("cancelled"))
+                signal.alarm(_MOST_S)
+                answer = self._carry_out(request) if held else messages.Failed("cancelled")
+                signal.alarm(0)
+            self._answer(answer)  # not alone: an engine that stands still may never read it
 
     def _carry_out(self, request: messages.AnyRequest) -> AnyAnswer:
         try:

@@ -11,6 +11,7 @@ import contextlib
 import fcntl
 import os
 import tempfile
+import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
@@ -38,6 +39,11 @@ def lock_path(device: str) -> Path:
     return directory / f"{device.replace('/', '_')}.lock"
 
 
+def queue_path(device: str) -> Path:
+    """The lock file of whoever is next on the device."""
+    return lock_path(device).with_suffix(".queue")
+
+
 def _open(path: Path) -> int:
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     with contextlib.suppress(PermissionError):
@@ -56,8 +62,7 @@ def _try(descriptor: int, operation: int) -> bool:
 @contextlib.contextmanager
 def _files(device: str) -> Iterator[tuple[int, int]]:
     """The device's lock and the queue before it: who waits there keeps later comers from overtaking."""
-    path = lock_path(device)
-    queue, device_lock = _open(path.with_suffix(".queue")), _open(path)
+    queue, device_lock = _open(queue_path(device)), _open(lock_path(device))
     _OPEN.update((queue, device_lock))
     try:
         yield queue, device_lock
@@ -88,12 +93,20 @@ def alone(device: str, cancelled: Callable[[], bool]) -> Iterator[bool]:
 
 
 @contextlib.asynccontextmanager
-async def shared(device: str) -> AsyncIterator[None]:
-    """Hold the device beside other builders."""
+async def shared(device: str, most_s: float) -> AsyncIterator[None]:
+    """Hold the device beside other builders, for ``most_s`` seconds at most: an event loop that stands still must not
+    keep it from all others."""
     with _files(device) as (queue, device_lock):
         # The queue is held by one alone here too: builders who share it would keep whoever times out for ever.
         for descriptor, operation in ((queue, fcntl.LOCK_EX), (device_lock, fcntl.LOCK_SH)):
             while not _try(descriptor, operation):  # noqa: ASYNC110 - other processes set no event here
                 await asyncio.sleep(_POLL_S)
         fcntl.flock(queue, fcntl.LOCK_UN)
-        yield
+        limit = threading.Timer(most_s, fcntl.flock, (device_lock, fcntl.LOCK_UN))
+        limit.daemon = True
+        limit.start()
+        try:
+            yield
+        finally:
+            limit.cancel()
+            limit.join()  # the descriptor may be another file's as soon as it is closed

@@ -13,7 +13,6 @@ import hashlib
 import os
 import re
 import shutil
-import signal
 import sys
 import tempfile
 import time
@@ -23,6 +22,7 @@ from pathlib import Path
 
 import msgspec
 
+from engine.child import end_group
 from engine.evaluation.build import NoCompiler, host_isa, trimmed
 from engine.evaluation.headers import precompiled
 from engine.evaluation.runner.extensions import BUILDING_VARIABLE, DIRECTORY_VARIABLE, failures
@@ -122,9 +122,7 @@ async def _execute(
     except TimeoutError:
         return f"compiling did not end within {DEADLINE_S:g} s"
     finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        await process.wait()
+        await end_group(process)  # also what a module that has ended left behind
         shutil.rmtree(scratch, ignore_errors=True)
         problem.unlink()
         module.unlink()

@@ -9,7 +9,6 @@ import asyncio
 import csv
 import io
 import os
-import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +16,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
+from engine.child import end_group
 from engine.problem.spec import ProblemSpec
 from engine.toolkit import NoTool, find_cuda_tool
 
@@ -113,8 +113,7 @@ async def profile(problem: ProblemSpec, library: Path) -> tuple[KernelProfile, .
         raise ProfileError(f"ncu did not end within {DEADLINE_S:g} s") from None
     finally:
         if process.returncode is None:
-            os.killpg(process.pid, signal.SIGKILL)
-            await process.wait()
+            await end_group(process)
     text = output.decode(errors="replace")
     if (refusal := why_not(text)) is not None:
         raise ProfileError(refusal)

@@ -12,7 +12,7 @@ import glob
 import os
 import signal
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from difflib import get_close_matches
 from importlib import resources, util
 from pathlib import Path
@@ -20,6 +20,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
+from engine.child import end_group
 from engine.problem.inspect import Inspected, Job
 from engine.problem.names import slug
 from engine.problem.source import ProblemFailure
@@ -167,16 +168,18 @@ def assign_ids(paths: Sequence[Path]) -> list[ProblemFile]:
 
 
 async def inspect_files(
-    files: Sequence[ProblemFile | Path], *, limit_s: int = 60
+    files: Sequence[ProblemFile | Path], *, limit_s: int = 60, on_file: Callable[[str], None] = lambda problem_id: None
 ) -> list[ProblemSpec | ProblemFailure]:
     """The specification or the failure of each file, in order. ``limit_s``: seconds per file, after start-up.
+    ``on_file``: told of each that is not known yet, when its turn has come.
 
     Never raises for what a file does. Cancelling kills the child.
     """
     paths = [file.path if isinstance(file, ProblemFile) else file for file in files]
     ids = [file.id if isinstance(file, ProblemFile) else own.id
            for file, own in zip(files, assign_ids(paths), strict=True)]  # fmt: skip
-    return await _inspect([Job(problem_id, str(path)) for problem_id, path in zip(ids, paths, strict=True)], limit_s)
+    jobs = [Job(problem_id, str(path)) for problem_id, path in zip(ids, paths, strict=True)]
+    return await _inspect(jobs, limit_s, on_file)
 
 
 async def inspect_sources(
@@ -186,7 +189,9 @@ async def inspect_sources(
     return await _inspect([Job(problem_id, path, source) for source in sources], limit_s)
 
 
-async def _inspect(jobs: Sequence[Job], limit_s: int) -> list[ProblemSpec | ProblemFailure]:
+async def _inspect(
+    jobs: Sequence[Job], limit_s: int, on_file: Callable[[str], None] = lambda problem_id: None
+) -> list[ProblemSpec | ProblemFailure]:
     if util.find_spec("torch") is None:
         return [_failure(job, "PyTorch is not installed", "install it: pip install torch") for job in jobs]
     cache = SpecCache()
@@ -195,7 +200,7 @@ async def _inspect(jobs: Sequence[Job], limit_s: int) -> list[ProblemSpec | Prob
     unknown = [job for job, spec in zip(jobs, known, strict=True) if spec is None]
     found: list[ProblemSpec | ProblemFailure] = []
     while len(found) < len(unknown):
-        found += await _inspect_batch(unknown[len(found) :], limit_s)
+        found += await _inspect_batch(unknown[len(found) :], limit_s, on_file)
     new = iter(found)
     results: list[ProblemSpec | ProblemFailure] = []
     for job, source, spec in zip(jobs, sources, known, strict=True):
@@ -219,7 +224,9 @@ def _failure(job: Job, message: str, hint: str) -> ProblemFailure:
     return ProblemFailure(id=job.id, path=job.path, message=message, hint=hint)
 
 
-async def _inspect_batch(jobs: Sequence[Job], limit_s: int) -> list[ProblemSpec | ProblemFailure]:
+async def _inspect_batch(
+    jobs: Sequence[Job], limit_s: int, on_file: Callable[[str], None]
+) -> list[ProblemSpec | ProblemFailure]:
     """Results for a first part of ``jobs``: all of them, or up to and with the one that ended its child."""
     command = [sys.executable, "-m", "engine.problem.inspect", "--parent", str(os.getpid()), "--limit", str(limit_s)]
     process = await asyncio.create_subprocess_exec(
@@ -241,6 +248,7 @@ async def _inspect_batch(jobs: Sequence[Job], limit_s: int) -> list[ProblemSpec 
             await process.stdin.drain()
             process.stdin.close()
         for job in jobs:
+            on_file(job.id)
             allowance = limit_s + _GRACE_S + (0 if results else _START_S)
             try:
                 line = await asyncio.wait_for(process.stdout.readline(), allowance)
@@ -254,9 +262,7 @@ async def _inspect_batch(jobs: Sequence[Job], limit_s: int) -> list[ProblemSpec 
             answer = msgspec.json.decode(line, type=Inspected)
             results.append(answer.spec or answer.failure or _failure(job, "gave no answer", "report this as a fault"))
     finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        await process.wait()
+        await end_group(process)
         tail.cancel()
     return results
 
@@ -290,9 +296,14 @@ def _environment() -> dict[str, str]:
     }
 
 
-async def table(files: Sequence[ProblemFile], *, limit_s: int = 60) -> list[ProblemRow]:
-    """A row per file for the ``problems`` command: id, shapes, kernel forms, and why there is no C form."""
-    answers = await inspect_files(files, limit_s=limit_s)
+async def table(
+    files: Sequence[ProblemFile], *, limit_s: int = 60, on_file: Callable[[str], None] = lambda problem_id: None
+) -> list[ProblemRow]:
+    """A row per file for the ``problems`` command: id, shapes, kernel forms, and why there is no C form.
+
+    ``on_file``: as in :func:`inspect_files`.
+    """
+    answers = await inspect_files(files, limit_s=limit_s, on_file=on_file)
     return [row_of(file, answer) for file, answer in zip(files, answers, strict=True)]
 
 

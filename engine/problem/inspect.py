@@ -14,6 +14,7 @@ import os
 import resource
 import signal
 import sys
+import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -90,6 +91,9 @@ def inspect_file(path: str | Path, problem_id: str, source: str | None = None) -
         else:
             traced = tracing.run_small(module)
     except NotImplementedError as error:
+        # PyTorch raises it for an operator without an implementation for fake tensors; a model, for what it lacks.
+        if _is_raised_by_model(error, str(path)):
+            raise
         refusal = refusal or f"it uses an operator that cannot be traced without data ({str(error).splitlines()[0]})"
     spec = ProblemSpec(
         id=problem_id,
@@ -101,6 +105,12 @@ def inspect_file(path: str | Path, problem_id: str, source: str | None = None) -
         c_refusal=refusal,
     )
     return spec if traced is None else _with_graph(spec, traced, names)
+
+
+def _is_raised_by_model(error: NotImplementedError, path: str) -> bool:
+    """Whether the file's own ``raise`` is where ``error`` came from, or a ``forward`` that is not there."""
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return not str(error) or last.name == "_forward_unimplemented" or last.filename == path
 
 
 def _with_graph(spec: ProblemSpec, traced: Traced, names: Names) -> ProblemSpec:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import msgspec
 
+from engine.child import end_group, end_what_it_leaves
 from engine.evaluation import messages
 from engine.evaluation.messages import AnyAnswer, AnyRequest, JudgeSettings
 from engine.evaluation.sandbox import CORES_VARIABLE
@@ -27,6 +28,10 @@ _ROOT = Path(__file__).parents[2]
 
 class JudgeDied(EvaluationError):
     """It ended without an answer."""
+
+
+class JudgeSilent(EvaluationError):
+    """It gave no answer in time."""
 
 
 def how_it_ended(code: int) -> str:
@@ -82,6 +87,7 @@ class JudgeProcess:
         self.torch_version = ""
         self._process: asyncio.subprocess.Process | None = None
         self._begun: asyncio.Task[asyncio.subprocess.Process] | None = None
+        self._reaper: asyncio.Task[None] | None = None
 
     def begin(self) -> None:
         """Start the judge without waiting for it: the first request does, and raises what went wrong."""
@@ -108,7 +114,7 @@ class JudgeProcess:
             raise
         except TimeoutError:
             await self.stop()
-            raise EvaluationError(f"the judge did not answer within {deadline_s:g} s and was ended") from None
+            raise JudgeSilent(f"the judge did not answer within {deadline_s:g} s and was ended") from None
         if isinstance(answer, messages.Failed):
             raise EvaluationError(answer.reason, answer.variant)
         return answer
@@ -124,16 +130,19 @@ class JudgeProcess:
         self.opened.clear()
         if process is None:
             return
+        reaper, self._reaper = self._reaper, None
         if process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)  # a problem may have forked
-        await process.wait()
+            await end_group(process)  # a problem may have forked
+            if reaper is not None:
+                reaper.cancel()
+        if reaper is not None:
+            await asyncio.gather(reaper, return_exceptions=True)
 
     async def _running(self) -> asyncio.subprocess.Process:
         if self._process is not None and self._process.returncode is None:
             return self._process
         self.opened.clear()
-        self._process = await asyncio.create_subprocess_exec(
+        self._process = process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
             "engine.quickly",
@@ -146,8 +155,9 @@ class JudgeProcess:
             limit=_LINE_BYTES,
             process_group=0,  # Ctrl-C in a terminal is for whoever asks; that one then ends the judge
         )
+        self._reaper = asyncio.create_task(end_what_it_leaves(process))
         try:
-            ready = await asyncio.wait_for(self._answer(self._process, lambda stage: None), _START_S)
+            ready = await asyncio.wait_for(self._answer(process, lambda stage: None), _START_S)
         except TimeoutError:
             await self.stop()
             raise EvaluationError(f"the judge of {self.settings.device_name} did not start in {_START_S:g} s") from None
@@ -156,7 +166,7 @@ class JudgeProcess:
             raise
         if isinstance(ready, messages.Ready):
             self.torch_version = ready.torch
-        return self._process
+        return process
 
     async def _answer(self, process: asyncio.subprocess.Process, on_stage: Callable[[Stage], None]) -> AnyAnswer:
         assert process.stdout is not None

@@ -15,6 +15,7 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
+from engine.child import end_group, end_what_it_leaves
 from engine.config import EvaluationConfig
 from engine.devices import discover
 from engine.evaluation import messages
@@ -36,6 +37,8 @@ from engine.workers.waiting import DeviceWatch, Wait
 _NOTICED_S = 0.05
 """How long a build may wait for its turn before it counts as waiting."""
 _OPEN_S, _JUDGE_S, _HEAT_S, _COMPILE_S = 300.0, 600.0, 300.0, 300.0
+_BUILD_S, _MODULE_S = 150.0, 900.0
+"""Longest that a build may keep others from timing: more than all its own deadlines."""
 _THOROUGH_PAIRS = 7
 """So many times ``max_pairs`` for a verdict that takes its time: short kernels give thousands."""
 
@@ -116,14 +119,15 @@ class LocalEvaluator:
         judge.settings = replace(judge.settings, bandwidth_gbs=answer.bandwidth_gbs, peak_gflops=answer.peak_gflops)
         return replace(device, bandwidth_gbs=answer.bandwidth_gbs, peak_gflops=answer.peak_gflops)
 
-    async def open(self, problem: ProblemSpec, header: str) -> Opened:
+    async def open(self, problem: ProblemSpec, header: str, limit_s: float = _OPEN_S) -> Opened:
+        """``limit_s``: seconds from when the device is free."""
         self._headers[problem.id] = header
         if (lack := lack_of_room(problem, self._devices[0])) is not None:
             raise EvaluationError(lack)
         async with self._take(problem.id) as judge:
             for last in (False, True):
                 try:
-                    opened = await self._open_in(judge, problem)
+                    opened = await self._open_in(judge, problem, limit_s)
                     break
                 except JudgeDied:
                     if last or self._closing:
@@ -203,16 +207,19 @@ class LocalEvaluator:
                 stdout=asyncio.subprocess.PIPE,
                 stderr=self._errors[0],
                 env=child_environment(judge.settings) | self._inductor_environment(),
+                process_group=0,
             )
+            reaper = asyncio.create_task(end_what_it_leaves(process))
             try:
                 async with self._watch.wanted(judge.settings.device_id, _COMPILE_S):
                     output, _ = await process.communicate(msgspec.json.encode(problem))
             except TimeoutError:
                 return Baseline("compile", failure=f"torch.compile did not end within {_COMPILE_S:g} s")
             finally:
+                reaper.cancel()
+                await asyncio.gather(reaper, return_exceptions=True)
                 if process.returncode is None:
-                    process.kill()
-                    await process.wait()
+                    await end_group(process)
         try:
             return msgspec.json.decode(output, type=Baseline)
         except msgspec.MsgspecError:
@@ -312,10 +319,12 @@ class LocalEvaluator:
             async with self._free:
                 self._free.notify_all()
 
-    async def _open_in(self, judge: JudgeProcess, problem: ProblemSpec) -> messages.ProblemOpened:
+    async def _open_in(
+        self, judge: JudgeProcess, problem: ProblemSpec, limit_s: float = _OPEN_S
+    ) -> messages.ProblemOpened:
         if problem.id in judge.opened:
             return messages.ProblemOpened(Baseline("eager"), None)
-        answer = await judge.ask(messages.OpenProblem(problem), _OPEN_S, _ignore)
+        answer = await judge.ask(messages.OpenProblem(problem), limit_s, _ignore)
         assert isinstance(answer, messages.ProblemOpened)
         judge.opened.add(problem.id)
         return answer
@@ -341,7 +350,8 @@ class LocalEvaluator:
             async with self._builders, contextlib.AsyncExitStack() as stack:
                 if device.kind == "cpu":
                     async with self._watch.wanted(device.id):
-                        await stack.enter_async_context(shared(device.id))
+                        most_s = _MODULE_S if form == "py" else _BUILD_S
+                        await stack.enter_async_context(shared(device.id, most_s))
                 waits.cancel()
                 on_stage("building")
                 if form == "py":

@@ -29,7 +29,7 @@ SHARE = """
 import asyncio, sys
 from engine.evaluation.locks import shared
 async def main():
-    async with shared("cpu"):
+    async with shared("cpu", 60):
         print("held", flush=True)
         sys.stdin.read()
 asyncio.run(main())

@@ -15,7 +15,10 @@ from tui.working import working
 if TYPE_CHECKING:
     from engine.problem.catalog import ProblemFile, ProblemRow
     from engine.problem.spec import ProblemSpec
-    from engine.workers.protocol import Evaluator
+    from engine.workers.local import LocalEvaluator
+
+OPEN_S = 120.0
+"""What takes longer to open here is too slow to search on, if it does not hang: a verdict needs as many calls."""
 
 
 async def checked(files: Sequence[ProblemFile]) -> list[ProblemRow]:
@@ -32,17 +35,18 @@ async def checked(files: Sequence[ProblemFile]) -> list[ProblemRow]:
     from engine.workers.local import LocalEvaluator
     from engine.workers.protocol import EvaluationError
 
-    answers = await inspect_files(files)
     rows = []
     with (
         tempfile.TemporaryDirectory(prefix="kernel-tui-check-") as scratch,
-        working("opening the problems") as work,
+        working("inspecting the problems") as work,
         printed(work.note) as stderr,
     ):
+        answers = await inspect_files(files, on_file=lambda name: work.say(f"inspecting {name}"))
         evaluator = LocalEvaluator(EvaluationConfig(), Path(scratch), on_wait=work.on_wait, stderr=stderr)
         try:
             await evaluator.start()
-            for file, answer in zip(files, answers, strict=True):
+            for number, (file, answer) in enumerate(zip(files, answers, strict=True), 1):
+                work.say(f"opening {file.id} ({number} of {len(files)})")
                 row = row_of(file, answer)
                 if isinstance(answer, ProblemSpec):
                     row = replace(row, remark="; ".join(filter(None, [await _found(evaluator, answer), row.remark])))
@@ -54,11 +58,14 @@ async def checked(files: Sequence[ProblemFile]) -> list[ProblemRow]:
     return rows
 
 
-async def _found(evaluator: Evaluator, problem: ProblemSpec) -> str:
+async def _found(evaluator: LocalEvaluator, problem: ProblemSpec) -> str:
+    from engine.workers.judge_process import JudgeSilent
     from engine.workers.protocol import EvaluationError
 
     try:
-        opened = await evaluator.open(problem, "")
+        opened = await evaluator.open(problem, "", OPEN_S)
+    except JudgeSilent:
+        return f"TOOK TOO LONG to open here, more than {OPEN_S:g} s: it hangs, or is too slow for this device"
     except EvaluationError as error:
         return f"cannot be opened here: {error}"
     took = f"eager {milliseconds(opened.eager.timing.median_ms)} ms" if opened.eager.timing is not None else ""

@@ -89,8 +89,8 @@ def problems(entries: tuple[str, ...], check: bool, as_json: bool) -> None:
 
         rows = asyncio.run(checked(files))
     else:
-        with working("inspecting the problems"):
-            rows = asyncio.run(table(files))
+        with working("inspecting the problems") as work:
+            rows = asyncio.run(table(files, on_file=lambda name: work.say(f"inspecting {name}")))
     if as_json:
         print_json(rows)
     else:

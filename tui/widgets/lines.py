@@ -87,8 +87,8 @@ class LineWidget(ScrollView, inherit_bindings=False):
             self._scroll_update(size)
 
     def strip_at(self, y: int) -> Strip:
-        """The line at ``y``, counted from the top of the whole text."""
-        raise NotImplementedError
+        """The line at ``y``, counted from the top of the whole text. Every pane has its own way to it."""
+        raise NotImplementedError  # no ABC: Textual's widgets have a metaclass of their own
 
     def render_line(self, y: int) -> Strip:
         scroll_x, scroll_y = self.scroll_offset

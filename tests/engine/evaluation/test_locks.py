@@ -7,12 +7,22 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 
 import pytest
 
-from engine.evaluation.locks import alone, lock_path
+from engine.evaluation.locks import alone, lock_path, queue_path, shared
 
 DEVICE = f"test-{os.getpid()}"
+
+
+@pytest.fixture(autouse=True)
+def no_files_left() -> Iterator[None]:
+    yield
+    for path in (lock_path(DEVICE), queue_path(DEVICE)):
+        path.unlink(missing_ok=True)
+
+
 HOLDS_AND_FORKS = """
 import os, sys, time
 from engine.evaluation.locks import alone
@@ -41,5 +51,10 @@ def test_who_was_forked_from_the_holder_holds_nothing(end: str) -> None:
         finally:
             os.kill(child, signal.SIGKILL)
             holder.kill()
-    for suffix in (".lock", ".queue"):
-        lock_path(DEVICE).with_suffix(suffix).unlink()
+
+
+async def test_a_builder_whose_event_loop_stands_still_does_not_keep_the_device() -> None:
+    begun = time.monotonic()
+    async with shared(DEVICE, 0.3):
+        with alone(DEVICE, lambda: time.monotonic() > begun + 10) as held:  # nothing else runs in this loop
+            assert held and time.monotonic() - begun > 0.25

@@ -274,3 +274,9 @@ def test_dropout_of_nothing_is_no_draw(tmp_path: Path) -> None:
     body = "def forward(self, x):\n    return F.dropout(x, 0.0, training=True) * 2"
 
     assert inspected(tmp_path, body, "[torch.rand(4)]").c_refusal is None
+
+
+@pytest.mark.parametrize("body", ["pass", "def forward(self, x):\n    raise NotImplementedError"])
+def test_a_model_that_does_nothing_yet_is_no_operator_that_cannot_be_traced(tmp_path: Path, body: str) -> None:
+    with pytest.raises(NotImplementedError):
+        inspected(tmp_path, body, "[torch.rand(4)]")

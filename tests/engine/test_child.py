@@ -1,0 +1,45 @@
+"""Child processes end, with what they started, whatever that holds on to."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import time
+
+import pytest
+
+from engine import child
+from engine.child import end_group, end_what_it_leaves
+
+
+async def _shell(script: str) -> tuple[asyncio.subprocess.Process, int]:
+    """A shell that leads a process group, and the pid that it prints first."""
+    process = await asyncio.create_subprocess_exec("sh", "-c", script, stdout=asyncio.subprocess.PIPE, process_group=0)
+    assert process.stdout is not None
+    return process, int(await process.stdout.readline())
+
+
+async def test_what_a_process_leaves_in_its_group_ends_with_it() -> None:
+    process, left = await _shell("sleep 60 & echo $!")
+    assert process.stdout is not None
+    reaper = asyncio.create_task(end_what_it_leaves(process))
+    assert await asyncio.wait_for(process.stdout.read(), 10) == b""  # whoever holds the other end is gone
+    await reaper
+    with pytest.raises(ProcessLookupError):
+        while True:
+            os.kill(left, 0)
+            await asyncio.sleep(0.01)
+
+
+async def test_who_has_left_the_group_and_keeps_the_pipe_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(child, "REAP_S", 0.5)
+    process, gone = await _shell("setsid sh -c 'echo $$; exec sleep 60' & wait")
+    try:
+        begun = time.monotonic()
+        await end_group(process)
+        assert process.returncode == -signal.SIGKILL and time.monotonic() - begun < 5
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(gone, signal.SIGKILL)

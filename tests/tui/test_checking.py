@@ -1,0 +1,38 @@
+"""``problems --check``: a problem that hangs costs its own row, and no more."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from engine.problem.catalog import resolve
+from tui.commands import checking
+
+PROBLEM = """\
+import time
+import torch
+
+class Model(torch.nn.Module):
+    def forward(self, x):
+        while {hangs} and "judge" in open("/proc/self/cmdline").read():
+            time.sleep(1)
+        return x + 1
+
+def get_inputs():
+    return [torch.randn(16, 16)]
+
+def get_init_inputs():
+    return []
+"""
+
+
+async def test_what_takes_too_long_is_named_and_the_next_is_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a_hangs.py").write_text(PROBLEM.format(hangs=True))
+    (tmp_path / "b_sound.py").write_text(PROBLEM.format(hangs=False))
+    monkeypatch.setattr(checking, "OPEN_S", 5.0)
+    hangs, sound = await checking.checked(resolve(["*.py"], tmp_path))
+    assert hangs.id == "a_hangs" and hangs.remark.startswith("TOOK TOO LONG to open here, more than 5 s")
+    assert sound.remark.startswith("eager ") and sound.remark.endswith("kernels that compute nothing do not pass")
