@@ -144,7 +144,8 @@ class IdeaProposed(Event, tag="idea_proposed"):
 
 
 class IdeaWaiting(Event, tag="idea_waiting"):
-    """A seeded idea that no proposer of this session can read: it waits for an author."""
+    """An idea that no proposer of this session has a kernel for, such as one in words that none of them reads: it
+    waits for an author."""
 
     idea: str
     reason: str

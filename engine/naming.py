@@ -5,11 +5,11 @@ Asked by the engine, which carries commands out, and by the command line, where 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
-from difflib import get_close_matches
+from collections.abc import Collection
 
 from engine import commands as cmd
 from engine.exit_codes import ExitCode
+from engine.near import did_you_mean
 from engine.nodes import IdeaState, ProblemState, VariantState
 from engine.state import SessionState
 
@@ -42,20 +42,22 @@ def check_node(state: SessionState, name: str) -> None:
     """Raises :class:`UnknownName` where ``name`` is no problem, idea or kernel."""
     if not any(name in pool for pool in (state.problems, state.ideas, state.variants)):
         every = [*state.problems, *state.ideas, *state.variants]
-        raise UnknownName(f"no problem, idea or kernel {name}{_near(name, every)}")
+        raise UnknownName(f"no problem, idea or kernel {name}{did_you_mean(name, every)}")
 
 
 def named_problem(state: SessionState, name: str) -> ProblemState:
     """Raises :class:`UnknownName`."""
     if (problem := state.problems.get(name)) is None:
-        raise UnknownName(f"no problem {name}; this session has {', '.join(state.problems) or 'none yet'}")
+        there = ", ".join(state.problems) or "none yet"
+        near = did_you_mean(name, state.problems)
+        raise UnknownName(f"no problem {name}{f'{near} This' if near else '; this'} session has {there}")
     return problem
 
 
 def named_variant(state: SessionState, name: str) -> VariantState:
     """Raises :class:`UnknownName`."""
     if (variant := state.variants.get(name)) is None:
-        raise UnknownName(f"no kernel {name}{_near(name, state.variants)}")
+        raise UnknownName(f"no kernel {name}{did_you_mean(name, state.variants)}")
     return variant
 
 
@@ -64,7 +66,7 @@ def named_idea(state: SessionState, problem: ProblemState, name: str) -> IdeaSta
     idea = state.ideas.get(name)
     if idea is None or idea.problem != problem.id:
         own = [one.id for one in state.ideas.values() if one.problem == problem.id]
-        raise UnknownName(f"no idea {name} of {problem.id}{_near(name, own)}")
+        raise UnknownName(f"no idea {name} of {problem.id}{did_you_mean(name, own)}")
     return idea
 
 
@@ -72,15 +74,10 @@ def check_model(known: Collection[str], name: str) -> None:
     """Raises :class:`UnknownName` where ``name`` is none of the models that a budget can be given to."""
     if name not in known:
         names = ", ".join(known) or "none"
-        raise UnknownName(f"no model {name}{_near(name, known)}; those that cost something: {names}")
+        raise UnknownName(f"no model {name}{did_you_mean(name, known)}; those that cost something: {names}")
 
 
 def _check_parent(state: SessionState, problem: ProblemState, name: str | None) -> None:
     if name is not None and ((variant := state.variants.get(name)) is None or variant.problem != problem.id):
         own = [one.id for one in state.variants_of(problem.id)]
-        raise UnknownName(f"no kernel {name} of {problem.id}{_near(name, own)}")
-
-
-def _near(name: str, known: Iterable[str]) -> str:
-    close = get_close_matches(name, list(known), n=1)
-    return f", did you mean {close[0]}?" if close else ""
+        raise UnknownName(f"no kernel {name} of {problem.id}{did_you_mean(name, own)}")

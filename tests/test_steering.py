@@ -79,6 +79,13 @@ class LiveSearch:
         answer: dict[str, object] = self.kernel_tui.decode(result.stdout)
         return answer
 
+    def ask(self, command: str, *arguments: str) -> dict[str, object]:
+        """Send a command that may be refused; its answer as JSON."""
+        answer: dict[str, object] = self.kernel_tui.decode(
+            self.kernel_tui(command, "demo", *arguments, "--json").stdout
+        )
+        return answer
+
     def events(self) -> list[AnyEvent]:
         with SessionReader(self.paths) as reader:
             return [recorded.event for recorded in reader.read()]
@@ -117,9 +124,11 @@ def search(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveSearch]:
     started = kernel_tui("run", "config.toml", "--detach")
     assert started.returncode == ExitCode.OK, started.stderr
     live = LiveSearch(kernel_tui)
-    live.until(lambda state: state.verdicts >= 4)
-    yield live
-    kernel_tui.kill_engines()
+    try:
+        live.until(lambda state: state.verdicts >= 4)
+        yield live
+    finally:
+        kernel_tui.kill_engines()
 
 
 @pytest.fixture
@@ -249,12 +258,28 @@ def test_an_idea_in_prose_waits_for_an_author_when_nobody_reads_prose(waiting: L
 def test_a_move_of_the_catalogue_becomes_kernels(search: LiveSearch) -> None:
     answer = search.tell("seed-idea", "--move", "no such move", "--problem", "softmax", code=ExitCode.USAGE)
     moves = str(answer["message"]).partition("there are ")[2].split(", ")
+    answer = search.tell("seed-idea", "--move", moves[0][:-1], "--problem", "softmax", code=ExitCode.USAGE)
+    assert f"did you mean {moves[0]}? There are" in str(answer["message"])
     nodes: list[str] = []
     for move in moves:  # whose kernels are known already becomes none
-        nodes.append(str(search.tell("seed-idea", "--move", move, "--problem", "softmax")["node"]))
+        answer = search.ask("seed-idea", "--move", move, "--problem", "softmax")
+        nodes += [str(answer["node"])] if answer["ok"] else []
         if any(search.state().ideas[node].variants for node in nodes):
             break
     search.until(lambda state: any(state.ideas[node].variants for node in nodes))
+
+
+def test_a_move_that_a_kernel_has_already_is_refused_and_others_are_named(search: LiveSearch) -> None:
+    def made_by_move(state: SessionState) -> list[tuple[str, str]]:
+        derived = [one for one in state.leaders("sum") if one.parent is not None]
+        moves = [(one.id, str(state.ideas[one.idea].data.get("move", ""))) for one in derived]
+        return [(name, move) for name, move in moves if move.isidentifier() and move != "tune"]
+
+    kernel, move = made_by_move(search.until(lambda state: bool(made_by_move(state))))[0]
+    answer = search.tell("seed-idea", "--move", move, "--problem", "sum", "--parent", kernel, code=ExitCode.FAILURE)
+    said = str(answer["message"])
+    assert said.startswith(f"{move} cannot be made on {kernel}: it has that already")
+    assert "untried" in said and answer["node"] is None
 
 
 def test_a_kernel_is_judged_again_when_asked(search: LiveSearch) -> None:

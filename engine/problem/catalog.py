@@ -127,10 +127,11 @@ def _expand(entry: str, base: Path) -> list[Path]:
         return [item.resolve() for item in found]
     if path.exists():
         raise _NoFile("is no ordinary file (a pipe, a device or a socket); a problem is a .py file")
-    meant = [BUILTIN + name for name in builtin_names() if entry in (name, name.rpartition("/")[2])]
+    meant = _builtins_like(entry, cutoff=1.0)
     if not meant:
         beside = [item.name for item in path.parent.glob("*.py")]
         meant = [str(Path(entry).with_name(name)) for name in get_close_matches(path.name, beside, n=1, cutoff=0.75)]
+    meant = meant or _builtins_like(entry.removesuffix(".py"), cutoff=0.75)
     hint = f"; did you mean {' or '.join(meant)}?" if meant else ""
     place = "" if Path(entry).is_absolute() else f" ({path})"
     raise _NoFile(f"no such file or directory{place}{hint}")
@@ -146,10 +147,17 @@ def _expand_builtin(name: str) -> list[Path]:
     pattern = f"{name}/*" if (root / name).is_dir() and name else name
     found = sorted(path for path in root.glob(f"{pattern.removesuffix('.py')}.py") if path.parent != root)
     if not found or ".." in name:
-        near = get_close_matches(name, builtin_names(), n=1)
-        hint = f"did you mean {BUILTIN}{near[0]}? There" if near else "there"
+        near = _builtins_like(name.removesuffix(".py"), cutoff=0.6)
+        hint = f"did you mean {' or '.join(near)}? There" if near else "there"
         raise _NoFile(f"no such built-in problem; {hint} are {', '.join(builtin_names())}")
     return found
+
+
+def _builtins_like(name: str, cutoff: float) -> list[str]:
+    """Built-in problems whose name, or the last part of it where ``name`` has no other, is written much like it."""
+    known = {one: one if "/" in name else one.rpartition("/")[2] for one in builtin_names()}
+    near = get_close_matches(name, known.values(), n=1, cutoff=cutoff)
+    return [BUILTIN + one for one, part in known.items() if part in near]
 
 
 def assign_ids(paths: Sequence[Path]) -> list[ProblemFile]:

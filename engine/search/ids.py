@@ -14,9 +14,15 @@ class Ids:
         self._idea = max((_number(name) for name in state.ideas), default=0)
         self._variant = max((_number(name) for name in state.variants), default=0)
 
+    @property
+    def next_idea(self) -> str:
+        """What ``idea`` will give."""
+        return f"i{self._idea + 1}"
+
     def idea(self) -> str:
+        name = self.next_idea
         self._idea += 1
-        return f"i{self._idea}"
+        return name
 
     def variant(self) -> str:
         self._variant += 1

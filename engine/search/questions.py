@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 
-from engine.events import AnswerMissing, IdeaProposed, LogLine, VariantWritten
+from engine.events import AnswerMissing, IdeaProposed, IdeaWaiting, LogLine, VariantWritten
 from engine.models.protocol import Purpose
 from engine.proposers.protocol import CALL, UNUSABLE, IdeaDraft, NoAnswer, Proposer, Spent, VariantDraft
 from engine.search.context import Context
@@ -82,7 +82,10 @@ class Questions:
         if not proposer.reads_prose:
             await context.journal.record_all(fresh)
         if not fresh:
-            await self._say(f"{idea.id}: {proposer.name} has no kernel for it that had not been tried before")
+            nothing = f"{proposer.name} has no kernel for it that had not been tried before"
+            await self._say(f"{idea.id}: {nothing}")
+            if not proposer.reads_prose and not idea.variants:
+                await context.journal.record(IdeaWaiting(idea=idea.id, reason=nothing))
         return True
 
     async def fix(self, round_number: int, proposer: Proposer, failed: VariantState, turn: int) -> bool:

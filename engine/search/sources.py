@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+
 from engine.session import EventWriter, SessionReader
 from engine.state import SessionState
 
@@ -23,6 +25,10 @@ class Sources:
         self._claimed.add((problem, digest))
         self._texts[digest] = text
         return digest
+
+    def has(self, problem: str, text: str) -> bool:
+        """Whether it is a source of ``problem`` already, judged or not."""
+        return (problem, hashlib.sha256(text.encode()).hexdigest()) in self._claimed
 
     def text(self, digest: str) -> str:
         """Raises SessionError."""

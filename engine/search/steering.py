@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,8 +13,10 @@ from engine import events as ev
 from engine.budget import caps_of, elapsed_s
 from engine.events import AnyEvent, CommandHandled, IdeaProposed, IdeaWaiting, VariantStage, VariantWritten
 from engine.naming import UnknownName, check_model, check_names, named_idea, named_problem, named_variant
+from engine.near import did_you_mean
 from engine.search.context import Context
 from engine.search.telling import BY_HAND, SEEDED
+from engine.search.untried import MOVE, why_nothing_new
 from engine.session import SentCommand, SessionError
 from engine.state import ProblemState
 
@@ -55,7 +57,8 @@ class Steering:
         else:
             try:
                 check_names(self._state, sent.command)
-                outcome = _HANDLERS[type(sent.command)](self, sent.command)
+                answer = _HANDLERS[type(sent.command)](self, sent.command)
+                outcome = answer if isinstance(answer, Outcome) else await answer
             except UnknownName as error:
                 outcome = Outcome(str(error), ok=False, unknown=True)
             except Refused as refusal:
@@ -65,10 +68,10 @@ class Steering:
             except Exception as error:  # a fault of ours (or of a proposer's catalogue) must not end the search
                 _log.exception("command %d failed", sent.id)
                 outcome = Outcome(f"failed inside the engine: {type(error).__name__}: {error}; see its log", ok=False)
-        answer = CommandHandled(
+        handled = CommandHandled(
             command=sent.id, ok=outcome.ok, message=outcome.message, node=outcome.node, unknown=outcome.unknown
         )
-        await self._context.journal.record(*outcome.events, answer)
+        await self._context.journal.record(*outcome.events, handled)
         if outcome.then is not None:
             outcome.then()
 
@@ -183,7 +186,7 @@ class Steering:
 
     # Seeds
 
-    def _seed_idea(self, command: cmd.SeedIdea) -> Outcome:
+    async def _seed_idea(self, command: cmd.SeedIdea) -> Outcome:
         problem = self._problem(command.problem)
         parent = self._not_pruned(command.parent) or problem.best
         category, text, author = command.category, command.text.strip(), BY_HAND
@@ -191,6 +194,11 @@ class Steering:
         if command.catalogue is not None:
             category, move_text, data, author = self._move(problem, command.catalogue)
             text = text or move_text
+            writer = self._context.proposer(author)
+            if writer is not None and not writer.reads_prose:
+                nothing = await why_nothing_new(self._context, writer, problem, parent, command.catalogue)
+                if nothing is not None:
+                    raise Refused(nothing)
         else:
             if not text:
                 raise Refused("an idea without words: say what to try, or name a move of the catalogue")
@@ -276,9 +284,11 @@ class Steering:
         for proposer in self._context.proposers_for(problem.id):
             for entry in proposer.catalogue(self._context.task(problem)):
                 if entry.name == name:
-                    return entry.category, entry.text, {"move": name}, proposer.name
+                    return entry.category, entry.text, {MOVE: name}, proposer.name
                 names.append(entry.name)
-        raise UnknownName(f"no move {name} for {problem.id}; there are {', '.join(names) or 'none'}")
+        near = did_you_mean(name, names)
+        there = ", ".join(names) or "none"
+        raise UnknownName(f"no move {name} for {problem.id}{f'{near} There' if near else '; there'} are {there}")
 
     def _idea(
         self, problem: ProblemState, parent: str | None, category: str, text: str, author: str, data: dict[str, Any]
@@ -327,7 +337,7 @@ def _queued(variants: Iterable[str], why: str) -> tuple[VariantStage, ...]:
     return tuple(VariantStage(variant=name, stage="queued", why=why) for name in variants)
 
 
-_HANDLERS: dict[type, Callable[[Steering, Any], Outcome]] = {
+_HANDLERS: dict[type, Callable[[Steering, Any], Outcome | Awaitable[Outcome]]] = {
     cmd.Prune: Steering._prune,
     cmd.Restore: Steering._restore,
     cmd.Pin: Steering._pin,

@@ -69,6 +69,17 @@ async def test_a_device_that_another_process_holds_is_named_with_it_and_stops_th
         await monitor.until(lambda: "Waiting for the device" not in monitor.text(), "it is told")
 
 
+async def test_an_idea_whose_kernels_were_all_tried_says_so_in_its_row(engine: Any) -> None:
+    idea = ev.IdeaProposed(
+        idea="i900", problem="softmax", round=2, parent="v30", category="memory", text="tiles", proposer="playbook"
+    )
+    engine.record(idea, ev.IdeaWaiting(idea="i900", reason="playbook has no kernel for it that had not been tried"))
+    async with monitor_of(engine.paths) as monitor:
+        assert monitor.app.monitor_screen.tree_view.select("i900")
+        await monitor.until_shown("i900  nothing untried  tiles")
+        await monitor.until_shown("no kernel: playbook has no kernel for it")
+
+
 async def test_a_search_over_its_budget_says_what_it_still_does(engine: Any) -> None:
     async with monitor_of(engine.paths) as monitor:
         model = monitor.app.model

@@ -73,6 +73,12 @@ def test_what_is_misspelt_is_answered_with_what_may_be_meant(kernel_tui: KernelT
     (kernel_tui.directory / "k.cpp").write_text("int x;\n")
     problem = kernel_tui("eval", "k.cpp", "--problem", "rmsnorm")
     assert problem.returncode == ExitCode.USAGE and "did you mean builtin:quickstart/rmsnorm" in problem.stderr
+    misspelt = kernel_tui("eval", "k.cpp", "--problem", "builtin:rmsnrm")
+    assert misspelt.returncode == ExitCode.USAGE and "did you mean builtin:quickstart/rmsnorm?" in misspelt.stderr
+    seeded = kernel_tui("seed-idea", "small", "faster", "--problem", "softmx")
+    assert seeded.returncode == ExitCode.USAGE and "did you mean softmax? This session has" in seeded.stderr
+    exported = kernel_tui("export", "small", "--best", "softmx")
+    assert exported.returncode == ExitCode.USAGE and "did you mean softmax? It has" in exported.stderr
 
 
 def test_a_config_is_told_all_that_is_wrong_at_once(kernel_tui: KernelTui) -> None:

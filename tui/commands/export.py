@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from engine.exit_codes import ExitCode
+from engine.near import did_you_mean
 from tui.commands.common import Failure, cannot_write, find, sessions_option
 from tui.commands.kernels import form_of, inspect_problem, read_kernel
 from tui.echo import echo
@@ -81,11 +82,15 @@ def export(
 def _of_session(reader: SessionReader, state: SessionState, variant: str | None, best: str | None) -> str:
     if best is not None:
         if (found := state.problems.get(best)) is None:
-            raise Failure(f"{state.name}: no problem {best}; it has {', '.join(state.problems)}", ExitCode.USAGE)
+            near, there = did_you_mean(best, state.problems), ", ".join(state.problems)
+            raise Failure(
+                f"{state.name}: no problem {best}{f'{near} It' if near else '; it'} has {there}", ExitCode.USAGE
+            )
         if (variant := found.best) is None:
             raise Failure(f"{state.name}: no correct kernel of {best} yet", ExitCode.NOTHING_CORRECT)
     if (kernel := state.variants.get(variant or "")) is None:
-        raise Failure(f"{state.name}: no kernel {variant}", ExitCode.USAGE)
+        near = did_you_mean(variant or "", state.variants)
+        raise Failure(f"{state.name}: no kernel {variant}{near}", ExitCode.USAGE)
     about, verdict = f"Kernel {kernel.id} of the search {state.name}", kernel.verdict
     if verdict is not None and verdict.speedup is not None:
         about += f": {verdict.speedup:.3g} times as fast as eager PyTorch on {verdict.device}"

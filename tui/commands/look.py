@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from engine.exit_codes import ExitCode
+from engine.near import did_you_mean
 from tui.commands.common import (
     Failure,
     complete_session,
@@ -93,9 +93,8 @@ def show(session: str, node: str | None, root: Path, full: bool, as_json: bool) 
         elif node in state.problems:
             _show_problem(state, node, full=full, as_json=as_json)
         else:
-            near = get_close_matches(node, [*state.problems, *state.ideas, *state.variants], n=1)
-            hint = f", did you mean {near[0]}?" if near else ""
-            raise Failure(f"{paths.name}: no problem, idea or kernel {node}{hint}", ExitCode.USAGE)
+            near = did_you_mean(node, [*state.problems, *state.ideas, *state.variants])
+            raise Failure(f"{paths.name}: no problem, idea or kernel {node}{near}", ExitCode.USAGE)
 
 
 def _show_session(reader: SessionReader, state: SessionState, argument: str, *, full: bool, as_json: bool) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from engine.exit_codes import ExitCode
+from engine.near import did_you_mean
 from tui.commands.common import Failure, checked_arch, find, json_option, print_json, sessions_option
 from tui.commands.kernels import form_of, inspect_problem, no_arch_for_cpp, read_kernel
 from tui.echo import echo
@@ -98,7 +99,7 @@ def _of_session(root: Path, session: str, name: str) -> tuple[str, Form, str, st
     with SessionReader(find(root, session)) as reader:
         state = fold(reader.read(without=("variant_stage", "log_line")))
         if (variant := state.variants.get(name)) is None:
-            raise Failure(f"{session}: no kernel {name}", ExitCode.USAGE)
+            raise Failure(f"{session}: no kernel {name}{did_you_mean(name, state.variants)}", ExitCode.USAGE)
         archs = [device.arch for device in state.devices.values() if device.kind == "cuda"]
         header = state.problems[variant.problem].header
         return reader.text(variant.source), variant.form, header, archs[0] if archs else "sm_90a"

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from engine.exit_codes import ExitCode
+from engine.near import did_you_mean
 from tui.commands.common import Failure, find, json_option, print_json, sessions_option
 from tui.commands.kernels import form_of, inspect_problem, read_kernel
 from tui.working import working
@@ -75,7 +76,7 @@ def _of_session(root: Path, session: str, name: str, trust: bool) -> tuple[str, 
     with SessionReader(find(root, session)) as reader:
         state = fold(reader.read(without=("variant_stage", "log_line")))
         if (variant := state.variants.get(name)) is None:
-            raise Failure(f"{session}: no kernel {name}", ExitCode.USAGE)
+            raise Failure(f"{session}: no kernel {name}{did_you_mean(name, state.variants)}", ExitCode.USAGE)
         if not variant.correct:
             raise Failure(f"{name} was not judged correct; only correct kernels are profiled", ExitCode.USAGE)
         if variant.proposer not in ("playbook", "hand") and not trust:

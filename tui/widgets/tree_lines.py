@@ -123,7 +123,8 @@ class RowLines:
         variants = [state.variants[name] for name in idea.variants]
         factors = [(twin_of(state, one) or one).speedup for one in variants]
         best = max((factor for factor in factors if factor is not None), default=None)
-        reached = f"{fmt.speedup(best)}  " if best is not None else ("waits for an author  " if idea.waiting else "")
+        lacks = "waits for an author  " if idea.proposer == HAND else "nothing untried  "
+        reached = f"{fmt.speedup(best)}  " if best is not None else (lacks if idea.waiting else "")
         asked = sum(call.idea == idea.id and call.provider != MANUAL for call in state.spending.flying.values())
         return f"{reached}{asked} to come  " if asked and self.model.link.kind in ("live", "stalled") else reached
 

@@ -16,6 +16,7 @@ from tui.same_code import factor_in_words
 from tui.sanitize import one_line
 from tui.widgets.detail.text import field, heading, wrapped
 from tui.widgets.lines import line
+from tui.widgets.tree_lines import HAND
 
 
 def why_lines(model: Model, variant: VariantState, palette: Palette, width: int) -> list[Strip]:
@@ -68,7 +69,8 @@ def idea_lines(model: Model, idea: IdeaState, palette: Palette, width: int) -> l
     lines = heading(f"idea {idea.id}, {idea.category}, by {idea.proposer}", palette)
     lines += wrapped(idea.text, palette.text, width, whole=model.shown_whole_by(idea.id))
     if idea.waiting is not None:
-        lines += wrapped(f"waits for an author: {idea.waiting}", palette.warn, width)
+        lacks = "waits for an author" if idea.proposer == HAND else "no kernel"
+        lines += wrapped(f"{lacks}: {idea.waiting}", palette.warn, width)
     lines += _facts(idea.data, palette)
     if idea.parent is not None:
         lines.append(field("works on", idea.parent, palette))
