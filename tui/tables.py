@@ -211,13 +211,29 @@ def print_problems(rows: Sequence[ProblemRow]) -> None:
 
 
 def print_sessions(sessions: Sequence[SessionSummary]) -> None:
-    table = columns("session", "state", "age", "verdicts", "best", "config", "", right=("age", "verdicts"))
+    """A line each where there is room for that; else the best of each, its config and its note below each other."""
+    out = console()
+    table = _sessions_table(sessions, in_lines=True)
+    if out.measure(table, options=out.options.update_width(10 * _PIPE_WIDTH)).maximum > out.width:
+        table = _sessions_table(sessions, in_lines=False)
+    out.print(table)
+
+
+def _sessions_table(sessions: Sequence[SessionSummary], *, in_lines: bool) -> Table:
+    beside = ("config", "") if in_lines else ()
+    table = columns("session", "state", "age", "verdicts", "best", *beside, right=("age", "verdicts"))
     for one in sessions:
-        best = ", ".join(f"{problem} {speedup(factor)}" for problem, factor in one.best.items())
+        best = Text(", ".join(f"{problem} {speedup(factor)}" for problem, factor in one.best.items()))
         since = age(time.time() - one.created) if one.created else "-"
-        note = Text(one_line(one.note), style="dim")
-        table.add_row(Text(one.name), one.state, since, str(one.verdicts), best, Text(Path(one.config_name).name), note)
-    console().print(table)
+        config, note = one_line(Path(one.config_name).name), one_line(one.note)
+        below = Text(": ".join(filter(None, [config, note])), style="dim")
+        cells = (
+            [best, Text(config), Text(note, style="dim")]
+            if in_lines
+            else [Text("\n").join(filter(None, [best, below]))]
+        )
+        table.add_row(Text(one.name), one.state, since, str(one.verdicts), *cells)
+    return table
 
 
 def print_profile(launches: Sequence[KernelProfile]) -> None:

@@ -16,6 +16,7 @@ from typing import Literal
 from msgspec import Struct
 
 from engine import __version__
+from engine.budget import elapsed_s
 from engine.events import SessionCreated, encode, kind_of
 from engine.session.database import connect_engine, create, must_be_files, write_turn
 from engine.session.errors import SessionError, SessionMissing, StorageError, of_os, of_sqlite
@@ -37,6 +38,8 @@ class SessionSummary(Struct, frozen=True, kw_only=True):
 
     ``created`` is in Unix seconds. ``note`` says why the engine stopped, that it has stalled, or why the session is
     unreadable.
+    ``search_s``: seconds of search so far, as its budget counts them; ``minutes``: the limit that a person set after
+    the session was created; ``by_budget``: whether a limit ended the last engine.
     """
 
     name: str
@@ -48,6 +51,9 @@ class SessionSummary(Struct, frozen=True, kw_only=True):
     pid: int | None = None
     config_name: str = ""
     note: str = ""
+    search_s: float = 0.0
+    minutes: float | None = None
+    by_budget: bool = False
 
 
 def create_session(root: Path, name: str, config_text: str, config_name: str, seed: int) -> SessionPaths:
@@ -128,6 +134,9 @@ def _summary_of(paths: SessionPaths, state: SessionState, live: Liveness, config
         pid=live.pid if live.running else None,
         config_name=config_name,
         note=note or live.message,
+        search_s=elapsed_s(state, state.time),
+        minutes=state.minutes,
+        by_budget=state.engine is not None and state.engine.stopped == "budget",
     )
 
 

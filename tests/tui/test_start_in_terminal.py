@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import sqlite3
@@ -10,12 +11,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from benchmarks.pseudo_terminal import Terminal
 from engine.events import EngineStarted, EngineStopped
 from engine.exit_codes import ExitCode
-from engine.session import EngineLock, EventWriter, SessionPaths, create_session, engine_liveness
+from engine.session import EngineLock, EventWriter, SessionPaths, SessionSummary, create_session, engine_liveness
 from tests.commandline import KernelTui
+from tui import tables
 
 CONFIG = """\
 name = "demo"
@@ -127,6 +130,31 @@ def test_a_search_whose_minutes_are_spent_says_what_it_would_take(kernel_tui: Ke
     for words in (("resume", "demo", "--headless"), ("run", "config.toml", "--resume", "--headless")):
         refused = kernel_tui(*words)
         assert refused.returncode == ExitCode.USAGE and told in refused.stderr
+    assert kernel_tui("show", "demo").stdout.startswith(f"{told}; 1:50 of search")
+    (listed,) = kernel_tui.json("sessions")
+    assert f"demo: {listed['note']}" == told
+
+
+def test_sessions_fit_a_narrow_terminal_with_every_word_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bests = {"softmax": 1.5, "layernorm": 2.25, "conv2d_relu_maxpool": 11.75, "flash_attention_fp16": 0.9}
+    one = SessionSummary(
+        name="quickstart-12",
+        directory=tmp_path,
+        state="stopped",
+        verdicts=128,
+        best=bests,
+        config_name="/home/me/config.toml",
+        note="its 12 minutes are spent; go on with: kernel-tui resume quickstart-12 --minutes N (more than 12.1)",
+    )
+    for width in (80, 300):
+        out = Console(width=width, file=io.StringIO())
+        monkeypatch.setattr(tables, "console", lambda out=out: out)
+        tables.print_sessions([one])
+        assert isinstance(out.file, io.StringIO)
+        lines = out.file.getvalue().splitlines()
+        assert max(map(len, lines)) <= width and (len(lines) > 6) == (width == 80)
+        words = set(" ".join(lines).split())
+        assert {*bests, "config.toml", "quickstart-12", "12.1)"} <= {word.rstrip(":,") for word in words}
 
 
 def test_an_engine_that_cannot_start_is_shown_and_is_the_last_word(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,6 +16,8 @@ from tui import format as fmt
 from tui.commands.common import Failure, count, find
 from tui.commands.run import Beginning
 from tui.echo import echo
+from tui.going_on import minutes_needed, spent_in_words
+from tui.source import argument_of
 
 if TYPE_CHECKING:
     from engine.state import SessionState
@@ -162,15 +163,11 @@ def _nothing_left(paths: SessionPaths, state: SessionState) -> str | None:
     found = _minutes_left(paths, state)
     if found is None or _limits_wait(paths, state):
         return None
-    minutes, left_s = found
-    # An engine ends a little before its minutes do: it keeps back what the last measurements may take.
-    ended = state.engine is not None and state.engine.stopped == "budget"
-    if left_s <= (0.1 * minutes * 60 if ended else 0.0):
-        spent = f"its {minutes:g} minutes are spent"
-        gone = max(minutes, math.ceil((minutes - left_s / 60) * 10) / 10)  # work under way may have taken more
-        more = f"--minutes N (more than {gone:g})"
-        return f"{paths.name}: {spent}; go on with: kernel-tui resume {paths.name} {more}"
-    return None
+    from engine.budget import elapsed_s
+
+    by_budget = state.engine is not None and state.engine.stopped == "budget"
+    needed = minutes_needed(found[0], elapsed_s(state, state.time), by_budget=by_budget)
+    return f"{paths.name}: {spent_in_words(found[0], needed, argument_of(paths))}" if needed is not None else None
 
 
 def _minutes_left(paths: SessionPaths, state: SessionState) -> tuple[float, float] | None:

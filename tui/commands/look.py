@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from msgspec.structs import replace
 
 from engine.exit_codes import ExitCode
 from engine.near import did_you_mean
@@ -21,7 +22,7 @@ from tui.commands.common import (
 from tui.echo import echo
 
 if TYPE_CHECKING:
-    from engine.session import SessionReader
+    from engine.session import SessionReader, SessionSummary
     from engine.state import SessionState
 
 
@@ -40,7 +41,8 @@ def sessions(names: tuple[str, ...], side_by_side: bool, root: Path, as_json: bo
     if side_by_side:
         _compare_sessions(names, root, as_json=as_json)
         return
-    found = [summarize(find(root, name)) for name in names] if names else list_sessions(root)
+    listed = [summarize(find(root, name)) for name in names] if names else list_sessions(root)
+    found = [replace(one, note=_note(one)) for one in listed]
     if as_json:
         print_json([{name: getattr(one, name) for name in one.__struct_fields__} | {"directory": str(one.directory)}
                     for one in found])  # fmt: skip
@@ -50,6 +52,17 @@ def sessions(names: tuple[str, ...], side_by_side: bool, root: Path, as_json: bo
         from tui.tables import print_sessions
 
         print_sessions(found)
+
+
+def _note(one: SessionSummary) -> str:
+    """Why no engine works on a session, and what goes on where that takes more than to resume it."""
+    from engine.session import SessionPaths
+    from tui.going_on import how_it_ended
+
+    if one.state not in ("stopped", "died"):
+        return one.note
+    paths = SessionPaths.at(one.directory)
+    return how_it_ended(paths, one.note, one.minutes, one.search_s, by_budget=one.by_budget)
 
 
 def _compare_sessions(names: tuple[str, ...], root: Path, *, as_json: bool) -> None:
@@ -118,6 +131,7 @@ def _show_session(reader: SessionReader, state: SessionState, argument: str, *, 
         print_json(results)
         return
     from tui.format import clock
+    from tui.going_on import how_it_ended
     from tui.showing import show_session
 
     engine = state.engine
@@ -126,6 +140,9 @@ def _show_session(reader: SessionReader, state: SessionState, argument: str, *, 
         words = f"STALLED, {live.stall}"
     if not live.running and engine is not None:
         words = engine.message if engine.stopped is not None else f"the engine died; resume {reader.paths.name} goes on"
+        if engine.stopped != "finished":
+            by_budget = engine.stopped == "budget"
+            words = how_it_ended(reader.paths, words, state.minutes, results.seconds, by_budget=by_budget)
     head = f"{state.name}: {words}; {clock(results.seconds)} of search, {state.verdicts} verdicts"
     show_session(state, results, head, argument, full=full)
 

@@ -12,6 +12,7 @@ from tui import format as fmt
 from tui.activity import LIVE, activity_of, now_of, overrun_of, owed_of, reopening_of, waiting_of
 from tui.certainty import factor_words, interval_words
 from tui.conversation import prompts_waiting
+from tui.going_on import minutes_needed
 from tui.model import Model
 from tui.palette import Palette
 from tui.sanitize import one_line
@@ -169,6 +170,9 @@ def alarm_of(model: Model) -> str | None:
         return None
     if model.engine == "stalled":
         return f"ENGINE STALLED: no sign of life for {link.heartbeat_age_s or 0:.0f} s (pid {link.pid}); {link.message}"
+    again = "R resumes it."
+    if minutes_needed(model.minutes, model.search_seconds(), by_budget=False) is not None:
+        resume = again = "Its minutes are spent: M gives it more and goes on."
     if model.engine == "dead" and engine is not None:
         return f"ENGINE DEAD (pid {engine.pid}): ended without a word. {resume}"
     if model.engine == "ended early":
@@ -176,9 +180,9 @@ def alarm_of(model: Model) -> str | None:
     if model.engine == "stopped" and engine is not None and engine.stopped == "budget":
         return "THE BUDGET IS SPENT, the search has stopped. M gives it more and goes on."
     if model.engine == "stopped" and engine is not None and engine.stopped == "stopped":
-        return "ENGINE STOPPED, as asked. R resumes it."
+        return f"ENGINE STOPPED, as asked. {again}"
     if model.engine == "stopped" and engine is not None:
-        return f"ENGINE STOPPED ({engine.stopped}). R resumes it. {one_line(engine.message, 160)}"
+        return f"ENGINE STOPPED ({engine.stopped}). {again} {one_line(engine.message, 160)}"
     return f"NO ENGINE has run on this session. {resume}" if model.engine == "never ran" else None
 
 

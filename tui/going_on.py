@@ -1,0 +1,39 @@
+"""What it takes to go on with a session that no engine works on: nothing, or a larger limit."""
+
+from __future__ import annotations
+
+import math
+
+from engine.session import SessionPaths
+from tui.source import argument_of, limits_of
+
+_KEPT_BACK = 0.1
+"""An engine ends a little before its minutes do: it keeps back what the last measurements may take."""
+
+
+def minutes_needed(minutes: float | None, search_s: float, *, by_budget: bool) -> float | None:
+    """More than how many minutes a resume needs to do anything; None where some of ``minutes`` (None: no limit) are
+    left. ``search_s``: seconds of search so far; ``by_budget``: whether its budget ended the last engine."""
+    if minutes is None:
+        return None
+    left_s = minutes * 60 - search_s
+    if left_s > (_KEPT_BACK * minutes * 60 if by_budget else 0.0):
+        return None
+    return max(minutes, math.ceil((minutes - left_s / 60) * 10) / 10)  # work under way may have taken more
+
+
+def spent_in_words(minutes: float, needed: float, argument: str) -> str:
+    """That ``minutes`` are spent, and what goes on. ``argument``: what names the session on the command line."""
+    more = f"--minutes N (more than {needed:g})"
+    return f"its {minutes:g} minutes are spent; go on with: kernel-tui resume {argument} {more}"
+
+
+def how_it_ended(paths: SessionPaths, said: str, minutes: float | None, search_s: float, *, by_budget: bool) -> str:
+    """``said``, which is how a session's engine ended, and what goes on where its minutes are spent. ``minutes``: the
+    limit that a person set, None where that of its config holds."""
+    minutes = minutes if minutes is not None else limits_of(paths).minutes
+    needed = minutes_needed(minutes, search_s, by_budget=by_budget)
+    if minutes is None or needed is None:
+        return said
+    spent = spent_in_words(minutes, needed, argument_of(paths))
+    return spent if by_budget else f"{said.partition(';')[0]}, and {spent}"
