@@ -223,7 +223,9 @@ class PlainLines:
             echo(f"{stamp} the rounds are over: {self._owed}")
 
     def tick(self, state: SessionState) -> None:
-        pass
+        now = time.time()
+        if (line := self._waits.lasting(now)) is not None:
+            echo(f"{time.strftime('%H:%M:%S', time.localtime(now))} {line}")
 
     def say(self, text: str) -> None:
         echo(text, err=True)

@@ -19,7 +19,7 @@ from tui.format import clock, milliseconds, speedup
 from tui.narration import line_of
 from tui.source import Limits
 from tui.tables import columns, interval
-from tui.waiting import WaitLines
+from tui.waiting import WaitLines, held_in_words
 
 _SAID = (ev.ProblemRefused, ev.ProblemFinished, ev.LogLine, ev.CommandHandled, ev.EngineStarted, ev.EngineStopped)
 REDRAW_S = 0.25
@@ -73,7 +73,8 @@ class LiveTable:
         minutes = max(1 / 60, (time.time() - self._began) / 60)
         rate = (state.verdicts - (self._verdicts_before or 0)) / minutes
         words = "paused" if state.paused else owed_of(state, self._limits) or kernels_at_work(state)
-        words = "waiting for the device" if state.held_up_at is not None else words
+        if state.held_up_at is not None and (wait := next(iter(state.waits.values()), None)) is not None:
+            words = f"waiting for the device: {held_in_words(wait.pid, wait.command)}"
         grid = Table.grid(padding=(0, 1))
         budget = budget_of(state, self._minutes, self._rounds)
         limit = f" of {clock(budget.minutes * 60)}" if budget.minutes is not None else ""

@@ -52,7 +52,7 @@ class Story:
         elif isinstance(event, ev.ModelCallFailed):
             told += self._repeated(state, event, recorded.time)
         elif (waiting := self._waits.line_of(recorded)) is not None:
-            told.append(("info" if isinstance(event, ev.DeviceFree) else "warning", waiting))
+            told.append(("info", waiting))
         self.lines.extend(Line(recorded.time, *one) for one in told)
         return bool(told)
 

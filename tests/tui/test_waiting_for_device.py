@@ -12,11 +12,13 @@ from pathlib import Path
 
 import pytest
 
+from engine.events import DeviceAwaited, DeviceFree, Recorded
 from engine.exit_codes import ExitCode
 from engine.session import SessionPaths, SessionReader
 from engine.state import fold
 from tests.commandline import environment
 from tests.tui.test_cli import SCALAR, write_project
+from tui.waiting import WaitLines
 
 HOLD = """
 import sys
@@ -80,6 +82,33 @@ def test_eval_says_once_who_holds_the_device_and_then_what_it_found(tmp_path: Pa
         found = json.loads(output)
         assert found["status"] == "wrong" and found["stage_s"]["waiting"] >= 1.0
     assert more == "", "it is said once"
+
+
+def test_short_waits_have_no_line_and_many_of_them_one_a_minute() -> None:
+    said: list[tuple[float, str]] = []
+    lines = WaitLines()
+    for number, seconds in enumerate([2.0, 2.0, 2.0, 30.0, 40.0, 1.5]):
+        began = 1000.0 + 20.0 * number if seconds < 10 else 1000.0 + 60.0 * number
+        awaited = DeviceAwaited(device="cpu", pid=number, command="eval", seconds=1.0)
+        for time_, event in ((began + 1, awaited), (began + seconds, DeviceFree(device="cpu", seconds=seconds))):
+            if (line := lines.line_of(Recorded(0, time_, event))) is not None:
+                said.append((time_, line))
+    assert said == [
+        (1042.0, "waited 3 times for the device, 0:06 in all: another process held it, pid 2 (eval)"),
+        (1210.0, "waited 0:30 for the device: another process held it, pid 3 (eval)"),
+        (1280.0, "waited 0:40 for the device: another process held it, pid 4 (eval)"),
+    ]
+
+
+def test_a_wait_that_lasts_is_said_once_while_it_does() -> None:
+    lines = WaitLines()
+    lines.line_of(Recorded(0, 101.0, DeviceAwaited(device="cpu", pid=7, command="eval", held_since=90.0, seconds=1.0)))
+    assert lines.lasting(104.0) is None
+    assert lines.lasting(106.0) == (
+        "waiting for the device: another process holds it, pid 7 (eval), for 0:16; the budget's minutes stand still"
+    )
+    assert lines.lasting(200.0) is None
+    assert lines.line_of(Recorded(0, 300.0, DeviceFree(device="cpu", seconds=200.0))) is None
 
 
 def test_a_search_names_who_holds_the_device_and_its_minutes_wait_too(tmp_path: Path) -> None:
