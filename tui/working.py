@@ -39,10 +39,12 @@ class Working:
 
 
 @contextlib.contextmanager
-def working(first: str) -> Iterator[Working]:
-    """Shows ``first`` and then what is said, rewritten in place and gone at the end. Elsewhere than on a terminal it
-    says nothing but what is waited for, so that a log or a script sees only the answer."""
-    if not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
+def working(first: str, *, quiet: bool = False) -> Iterator[Working]:
+    """Shows ``first`` and then what is said, rewritten in place and gone at the end. Where the answer, or what is said
+    meanwhile, goes elsewhere than to a terminal, and where it is ``quiet`` (the answer is for a script), it says
+    nothing but what is waited for."""
+    on_terminal = sys.stdout.isatty() and sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+    if quiet or not on_terminal:
         yield Working(lambda text: None, partial(echo, err=True))
         return
     from rich.console import Console

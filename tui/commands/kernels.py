@@ -81,7 +81,7 @@ def evaluate(
 
         return await _judge(config, problem, {kernel.name: (form, source)}, work, quick=quick, then=then)
 
-    with working("inspecting the problem") as work:
+    with working("inspecting the problem", quiet=as_json) as work:
         _, verdicts, _ = asyncio.run(judge())
     if as_json:
         print_json({"verdict": verdicts[0], "at_sizes": at_sizes} if shapes else verdicts[0])
@@ -126,7 +126,7 @@ def compare(
     async def judge() -> tuple[Opened, list[Verdict], tuple[Standing, ...]]:
         return await _judge(config, problem, kernels, work, quick=quick, heat=True)
 
-    with working("inspecting the problem") as work:
+    with working("inspecting the problem", quiet=as_json) as work:
         _, verdicts, standings = asyncio.run(judge())
     if as_json:
         from tui.same_code import same_machine_code
@@ -172,7 +172,7 @@ def build(kernel: Path, problem: str, arch: str | None, output: Path | None, as_
                     raise cannot_write(output, error) from None
         return of_own_file(report, kernel.name)
 
-    with working("inspecting the problem") as work:
+    with working("inspecting the problem", quiet=as_json) as work:
         report = asyncio.run(compile_it())
     if as_json:
         print_json(report)
@@ -288,8 +288,18 @@ async def _judge_at(
     return [short async for short, _ in judge_at_sizes(evaluator, places, form, source)]
 
 
-def _stages_of(name: str, work: Working) -> Callable[[Stage], None]:
-    return lambda stage: work.say(f"{name}: {stage}")
+def _stages_of(name: str, work: Working, sittings: int) -> Callable[[Stage], None]:
+    """Says what is done with a kernel, which is judged ``sittings`` times, each time in a process of its own."""
+    words: dict[Stage, str] = {"waiting": "waiting for the device", "timing": "timing beside PyTorch"}
+    checked = 0
+
+    def say(stage: Stage) -> None:
+        nonlocal checked
+        checked += stage == "checking"
+        sitting = f", sitting {checked} of {sittings}" if sittings > 1 and checked else ""
+        work.say(f"{name}: {words.get(stage, stage)}{sitting}")
+
+    return say
 
 
 async def _judge(
@@ -306,6 +316,7 @@ async def _judge(
 
     ``work`` is told what is done now and what is waited for; ``then`` is called before the evaluator is closed.
     """
+    from engine.evaluation.timing import sittings
     from engine.problem.header import derive_header
     from engine.problem.spec import FORM_OF_DEVICE
     from engine.workers.local import LocalEvaluator
@@ -336,14 +347,14 @@ async def _judge(
             header = derive_header(problem, allowed) if in_c else ""
             for form, source in in_c:
                 evaluator.begin_build(problem, header, form, source)
-            work.say(f"measuring what {device.name} can do")
+            work.say("starting the judge and measuring the device")
             await evaluator.measure_device(device)
-            work.say(f"{problem.id}: timing eager")
+            work.say(f"opening {problem.id}: timing eager")
             opened = await evaluator.open(problem, header)
-            verdicts = [
-                of_own_file(await evaluator.evaluate(problem, form, source, _stages_of(name, work)), name)
-                for name, (form, source) in kernels.items()
-            ]
+            verdicts = []
+            for name, (form, source) in kernels.items():
+                on_stage = _stages_of(name, work, sittings(not quick))
+                verdicts.append(of_own_file(await evaluator.evaluate(problem, form, source, on_stage), name))
             standings: tuple[Standing, ...] = ()
             if heat and all(verdict.correct for verdict in verdicts):
                 work.say("timing them side by side")

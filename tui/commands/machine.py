@@ -31,7 +31,7 @@ def doctor(config_path: Path | None, as_json: bool) -> None:
     config = load_config(config_path) if config_path is not None else None
     if config is not None and (faults := problem_faults(config.path)):
         raise ConfigError(config.path, faults)
-    with working("looking for GPUs") as work:
+    with working("looking for GPUs", quiet=as_json) as work:
         findings = run_checks(config, lambda name: work.say(f"checking {name}"))
     if as_json:
         print_json(findings)
@@ -89,7 +89,7 @@ def problems(entries: tuple[str, ...], check: bool, as_json: bool) -> None:
 
         rows = asyncio.run(checked(files))
     else:
-        with working("inspecting the problems") as work:
+        with working("inspecting the problems", quiet=as_json) as work:
             rows = asyncio.run(table(files, on_file=lambda name: work.say(f"inspecting {name}")))
     if as_json:
         print_json(rows)

@@ -66,12 +66,12 @@ def sass(
     else:
         if problem is None:
             raise Failure("name a SESSION and a VARIANT, or a KERNEL file with --problem P", ExitCode.USAGE)
-        with working("inspecting the problem"):
+        with working("inspecting the problem", quiet=as_json):
             no_arch_for_cpp(what, form_of(Path(what)), arch)
             source, form, header = asyncio.run(_of_file(Path(what), problem))
         arch, name = arch or "sm_90a", what
     try:
-        with working("compiling and disassembling"):
+        with working("compiling and disassembling", quiet=as_json):
             code = asyncio.run(machine_code(source, form, header, arch))
     except DoesNotBuild as error:
         place = f" for {arch}" if form == "cu" else ""

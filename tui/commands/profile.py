@@ -47,7 +47,7 @@ def profile(what: str, variant: str | None, problem: str | None, trust: bool, ro
         name = f"{variant}.{form}"
     elif problem is not None:
         source, form = read_kernel(Path(what)), form_of(Path(what))
-        with working("inspecting the problem"):
+        with working("inspecting the problem", quiet=as_json):
             spec = asyncio.run(inspect_problem(problem))
         name = Path(what).name
     else:
@@ -55,7 +55,7 @@ def profile(what: str, variant: str | None, problem: str | None, trust: bool, ro
     if form != "cu":
         raise Failure(f"{variant or what}: a .{form} kernel has no GPU counters; only .cu kernels do", ExitCode.USAGE)
     try:
-        with working("reading hardware counters"):
+        with working("reading hardware counters", quiet=as_json):
             found = asyncio.run(_profiled(spec, source, name))
     except NoTool as error:
         raise Failure(str(error), ExitCode.NO_TOOLS) from None
