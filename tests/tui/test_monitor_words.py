@@ -17,6 +17,7 @@ from engine.session import EngineLock, EventWriter, SessionPaths, SessionReader,
 from engine.state import fold
 from engine.verdict import Baseline, Standing, Timing, Verdict
 from tests.tui.conftest import NOW, Engine, monitor_of
+from tui.heat import why_no_star
 from tui.model import Model
 from tui.palette import monochrome
 from tui.parting import parting_words
@@ -204,6 +205,8 @@ async def test_a_heat_that_moves_the_star_is_told_and_orders_the_leaders(engine:
         assert any("first" in text for text in board) and any(f"{second} " in text for text in board)
         assert [leader.id for leader in state.standing_order("softmax", 3)] == [third, first, second]
         assert any(f"★ {third}" in text and " first " in text for text in monitor.text().splitlines())
+        monitor.app.monitor_screen.tree_view.select(first)
+        await monitor.until_shown(f"{first}  tied in heat  ")
         engine.record(ev.RoundFinished(problem="softmax", round=2, survivors=(), dropped=()))
         await monitor.until_shown(f"round 2 done, fastest by heat {third}, ")
 
@@ -241,6 +244,9 @@ def test_who_was_not_in_the_heat_stands_behind_whom_it_measured_faster(session: 
     state.apply(ev.Recorded(state.seq + 1, NOW, ev.HeatFinished(problem="softmax", round=2, standings=standings)))
     assert state.problems["softmax"].best == five
     order = [leader.id for leader in state.standing_order("softmax", 5)]
+    words = [why_no_star(state, state.variants[name]) for name in (one, two, four, five)]
+    assert words == ["heat +10%", "heat +20%", f"no heat with {five}", ""]
+    assert why_no_star(state, state.leaders("softmax")[-1]) == "", "it has less of everything"
     assert order[0] == five and order.index(one) < order.index(two) and set(order) == {one, two, three, four, five}
 
 

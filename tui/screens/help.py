@@ -22,10 +22,10 @@ KEY_WIDTH = 16
 
 
 FIGURES = {
-    "x eager": "PyTorch's time in eager mode / the kernel's, in pairs",
+    "x eager": "PyTorch's time in eager mode / the kernel's: the median of pairs",
     f"{MARK}1.57x": "its 95 % interval is wider than a fifth of it",
-    "change": "of the factor, against the kernel it was derived from",
-    "x compile": "torch.compile's time / the kernel's",
+    "change": "of the factor, against the kernel it was derived from, each of its minute",
+    "x compile": "torch.compile's time / the kernel's, each of its minute",
     "floor": "the least time the device could take / the kernel's",
     "by round": "best factor at the end of each round",
 }

@@ -121,8 +121,8 @@ class MonitorScreen(SteeringKeys, Screen[None]):
         if self.following and self._bests != before:
             self._follow()
         self.status.show(self.model, self.held, self.following)
-        if changed is not None and self._bests != before:
-            changed |= {name for name in (*self._bests, *before) if name is not None}
+        if changed is not None and (self._bests != before or not changed.isdisjoint(self._bests)):
+            changed = None  # rows that have more of a figure than the best one say why they are not
         self.tree_view.refresh_rows(changed)
         self._retitle_tree()
         if kinds & {*SCORES, *PRUNING}:

@@ -21,7 +21,8 @@ ROUNDS_MIN = 4
 class Scoreboard(LinesView):
     HELP = (
         "Per problem: best speedup over eager, with its 95 % interval where there is room (~: one wider than 20 %), "
-        "its time, eager's, the factor over torch.compile, share of the floor."
+        "its time, eager's, the factor over torch.compile, share of the floor. They are of the best kernel's own "
+        "verdict, in one minute; only torch.compile's time is of another."
     )
 
     def show(self, model: Model) -> None:

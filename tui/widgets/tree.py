@@ -29,7 +29,13 @@ MAX_DRAWN = 200
 class SearchTree(LineWidget):
     """Rows of ``TreeRows``, drawn when they are seen."""
 
-    HELP = "The search as a tree: problems, rounds, ideas, kernels (or by lineage with t)."
+    HELP = (
+        "The search as a tree: problems, rounds, ideas, kernels (or by lineage with t). 'speedup' and 'ms' are of a "
+        "kernel's own verdict, beside PyTorch in its own minute; where others load the machine, minutes differ. The "
+        "star goes by the heat, which times the leaders side by side. Who has more speedup or fewer ms but no star "
+        "says why: 'heat +3%' took 3 % longer there, 'no heat with v7' was not timed beside it. A round's speedup is "
+        "its leader's: as much less than the star's as the heat says."
+    )
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up,k", "cursor(-1)", "up", show=False),
         Binding("down,j", "cursor(1)", "down", show=False),

@@ -11,6 +11,7 @@ from engine.state import IdeaState, RoundState, VariantState
 from tui import format as fmt
 from tui.certainty import factor_words
 from tui.glyphs import GLYPHS, glyph, standing_of
+from tui.heat import why_no_star
 from tui.model import Model, change_against_parent
 from tui.palette import Palette
 from tui.row import Row
@@ -96,7 +97,8 @@ class RowLines:
             return [(shown, palette.named(GLYPHS[standing].style)), (f"  {reason}", palette.dim)]
         twin = twin_of(self.model.state, variant)
         same = [(f"= {twin.id}  ", palette.text)] if twin is not None else []
-        return [*same, (one_line(variant.note, 120), palette.dim)]
+        why = why_no_star(self.model.state, variant)
+        return [*same, (f"{why}  " if why else "", palette.text), (one_line(variant.note, 120), palette.dim)]
 
     def _idea(self, row: Row, idea: IdeaState, width: int) -> Strip:
         state, palette = self.model.state, self.palette
@@ -118,9 +120,12 @@ class RowLines:
         return fitted(line(" " * min(2 * row.depth, width // 3), *left), width)
 
     def _best_of(self, idea: IdeaState) -> str:
-        """What the idea has reached; its text runs on over the columns, which would be empty."""
+        """What the idea has reached, the best kernel's factor where that is one of its; its text runs on over the
+        columns, which would be empty."""
         state = self.model.state
-        variants = [state.variants[name] for name in idea.variants]
+        problem = state.problems.get(idea.problem)
+        star = problem.best if problem is not None else None
+        variants = [state.variants[name] for name in ([star] if star in idea.variants else idea.variants)]
         factors = [(twin_of(state, one) or one).speedup for one in variants]
         best = max((factor for factor in factors if factor is not None), default=None)
         lacks = "waits for an author  " if idea.proposer == HAND else "nothing untried  "

@@ -9,7 +9,7 @@ from textual.strip import Strip
 from engine.state import IdeaState, VariantState
 from tui import format as fmt
 from tui.certainty import interval_words
-from tui.heat import decided_after, last_heat
+from tui.heat import NO_HEAT, decided_after, last_heat, why_no_star
 from tui.model import Model, change_against_parent
 from tui.palette import Palette
 from tui.same_code import factor_in_words
@@ -61,6 +61,8 @@ def _figures(model: Model, variant: VariantState, palette: Palette) -> list[Stri
     lines = [field("own verdict", own, palette)]
     if heat := last_heat(problem, variant):
         lines.append(field("last heat", heat, palette))
+    if (why := why_no_star(model.state, variant)).startswith(NO_HEAT):
+        lines.append(field("no star", f"{why}, and each one's figures are of its own minute", palette))
     return lines
 
 
