@@ -211,11 +211,14 @@ def print_problems(rows: Sequence[ProblemRow]) -> None:
 
 
 def print_sessions(sessions: Sequence[SessionSummary]) -> None:
-    """A line each where there is room for that; else the best of each, its config and its note below each other."""
+    """A line each where there is room for that; else the best of each, its config and its note below each other, and
+    nothing is cut: who resumes a session needs its name."""
     out = console()
     table = _sessions_table(sessions, in_lines=True)
     if out.measure(table, options=out.options.update_width(10 * _PIPE_WIDTH)).maximum > out.width:
         table = _sessions_table(sessions, in_lines=False)
+        name = table.columns[0]
+        name.no_wrap, name.overflow, name.max_width = False, "fold", max(16, out.width // 3)
     out.print(table)
 
 

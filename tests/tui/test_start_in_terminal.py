@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from rich.console import Console
 
 from benchmarks.pseudo_terminal import Terminal
@@ -155,6 +156,11 @@ def test_sessions_fit_a_narrow_terminal_with_every_word_whole(tmp_path: Path, mo
         assert max(map(len, lines)) <= width and (len(lines) > 6) == (width == 80)
         words = set(" ".join(lines).split())
         assert {*bests, "config.toml", "quickstart-12", "12.1)"} <= {word.rstrip(":,") for word in words}
+    narrow = Console(width=80, file=io.StringIO())
+    monkeypatch.setattr(tables, "console", lambda: narrow)
+    tables.print_sessions([replace(one, name="Z" * 70)])
+    assert isinstance(narrow.file, io.StringIO)
+    assert narrow.file.getvalue().count("Z") == 70 and "age" in narrow.file.getvalue()
 
 
 def test_an_engine_that_cannot_start_is_shown_and_is_the_last_word(
