@@ -23,6 +23,7 @@ from engine.session import EngineLock, EventWriter, SessionReader, engine_livene
 from tests.tui.conftest import NOW, SMALL, Engine, Monitor, monitor_of
 from tui.app import MonitorApp
 from tui.replay import ReplayApp, ReplaySource
+from tui.screens.budget import BudgetScreen
 from tui.screens.picker import PickerApp
 from tui.settings import Settings, load_settings
 from tui.source import SessionSource
@@ -255,6 +256,20 @@ async def test_r_starts_an_engine_on_a_session_that_has_none(tmp_path: Path) -> 
         events = [one.event for one in reader.read()]
     assert [type(one) for one in events[-2:]] == [ev.EngineStarted, ev.EngineStopped]
     assert starts[0].poll() == events[-2].pid  # type: ignore[union-attr]
+
+
+@pytest.mark.keys("MonitorScreen", "R")
+async def test_r_asks_for_minutes_where_all_are_spent(tmp_path: Path) -> None:
+    paths = write_session(tmp_path, "spent", Shape(variants=8, problems=1, rounds=1, flying=0), ended=True)
+    writer = EventWriter(paths)
+    await writer.record(ev.BudgetChanged(minutes=0.01))
+    writer.close()
+    app = MonitorApp(SessionSource(paths), start_engine=lambda: pytest.fail("it would end at once"), settings=QUIET)
+    async with app.run_test(size=(120, 40)) as pilot:
+        monitor = Monitor(app, pilot)
+        await monitor.until(lambda: app.model.opened and app.model.link.kind == "ended", "the session is open")
+        await monitor.press("R")
+        await monitor.until(lambda: isinstance(app.screen, BudgetScreen), "it asks")
 
 
 @pytest.mark.keys("ReplayApp", "less_than_sign")

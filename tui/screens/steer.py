@@ -14,6 +14,7 @@ from engine.state import IdeaState, ProblemState, SessionState
 from tui import steering
 from tui.conversation import directory_of
 from tui.editor import edit_text
+from tui.going_on import minutes_needed
 from tui.sanitize import one_line
 from tui.source import ALIVE
 from tui.spend import is_spending
@@ -168,7 +169,14 @@ class SteeringKeys:
         self._ask(lambda: Plan(command, "submitting", idea.id))
 
     def action_start_engine(self) -> None:
-        self._monitor.start_engine()
+        """Where its minutes are spent an engine would end at once: it is asked for more first."""
+        model = self._here.model
+        by_budget = model.state.engine is not None and model.state.engine.stopped == "budget"
+        spent = minutes_needed(model.minutes, model.search_seconds(), by_budget=by_budget) is not None
+        if spent and model.link.kind == "ended" and not model.source.read_only:
+            self.action_budget()
+        else:
+            self._monitor.start_engine()
 
     # The monitor itself
 
