@@ -22,8 +22,8 @@ StopReason = Literal["finished", "stopped", "budget", "waiting", "signal", "erro
 Stage = Literal["queued", "building", "waiting", "checking", "timing"]
 
 
-class Event(Struct, frozen=True, tag_field="kind", kw_only=True, omit_defaults=True):
-    """Base of all events."""
+class Event(Struct, frozen=True, tag_field="kind", kw_only=True, omit_defaults=True, gc=False):
+    """Base of all events. Made of JSON, so in no cycle: the collector need not look at them, nor at verdicts."""
 
 
 class SessionCreated(Event, tag="session_created"):
@@ -384,7 +384,7 @@ _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(AnyEvent)
 
 
-class Recorded(Struct, frozen=True):
+class Recorded(Struct, frozen=True, gc=False):
     """An event as it stands in the session file. ``time``: Unix seconds."""
 
     seq: int

@@ -208,8 +208,9 @@ def _verdict_given(state: SessionState, event: ev.VerdictGiven, time: float) -> 
     rank(state, variant, event.verdict)
     variant.verdict, variant.stage, variant.judged_at = event.verdict, None, time
     variant.judged += 1
-    choose_leader(state, variant)
-    choose_best(state, variant.problem, challenger=variant)
+    if variant.judged > 1 or variant.speedup is not None:  # a kernel that fails at once has led nothing
+        choose_leader(state, variant)
+        choose_best(state, variant.problem, challenger=variant)
 
 
 def _heat_finished(state: SessionState, event: ev.HeatFinished, time: float) -> None:

@@ -46,7 +46,8 @@ class VariantState:
 
     @property
     def speedup(self) -> float | None:
-        return self.verdict.speedup if self.verdict is not None and self.verdict.correct else None
+        verdict = self.verdict
+        return verdict.speedup if verdict is not None and verdict.status == "correct" else None
 
     @property
     def kernel_ms(self) -> float | None:

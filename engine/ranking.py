@@ -84,14 +84,17 @@ def choose_leader(state: SessionState, variant: VariantState) -> None:
         return
     if variant.judged > 1 or round_.best == variant.id:  # it may lose its place, and may have been in a heat
         lead(state, round_)
-    elif variant.speedup is not None and variant.speedup >= (state.best_of_round(round_.problem, round_.number) or 0.0):
+    elif (factor := variant.speedup) is not None and factor >= (
+        state.best_of_round(round_.problem, round_.number) or 0.0
+    ):
         round_.best = variant.id
 
 
 def lead(state: SessionState, round_: RoundState) -> None:
     """Choose the leader of the round anew. A factor that a heat has disproved leads nobody astray: those of the round
     that ran side by side have one champion, who stays that until another outruns it in a heat that has both."""
-    own = {name for name in round_.variants if state.variants[name].speedup is not None and not state.is_pruned(name)}
+    factors = {name: state.variants[name].speedup for name in round_.variants}
+    own = {name for name, factor in factors.items() if factor is not None and not state.is_pruned(name)}
     champion, raced = "", set[str]()
     for heat in (one.standings for one in state.problems[round_.problem].rounds if one.standings):
         timed = [one.variant for one in heat if one.variant in own]
@@ -99,8 +102,7 @@ def lead(state: SessionState, round_: RoundState) -> None:
             champion = timed[0] if not champion or champion in timed else champion
             raced |= set(timed) - {champion}
     left = own - (raced - {champion})
-    found = max(left, key=lambda name: (state.variants[name].speedup or 0.0, name), default=None)
-    round_.best = found
+    round_.best = max(left, key=lambda name: (factors[name] or 0.0, name), default=None)
 
 
 def lead_again(state: SessionState, problem: ProblemState, names: Iterable[str]) -> None:

@@ -28,6 +28,9 @@ class Amount(NamedTuple):
         return Amount(self.tokens + other.tokens, self.dollars + other.dollars if known else None)  # type: ignore[operator]
 
 
+NOTHING = Amount()
+
+
 @dataclass(slots=True)
 class Spend:
     """``calls``: attempts that were sent, ``failed`` of them without a reply. ``unpriced``: those among the known
@@ -39,7 +42,7 @@ class Spend:
     dollars: float = 0.0
     unpriced: int = 0
     uncertain: int = 0
-    unknown: Amount = field(default_factory=Amount)
+    unknown: Amount = NOTHING
     seconds: float = 0.0
 
     @property
@@ -70,7 +73,7 @@ class CallState:
     started_at: float
     attempts: int = 0
     flying: bool = True
-    hold: Amount = field(default_factory=Amount)
+    hold: Amount = NOTHING
     ended_at: float | None = None
     failure: str | None = None
     message: str = ""
@@ -120,7 +123,8 @@ class Spending:
             call.counted = self._of(event.model, event.site, idea)
             self.calls[event.call] = call
             number = event.call.removeprefix("c")
-            self._numbered = max(self._numbered, int(number) if number.isdigit() else 0)
+            if number.isdigit():
+                self._numbered = max(self._numbered, int(number))
         call.attempts, call.flying, call.wait_s = event.attempt, True, None
         call.hold = Amount(event.tokens, event.dollars)
         self.flying[event.call] = call
@@ -164,7 +168,7 @@ class Spending:
                 spend.usage = _sum(spend.usage, usage)
                 spend.dollars += dollars or 0.0
                 spend.unpriced += dollars is None
-        call.flying, call.hold = False, Amount()
+        call.flying, call.hold = False, NOTHING
         self.flying.pop(call.id, None)
 
     def _of(self, model: str, site: CallSite, idea: str | None) -> list[Spend]:

@@ -36,7 +36,7 @@ found (``Verdict.pattern`` names it). ``forbidden``: did what the sandbox denies
 ``error``: the evaluation itself failed, which says nothing about the kernel."""
 
 
-class Timing(Struct, frozen=True, omit_defaults=True):
+class Timing(Struct, frozen=True, omit_defaults=True, gc=False):
     """Times of repeated calls, in milliseconds."""
 
     median_ms: float
@@ -45,7 +45,7 @@ class Timing(Struct, frozen=True, omit_defaults=True):
     count: int
 
 
-class Check(Struct, frozen=True, omit_defaults=True):
+class Check(Struct, frozen=True, omit_defaults=True, gc=False):
     """One check of the judge: what was tried and what came out."""
 
     name: str
@@ -53,7 +53,7 @@ class Check(Struct, frozen=True, omit_defaults=True):
     detail: str = ""
 
 
-class BuildReport(Struct, frozen=True, omit_defaults=True):
+class BuildReport(Struct, frozen=True, omit_defaults=True, gc=False):
     """What the compiler said. ``log`` is its output, trimmed. Register and spill figures are per thread, from ptxas.
 
     ``code``: digest of the machine code (``engine.evaluation.code_hash``), "" where unknown.
@@ -92,7 +92,7 @@ class KernelBenchVerdict(Struct, frozen=True, omit_defaults=True):
         return f"{self.outcome} ({self.reason})" if self.reason else self.outcome
 
 
-class Verdict(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Verdict(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """What evaluation said of one variant.
 
     ``speedup`` is the median over alternating pairs of reference time / kernel time;

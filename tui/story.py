@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 from engine import events as ev
@@ -53,8 +54,10 @@ class Story:
             told += self._repeated(state, event, recorded.time)
         elif (waiting := self._waits.line_of(recorded)) is not None:
             told.append(("info", waiting))
+        if not told:  # as after nearly every verdict
+            return False
         self.lines.extend(Line(recorded.time, *one) for one in told)
-        return bool(told)
+        return True
 
     def say(self, time: float, level: Level, text: str) -> None:
         """A line of the monitor's own, which no event tells."""
@@ -91,11 +94,7 @@ class Story:
 def fold_with_story(recorded: Iterable[Recorded]) -> tuple[SessionState, Story]:
     """The state after ``recorded``, and its story."""
     state, story = SessionState(), Story()
-    apply, note = state.apply, story.note
-    for one in recorded:
-        apply(one)
-        if type(one.event) in _TOLD:  # asked here too: most events are not, and there may be 160,000
-            note(state, one)
+    state.apply_all(recorded, partial(story.note, state), _TOLD)
     return state, story
 
 

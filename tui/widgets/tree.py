@@ -84,10 +84,9 @@ class SearchTree(LineWidget):
         return rows[self.cursor] if 0 <= self.cursor < len(rows) else None
 
     def replace(self, model: Model, rows: TreeRows) -> None:
-        """Show another session's state, with the cursor on the same node if it is there."""
+        """Another session's state. ``restyle`` and ``refresh_rows`` then show it, the cursor on the same node if it is
+        there."""
         self.model, self.tree_rows = model, rows
-        self.restyle()
-        self.refresh_rows()
 
     def restyle(self) -> None:
         """Draw everything anew: other colours, another width, another order."""
