@@ -381,7 +381,6 @@ AnyEvent = (
 )
 
 _encoder = msgspec.json.Encoder()
-_decoder = msgspec.json.Decoder(AnyEvent)
 
 
 class Recorded(Struct, frozen=True, gc=False):
@@ -401,6 +400,5 @@ def encode(event: Event) -> bytes:
     return _encoder.encode(event)
 
 
-def decode(text: bytes | str) -> AnyEvent:
-    """Raises ``msgspec.ValidationError`` for a row that is no known event."""
-    return _decoder.decode(text)
+decode = msgspec.json.Decoder(AnyEvent).decode
+"""From the JSON of a row, as bytes or text. Raises ``msgspec.ValidationError`` for a row that is no known event."""

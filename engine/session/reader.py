@@ -144,11 +144,13 @@ class SessionReader:
 
     def _recorded(self, rows: list[tuple[Any, ...]]) -> list[Recorded]:
         """Decode a chunk. Nothing decoded is garbage yet, so looking for garbage meanwhile only costs time (half)."""
+        events: list[Recorded] = []
         seq = 0
         collecting = gc.isenabled()
         gc.disable()
         try:
-            events = [Recorded(seq := row[0], row[1], decode(row[2])) for row in rows]
+            for seq, time, json in rows:
+                events.append(Recorded(seq, time, decode(json)))
         except UNDECODABLE as error:
             raise SessionDamaged(
                 f"{self.paths.database}: event {seq} cannot be read ({error}). "
