@@ -106,7 +106,8 @@ class MonitorScreen(SteeringKeys, Screen[None]):
         self.tree_rows = TreeRows(self.model.state, view)
         self.tree_rows.set_filter(view.filter)
         self.tree_view.replace(self.model, self.tree_rows)
-        self.show_all()
+        self.show_all(but_details=True)
+        self.call_after_refresh(self._show_details)  # the tree first: a source waits for the import of what colours it
 
     def take(self, events: list[Recorded], *, readings: bool = False, told: bool = False) -> None:
         """Show what ``events``, already folded, and new ``readings`` changed; ``told``: the log has new lines."""
@@ -153,7 +154,7 @@ class MonitorScreen(SteeringKeys, Screen[None]):
             if not self.model.state.variants:
                 self.scoreboard.show(self.model)
 
-    def show_all(self) -> None:
+    def show_all(self, *, but_details: bool = False) -> None:
         """Draw everything, after a resize, a change of theme or of state."""
         if not self.is_mounted:
             return
@@ -168,10 +169,14 @@ class MonitorScreen(SteeringKeys, Screen[None]):
         for pane in self.panes:
             if not isinstance(pane, DetailPane) and pane is not self.tree_pane:
                 pane.set_title()
+        self.key_bar.show()
+        if not but_details:
+            self._show_details()
+
+    def _show_details(self) -> None:
         self.detail.select(self.tree_view.row, at_once=True)
         self.detail.show(force=True)
         self._show_best()
-        self.key_bar.show()
 
     def on_search_tree_highlighted(self, message: SearchTree.Highlighted) -> None:
         if message.by_hand and self.following and not self._is_best(message.row.id if message.row else ""):
