@@ -185,6 +185,18 @@ def test_a_round_is_led_by_whom_its_kernels_could_not_outrun() -> None:
     assert led_by(*first, *round_finished(2, "v3", "v4"), *round_finished(3, "v5", "v3")) == "v5"
 
 
+def test_many_events_at_once_make_the_state_that_one_by_one_they_make() -> None:
+    one_by_one, at_once = SessionState(), SessionState()
+    for event in small_search():
+        one_by_one.apply(event)
+    best: list[tuple[int, str | None]] = []
+    at_once.apply_all(
+        small_search(), lambda told: best.append((told.seq, at_once.problems["softmax"].best)), {ev.VerdictGiven}
+    )
+    assert at_once == one_by_one
+    assert best == [(7, "v1"), (8, "v1"), (15, "v3")], "each verdict is told of once it is in the state"
+
+
 def test_a_second_verdict_replaces_the_first_in_the_ranking() -> None:
     state = after(small_search(), ev.VerdictGiven(variant="v3", verdict=verdict(1.5)))
     assert [variant.id for variant in state.leaders("softmax")] == ["v1", "v3"]
