@@ -64,14 +64,16 @@ class Liveness(Struct, frozen=True):
         age = self.heartbeat_age_s
         if not self.running or age is None or age <= STALLED_AFTER_S:
             return None
-        return f"no sign of life for {age:.0f} s (pid {self.pid}); {remedy(self.pid)}"
+        who = f" (pid {self.pid})" if self.pid is not None else ""
+        return f"no sign of life for {min(age, 1e9):.0f} s{who}; {remedy(self.pid)}"
 
 
 def remedy(pid: int | None) -> str:
     """What a person can do about an engine that has stalled."""
     if pid is not None and _is_suspended(pid):
         return f"it is suspended: kill -CONT {pid} lets it go on"
-    return f"if that lasts: kill -9 {pid}, then resume it; what is recorded stays"
+    end = f"kill -9 {pid}" if pid is not None else "end its process (engine.service)"
+    return f"if that lasts: {end}, then resume it; what is recorded stays"
 
 
 class EngineLock:

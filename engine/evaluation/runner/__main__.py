@@ -21,6 +21,7 @@ from engine.evaluation.runner import cuda, isolation, wire
 
 _MAP_FIXED = 0x10
 _GUARD_PAGES = 16 * mmap.PAGESIZE
+_MOST_WORKSPACE_BYTES = 1 << 46
 
 
 class CpuKernel:
@@ -129,6 +130,8 @@ def _workspace(library: ctypes.CDLL, allocate: object) -> tuple[int, int]:
         return 0, 0
     size.restype = ctypes.c_size_t
     nbytes = int(size())
+    if nbytes > _MOST_WORKSPACE_BYTES:  # in C such a number and a page more may be next to nothing
+        raise MemoryError(f"no room for a workspace of {nbytes} bytes")
     return nbytes, allocate(nbytes) if nbytes else 0  # type: ignore[operator]
 
 

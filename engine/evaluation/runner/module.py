@@ -130,8 +130,8 @@ class Model:
             del self._own[name]
         return "state_dict"
 
-    def bind(self, slot: int) -> Callable[[], Any]:
-        """What calls ``forward`` on the inputs, and with the weights, of ``slot``."""
+    def bind(self, slot: int) -> Callable[[], list[Any]]:
+        """What calls ``forward`` on the inputs, and with the weights, of ``slot``, and takes apart what it returns."""
         if self.weights == "state_dict":
             stored = self._buffers[slot].weights
             for name, tensor in self._own.items():
@@ -139,10 +139,14 @@ class Model:
         model, arguments = self._model, self._arguments[slot]
         return lambda: _written_out(model(*arguments))
 
-    def keep(self, slot: int, result: Any) -> None:
-        """Copy what ``forward`` returned into the outputs of ``slot``. Raises ``ModuleError`` for what is no output."""
+    def keep(self, slot: int, result: list[Any]) -> None:
+        """Copy the leaves of what ``forward`` returned into the outputs of ``slot``.
+
+        Raises ``ModuleError`` for what is no output.
+        """
         buffers = self._buffers[slot]
-        leaves = [leaf for leaf in output_leaves(result) if isinstance(leaf, _TENSOR)]
+        # Not isinstance: an object may say of what class it is, and compute meanwhile.
+        leaves = [leaf for leaf in result if issubclass(type(leaf), _TENSOR)]
         if len(leaves) != len(self._outputs):
             raise ModuleError(f"forward returned {len(leaves)} tensors, the problem has {len(self._outputs)}")
         for leaf, order, target in zip(leaves, self._outputs, buffers.outputs, strict=True):
@@ -168,15 +172,13 @@ class Model:
         return f"{type(error).__name__}: {text}{where}" if text else f"{type(error).__name__}{where}"
 
 
-def _written_out(result: Any) -> Any:
-    """``result``, or its leaves where the elements of one share memory, as ``expand`` has it: what is left to whoever
-    copies them is work of the kernel and belongs into its time."""
+def _written_out(result: Any) -> list[Any]:
+    """The leaves of ``result``, written out where the elements of one share memory, as ``expand`` has it. What is left
+    to whoever copies them, or takes apart what holds them, is work of the kernel and belongs into its time."""
     if type(result) is _TENSOR and result.layout is torch.strided and _IS_CONTIGUOUS(result):
-        return result
+        return [result]
     leaves = output_leaves(result)
     shared = [type(leaf) is _TENSOR and leaf.layout is torch.strided and _shares_memory(leaf) for leaf in leaves]
-    if not any(shared):
-        return result
     return [_CONTIGUOUS(leaf) if shares else leaf for leaf, shares in zip(leaves, shared, strict=True)]
 
 

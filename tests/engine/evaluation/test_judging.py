@@ -91,6 +91,12 @@ def test_workspace_is_given_and_does_not_start_at_zero(bench: Bench) -> None:
     assert any("workspace 4,096 bytes" in check.detail for check in verdict.checks)
 
 
+def test_a_workspace_that_no_memory_holds_is_refused(bench: Bench) -> None:
+    wants = {"outside": 'extern "C" size_t workspace_bytes(void) { return (size_t)-1; }'}
+    verdict = bench.judge(softmax(bench.form, **wants))
+    assert (verdict.status, verdict.reason) == ("build_error", f"no room for a workspace of {2**64 - 1} bytes")
+
+
 @pytest.mark.serial
 def test_a_clock_that_lies_is_found(bench: Bench) -> None:
     if bench.form == "cu":
