@@ -276,6 +276,6 @@ def link_of(liveness: Liveness) -> Link:
     age = liveness.heartbeat_age_s
     if liveness.running:
         if liveness.stall is not None:
-            return Link("stalled", liveness.pid, float(int(age or 0.0)), remedy(liveness.pid))
+            return Link("stalled", liveness.pid, float(int(min(age or 0.0, 1e9))), remedy(liveness.pid))
         return Link("live", liveness.pid)
     return Link("ended", liveness.pid, None, liveness.message)
