@@ -19,6 +19,8 @@ from engine.problem.spec import Form, ProblemSpec
 from engine.verdict import AtSizes, Baseline, Standing, Verdict
 
 StopReason = Literal["finished", "stopped", "budget", "waiting", "signal", "error"]
+BY_HAND = "hand"
+"""Proposer of ideas and kernels that a person wrote."""
 Stage = Literal["queued", "building", "waiting", "checking", "timing"]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import signal
 import sys
 import time
@@ -74,8 +75,15 @@ class MonitorApp(App[int]):
     ENABLE_COMMAND_PALETTE = True
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("ctrl+q", "screen.detach", "detach", show=False),
-        Binding("ctrl+c", "screen.copy", "copy", show=False),
+        Binding("ctrl+c", "screen.interrupt", "interrupt", show=False),
     ]
+
+    def action_suspend_process(self) -> None:
+        """All of the job stops, as by a terminal's own Ctrl-Z: where ``make`` or a script has started the monitor, no
+        shell would come back for the monitor alone."""
+        if self._driver is not None and self._driver.can_suspend:
+            with self.suspend():
+                os.killpg(0, signal.SIGTSTP)
 
     class FeedArrived(Message):
         """The feed's thread has something new."""

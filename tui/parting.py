@@ -39,7 +39,7 @@ def parting_words(model: Model) -> str:
         by_budget = model.state.engine is not None and model.state.engine.stopped == "budget"
         needed = minutes_needed(model.minutes, model.search_seconds(), by_budget=by_budget)
         more = f" --minutes N (more than {needed:g})" if needed is not None else " --minutes N" if by_budget else ""
-        again = "" if model.state.finished else f" Go on with it: kernel-tui resume {argument}{more}"
+        again = "" if model.state.finished else f"\n  go on with it: kernel-tui resume {argument}{more}"
         return f"The search {name} {end}.{again}"
     limit = model.minutes
     spend = "it has no time limit"

@@ -14,7 +14,7 @@ from engine.models.protocol import failure_words
 from engine.state import ProblemState, SessionState
 from engine.verdict import sizes_in_words
 from tui import format as fmt
-from tui.certainty import interval_words
+from tui.certainty import factor_words, interval_words
 from tui.waiting import WaitLines
 
 LINES = 2000
@@ -175,7 +175,18 @@ def _sizes_checked(state: SessionState, event: ev.SizesChecked) -> tuple[Level, 
     return "good" if survives else "warning", f"{event.problem}: {event.variant} at other sizes: {words}"
 
 
-_TELLERS: dict[type, Callable[[SessionState, Any], tuple[Level, str]]] = {
+def _judged(state: SessionState, event: ev.VerdictGiven) -> tuple[Level, str] | None:
+    """A person waits for the verdict on a kernel of their own; of a new best there is a line anyway."""
+    variant = state.variants.get(event.variant)
+    if variant is None or variant.proposer != ev.BY_HAND or state.problems[variant.problem].best == variant.id:
+        return None
+    verdict = event.verdict
+    if verdict.correct:
+        return "info", f"{variant.problem}: {variant.id}, by hand: correct, {factor_words(verdict)}"
+    return "warning", f"{variant.problem}: {variant.id}, by hand: {verdict.status.replace('_', ' ')}; {verdict.reason}"
+
+
+_TELLERS: dict[type, Callable[[SessionState, Any], tuple[Level, str] | None]] = {
     ev.LogLine: _log_line,
     ev.EngineStarted: _engine_started,
     ev.EngineStopped: _engine_stopped,
@@ -185,6 +196,7 @@ _TELLERS: dict[type, Callable[[SessionState, Any], tuple[Level, str]]] = {
     ev.ProblemFinished: _problem_finished,
     ev.SizesChecked: _sizes_checked,
     ev.CommandHandled: _handled,
+    ev.VerdictGiven: _judged,
 }
 _TOLD = {*_TELLERS, *_MOVING, ev.ModelCallFailed, ev.DeviceAwaited, ev.DeviceFree}
 """Events that may make a line."""

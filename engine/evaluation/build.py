@@ -132,11 +132,16 @@ async def _compile(
     shown = " ".join(Path(part).name if part.startswith(str(work)) else part for part in command)
     log = log.replace(str(work) + "/", "")
     if code == 0 and not await _defines(library, defines):
-        signature = next((line for line in header.splitlines() if f" {defines}(" in line), defines)
-        log = f'no function "{defines}" with C linkage is defined; expected: {signature.strip()}\n{log}'
+        log = f'no function "{defines}" with C linkage is defined; expected: {_signature(header, defines)}\n{log}'
         code = 1
+    if code != 0 and "conflicting declaration of C function" in log:
+        log = f'no function "{defines}" with this signature; expected: {_signature(header, defines)}\n{log}'
     identity = code_hash(library) if code == 0 else ""
     return BuildReport(code == 0, seconds, shown, False, trimmed(log), *_resources(log), code=identity)
+
+
+def _signature(header: str, function: str) -> str:
+    return next((line for line in header.splitlines() if f" {function}(" in line), function).strip()
 
 
 async def run_compiler(command: list[str], work: Path) -> tuple[int, str]:

@@ -15,6 +15,7 @@ from typing import Any
 from engine import __version__
 from engine.config import Config
 from engine.events import (
+    BY_HAND,
     AnyEvent,
     BaselineMeasured,
     BudgetChanged,
@@ -49,7 +50,7 @@ from engine.search.queue import EvaluationQueue, Priority
 from engine.search.rounds import ProblemSearch
 from engine.search.sources import Sources
 from engine.search.steering import Steering
-from engine.search.telling import BY_HAND, SEEDED, same_code
+from engine.search.telling import SEEDED, same_code
 from engine.session import CommandInbox, EventWriter, SessionPaths, SessionReader, write_best
 from engine.state import SessionState
 from engine.verdict import Verdict

@@ -13,6 +13,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from engine.events import (
+    BY_HAND,
     Carried,
     HeatFinished,
     LogLine,
@@ -30,7 +31,6 @@ from engine.search.context import Context
 from engine.search.ids import seed_for
 from engine.search.questions import Questions
 from engine.search.telling import (
-    BY_HAND,
     PATIENCE,
     SEEDED,
     answering_model,

@@ -11,11 +11,11 @@ from typing import Any
 from engine import commands as cmd
 from engine import events as ev
 from engine.budget import caps_of, elapsed_s
-from engine.events import AnyEvent, CommandHandled, IdeaProposed, IdeaWaiting, VariantStage, VariantWritten
+from engine.events import BY_HAND, AnyEvent, CommandHandled, IdeaProposed, IdeaWaiting, VariantStage, VariantWritten
 from engine.naming import UnknownName, check_model, check_names, named_idea, named_problem, named_variant
 from engine.near import did_you_mean
 from engine.search.context import Context
-from engine.search.telling import BY_HAND, SEEDED
+from engine.search.telling import SEEDED
 from engine.search.untried import MOVE, why_nothing_new
 from engine.session import SentCommand, SessionError
 from engine.state import ProblemState

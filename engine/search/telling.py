@@ -8,15 +8,13 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
-from engine.events import DeviceFact
+from engine.events import BY_HAND, DeviceFact
 from engine.models.protocol import CallSite
 from engine.proposers.protocol import BankKernel, Board, Demands, IdeaDraft, Kernel, Task, TriedIdea
 from engine.selection import Candidate
 from engine.state import IdeaState, ProblemState, RoundState, SessionState, VariantState
 from engine.verdict import Verdict
 
-BY_HAND = "hand"
-"""Proposer of ideas and kernels that a person wrote."""
 PATIENCE = 3
 """Rounds in which the same answer may be missing before it is given up."""
 SEEDED = "seeded"

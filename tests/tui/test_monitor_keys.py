@@ -19,7 +19,7 @@ from benchmarks.synthetic_session import Shape, write_session
 from engine import commands as cmd
 from engine import events as ev
 from engine.launch import EngineStart, spawn_engine
-from engine.session import EngineLock, EventWriter, SessionReader, engine_liveness
+from engine.session import EngineLock, EventWriter, SessionPaths, SessionReader, engine_liveness
 from tests.tui.conftest import NOW, SMALL, Engine, Monitor, monitor_of
 from tui.app import MonitorApp
 from tui.replay import ReplayApp, ReplaySource
@@ -201,13 +201,13 @@ async def test_a_kernel_is_seeded_from_the_editor(
 
 
 @pytest.mark.keys("MonitorApp", "ctrl+c", "ctrl+q")
-async def test_ctrl_c_copies_and_ctrl_q_leaves(live: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_ctrl_c_says_what_leaves_and_ctrl_q_does(live: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     async with monitor_of(live.paths) as monitor:
         sent: list[str] = []
         monkeypatch.setattr(monitor.app, "write_sequence", sent.append)
         await monitor.press("B", "ctrl+c")
-        await monitor.until_shown("Copied the source of")
-        assert [text[:7] for text in sent] == ["\x1b]52;c;"]
+        await monitor.until_shown("q leaves the monitor, and the search goes on; Q stops that.")
+        assert not [text for text in sent if text.startswith("\x1b]52;c;")]
         await monitor.press("ctrl+q")
         await monitor.until(lambda: monitor.app.return_value == 0, "it ends")
     assert engine_liveness(live.paths).running
@@ -227,10 +227,32 @@ async def test_cutting_nothing_in_a_field_leaves_the_clipboard_alone(
         assert written[-1] == "\x1b]52;c;YWI=\x07"
 
 
+async def stopped_session(directory: Path, name: str, *events: ev.AnyEvent) -> SessionPaths:
+    """One whose search was stopped by a person before it had come to its end."""
+    paths = write_session(directory, name, Shape(variants=8, problems=1, rounds=1, flying=0), ended=True)
+    writer = EventWriter(paths)
+    for event in (*events, ev.EngineStopped(reason="stopped", message="stopped")):
+        await writer.record(event)
+    writer.close()
+    return paths
+
+
+@pytest.mark.keys("MonitorScreen", "R")
+async def test_r_says_that_a_search_is_finished(tmp_path: Path) -> None:
+    paths = write_session(tmp_path, "done", Shape(variants=8, problems=1, rounds=1, flying=0), ended=True)
+    app = MonitorApp(SessionSource(paths), start_engine=lambda: pytest.fail("nothing is left to do"), settings=QUIET)
+    async with app.run_test(size=(120, 40)) as pilot:
+        monitor = Monitor(app, pilot)
+        await monitor.until(lambda: app.model.opened and app.model.link.kind == "ended", "the session is open")
+        assert "R resume engine" not in monitor.text()
+        await monitor.press("R")
+        await monitor.until_shown("The search is finished. M gives it more rounds and goes on.")
+
+
 @pytest.mark.keys("MonitorScreen", "R")
 async def test_r_starts_an_engine_on_a_session_that_has_none(tmp_path: Path) -> None:
     """A real one. The session's configuration names no problem, so that it ends again, and says so."""
-    paths = write_session(tmp_path, "left", Shape(variants=8, problems=1, rounds=1, flying=0), ended=True)
+    paths = await stopped_session(tmp_path, "left")
     starts: list[EngineStart] = []
 
     def start_engine() -> EngineStart:
@@ -260,10 +282,7 @@ async def test_r_starts_an_engine_on_a_session_that_has_none(tmp_path: Path) -> 
 
 @pytest.mark.keys("MonitorScreen", "R")
 async def test_r_asks_for_minutes_where_all_are_spent(tmp_path: Path) -> None:
-    paths = write_session(tmp_path, "spent", Shape(variants=8, problems=1, rounds=1, flying=0), ended=True)
-    writer = EventWriter(paths)
-    await writer.record(ev.BudgetChanged(minutes=0.01))
-    writer.close()
+    paths = await stopped_session(tmp_path, "spent", ev.BudgetChanged(minutes=0.01))
     app = MonitorApp(SessionSource(paths), start_engine=lambda: pytest.fail("it would end at once"), settings=QUIET)
     async with app.run_test(size=(120, 40)) as pilot:
         monitor = Monitor(app, pilot)

@@ -171,6 +171,9 @@ class SteeringKeys:
     def action_start_engine(self) -> None:
         """Where its minutes are spent an engine would end at once: it is asked for more first."""
         model = self._here.model
+        if model.engine == "finished":
+            self._monitor.say("The search is finished. M gives it more rounds and goes on.")
+            return
         by_budget = model.state.engine is not None and model.state.engine.stopped == "budget"
         spent = minutes_needed(model.minutes, model.search_seconds(), by_budget=by_budget) is not None
         if spent and model.link.kind == "ended" and not model.source.read_only:
@@ -224,6 +227,11 @@ class SteeringKeys:
 
     def action_detach(self) -> None:
         self._monitor.exit(0)
+
+    def action_interrupt(self) -> None:
+        """Ctrl-C ends nothing by mistake, and says what does."""
+        goes_on = ", and the search goes on; Q stops that" if self._here.model.link.kind in ALIVE else ""
+        self._monitor.say(f"q leaves the monitor{goes_on}. y copies the kernel.")
 
     # Parts
 

@@ -140,7 +140,7 @@ def used_most(screen: MonitorScreen) -> list[Action]:
     elif screen.tree_rows.view.filter:
         names = FILTERED
     elif steers and model.link.kind == "ended":
-        names = ENDED
+        names = ENDED if model.engine != "finished" else ENDED[1:]
     else:
         ranked = sorted((action for action in ACTIONS if action.hint), key=lambda action: action.hint)
         names = tuple(action.name for action in ranked if action.name not in ("help", "detach"))

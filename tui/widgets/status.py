@@ -10,7 +10,7 @@ from textual.strip import Strip
 from engine.devices import DeviceSample
 from tui import format as fmt
 from tui.activity import LIVE, activity_of, now_of, overrun_of, owed_of, reopening_of, waiting_of
-from tui.certainty import factor_words, interval_words
+from tui.certainty import factor_words, interval_words, is_unsure, marked
 from tui.conversation import prompts_waiting
 from tui.going_on import minutes_needed
 from tui.model import Model
@@ -57,7 +57,8 @@ def status_line(
     star = "*" if ascii_only else "★"
     factors = [v.speedup for p in state.problems.values() if (v := model.best(p)) is not None and v.speedup is not None]
     mean = fmt.geometric_mean(factors)
-    best = (f" {star} {fmt.speedup(mean)}", palette.best)
+    unsure = any(is_unsure(model.verdict_of_best(problem)) for problem in state.problems.values())
+    best = (f" {star} {marked(fmt.speedup(mean), unsure)}", palette.best)
     over = _over(len(factors), len(state.problems))
     newest = max((p.rounds[-1].number for p in state.problems.values() if p.rounds), default=0)
     of = f"/{model.rounds}" if model.rounds is not None else ""

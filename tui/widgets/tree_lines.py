@@ -6,6 +6,7 @@ from rich.segment import Segment
 from rich.style import Style
 from textual.strip import Strip
 
+from engine.events import BY_HAND
 from engine.spend import MANUAL
 from engine.state import IdeaState, RoundState, VariantState
 from tui import format as fmt
@@ -21,8 +22,6 @@ from tui.widgets.lines import Part, line
 
 COLUMNS = (("speedup", 8), ("change", 7), ("ms", 8), ("age", 5))
 COLUMNS_WIDTH = sum(width for _, width in COLUMNS)
-HAND = "hand"
-"""Proposer of what a person seeds."""
 SLOW_S = {"building": 60.0, "checking": 60.0, "timing": 120.0, "waiting": 600.0}
 """Seconds in a stage after which its elapsed time is shown as an alarm."""
 
@@ -104,7 +103,7 @@ class RowLines:
         state, palette = self.model.state, self.palette
         name = "pruned" if state.is_pruned(idea.id) else ("waiting" if idea.waiting is not None else "idea")
         says_so = idea.text.startswith("seeded")
-        seeded = [("seeded ", palette.accent)] if idea.proposer == HAND and not says_so else []
+        seeded = [("seeded ", palette.accent)] if idea.proposer == BY_HAND and not says_so else []
         pending = self.model.pending_at(idea.id)
         pin = [(f" {self._glyph('pinned')}", palette.accent)] if idea.id in state.pinned else []
         left: list[Part] = [
@@ -128,7 +127,7 @@ class RowLines:
         variants = [state.variants[name] for name in ([star] if star in idea.variants else idea.variants)]
         factors = [(twin_of(state, one) or one).speedup for one in variants]
         best = max((factor for factor in factors if factor is not None), default=None)
-        lacks = "waits for an author  " if idea.proposer == HAND else "nothing untried  "
+        lacks = "waits for an author  " if idea.proposer == BY_HAND else "nothing untried  "
         reached = f"{fmt.speedup(best)}  " if best is not None else (lacks if idea.waiting else "")
         asked = sum(call.idea == idea.id and call.provider != MANUAL for call in state.spending.flying.values())
         return f"{reached}{asked} to come  " if asked and self.model.link.kind in ("live", "stalled") else reached

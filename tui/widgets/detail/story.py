@@ -6,6 +6,7 @@ from typing import Any
 
 from textual.strip import Strip
 
+from engine.events import BY_HAND
 from engine.state import IdeaState, VariantState
 from tui import format as fmt
 from tui.certainty import interval_words
@@ -16,7 +17,6 @@ from tui.same_code import factor_in_words
 from tui.sanitize import one_line
 from tui.widgets.detail.text import field, heading, wrapped
 from tui.widgets.lines import line
-from tui.widgets.tree_lines import HAND
 
 
 def why_lines(model: Model, variant: VariantState, palette: Palette, width: int) -> list[Strip]:
@@ -71,7 +71,7 @@ def idea_lines(model: Model, idea: IdeaState, palette: Palette, width: int) -> l
     lines = heading(f"idea {idea.id}, {idea.category}, by {idea.proposer}", palette)
     lines += wrapped(idea.text, palette.text, width, whole=model.shown_whole_by(idea.id))
     if idea.waiting is not None:
-        lacks = "waits for an author" if idea.proposer == HAND else "no kernel"
+        lacks = "waits for an author" if idea.proposer == BY_HAND else "no kernel"
         lines += wrapped(f"{lacks}: {idea.waiting}", palette.warn, width)
     lines += _facts(idea.data, palette)
     if idea.parent is not None:
