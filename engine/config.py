@@ -260,6 +260,8 @@ def parse_config(text: str, path: Path | str) -> Config:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(path, (_syntax_fault(str(error), text),)) from None
+    except RecursionError:
+        raise ConfigError(path, (_syntax_fault("arrays or tables are nested too deep", text),)) from None
     try:
         named = {"name": name_without_one(path.absolute(), table.get("problems")), **table}
         config = Config.model_validate(named, context={"directory": path.absolute().parent})

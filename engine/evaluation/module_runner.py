@@ -29,6 +29,7 @@ _START_S = 60.0
 _WORDS = {
     "none": "no weights",
     "state_dict": "weights in the judge's buffers (the state dicts match)",
+    "absent": "has none of the reference's weights, which are the same in all trials",
     "replay": "its own weights, drawn as the reference's (the state dicts differ): the same in all trials",
 }
 
@@ -154,9 +155,9 @@ class ModuleRunner(Runner):
         finally:
             os.close(memory)
         weights = ready.get("weights")
-        if weights not in _WORDS:
+        if not isinstance(weights, str) or weights not in _WORDS:
             raise RunnerEnded("forbidden", FORGED)
-        return Loaded(_WORDS[str(weights)], weights == "replay")
+        return Loaded(_WORDS[weights], weights in ("replay", "absent"))
 
     def operators(self, seed: int | None) -> list[str] | None:
         """PyTorch's operators that did work in one call on what the first slot holds; None: no profiler looked.

@@ -170,7 +170,10 @@ class Runner:
         except OSError:
             raise self._post_mortem() from None
         isolated = self._answer(self._limits.start_s, "start")
-        self.sandbox = "; ".join(str(layer) for layer in isolated.get("isolated", ())) or "none"
+        layers = isolated.get("isolated")
+        if not isinstance(layers, list):
+            raise RunnerEnded("forbidden", FORGED)
+        self.sandbox = "; ".join(map(str, layers)) or "none"
         self._start_bytes = self._data_bytes() or 0
         ready = self._answer(self._limits.start_s, "load")
         self._stand_still()

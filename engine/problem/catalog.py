@@ -139,7 +139,10 @@ def _expand(entry: str, base: Path) -> list[Path]:
 
 def _matches(pattern: Path) -> list[Path]:
     first = next(index for index, part in enumerate(pattern.parts) if glob.has_magic(part))
-    return sorted(Path(*pattern.parts[:first]).glob(str(Path(*pattern.parts[first:]))))
+    try:
+        return sorted(Path(*pattern.parts[:first]).glob(str(Path(*pattern.parts[first:]))))
+    except OSError as error:  # what lies there comes and goes, as in /proc
+        raise _NoFile(f"cannot be looked for ({error}); name a narrower pattern") from None
 
 
 def _expand_builtin(name: str) -> list[Path]:

@@ -142,6 +142,10 @@ memory_limit = "a lot"
         ("problems = []\n", "config.toml:1: problems: is empty, allowed: one or more"),
         ('problems = [\n  "a.py",\n  3,\n]\n', "config.toml:3: problems[2]: is 3 (a number), allowed: text in quotes"),
         ("problems = [\n", "config.toml:2: not TOML: Invalid value at the end of the file"),
+        (
+            f"problems = {5000 * '['}{5000 * ']'}\n",
+            "config.toml:1: not TOML: arrays or tables are nested too deep",
+        ),
         ("seed = 1\nseed = = 2\n", "config.toml:2: not TOML: Invalid value (column 8)"),
     ],
 )

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from engine.budget import elapsed_s
 from engine.commands import ChangeBudget
 from engine.events import (
     BaselineMeasured,
@@ -90,6 +91,15 @@ def kill(paths: SessionPaths) -> None:
     assert pid is not None
     os.kill(pid, signal.SIGKILL)
     wait_for_end(paths)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_goes_on(tmp_path: Path) -> Iterator[None]:
+    """A search that a failed test has left would take the device from all others."""
+    yield
+    for database in tmp_path.rglob("session.db"):
+        if engine_liveness(paths := SessionPaths.at(database.parent)).running:
+            kill(paths)
 
 
 @pytest.fixture(scope="module")
@@ -248,7 +258,7 @@ def test_a_search_whose_time_ends_before_its_problems_are_open_comes_to_its_end(
         time.sleep(0.02)
     kill(paths)
     killed = fold(events_of(paths))
-    send_command(paths, ChangeBudget(minutes=killed.search_seconds / 60.0 + 0.001), "test")
+    send_command(paths, ChangeBudget(minutes=elapsed_s(killed, killed.time) / 60.0 + 0.001), "test")
     start_engine(paths)
     wait_for_end(paths, within_s=60)
     ended = fold(events_of(paths))

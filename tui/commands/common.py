@@ -109,8 +109,8 @@ def find(root: Path, session: str) -> SessionPaths:
 
 
 def on_terminal() -> bool:
-    """Whether a person sits at a terminal that the monitor can draw on."""
-    return sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
+    """Whether a person sits at a terminal that the monitor can draw on: Textual does so on the standard error."""
+    return all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr)) and os.environ.get("TERM") != "dumb"
 
 
 def start_quickly() -> None:

@@ -23,8 +23,9 @@ from engine.evaluation.runner import cuda
 from engine.evaluation.runner.order import BufferOrder, ModuleOrder, Slotted
 from engine.problem.model import named_weights, output_leaves
 
-Weights = Literal["none", "state_dict", "replay"]
-"""Where the weights come from: there are none; the judge's buffers; the model's own, drawn as the reference's."""
+Weights = Literal["none", "state_dict", "absent", "replay"]
+"""Where the weights come from: there are none; the judge's buffers; nowhere, where only the reference has some; the
+model's own, drawn as the reference's."""
 
 # Taken before the module is loaded, which may replace anything.
 _TENSOR, _PARAMETER, _NO_GRAD, _SEED = torch.Tensor, nn.Parameter, torch.no_grad, torch.manual_seed
@@ -124,6 +125,8 @@ class Model:
         theirs = {name for name in wanted if name in order.saved}
         if not wanted and not mine:
             return "none"
+        if theirs and not mine:
+            return "absent"
         if mine != theirs or not all(_fits(self._own[name], wanted[name]) for name in mine):
             return "replay"
         for name in [name for name in self._own if name not in wanted or not _fits(self._own[name], wanted[name])]:

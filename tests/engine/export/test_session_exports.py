@@ -81,7 +81,7 @@ def test_what_is_not_there_is_said(session: SessionPaths) -> None:
     for arguments, code, words in [
         ((), 2, "name one of VARIANT"),
         (("v99",), 2, "no kernel v99"),
-        (("--best", "gelu"), 2, "no problem gelu; it has relu"),
+        (("--best", "gelu"), 2, "no problem gelu, did you mean relu? It has relu"),
         (("--training", "/nonexistent/file"), 6, "cannot be written"),
     ]:
         done = command(session, str(session.directory), *arguments)
