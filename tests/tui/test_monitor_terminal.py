@@ -199,7 +199,7 @@ def test_a_search_is_watched_and_steered_from_a_terminal(tmux: Tmux, tmp_path: P
     tmux.command("clear")
     tmux.command(f"{program} attach steered")
     tmux.until("1 Tree", 20)
-    tmux.until("finished  CPU", 300)  # the engine, not only the problem
+    tmux.until("All is done, and the best kernels lie", 300)  # the engine has ended, not only the problem
     tmux.keys("q")
     tmux.until("The search steered is finished.", 10)
 
