@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 from engine.session import SessionPaths
 from tui.source import argument_of, limits_of
+
+if TYPE_CHECKING:
+    from tui.model import Model
 
 _KEPT_BACK = 0.1
 """An engine ends a little before its minutes do: it keeps back what the last measurements may take."""
@@ -20,6 +24,13 @@ def minutes_needed(minutes: float | None, search_s: float, *, by_budget: bool) -
     if left_s > (_KEPT_BACK * minutes * 60 if by_budget else 0.0):
         return None
     return max(minutes, math.ceil((minutes - left_s / 60) * 10) / 10)  # work under way may have taken more
+
+
+def more_minutes(model: Model) -> float | None:
+    """The same of the session that a monitor shows."""
+    engine = model.state.engine
+    by_budget = engine is not None and engine.stopped == "budget"
+    return minutes_needed(model.minutes, model.search_seconds(), by_budget=by_budget)
 
 
 def spent_in_words(minutes: float, needed: float, argument: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from engine.session import SessionPaths
 from tui import format as fmt
-from tui.going_on import minutes_needed
+from tui.going_on import more_minutes
 from tui.model import Model
 from tui.sanitize import clean_lines
 from tui.source import ALIVE
@@ -37,7 +37,7 @@ def parting_words(model: Model) -> str:
     if model.link.kind not in ALIVE:
         end = "is finished" if model.state.finished else "is not running"
         by_budget = model.state.engine is not None and model.state.engine.stopped == "budget"
-        needed = minutes_needed(model.minutes, model.search_seconds(), by_budget=by_budget)
+        needed = more_minutes(model)
         more = f" --minutes N (more than {needed:g})" if needed is not None else " --minutes N" if by_budget else ""
         again = "" if model.state.finished else f"\n  go on with it: kernel-tui resume {argument}{more}"
         return f"The search {name} {end}.{again}"

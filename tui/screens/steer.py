@@ -14,7 +14,7 @@ from engine.state import IdeaState, ProblemState, SessionState
 from tui import steering
 from tui.conversation import directory_of
 from tui.editor import edit_text
-from tui.going_on import minutes_needed
+from tui.going_on import more_minutes
 from tui.sanitize import one_line
 from tui.source import ALIVE
 from tui.spend import is_spending
@@ -174,9 +174,7 @@ class SteeringKeys:
         if model.engine == "finished":
             self._monitor.say("The search is finished. M gives it more rounds and goes on.")
             return
-        by_budget = model.state.engine is not None and model.state.engine.stopped == "budget"
-        spent = minutes_needed(model.minutes, model.search_seconds(), by_budget=by_budget) is not None
-        if spent and model.link.kind == "ended" and not model.source.read_only:
+        if more_minutes(model) is not None and model.link.kind == "ended" and not model.source.read_only:
             self.action_budget()
         else:
             self._monitor.start_engine()
