@@ -8,10 +8,11 @@ literals are one size, known by its value (``4096``), so that inputs and weights
 from __future__ import annotations
 
 import ast
-import difflib
 from collections.abc import Iterator, Mapping
 
 from msgspec import Struct
+
+from engine.near import did_you_mean
 
 _FUNCTIONS = ("get_inputs", "get_init_inputs")
 SMALLEST_SCALED = 16
@@ -42,9 +43,7 @@ def with_sizes(source: str, sizes: Mapping[str, int]) -> str:
     for name, value in sizes.items():
         if name not in found:
             known = ", ".join(f"{one}={was}" for one, (was, _) in found.items()) or "none"
-            near = difflib.get_close_matches(name, found, n=1)
-            hint = f", did you mean {near[0]}?" if near else ""
-            raise SizeError(f"no size {name} in this problem{hint}; there are: {known}")
+            raise SizeError(f"no size {name} in this problem{did_you_mean(name, found)}; there are: {known}")
         edits += [(place, value) for place in found[name][1]]
     lines = [line.encode() for line in source.split("\n")]
     for place, value in sorted(edits, key=lambda edit: (edit[0].line, edit[0].start), reverse=True):

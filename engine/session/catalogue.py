@@ -9,7 +9,6 @@ import shutil
 import sqlite3
 import time
 import zlib
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Literal
 
@@ -18,6 +17,7 @@ from msgspec import Struct
 from engine import __version__
 from engine.budget import elapsed_s
 from engine.events import SessionCreated, encode, kind_of
+from engine.near import did_you_mean
 from engine.session.database import connect_engine, create, must_be_files, write_turn
 from engine.session.errors import SessionError, SessionMissing, StorageError, of_os, of_sqlite
 from engine.session.filesystem import check_file_system
@@ -90,8 +90,7 @@ def find_session(root: Path, name: str) -> SessionPaths:
             paths = SessionPaths.at(directory)
             must_be_files(paths)
             return paths
-    near = get_close_matches(name, [file.parent.name for file in root.glob("*/session.db")], n=1)
-    hint = f", did you mean {near[0]}?" if near else "."
+    hint = did_you_mean(name, (file.parent.name for file in root.glob("*/session.db"))) or "."
     lists = "'kernel-tui sessions' lists what there is."
     raise SessionMissing(f"{root / name}: no such session{hint} {lists}", root / name)
 
