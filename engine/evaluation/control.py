@@ -80,7 +80,7 @@ class EmptyKernel:
         before_s = runner.processor_s()
         try:
             slot = random.randrange(len(self._problem.arena.slots))
-            own_ms, wall_ms = runner.call([slot], self._settings.kind == "cuda")
+            own_ms, wall_ms = runner.call([slot], self._problem.device.flushes)
         except RunnerEnded:
             self.close()
             return

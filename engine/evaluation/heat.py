@@ -56,65 +56,116 @@ def run_heat(
     opened: OpenedProblem, libraries: Mapping[str, Path], cancelled: Callable[[], bool]
 ) -> tuple[Standing, ...]:
     """Standings, fastest first. Raises ``FoundOut`` when a kernel that was correct now fails, else ``RunnerEnded``."""
-    problem, settings, empty_kernel, empty_calls = opened.judged, opened.settings, opened.empty_kernel, Control()
-    limits = Limits(settings.deadline_s, settings.deadline_s, settings.memory_bytes, settings.isolate)
-    arena, margin = problem.arena, NO_DIFFERENCE[settings.kind]
-    times: dict[str, list[float]] = {name: [] for name in libraries}
-    walls: dict[str, list[float]] = {name: [] for name in libraries}
     with ExitStack() as stack:
-        runners: dict[str, Runner] = {}
+        heat = _Heat(opened, libraries, stack, cancelled)
+        heat.take_rounds()
+        if heat.in_doubt() is not None:
+            heat.take_rounds()  # whose times count instead, so what one gained before is lost
+            if (found := heat.in_doubt()) is not None:
+                raise found
+        return standings(heat.confirmed(), heat.margin)
+
+
+class _Heat:
+    """Kernels in runners that live as long as ``stack``, and their times by the rounds taken last."""
+
+    def __init__(
+        self,
+        opened: OpenedProblem,
+        libraries: Mapping[str, Path],
+        stack: ExitStack,
+        cancelled: Callable[[], bool],
+    ) -> None:
+        problem, settings = opened.judged, opened.settings
+        self._opened, self._settings, self._libraries = opened, settings, libraries
+        self.margin = NO_DIFFERENCE[settings.kind]
+        limits = Limits(settings.deadline_s, settings.deadline_s, settings.memory_bytes, settings.isolate)
+        self._runners: dict[str, Runner] = {}
         for name, library in libraries.items():
-            runners[name] = stack.enter_context(runner_for(library, settings, limits, cancelled))
+            self._runners[name] = stack.enter_context(runner_for(library, settings, limits, cancelled))
             with _blaming(name):
-                loaded = runners[name].load(library, problem)
+                loaded = self._runners[name].load(library, problem)
             if loaded.keeps_weights:  # then all of them are timed with the weights that it was built with
                 problem = problem.with_own_weights()
-        order = list(libraries)
-        reference_ms = median(problem.time_reference(_REFERENCE_CALLS))
-        tolerances = checks.Tolerances(settings.tolerance_fp32, settings.tolerance_other)
-        neighbours = Neighbours(empty_kernel.pid, *(runner.pid for runner in runners.values()))
+        self._problem = problem
+        self._reference_ms = median(problem.time_reference(_REFERENCE_CALLS))
+        self._tolerances = checks.Tolerances(settings.tolerance_fp32, settings.tolerance_other)
+        self._neighbours = Neighbours(opened.empty_kernel.pid, *(runner.pid for runner in self._runners.values()))
+        self._empty_calls = Control()
+        self._times: dict[str, list[float]] = {}
+        self._walls: dict[str, list[float]] = {}
+
+    def take_rounds(self) -> None:
+        """Rounds until the order is settled or the time for them is spent. Raises ``FoundOut`` and ``RunnerEnded``."""
+        self._empty_calls.clear()
+        self._times = {name: [] for name in self._libraries}
+        self._walls = {name: [] for name in self._libraries}
         started = time.perf_counter()
         for number in range(-1, MOST_ROUNDS):
-            slot_index = random.randrange(len(arena.slots))
-            slot = arena.slots[slot_index]
-            problem.load_mixed(max(number, 0), slot, problem.fresh_seed())
-            expected = _expected(problem, slot) if random.random() < _CHECKED else None
-            before = checks.checksum(slot.unwritable) if expected is not None else ()
-            random.shuffle(order)
-            for name in order:
-                slot.poison(number % 2)
-                problem.device.synchronize()
-                with _blaming(name):
-                    own, wall_ms = runners[name].call(
-                        [slot_index],
-                        settings.kind == "cuda",
-                        problem.call_seed(),
-                        warm=opened.warming_slot(slot_index),
-                    )
-                if expected is not None:
-                    if checks.checksum(slot.unwritable) != before:
-                        raise FoundOut(name, "writes its inputs")
-                    _check(name, slot, expected, tolerances)
-                if number >= 0:  # the first round only warms up
-                    times[name].append(own[0])
-                    walls[name].append(wall_ms)
-            empty_kernel.call(empty_calls)
-            if number + 1 >= LEAST_ROUNDS and (is_settled(times, margin) or time.perf_counter() - started > _BUDGET_S):
+            self._take_round(number)
+            if number + 1 < LEAST_ROUNDS:
+                continue
+            if is_settled(self._times, self.margin) or time.perf_counter() - started > _BUDGET_S:
                 break
-        for name, runner in runners.items():
-            copies_ms = problem.copy_ms if libraries[name].suffix == ".py" else None
-            warm, least_ms = copies_ms is not None and opened.runs_cold, problem.device.least_ms()
-            clock = Clock(settings, neighbours, empty_calls, copies_ms, warm=warm, least_ms=least_ms)
-            check = partial(Answers(tolerances).check, problem)
+
+    def _take_round(self, number: int) -> None:
+        problem, arena = self._problem, self._problem.arena
+        slot_index = random.randrange(len(arena.slots))
+        slot = arena.slots[slot_index]
+        problem.load_mixed(max(number, 0), slot, problem.fresh_seed())
+        expected = _expected(problem, slot) if random.random() < _CHECKED else None
+        before = checks.checksum(slot.unwritable) if expected is not None else ()
+        for name in random.sample(list(self._libraries), len(self._libraries)):
+            slot.poison(number % 2)
+            problem.device.synchronize()
+            warm = self._opened.warming_slot(slot_index)
+            with _blaming(name):
+                own, wall_ms = self._runners[name].call(
+                    [slot_index], problem.device.flushes, problem.call_seed(), warm=warm
+                )
+            if expected is not None:
+                if checks.checksum(slot.unwritable) != before:
+                    raise FoundOut(name, "writes its inputs")
+                _check(name, slot, expected, self._tolerances)
+            if number >= 0:  # the first round only warms up
+                self._times[name].append(own[0])
+                self._walls[name].append(wall_ms)
+        self._opened.empty_kernel.call(self._empty_calls)
+
+    def in_doubt(self) -> FoundOut | None:
+        """The first kernel whose calls took longer by the judge's clock than by its own."""
+        for name, times_ms in self._times.items():
             try:
-                clock.check_calls(times[name], walls[name])
-                outside = Outside(problem, runner, empty_kernel, check, reference_ms)
-                _, excess_ms = confirm(clock, times[name], outside)
-                times[name] = [ms + excess_ms for ms in times[name]]
+                self._clock(name).check_calls(times_ms, self._walls[name])
             except Rejected as rejected:
                 if rejected.status != "error":  # that is: nothing can be said on a machine this busy
+                    return FoundOut(name, rejected.reason)
+        return None
+
+    def confirmed(self) -> dict[str, list[float]]:
+        """The times, after calls that are timed from outside. Raises ``FoundOut`` and ``RunnerEnded``."""
+        confirmed = dict(self._times)
+        check = partial(Answers(self._tolerances).check, self._problem)
+        for name, runner in self._runners.items():
+            outside = Outside(self._problem, runner, self._opened.empty_kernel, check, self._reference_ms)
+            try:
+                _, excess_ms = confirm(self._clock(name), self._times[name], outside)
+                confirmed[name] = [ms + excess_ms for ms in self._times[name]]
+            except Rejected as rejected:
+                if rejected.status != "error":
                     raise FoundOut(name, rejected.reason) from None
-    return standings(times, margin)
+        return confirmed
+
+    def _clock(self, name: str) -> Clock:
+        module, device = self._libraries[name].suffix == ".py", self._problem.device
+        return Clock(
+            self._settings,
+            self._neighbours,
+            self._empty_calls,
+            self._problem.copy_ms if module else None,
+            warm=module and self._opened.runs_cold,
+            least_ms=device.least_ms(),
+        )
 
 
 @contextmanager

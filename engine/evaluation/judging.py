@@ -85,7 +85,6 @@ class Judgement:
         self._precision = Precision("")
         self._between_ms = 0.0
         self._answered_at_s: float | None = None
-        self._flush = opened.settings.kind == "cuda"
         self._reference_first = True
         self._others = 0.0
         self._empty_kernel, self._control = opened.empty_kernel, Control()
@@ -421,7 +420,7 @@ class Judgement:
         if self._answered_at_s is not None:
             self._between_ms = 1e3 * (called_at_s - self._answered_at_s)
         slot = index % len(self._problem.arena.slots)
-        own, wall_ms = runner.call([slot], self._flush, seed, warm=self._opened.warming_slot(slot))
+        own, wall_ms = runner.call([slot], self._problem.device.flushes, seed, warm=self._opened.warming_slot(slot))
         self._answered_at_s = runner.processor_s()
         self._runs_ms += own[0]
         return own[0], wall_ms, 1e3 * (self._answered_at_s - called_at_s)

@@ -164,7 +164,7 @@ class ModuleRunner(Runner):
 
         Raises ``RunnerEnded``.
         """
-        answer, _ = self._ask({"slots": [0], "flush": False, "seed": seed, "operators": True})
+        answer, _ = self._ask({"slots": [0], "flushes": 0, "seed": seed, "operators": True})
         names = answer.get("operators")
         if names is None:
             return None

@@ -187,17 +187,18 @@ class Runner:
         return [str(layer) for layer in self._answer(self._limits.start_s, "start").get("isolated", ())]
 
     def call(
-        self, slots: Sequence[int], flush: bool = False, seed: int | None = None, warm: int | None = None
+        self, slots: Sequence[int], flushes: int = 0, seed: int | None = None, warm: int | None = None
     ) -> tuple[list[float], float]:
         """Call the kernel on one slot after another: its own times and the wall time seen here, milliseconds.
 
+        ``flushes``: how often a GPU's L2 cache is evicted before each; 0: not, and all of them are timed as one.
         ``seed``: of the generator before the first call, for models that draw random numbers (``.py`` kernels only).
         ``warm``: each with one on that slot right before it that counts for nothing, if it launches from Python; it is
         in the wall time.
 
         Raises ``RunnerEnded``.
         """
-        order = {"slots": list(slots), "flush": flush, "seed": seed}
+        order = {"slots": list(slots), "flushes": flushes, "seed": seed}
         answer, wall_ms = self._ask(order | {"warm": warm} if warm is not None and self.goes_cold else order)
         times = answer.get("ms")
         if not isinstance(times, list) or not _are_possible(times, len(slots), wall_ms):
@@ -220,7 +221,7 @@ class Runner:
         """
         if self._gate is None:
             return None
-        order = {"slots": list(slots), "flush": False, "seed": seed, "gate": self._gate.next()}
+        order = {"slots": list(slots), "flushes": 0, "seed": seed, "gate": self._gate.next()}
         self._send(order)
         queued: dict[str, Any] = {}
         try:

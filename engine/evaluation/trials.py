@@ -31,8 +31,10 @@ all, it is drawn anew, for those that accept no mixture."""
 
 _ASSERTING = ("binary_cross_entropy(", "BCELoss(")
 """Operators whose CUDA kernels assert that their inputs lie within bounds."""
-_SLOTS_BYTES, _MOST_SLOTS = {"cpu": 64 << 20, "cuda": 2 << 30}, 64
+_SLOTS_BYTES, _MOST_SLOTS = {"cpu": 64 << 20, "cuda": 2 << 30}, {"cpu": 64, "cuda": 256}
 """Short kernels are called many times in a row, each time on other buffers: so much memory is there for that."""
+_MOST_BUFFERS = 4096
+"""Of all slots together: a runner is told where they are in one message."""
 _PERIODS = (1021, 8191)
 _NOISE = 0.1
 _SHARES = 1 << 20
@@ -181,7 +183,8 @@ class JudgedProblem:
         ]
         self._mixing = self._choose_mixing(self.reference.tensors(leaves))
         footprint = sum(tensor.nbytes for tensor in spec.tensors)
-        slots = min(max(_SLOTS_BYTES[device.kind] // max(footprint, 1), 2), _MOST_SLOTS)
+        most = max(min(_MOST_SLOTS[device.kind], _MOST_BUFFERS // len(spec.tensors)), 2)
+        slots = min(max(_SLOTS_BYTES[device.kind] // max(footprint, 1), 2), most)
         self.arena = Arena(spec.tensors, device.kind, slots if (slots + 1) * footprint < device.spare_bytes() else 1)
         self._kept: OrderedDict[tuple[int, bool], Trial] = OrderedDict()
 

@@ -38,7 +38,7 @@ class CpuKernel:
         addresses = [ctypes.c_void_p(self._base + offset) for offset in offsets]
         self._arguments[slot] = [*addresses, ctypes.c_void_p(self._workspace)]
 
-    def run(self, slots: list[int], flush: bool) -> tuple[int, list[float]]:
+    def run(self, slots: list[int], flushes: int) -> tuple[int, list[float]]:
         launch, clock = self._launch, time.perf_counter
         times: list[float] = []
         for arguments in [self._arguments[slot] for slot in slots]:
@@ -97,13 +97,13 @@ class CudaKernel:
         self._driver.synchronize()
         return int(self._last_error())
 
-    def run(self, slots: list[int], flush: bool) -> tuple[int, list[float]]:
-        """``flush``: evict the L2 cache before each call, one event pair a call. Else one pair around all."""
+    def run(self, slots: list[int], flushes: int) -> tuple[int, list[float]]:
+        """``flushes``: evict the L2 cache so often before each call, one event pair a call; 0: one pair around all."""
         launch, stream, calls = self._launch, self._stream, [self._arguments[slot] for slot in slots]
         times: list[float] = []
-        if flush:
+        if flushes:
             for arguments in calls:
-                stream.flush()
+                stream.flush(flushes)
                 stream.start()
                 code = launch(*arguments)
                 stream.stop()
@@ -206,7 +206,7 @@ def main() -> int:
             if "gate" in order and isinstance(kernel, CudaKernel):
                 code = kernel.run_behind_gate(order["slots"], order["gate"], tell)
             else:
-                code, times = kernel.run(order["slots"], order["flush"])
+                code, times = kernel.run(order["slots"], order["flushes"])
         except cuda.CudaError as error:
             wire.send(control, {"failed": "cuda", "text": str(error)})
             return 1

@@ -113,8 +113,9 @@ class Stream:
         driver.call("cuEventCreate", byref(self._stop), 0)
         driver.call("cuMemAlloc_v2", byref(self._flush), c_size_t(FLUSH_BYTES))
 
-    def flush(self) -> None:
-        self._driver.call("cuMemsetD8Async", self._flush, 0, c_size_t(FLUSH_BYTES), self.handle)
+    def flush(self, times: int) -> None:
+        for _ in range(times):
+            self._driver.call("cuMemsetD8Async", self._flush, 0, c_size_t(FLUSH_BYTES), self.handle)
 
     def touch(self) -> None:
         """The least work."""

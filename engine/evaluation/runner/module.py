@@ -223,7 +223,7 @@ class CpuModule:
     def __init__(self, model: Model) -> None:
         self._model = model
 
-    def run(self, slots: Sequence[int], flush: bool, seed: int | None, warm: int | None = None) -> list[float]:
+    def run(self, slots: Sequence[int], flushes: int, seed: int | None, warm: int | None = None) -> list[float]:
         """One call after another, milliseconds of each. Of calls on the same slot the last one's outputs are kept."""
         clock, times = _CLOCK, []
         if seed is not None:
@@ -245,10 +245,10 @@ class CudaModule:
     def __init__(self, model: Model, driver: cuda.Driver, stream: cuda.Stream, gate: cuda.Gate | None) -> None:
         self._model, self._driver, self._stream, self._gate = model, driver, stream, gate
 
-    def run(self, slots: Sequence[int], flush: bool, seed: int | None, warm: int | None = None) -> list[float]:
-        """``flush``: evict the L2 cache before each call, one event pair a call. Else one pair around all that are on
-        the same slot. ``warm``: with a call on that slot before each, whose result is thrown away, and without a pause:
-        while the judge had the processor, launches went cold, as the reference's did.
+    def run(self, slots: Sequence[int], flushes: int, seed: int | None, warm: int | None = None) -> list[float]:
+        """``flushes``: evict the L2 cache so often before each call, one event pair a call; 0: one pair around all that
+        are on the same slot. ``warm``: with a call on that slot before each, whose result is thrown away, and without
+        a pause: while the judge had the processor, launches went cold, as the reference's did.
 
         Outputs are copied in the order of the stream, before anything waits: work on another stream that is not done
         by then does not count.
@@ -257,14 +257,13 @@ class CudaModule:
         if seed is not None:
             _SEED(seed)
         with _NO_GRAD():
-            for slot, count in [(slot, 1) for slot in slots] if flush else _runs(slots):
+            for slot, count in [(slot, 1) for slot in slots] if flushes else _runs(slots):
                 if warm is not None:
                     self._model.bind(warm)()
                     if seed is not None:
                         _SEED(seed)
                 forward = self._model.bind(slot)
-                if flush:
-                    stream.flush()
+                stream.flush(flushes)
                 stream.start()
                 for _ in range(count):
                     result = forward()

@@ -151,14 +151,14 @@ def _answer_calls(control: socket.socket, kernel: module.CpuModule | module.Cuda
         order = request[0]
         try:
             if order.get("operators"):
-                run = functools.partial(kernel.run, order["slots"], order["flush"], order["seed"])
+                run = functools.partial(kernel.run, order["slots"], order["flushes"], order["seed"])
                 wire.send(control, {"code": 0, "operators": operators.working_operators(run)})
                 continue
             if isinstance(kernel, module.CudaModule) and "gate" in order:
                 kernel.run_behind_gate(order["slots"], order["gate"], order["seed"], tell)
                 times = list[float]()
             else:
-                times = kernel.run(order["slots"], order["flush"], order["seed"], order.get("warm"))
+                times = kernel.run(order["slots"], order["flushes"], order["seed"], order.get("warm"))
         except cuda.CudaError as error:
             wire.send(control, {"failed": "cuda", "text": str(error)})
             return

@@ -293,3 +293,36 @@ def test_a_compiler_cannot_be_made_to_read_other_files(bench: Bench, way: str) -
     verdict = bench.judge(softmax(bench.form, outside=way))
     assert verdict.status == "build_error", (verdict.status, verdict.reason)
     assert verdict.build is not None and "root:" not in verdict.build.log + verdict.reason
+
+
+def test_a_model_of_many_weights_is_handed_to_its_kernel(bench: Bench, tmp_path: Path) -> None:
+    """Where all of them lie, in every slot, is told in one message."""
+    count = 250
+    weights = (
+        "def __init__(self):\n        super().__init__()\n        self.weights = torch.nn.ParameterList("
+        f"torch.nn.Parameter(torch.randn(1)) for _ in range({count}))\n\n    def forward"
+    )
+    text = PROBLEM.replace("def forward", weights).replace("torch.softmax(x, dim=1)", "x * self.weights[-1]")
+    text = text.replace(f"torch.randn({ROWS}, {COLUMNS})", "torch.randn(8, 100)")  # that leaves room for all slots
+    bench.open(text, "many", tmp_path)
+    pointers = "".join(f"const float* w{index}, " for index in range(count))
+    if bench.form == "cu":
+        source = f"""
+        __global__ void scale(const float* x, const float* w, float* out) {{
+            long long i = blockIdx.x * 256LL + threadIdx.x;
+            if (i < x_numel) out[i] = x[i] * *w;
+        }}
+        extern "C" int launch(const float* x, {pointers}float* out, void*, cudaStream_t stream) {{
+            scale<<<(x_numel + 255) / 256, 256, 0, stream>>>(x, w{count - 1}, out);
+            return 0;
+        }}"""
+    else:
+        source = f"""
+        extern "C" int launch(const float* x, {pointers}float* out, void*) {{
+            for (long long i = 0; i < x_numel; i++) out[i] = x[i] * *w{count - 1};
+            return 0;
+        }}"""
+
+    verdict = bench.judge(source)
+
+    assert verdict.correct, verdict.reason
