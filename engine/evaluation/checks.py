@@ -193,5 +193,6 @@ def checksum(tensors: Sequence[torch.Tensor]) -> tuple[int, ...]:
     for tensor in tensors:
         flat = tensor.reshape(-1).view(torch.uint8)
         whole = flat.numel() // 8 * 8
-        sums.append(int(flat[:whole].view(torch.int64).sum()) + int(flat[whole:].sum()))
-    return tuple(sums)
+        total = flat[:whole].view(torch.int64).sum()
+        sums.append(total + flat[whole:].sum() if whole < flat.numel() else total)
+    return tuple(torch.stack(sums).tolist()) if sums else ()  # one wait for the device

@@ -1,7 +1,7 @@
 """Calls of a kernel in a row, each on inputs and outputs of its own, timed by the judge's clock as a whole.
 
 Single calls end with an answer that may be slow to arrive, which leaves room for a clock that lies about short ones.
-A row ends with one answer for many calls, and since all outputs are compared, no call of it can be skipped.
+A row ends with one answer for many calls, and since nobody knows which outputs are compared, none can be skipped.
 """
 
 from __future__ import annotations
@@ -17,6 +17,10 @@ from engine.evaluation.answers import check_writes
 from engine.evaluation.arena import Slot
 from engine.evaluation.sandbox import Runner
 from engine.evaluation.trials import JudgedProblem
+
+_COMPARED = 64
+"""Slots whose results are compared, drawn by lot where there are more: who skips one call in ten is found out in 999 of
+1000 rows."""
 
 T = TypeVar("T")
 Check = Callable[[Slot, list[torch.Tensor], int, str], None]
@@ -61,13 +65,17 @@ class _Row:
         self._problem.device.synchronize()
 
     def check(self, check: Check) -> None:
-        """Compare all results. Raises ``Rejected`` and what ``check`` does."""
+        """Compare results. Raises ``Rejected`` and what ``check`` does."""
         problem = self._problem
-        for slot in self._slots:
-            check_writes(slot)
-        if self.seed is not None:
+        compared = list(range(len(self._slots)))
+        if self.seed is not None:  # then the reference draws what the kernel has drawn, call after call
             torch.manual_seed(self.seed)
-        for index, (slot, mixture) in enumerate(zip(self._slots, self._mixtures, strict=True)):
+        elif len(compared) > _COMPARED:
+            compared = random.sample(compared, _COMPARED)
+        for index in compared:
+            check_writes(self._slots[index])
+        for index in compared:
+            slot, mixture = self._slots[index], self._mixtures[index]
             load, reference = partial(problem.load_mixed, index, slot, mixture), partial(_expected, problem, slot)
             check(slot, after_kernel(slot, load, reference), index % 2, f"call {index} in a row")
 

@@ -24,7 +24,7 @@ class ModuleBench(Bench):
 
 
 @pytest.fixture(scope="module", params=["cpp", pytest.param("cu", marks=pytest.mark.gpu)])
-def bench(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ModuleBench]:
+def opened_bench(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ModuleBench]:
     form: Form = request.param
     if form == "cu" and (shutil.which("nvcc") is None or not any(device.kind == "cuda" for device in discover())):
         pytest.skip("needs an NVIDIA GPU and nvcc")
@@ -32,6 +32,12 @@ def bench(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     bench = ModuleBench(form, tmp_path_factory.mktemp(f"modules_{form}"), libraries="label", max_pairs=20)
     yield bench
     bench.close()
+
+
+@pytest.fixture
+def bench(opened_bench: ModuleBench) -> ModuleBench:
+    opened_bench.go_back()
+    return opened_bench
 
 
 CASES = {
