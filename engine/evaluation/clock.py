@@ -104,8 +104,8 @@ class Clock(Struct, frozen=True):
     """The checks of one kernel's clock.
 
     ``control``: what calls of an empty kernel cost, made beside the kernel's own.
-    ``copies_ms``: what the judge takes to copy the outputs, for a ``.py`` kernel, whose runner copies them after its
-    clock has stopped; None for the other forms.
+    ``copies_ms``: for a ``.py`` kernel what the judge takes to copy the outputs, where its runner does so after its
+    clock has stopped, else 0; None for the other forms.
     """
 
     settings: JudgeSettings

@@ -21,7 +21,7 @@ from engine.evaluation.answers import Answers
 from engine.evaluation.arena import Slot
 from engine.evaluation.clock import Clock
 from engine.evaluation.control import Control
-from engine.evaluation.module_runner import runner_for
+from engine.evaluation.module_runner import copies_after_the_clock_ms, runner_for
 from engine.evaluation.neighbours import Neighbours
 from engine.evaluation.opened import OpenedProblem
 from engine.evaluation.outside import Outside, confirm
@@ -162,7 +162,7 @@ class _Heat:
             self._settings,
             self._neighbours,
             self._empty_calls,
-            self._problem.copy_ms if module else None,
+            copies_after_the_clock_ms(self._problem, self._runners[name]) if module else None,
             warm=module and self._opened.runs_cold,
             least_ms=device.least_ms(),
         )

@@ -24,7 +24,7 @@ from engine.evaluation.clock import Clock
 from engine.evaluation.control import Control
 from engine.evaluation.kernelbench import SecondOpinion, with_speedup
 from engine.evaluation.libraries import CHECK, Libraries
-from engine.evaluation.module_runner import runner_for
+from engine.evaluation.module_runner import copies_after_the_clock_ms, runner_for
 from engine.evaluation.neighbours import Neighbours
 from engine.evaluation.opened import OpenedProblem
 from engine.evaluation.outside import Outside, confirm
@@ -206,7 +206,7 @@ class Judgement:
         neighbours = Neighbours(runner.pid, self._empty_kernel.pid)
         self._check_processes(runner, module)
         try:
-            copies_ms = self._problem.copy_ms if module else None
+            copies_ms = copies_after_the_clock_ms(self._problem, runner) if module else None
             warm, least_ms = module and self._opened.runs_cold, self._problem.device.least_ms()
             clock = Clock(self._settings, neighbours, self._control, copies_ms, warm=warm, least_ms=least_ms)
             self._time(runner, lambda: clock.busy)

@@ -83,6 +83,8 @@ class Runner:
 
     goes_cold = False
     """Whether its launches take longer after a pause: from Python, on a GPU."""
+    reads_results = False
+    """Whether what a ``.py`` kernel returns is read from its memory; else its runner copies it after the clock."""
 
     def __init__(self, kind: str, limits: Limits, cancelled: Callable[[], bool], reports: bool = False) -> None:
         self._limits, self._cancelled = limits, cancelled

@@ -340,6 +340,15 @@ class JudgedProblem:
         return None if found is None else frozenset(found)
 
     @cached_property
+    def output_strides(self) -> list[tuple[int, ...] | None]:
+        """Of each output that the model leaves as a permuted view of memory without gaps; None for the others."""
+        self.as_built()
+        return [
+            tensor.stride() if not tensor.is_contiguous() and _is_dense(tensor) else None
+            for tensor in self._try(self.trial(0).inputs)
+        ]
+
+    @cached_property
     def copy_ms(self) -> float:
         """What copying the outputs once takes here: a ``.py`` kernel's are copied after its clock has stopped."""
         targets = self.arena.slots[0].outputs
@@ -400,6 +409,17 @@ class JudgedProblem:
         trial.expected += [tensor.clone() for tensor, spec in zip(written, specs, strict=True) if spec.mutated]
         self.device.synchronize()
         return trial
+
+
+def _is_dense(tensor: torch.Tensor) -> bool:
+    """Whether its elements fill a piece of memory, each in a place of its own."""
+    covered = 1
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size > 1:
+            if stride != covered:
+                return False
+            covered *= size
+    return True
 
 
 def _bits(tensor: torch.Tensor) -> torch.Tensor:

@@ -1,7 +1,8 @@
 """A ``.py`` kernel in its runner: ``ModelNew`` on the shared buffers. Imports torch.
 
 Each call gets the inputs (and, where the state dicts match, the weights) as tensors in the judge's memory. ``forward``
-is timed; what it returns is copied into the judge's outputs after the clock has stopped.
+is timed. What it returns is read by the judge while this process stands still; on a GPU, and where the judge may not
+read, it is copied into the judge's outputs after the clock has stopped.
 """
 
 from __future__ import annotations
@@ -85,6 +86,7 @@ class Model:
         self._path = order.path
         self._buffers = [Buffers(memory, offsets, order.buffers) for offsets in order.slots]
         self._outputs = [buffer for buffer in order.buffers if buffer.role == "output"]
+        self._left: list[torch.Tensor] = []
         self._model = self._build(order, memory.device)
         self._own = {name: tensor for name, tensor, _ in named_weights(self._model)}
         self.weights = self._match(order)
@@ -139,22 +141,45 @@ class Model:
             stored = self._buffers[slot].weights
             for name, tensor in self._own.items():
                 tensor.data = stored[name]
-        model, arguments = self._model, self._arguments[slot]
-        return lambda: _written_out(model(*arguments))
+        model, arguments, layouts = self._model, self._arguments[slot], [order.strides for order in self._outputs]
+        return lambda: _written_out(model(*arguments), layouts)
 
     def keep(self, slot: int, result: list[Any]) -> None:
         """Copy the leaves of what ``forward`` returned into the outputs of ``slot``.
 
         Raises ``ModuleError`` for what is no output.
         """
-        buffers = self._buffers[slot]
+        for leaf, target in zip(self._checked(result, slot), self._buffers[slot].outputs, strict=True):
+            _COPY(target, leaf)
+        self._keep_mutated(slot)
+
+    def leave(self, slot: int, result: list[Any]) -> list[int]:
+        """Leave them where they are until :meth:`forget`: their addresses, the negative one where an output is not
+        contiguous but permuted as the reference's is.
+
+        Raises ``ModuleError`` for what is no output.
+        """
+        leaves = self._checked(result, slot)
+        self._left += leaves
+        self._keep_mutated(slot)
+        return [leaf.data_ptr() if _IS_CONTIGUOUS(leaf) else -leaf.data_ptr() for leaf in leaves]
+
+    def forget(self) -> None:
+        """The judge has read what was left."""
+        self._left.clear()
+
+    def _checked(self, result: list[Any], slot: int) -> list[torch.Tensor]:
+        """The tensors among what ``forward`` returned. Raises ``ModuleError`` where they are not the outputs."""
         # Not isinstance: an object may say of what class it is, and compute meanwhile.
         leaves = [leaf for leaf in result if issubclass(type(leaf), _TENSOR)]
         if len(leaves) != len(self._outputs):
             raise ModuleError(f"forward returned {len(leaves)} tensors, the problem has {len(self._outputs)}")
-        for leaf, order, target in zip(leaves, self._outputs, buffers.outputs, strict=True):
+        for leaf, order, target in zip(leaves, self._outputs, self._buffers[slot].outputs, strict=True):
             _check_output(leaf, order, target.device)
-            _COPY(target, leaf)
+        return leaves
+
+    def _keep_mutated(self, slot: int) -> None:
+        buffers = self._buffers[slot]
         if self.weights == "state_dict" and buffers.mutated:
             now = {name: tensor for name, tensor, _ in named_weights(self._model)}
             for name, target in buffers.mutated.items():
@@ -175,25 +200,19 @@ class Model:
         return f"{type(error).__name__}: {text}{where}" if text else f"{type(error).__name__}{where}"
 
 
-def _written_out(result: Any) -> list[Any]:
-    """The leaves of ``result``, written out where the elements of one share memory, as ``expand`` has it. What is left
-    to whoever copies them, or takes apart what holds them, is work of the kernel and belongs into its time."""
+def _written_out(result: Any, layouts: Sequence[tuple[int, ...] | None]) -> list[Any]:
+    """The leaves of ``result``, written out where one is a view that the reference's output is not: ``layouts`` has
+    the strides of those. What is left to whoever copies them, or takes apart what holds them, is work of the kernel
+    and belongs into its time."""
     if type(result) is _TENSOR and result.layout is torch.strided and _IS_CONTIGUOUS(result):
         return [result]
     leaves = output_leaves(result)
-    shared = [type(leaf) is _TENSOR and leaf.layout is torch.strided and _shares_memory(leaf) for leaf in leaves]
-    return [_CONTIGUOUS(leaf) if shares else leaf for leaf, shares in zip(leaves, shared, strict=True)]
-
-
-def _shares_memory(tensor: torch.Tensor) -> bool:
-    """Whether elements of ``tensor`` lie in the same place, or may."""
-    covered = 1
-    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
-        if size > 1:
-            if stride < covered:
-                return True
-            covered += (size - 1) * stride
-    return False
+    plain = [type(leaf) in (_TENSOR, _PARAMETER) and leaf.layout is torch.strided for leaf in leaves]
+    right = iter(layouts)
+    return [
+        _CONTIGUOUS(leaf) if is_plain and leaf.stride() != next(right, None) else leaf
+        for leaf, is_plain in zip(leaves, plain, strict=True)
+    ]
 
 
 def _fits(tensor: torch.Tensor, order: BufferOrder) -> bool:
@@ -225,6 +244,14 @@ class CpuModule:
 
     def run(self, slots: Sequence[int], flushes: int, seed: int | None, warm: int | None = None) -> list[float]:
         """One call after another, milliseconds of each. Of calls on the same slot the last one's outputs are kept."""
+        return self._run(slots, seed, self._model.keep)
+
+    def run_and_leave(self, slots: Sequence[int], seed: int | None) -> tuple[list[float], list[int]]:
+        """The same, but that outputs are left where they are: with :meth:`Model.leave`'s addresses."""
+        left: list[int] = []
+        return self._run(slots, seed, lambda slot, result: left.extend(self._model.leave(slot, result))), left
+
+    def _run(self, slots: Sequence[int], seed: int | None, take: Callable[[int, list[Any]], None]) -> list[float]:
         clock, times = _CLOCK, []
         if seed is not None:
             _SEED(seed)
@@ -235,7 +262,7 @@ class CpuModule:
                     start = clock()
                     result = forward()
                     times.append((clock() - start) * 1e3)
-                self._model.keep(slot, result)
+                take(slot, result)
         return times
 
 

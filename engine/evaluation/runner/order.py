@@ -15,7 +15,10 @@ class Slotted:
 
 @dataclass(frozen=True)
 class BufferOrder:
-    """One shared buffer: role and dtype as in a problem's specification; ``source_name`` is PyTorch's."""
+    """One shared buffer: role and dtype as in a problem's specification; ``source_name`` is PyTorch's.
+
+    ``strides``: of an output that the reference leaves as a permuted view, None for any other.
+    """
 
     name: str
     role: str
@@ -23,6 +26,7 @@ class BufferOrder:
     shape: tuple[int, ...]
     source_name: str
     mutated: bool
+    strides: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True)

@@ -154,7 +154,14 @@ def _answer_calls(control: socket.socket, kernel: module.CpuModule | module.Cuda
                 run = functools.partial(kernel.run, order["slots"], order["flushes"], order["seed"])
                 wire.send(control, {"code": 0, "operators": operators.working_operators(run)})
                 continue
-            if isinstance(kernel, module.CudaModule) and "gate" in order:
+            if "forget" in order:
+                model.forget()
+                wire.send(control, {"code": 0})
+                continue
+            left = list[int]()
+            if isinstance(kernel, module.CpuModule) and order.get("leave"):
+                times, left = kernel.run_and_leave(order["slots"], order["seed"])
+            elif isinstance(kernel, module.CudaModule) and "gate" in order:
                 kernel.run_behind_gate(order["slots"], order["gate"], order["seed"], tell)
                 times = list[float]()
             else:
@@ -169,7 +176,7 @@ def _answer_calls(control: socket.socket, kernel: module.CpuModule | module.Cuda
             failed = {"failed": "cuda", "text": text} if "CUDA error" in text else {"code": 1, "error": text}
             wire.send(control, failed)
         else:
-            wire.send(control, {"code": 0, "ms": times})
+            wire.send(control, {"code": 0, "ms": times, "left": left})
 
 
 if __name__ == "__main__":

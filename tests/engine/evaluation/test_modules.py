@@ -331,3 +331,32 @@ def test_a_module_and_a_kernel_stand_in_one_heat(bench: ModuleBench, tmp_path: P
     standings = bench.run(bench.evaluator.heat(bench.problem, kernels))
 
     assert {row.variant for row in standings} == {"v1", "v2"}  # type: ignore[attr-defined]
+
+
+PERMUTED = """
+import torch
+class {name}(torch.nn.Module):
+    def forward(self, x):
+        return {value}, (x + 1).transpose(0, 1)
+def get_inputs():
+    return [torch.randn(512, 1024)]
+def get_init_inputs():
+    return []
+"""
+
+
+def test_views_are_read_as_the_reference_leaves_them_and_others_written_out(bench: ModuleBench, tmp_path: Path) -> None:
+    bench.open(PERMUTED.format(name="Model", value="x * 2"), "permuted", tmp_path)
+    same = bench.judge(PERMUTED.format(name="ModelNew", value="x + x"))
+    other = bench.judge(PERMUTED.format(name="ModelNew", value="(x.t() * 2).t()"))
+    sliced = bench.judge(PERMUTED.format(name="ModelNew", value="torch.cat([x, x], 1)[:, :1024] * 2"))
+    bench.go_back()
+    for verdict in (same, other, sliced):
+        assert verdict.correct, (verdict.status, verdict.reason)
+
+
+def test_what_a_module_returns_is_not_copied_by_its_runner(bench: ModuleBench) -> None:
+    """On a CPU. One that patches the copying therefore changes nothing."""
+    patched = "runner = sys.modules.get('engine.evaluation.runner.module')\nif runner: runner._COPY = print"
+    verdict = bench.judge(softmax(top="import sys\n" + patched))
+    assert verdict.correct == (bench.form == "cpp"), (verdict.status, verdict.reason)
