@@ -47,6 +47,7 @@ _MOST_BETWEEN_S = 0.3
 _MOST_OTHERS_BYTES = {"cpu": 64 << 20, "cuda": 2 << 30}
 _PROBE_ONE_IN = 8
 """After so many timed pairs on average comes a trial of any kind, so that no kernel knows that only timing is left."""
+_NONE_LARGE = "none with large elements: the model has no use for them or is asked too slowly"
 SLOWS = "slows the reference"
 _SLOWED, _SLOWED_MS = 1.25, 0.1
 """The reference beside a kernel against the reference alone: more than this share and this time is no noise. A few
@@ -80,6 +81,7 @@ class Judgement:
         self._answers = Answers(checks.Tolerances(self._settings.tolerance_fp32, self._settings.tolerance_other))
         self._calls = 0
         self._runs_ms = 0.0
+        self._raised = 0
         self._between_s = 0.0
         """What trials between the pairs have taken."""
         self._precision = Precision("")
@@ -234,7 +236,8 @@ class Judgement:
             looks = index < _LOOKS or index % _LOOKS == 0
             if looks and index + 1 >= LEAST_PAIRS_FAR and self._is_enough(time.perf_counter() - started, busy):
                 break
-        detail = f"{len(pairs.kernel_ms)} pairs, outputs of all compared, inputs of {checked_inputs} compared"
+        detail = f"{len(pairs.kernel_ms)} pairs, outputs of all compared, inputs of {checked_inputs} compared, "
+        detail += f"{self._raised} with a few large elements" if self._problem.may_be_large else _NONE_LARGE
         self._pass("right while timed", detail)
 
     def _between_pairs(self) -> dict[int, list[Callable[[Runner], None]]]:
@@ -274,6 +277,7 @@ class Judgement:
         self._problem.bind(slot)
         # The same mixture when it is loaded twice, for a model that writes its buffers.
         mixture, seed = self._problem.fresh_seed(), self._problem.call_seed()
+        raised = self._problem.may_be_large and bool(secrets.randbelow(2))
 
         def reference() -> tuple[float, list[torch.Tensor]]:
             took, outputs = self._reference(slot, seed)
@@ -283,6 +287,8 @@ class Judgement:
 
         def load() -> None:
             self._problem.load_mixed(index, slot, mixture)
+            if raised:
+                self._problem.raise_some(slot, mixture)
             self._problem.device.synchronize()
 
         def kernel() -> tuple[float, float, float]:
@@ -306,7 +312,9 @@ class Judgement:
         else:
             kernel_ms, wall_ms, used_ms = kernel()
             reference_ms, expected = after_kernel(slot, load, reference)
-        self._answers.check(self._problem, slot, expected, index % 2, f"timed call {index}")
+        where = f"timed call {index}, a few elements large" if raised else f"timed call {index}"
+        self._answers.check(self._problem, slot, expected, index % 2, where, as_drawn=not raised)
+        self._raised += raised
         self.pairs.kernel_ms.append(kernel_ms)
         self.pairs.wall_ms.append(wall_ms)
         self.pairs.used_ms.append(used_ms)

@@ -19,6 +19,7 @@ from engine.evaluation.arena import Arena, Slot
 from engine.evaluation.checks import checksum
 from engine.evaluation.device import JudgeDevice
 from engine.evaluation.runner.operators import working_operators
+from engine.evaluation.spikes import raise_some, sizes
 from engine.problem.distributions import Kind, transform
 from engine.problem.integers import Order, shuffle_into
 from engine.problem.reference import Reference
@@ -290,6 +291,7 @@ class JudgedProblem:
         """Draw the trials now, so that the first kernel does not wait for them."""
         for index in range(len(self._kinds)):
             self.trial(index)
+        _ = self._sizes
 
     def drawn(self, index: int) -> Trial:
         """One of the trials whose inputs are as the problem draws them, for timing."""
@@ -317,6 +319,25 @@ class JudgedProblem:
             else:  # buffers are the same in every trial
                 target.copy_(source)
         return trial
+
+    @property
+    def may_be_large(self) -> bool:
+        """Whether single elements of an input may be large enough to show in the outputs."""
+        return any(self._sizes)
+
+    def raise_some(self, slot: Slot, seed: int) -> None:
+        """Make a few elements of one input so large that the outputs depend on each; the same for the same ``seed``."""
+        draw = random.Random(seed)
+        place = draw.choice([place for place, size in enumerate(self._sizes) if size])
+        raise_some(slot.inputs[place], self._sizes[place], draw)
+
+    @cached_property
+    def _sizes(self) -> list[float]:
+        inputs = self.trial(0).inputs
+        if self.spec.random or self._may_assert():
+            return [0.0] * len(inputs)
+        self.as_built()
+        return sizes(self._try, inputs)
 
     @cached_property
     def _shares(self) -> Shares:
