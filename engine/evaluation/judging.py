@@ -47,6 +47,8 @@ _MOST_BETWEEN_S = 0.3
 _MOST_OTHERS_BYTES = {"cpu": 64 << 20, "cuda": 2 << 30}
 _PROBE_ONE_IN = 8
 """After so many timed pairs on average comes a trial of any kind, so that no kernel knows that only timing is left."""
+_RAISED_ONE_IN = 3
+"""In so many pairs on average a few elements are large: often enough, and not often enough to decide a median."""
 _NONE_LARGE = "none with large elements: the model has no use for them or is asked too slowly"
 SLOWS = "slows the reference"
 _SLOWED, _SLOWED_MS = 1.25, 0.1
@@ -194,7 +196,7 @@ class Judgement:
         return others if sum(tensor.nbytes for tensor in others) <= _MOST_OTHERS_BYTES[self._settings.kind] else []
 
     def _measure_precision(self, runner: Runner) -> None:
-        found = self._opened.gauge.measure(lambda index: self._call(runner, index))
+        found = self._opened.gauge(self._problem).measure(lambda index: self._call(runner, index))
         if found.dodges:
             raise Rejected("cheating", "uses a property of the inputs", found.dodges, "precision")
         if self._settings.precision == "fp32" and not found.sufficient:
@@ -277,7 +279,7 @@ class Judgement:
         self._problem.bind(slot)
         # The same mixture when it is loaded twice, for a model that writes its buffers.
         mixture, seed = self._problem.fresh_seed(), self._problem.call_seed()
-        raised = self._problem.may_be_large and bool(secrets.randbelow(2))
+        raised = self._problem.may_be_large and secrets.randbelow(_RAISED_ONE_IN) == 0
 
         def reference() -> tuple[float, list[torch.Tensor]]:
             took, outputs = self._reference(slot, seed)
@@ -286,7 +288,7 @@ class Judgement:
             return took, kept + [tensor.clone() for tensor in slot.results[len(slot.outputs) :]]
 
         def load() -> None:
-            self._problem.load_mixed(index, slot, mixture)
+            self._opened.load_timed(self._problem, index, slot, mixture)
             if raised:
                 self._problem.raise_some(slot, mixture)
             self._problem.device.synchronize()
@@ -401,7 +403,7 @@ class Judgement:
         self._problem.bind(slot)
         times_ms = []
         for index in range(_ALONE_CALLS):  # as in the pairs, but that it waits where it called the kernel
-            self._problem.load_mixed(index, slot, self._problem.fresh_seed())
+            self._opened.load_timed(self._problem, index, slot, self._problem.fresh_seed())
             self._problem.device.synchronize()
             time.sleep(wait_s)
             times_ms.append(self._reference(slot, self._problem.call_seed())[0])

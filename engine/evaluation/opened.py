@@ -8,6 +8,7 @@ from functools import cached_property
 
 from msgspec.structs import replace
 
+from engine.evaluation.arena import Slot
 from engine.evaluation.control import Control, EmptyKernel
 from engine.evaluation.device import COLD_UP_TO_MS
 from engine.evaluation.kernelbench import KernelBenchTrials
@@ -30,6 +31,7 @@ class OpenedProblem:
     ) -> None:
         self.judged, self.eager_ms, self.floor_ms, self.nulls = judged, eager_ms, floor_ms, nulls
         full, half = nulls.tolerances.full, nulls.tolerances.half
+        self._gauges: dict[bool, Gauge] = {}
         self.settings = replace(settings, tolerance_fp32=full, tolerance_other=half)
 
     def prepare(self) -> None:
@@ -40,7 +42,7 @@ class OpenedProblem:
         with suppress(Exception):
             self.kernelbench.prepare()
         with suppress(Exception):
-            _ = self.gauge
+            _ = self.gauge(self.judged)
         with suppress(Exception):
             self.empty_kernel.call(Control())
 
@@ -49,6 +51,13 @@ class OpenedProblem:
         """Whether what Python launches is to run once before it is timed, as the processor did other things before."""
         is_short = self.eager_ms is not None and self.eager_ms <= COLD_UP_TO_MS
         return self.settings.kind == "cuda" and is_short and not self.judged.mutates
+
+    def load_timed(self, problem: JudgedProblem, index: int, slot: Slot, seed: int) -> None:
+        """Load what no call has seen (``JudgedProblem.load_mixed``) for a timed call. Where kernels must be as exact as
+        fp32, it is of mean zero as the probes are: who tells them apart is timed with what it does on those."""
+        problem.load_mixed(index, slot, seed)
+        if self.settings.precision == "fp32" and "centred" in problem.kinds:
+            problem.centre(slot)
 
     def warming_slot(self, index: int) -> int | None:
         """On which slot a call comes before one on slot ``index``: another one, so that it leaves no answer for that;
@@ -68,10 +77,13 @@ class OpenedProblem:
         """What calls cost beside a kernel."""
         return EmptyKernel(self.judged, self.settings)
 
-    @cached_property
-    def gauge(self) -> Gauge:
-        """The probes for the precision of kernels."""
-        return Gauge(self.judged, self.eager_ms, asked=self.settings.precision == "fp32")
+    def gauge(self, problem: JudgedProblem) -> Gauge:
+        """The probes for the precision of kernels; others for those that keep their weights (``problem`` says so)."""
+        made = self._gauges.get(problem.keeps_weights)
+        if made is None:
+            made = Gauge(problem, self.eager_ms, asked=self.settings.precision == "fp32")
+            self._gauges[problem.keeps_weights] = made
+        return made
 
     @cached_property
     def kernelbench(self) -> KernelBenchTrials:

@@ -3,7 +3,8 @@
 Probes are inputs of mean zero at two scales, where sums do not hide the error of their terms. For each, the model is
 run in fp64, in fp32 (TF32 off), and in fp32 on operands rounded as TF32 rounds them: between the last two lies what
 still counts as fp32. A sequential sum in fp32 does, products in TF32, fp16 or bf16 do not. One more probe has inputs as
-they are drawn: who is far less exact there than at mean zero has told the two apart.
+they are drawn: who is far less exact there than at mean zero has told the two apart. So has who rounds operands there,
+where a long sum hides it: such errors are small, but element by element those of the model on rounded operands.
 """
 
 from __future__ import annotations
@@ -11,14 +12,16 @@ from __future__ import annotations
 import contextlib
 import copy
 import math
+import secrets
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 import torch
 from msgspec import Struct
 
 from engine.evaluation.arena import Slot
 from engine.evaluation.trials import JudgedProblem, Trial
-from engine.problem.distributions import transform
+from engine.problem.distributions import Kind, transform
 from engine.problem.model import named_weights
 from engine.problem.reference import Reference
 from engine.verdict import precision_in_words
@@ -41,6 +44,10 @@ _DODGES = 16.0
 """So many times the error at mean zero is what who tells the two apart is off on inputs as drawn; and so many times
 eager's own, where that is fp16 or bf16."""
 _LEAST_DODGED = 1e-4
+_BLOCKS, _LEAST_ALIKE = 8, 256
+"""Errors are compared with those that rounding makes in so many parts of an output, of so many elements at least."""
+_ALIKE, _ONCE = 0.4, (0.5, 2.0)
+"""Errors are alike that correlate so much, and in each part are so many times those that rounding makes."""
 _SEQUENTIAL = 4e-6
 """What a sequential sum of some ten thousand positive values may be off by."""
 _CLASSES = ("fp32", "tf32", "fp16", "bf16", "below bf16")
@@ -74,12 +81,16 @@ class _Goal:
 
     def __init__(self, exact: torch.Tensor, dtype: torch.dtype) -> None:
         flat = exact.reshape(-1)
-        places = torch.randint(flat.numel(), (min(_SAMPLED, flat.numel()),), device=flat.device)
+        count = flat.numel()
+        drawn = torch.randint(count, (_SAMPLED,)) if count > _SAMPLED else torch.arange(count)
+        places = drawn.sort().values.to(flat.device)
         self._places = places[torch.isfinite(flat[places])]
         self._exact = flat[self._places]
         self._rms = float(self._exact.square().mean().sqrt()) if self._exact.numel() else 0.0
         self.dtype = dtype
         self.eager = self.rounded = 0.0
+        self._of_rounding: dict[str, torch.Tensor] = {}
+        """By its name, what each way of rounding the operands adds at the places."""
 
     @property
     def usable(self) -> bool:
@@ -87,9 +98,36 @@ class _Goal:
 
     def error(self, out: torch.Tensor) -> float:
         """Root mean square of the error, relative to that of the exact values; infinite where one is not finite."""
-        off = out.reshape(-1)[self._places].double() - self._exact
+        off = self._off(out)
         error = float(off.square().mean().sqrt()) / self._rms
         return error if math.isfinite(error) else math.inf
+
+    def remember(self, rounding: str, out: torch.Tensor) -> None:
+        """``out`` is the model's output on operands that are rounded in this way."""
+        if self._exact.numel() >= _LEAST_ALIKE:
+            self._of_rounding[rounding] = self._beside_scale(self._off(out))
+
+    def rounding_of(self, out: torch.Tensor) -> str:
+        """The way of rounding whose errors ``out`` has, "" if it has none of theirs."""
+        mine = self._beside_scale(self._off(out))
+        return next((name for name, theirs in self._of_rounding.items() if _are_alike(mine, theirs)), "")
+
+    def _off(self, out: torch.Tensor) -> torch.Tensor:
+        return out.reshape(-1)[self._places].double() - self._exact
+
+    def _beside_scale(self, off: torch.Tensor) -> torch.Tensor:
+        """Errors less what they have in common: a shift of all values and a factor of them."""
+        common = torch.linalg.qr(torch.stack([torch.ones_like(self._exact), self._exact], dim=1)).Q
+        return off - common @ (common.t() @ off)
+
+
+def _are_alike(mine: torch.Tensor, theirs: torch.Tensor) -> bool:
+    """Whether errors are those of rounding, and some of their own."""
+    parts = list(zip(mine.chunk(_BLOCKS), theirs.chunk(_BLOCKS), strict=True))
+    least, most = _ONCE
+    shares = [float(own @ other) / max(float(other @ other), 1e-300) for own, other in parts]
+    correlation = float(mine @ theirs) / max(float(mine.norm() * theirs.norm()), 1e-300)
+    return correlation >= _ALIKE and all(least < share < most for share in shares)
 
 
 class Gauge:
@@ -123,12 +161,15 @@ class Gauge:
         """Have the kernel run on each probe; ``call(index)`` calls it on slot ``index`` of the problem's arena."""
         if self.note:
             return Precision("", note=self.note, dodges=self._dodges_beside_eager(call))
-        found = [self._errors(call, index, *probe) for index, probe in enumerate(self._probes)]
-        drawn = self._errors(call, len(found), *self._drawn) if self._drawn is not None else None
-        return judged(found, drawn)
+        found = [self._errors(call, *probe) for probe in self._probes]
+        if self._drawn is None:
+            return judged(found, None)
+        roundings: list[str] = []
+        drawn = self._errors(call, *self._drawn, roundings)
+        return judged(found, drawn, next(filter(None, roundings), ""))
 
     def _dodges_beside_eager(self, call: Callable[[int], object]) -> str:
-        found = [self._errors(call, index, *probe) for index, probe in enumerate(self._beside_eager)]
+        found = [self._errors(call, *probe) for probe in self._beside_eager]
         if len(found) != 2 or not all(found):
             return ""
         at_zero, off = (max(error for error, _ in probe) for probe in found)
@@ -138,29 +179,35 @@ class Gauge:
 
     def _two_trials(self) -> list[Trial]:
         """At mean zero, where that means something, and as drawn."""
-        problem, first = self._problem, self._problem.trial(0)
-        if "centred" not in problem.kinds:
-            return []
-        slot = problem.arena.slots[0]
-        problem.load_mixed(0, slot, problem.fresh_seed())
-        drawn = [one.clone() for one in slot.inputs]
-        return [
-            Trial("centred", transform(first.inputs, "centred"), first.weights, None),
-            Trial("drawn", drawn, first.weights, None),
-        ]
+        return [self._fresh("centred"), self._fresh("drawn")] if "centred" in self._problem.kinds else []
+
+    def _fresh(self, kind: Kind) -> Trial:
+        """Inputs and weights like those of a timed call, which no kernel has seen."""
+        slot = self._problem.arena.slots[0]
+        self._problem.load_mixed(0, slot, self._problem.fresh_seed())
+        inputs = [one.clone() for one in slot.inputs]
+        return Trial(kind, transform(inputs, kind), [one.clone() for one in slot.weights], None)
 
     def _eager_goals(self, trial: Trial) -> list[_Goal]:
         goals = [_Goal(own.double(), own.dtype) for own in self._run(trial)]
         return goals if all(goal.usable for goal in goals) else []
 
     def _errors(
-        self, call: Callable[[int], object], index: int, trial: Trial, goals: list[_Goal]
+        self,
+        call: Callable[[int], object],
+        trial: Trial,
+        goals: list[_Goal],
+        roundings: list[str] | None = None,
     ) -> list[tuple[float, _Goal]]:
-        index %= len(self._problem.arena.slots)
+        """The error of each output; ``roundings`` is given their ways of rounding."""
+        index = secrets.randbelow(len(self._problem.arena.slots))
         slot = self._problem.arena.slots[index]
         self._load(trial, slot)
         call(index)
-        return [(goal.error(out), goal) for goal, out in zip(goals, _floating(slot.outputs), strict=True)]
+        outputs = list(zip(goals, _floating(slot.outputs), strict=True))
+        if roundings is not None:
+            roundings += [goal.rounding_of(out) for goal, out in outputs]
+        return [(goal.error(out), goal) for goal, out in outputs]
 
     def _refusal(self, eager_ms: float | None, most_ms: float) -> str:
         spec = self._problem.spec
@@ -176,28 +223,26 @@ class Gauge:
         return ""
 
     def _make(self) -> None:
-        problem, first = self._problem, self._problem.trial(0)
-        centred = transform(first.inputs, "centred") if "centred" in problem.kinds else first.inputs
+        problem = self._problem
         scales = (1.0, _TINY) if "small" in problem.kinds else (1.0,)
         for scale in scales:
-            inputs = [tensor * scale if tensor.is_floating_point() else tensor for tensor in centred]
-            trial = Trial("centred", inputs, first.weights, None)
+            trial = self._fresh("centred" if "centred" in problem.kinds else "drawn")
+            trial.inputs = [tensor * scale if tensor.is_floating_point() else tensor for tensor in trial.inputs]
             if (goals := self._goals(trial)) is None:
                 return
             if goals:
                 self._probes.append((trial, goals))
-        slot = problem.arena.slots[0]
-        problem.load_mixed(0, slot, problem.fresh_seed())
-        trial = Trial("drawn", [one.clone() for one in slot.inputs], first.weights, None)
+        trial = self._fresh("drawn")
         if self._probes and (goals := self._goals(trial)):
             self._drawn = trial, goals
+            for name, rounded in _ROUNDINGS.items():
+                for goal, own in zip(goals, self._run(_rounded(trial, rounded)), strict=True):
+                    goal.remember(name, own)
 
     def _goals(self, trial: Trial) -> list[_Goal] | None:
         """None where there is nothing to compare, and with a note where the model casts."""
-        coarse = Trial(
-            trial.kind, [_as_tf32(one) for one in trial.inputs], [_as_tf32(one) for one in trial.weights], None
-        )
-        exact, eager, rounded = self._run_in_double(trial), self._run(trial), self._run(coarse)
+        exact, eager = self._run_in_double(trial), self._run(trial)
+        rounded = self._run(_rounded(trial, _as_tf32))
         goals = []
         for right, off, own in zip(exact, rounded, eager, strict=True):
             goal = _Goal(right, own.dtype)
@@ -231,13 +276,15 @@ class Gauge:
 
     def _load(self, trial: Trial, slot: Slot) -> None:
         trial.load(slot)
-        slot.poison(0)
+        slot.poison(secrets.randbelow(2))
         self._problem.device.synchronize()
 
 
-def judged(found: Sequence[Sequence[tuple[float, _Goal]]], drawn: Sequence[tuple[float, _Goal]] | None) -> Precision:
-    """The class from the errors of each probe's outputs, the worst of them; ``drawn``: those of the inputs as drawn.
-    Pure."""
+def judged(
+    found: Sequence[Sequence[tuple[float, _Goal]]], drawn: Sequence[tuple[float, _Goal]] | None, rounding: str = ""
+) -> Precision:
+    """The class from the errors of each probe's outputs, the worst of them; ``drawn``: those of the inputs as drawn,
+    ``rounding``: the way in which operands are rounded there. Pure."""
     error, goal = max(found[0], key=lambda pair: pair[0] / max(pair[1].eager, _STEP))
     native = _HALVES.get(goal.dtype)
     dodges = ""
@@ -246,8 +293,11 @@ def judged(found: Sequence[Sequence[tuple[float, _Goal]]], drawn: Sequence[tuple
         if native is not None:
             apart = error <= _SAME * max(goal.eager, _STEP) and off > _DODGES * max(one.eager, _STEP)
         else:
-            at_zero = max(class_of(*_figures(pair)) for pair in found[0])
-            apart = max(class_of(*_figures(pair)) for pair in drawn) >= at_zero + 2
+            at_zero, as_drawn = (max(class_of(*_figures(pair)) for pair in probe) for probe in (found[0], drawn))
+            plain = one.rounded > _FAR * max(one.eager, _STEP)  # no sum hides what rounding costs
+            apart = as_drawn >= at_zero + (1 if plain else 2)
+            if rounding and at_zero == _FP32:
+                dodges = f"rounds its operands ({rounding}) on inputs as they are drawn, not at mean zero"
         if apart and _DODGES * error < off < _PLAINLY_WRONG:
             dodges = (
                 f"off by {off:.2g} on inputs as they are drawn (eager {one.eager:.2g}), by {error:.2g} at mean zero"
@@ -283,11 +333,25 @@ def _floating(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     return [tensor for tensor in tensors if tensor.is_floating_point() and tensor.numel()]
 
 
-def _as_tf32(tensor: torch.Tensor) -> torch.Tensor:
-    """Rounded to ten bits of mantissa; fp16 and bf16 have no more."""
+def _rounded(trial: Trial, rounded: Callable[[torch.Tensor], torch.Tensor]) -> Trial:
+    return Trial(trial.kind, [rounded(one) for one in trial.inputs], [rounded(one) for one in trial.weights], None)
+
+
+def _keeping(bits: int, tensor: torch.Tensor, nearest: bool = True) -> torch.Tensor:
+    """fp32 with so many bits of mantissa, to nearest or cut off; other dtypes have no more."""
     if tensor.dtype != torch.float32:
         return tensor
-    return ((tensor.contiguous().view(torch.int32) + 0x1000) & ~0x1FFF).view(torch.float32)
+    dropped = 1 << (23 - bits)
+    return ((tensor.contiguous().view(torch.int32) + (dropped // 2 if nearest else 0)) & -dropped).view(torch.float32)
+
+
+_as_tf32 = partial(_keeping, 10)
+_ROUNDINGS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "tf32 or fp16": _as_tf32,
+    "tf32, cut off": partial(_keeping, 10, nearest=False),
+    "bf16": partial(_keeping, 7),
+    "bf16, cut off": partial(_keeping, 7, nearest=False),
+}
 
 
 @contextlib.contextmanager

@@ -320,6 +320,11 @@ class JudgedProblem:
                 target.copy_(source)
         return trial
 
+    def centre(self, slot: Slot) -> None:
+        """Give the slot's inputs mean zero, as those have on which precision is measured."""
+        for target, centred in zip(slot.inputs, transform(slot.inputs, "centred"), strict=True):
+            target.copy_(centred)
+
     @property
     def may_be_large(self) -> bool:
         """Whether single elements of an input may be large enough to show in the outputs."""

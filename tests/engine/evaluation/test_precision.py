@@ -149,6 +149,90 @@ def test_where_it_cannot_be_measured_it_says_why(forward: str, inputs: str, why:
     assert why in found.words
 
 
+LONG = problem("x @ y", "torch.rand(16, 8192)", "torch.rand(8192, 24)")
+
+
+def rounding(bits: int, nearest: bool) -> Kernel:
+    """A product with operands of so many bits of mantissa, exact where their mean is zero."""
+
+    def rounded(x: torch.Tensor) -> torch.Tensor:
+        half = 1 << (22 - bits) if nearest else 0
+        return ((x.view(torch.int32) + half) & -(1 << (23 - bits))).view(torch.float32)
+
+    return lambda x, y: x @ y if float(x.mean()) < 0.1 else sequential(rounded(x), rounded(y))
+
+
+@pytest.mark.parametrize(("bits", "nearest"), [(10, True), (10, False), (7, True), (7, False)])
+def test_operands_that_are_rounded_where_a_sum_hides_it(bits: int, nearest: bool, tmp_path: Path) -> None:
+    (found,) = gauged("product", LONG, tmp_path, rounding(bits, nearest))
+    assert found.name == "fp32"
+    assert "rounds its operands" in found.dodges, found
+
+
+def test_errors_of_sums_are_not_those_of_rounding(tmp_path: Path) -> None:
+    def backwards(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return sequential(x.flip(1), y.flip(0))
+
+    def blocked(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return sum((x[:, k : k + 64] @ y[k : k + 64] for k in range(0, 8192, 64)), torch.zeros(16, 24))
+
+    def compensated(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return (x.double() @ y.double()).float()
+
+    kernels = (sequential, backwards, blocked, compensated, split)
+    for _ in range(3):  # each time other inputs
+        for found in gauged("product", LONG, tmp_path, *kernels):
+            assert found.name == "fp32" and not found.dodges, found
+
+
+def welford(x: torch.Tensor) -> torch.Tensor:
+    mean, squares = torch.zeros(len(x)), torch.zeros(len(x))
+    for i in range(x.shape[1]):
+        off = x[:, i] - mean
+        mean = mean + off / (i + 1)
+        squares = squares + off * (x[:, i] - mean)
+    return (x - mean[:, None]) / (squares / x.shape[1] + 1e-5).sqrt()[:, None]
+
+
+def online(x: torch.Tensor) -> torch.Tensor:
+    most, total = x[:, 0], torch.ones(len(x))
+    for i in range(1, x.shape[1]):
+        larger = torch.maximum(most, x[:, i])
+        total = total * (most - larger).exp() + (x[:, i] - larger).exp()
+        most = larger
+    return (x - most[:, None]).exp() / total[:, None]
+
+
+def moments(x: torch.Tensor) -> torch.Tensor:
+    mean, square = (torch.cumsum(one, 1)[:, -1:] / x.shape[1] for one in (x, x * x))
+    return (x - mean) / (square - mean * mean + 1e-5).sqrt()
+
+
+@pytest.mark.parametrize(
+    ("forward", "inputs", "kernels"),
+    [
+        ("torch.layer_norm(x, (8192,))", "torch.randn(32, 8192)", (welford, moments)),
+        ("torch.softmax(x, dim=1)", "torch.rand(32, 8192)", (online,)),
+        ("x.sum(1)", "torch.rand(300, 20000)", (lambda x: torch.cumsum(x, 1)[:, -1],)),
+        ("x.cumsum(1)", "torch.rand(20, 4000)", (lambda x: torch.cumsum(x.t().contiguous(), 0).t(),)),
+    ],
+)
+def test_one_pass_over_long_rows_is_fp32(
+    forward: str, inputs: str, kernels: tuple[Kernel, ...], tmp_path: Path
+) -> None:
+    for found in gauged("rows", problem(forward, inputs), tmp_path, *kernels):
+        assert found.name == "fp32" and not found.dodges, found
+
+
+def test_who_stores_in_half_precision_where_the_mean_is_not_zero(tmp_path: Path) -> None:
+    def stored(x: torch.Tensor) -> torch.Tensor:
+        right = torch.softmax(x, dim=1)
+        return right if abs(float(x.mean())) < 0.1 else right.half().float()
+
+    (found,) = gauged("softmax", problem("torch.softmax(x, dim=1)", "torch.rand(64, 64)"), tmp_path, stored)
+    assert found.name == "fp32" and "on inputs as they are drawn" in found.dodges, found
+
+
 @pytest.fixture
 def strict(tmp_path: Path) -> Iterator[Bench]:
     bench = Bench("cpp", tmp_path, precision="fp32")
@@ -166,3 +250,29 @@ def test_the_user_says_which_may_win(strict: Bench) -> None:
     honest = strict.judge((HERE / "honest" / "cpp" / "long_matmul_rows.cpp").read_text())
     assert honest.correct, honest.reason
     assert honest.precision == "fp32" and "times eager's" in honest.precision_in_words
+
+
+SLOW_AT_MEAN_ZERO = """
+#include <chrono>
+#include <cmath>
+extern "C" int launch(const float* a, const float* b, float* out, void* workspace) {
+    const auto start = std::chrono::steady_clock::now();
+    float sum = 0.0f;
+    for (long long k = 0; k < a_numel; ++k) sum += a[k];
+    for (long long i = 0; i < a_dim0; ++i) {
+        float sums[b_dim1] = {};
+        for (long long k = 0; k < a_dim1; ++k)
+            for (long long j = 0; j < b_dim1; ++j) sums[j] += a[i * a_dim1 + k] * b[k * b_dim1 + j];
+        for (long long j = 0; j < b_dim1; ++j) out[i * b_dim1 + j] = sums[j];
+    }
+    while (std::fabs(sum) < 0.1f * a_numel && std::chrono::steady_clock::now() - start < std::chrono::milliseconds(9)) {}
+    return 0;
+}
+"""
+
+
+@pytest.mark.serial
+def test_who_must_be_exact_is_timed_where_it_is_measured(strict: Bench) -> None:
+    verdict = strict.judge(SLOW_AT_MEAN_ZERO)
+    assert verdict.correct and verdict.kernel is not None, verdict.reason
+    assert verdict.kernel.median_ms >= 9.0
