@@ -28,6 +28,7 @@ from engine.evaluation.module_runner import copies_after_the_clock_ms, runner_fo
 from engine.evaluation.neighbours import Neighbours
 from engine.evaluation.opened import OpenedProblem
 from engine.evaluation.outside import Outside, confirm
+from engine.evaluation.patterns import PROPERTY
 from engine.evaluation.precision import Precision
 from engine.evaluation.rejected import Rejected
 from engine.evaluation.rows import after_kernel
@@ -198,7 +199,7 @@ class Judgement:
     def _measure_precision(self, runner: Runner) -> None:
         found = self._opened.gauge(self._problem).measure(lambda index: self._call(runner, index))
         if found.dodges:
-            raise Rejected("cheating", "uses a property of the inputs", found.dodges, "precision")
+            raise Rejected("cheating", PROPERTY, found.dodges, "precision")
         if self._settings.precision == "fp32" and not found.sufficient:
             raise Rejected("wrong", "lower precision", f'{found.words}; evaluation.precision = "fp32"', "precision")
         self._pass("precision", found.words)
@@ -265,10 +266,11 @@ class Judgement:
             self._trial(runner, secrets.randbelow(self._settings.trials))
         return compared
 
-    def _pair(self, runner: Runner, index: int) -> bool:
+    def _pair(self, runner: Runner, index: int, may_raise: bool = True) -> bool:
         """Reference and kernel once each on the same buffers, in either order; whether inputs were compared.
 
-        Neither the order nor the buffers tell the kernel which of its calls this is.
+        Neither the order nor the buffers tell the kernel which of its calls this is. ``may_raise``: some elements may
+        be large.
         """
         slot_index = secrets.randbelow(len(self._problem.arena.slots))
         slot = self._slot(slot_index)
@@ -279,7 +281,7 @@ class Judgement:
         self._problem.bind(slot)
         # The same mixture when it is loaded twice, for a model that writes its buffers.
         mixture, seed = self._problem.fresh_seed(), self._problem.call_seed()
-        raised = self._problem.may_be_large and secrets.randbelow(_RAISED_ONE_IN) == 0
+        raised = may_raise and self._problem.may_be_large and secrets.randbelow(_RAISED_ONE_IN) == 0
 
         def reference() -> tuple[float, list[torch.Tensor]]:
             took, outputs = self._reference(slot, seed)
@@ -315,7 +317,12 @@ class Judgement:
             kernel_ms, wall_ms, used_ms = kernel()
             reference_ms, expected = after_kernel(slot, load, reference)
         where = f"timed call {index}, a few elements large" if raised else f"timed call {index}"
-        self._answers.check(self._problem, slot, expected, index % 2, where, as_drawn=not raised)
+        try:
+            self._answers.check(self._problem, slot, expected, index % 2, where, as_drawn=not raised)
+        except Rejected as rejected:
+            if raised and rejected.pattern == PROPERTY:  # if it is wrong on others as well, that is what it is called
+                self._pair(runner, index, may_raise=False)
+            raise
         self._raised += raised
         self.pairs.kernel_ms.append(kernel_ms)
         self.pairs.wall_ms.append(wall_ms)

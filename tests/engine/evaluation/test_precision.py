@@ -166,7 +166,8 @@ def rounding(bits: int, nearest: bool) -> Kernel:
 def test_operands_that_are_rounded_where_a_sum_hides_it(bits: int, nearest: bool, tmp_path: Path) -> None:
     (found,) = gauged("product", LONG, tmp_path, rounding(bits, nearest))
     assert found.name == "fp32"
-    assert "rounds its operands" in found.dodges, found
+    words = "rounds its operands" if (bits, nearest) != (7, False) else "off by"  # a hundredth is seen without that
+    assert words in found.dodges and "on inputs as they are drawn" in found.dodges, found
 
 
 def test_errors_of_sums_are_not_those_of_rounding(tmp_path: Path) -> None:
@@ -265,7 +266,8 @@ extern "C" int launch(const float* a, const float* b, float* out, void* workspac
             for (long long j = 0; j < b_dim1; ++j) sums[j] += a[i * a_dim1 + k] * b[k * b_dim1 + j];
         for (long long j = 0; j < b_dim1; ++j) out[i * b_dim1 + j] = sums[j];
     }
-    while (std::fabs(sum) < 0.1f * a_numel && std::chrono::steady_clock::now() - start < std::chrono::milliseconds(9)) {}
+    const bool slow = std::fabs(sum) < 0.1f * a_numel;
+    while (slow && std::chrono::steady_clock::now() - start < std::chrono::milliseconds(9)) {}
     return 0;
 }
 """
