@@ -112,7 +112,7 @@ class _Heat:
         problem, arena = self._problem, self._problem.arena
         slot_index = random.randrange(len(arena.slots))
         slot = arena.slots[slot_index]
-        problem.load_mixed(max(number, 0), slot, problem.fresh_seed())
+        self._opened.load_timed(problem, max(number, 0), slot, problem.fresh_seed())
         expected = _expected(problem, slot) if random.random() < _CHECKED else None
         before = checks.checksum(slot.unwritable) if expected is not None else ()
         for name in random.sample(list(self._libraries), len(self._libraries)):
