@@ -267,7 +267,7 @@ def test_inline_code_is_built_before_the_device_is_taken(bench: ModuleBench, tmp
 
 def test_what_is_built_too_late_is_told_so(bench: ModuleBench) -> None:
     late = "from torch.utils.cpp_extension import load_inline"
-    verdict = bench.judge(softmax(top=late, before='load_inline("late", cpp_sources="")'))
+    verdict = bench.judge(softmax(top=late, before='load_inline("late", cpp_sources="", no_implicit_headers=True)'))
     assert verdict.status == "crashed" and "was not built beforehand" in verdict.reason
 
 

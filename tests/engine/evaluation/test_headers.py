@@ -1,0 +1,84 @@
+"""Precompiled headers, built by the real compiler for a torch that takes no time: one whose headers are a few lines."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from engine.toolkit import find_cpp_compiler
+from tests.commandline import ROOT
+
+SCRIPT = """
+import asyncio, sys
+from pathlib import Path
+from engine.evaluation.headers import precompiled
+print(asyncio.run(precompiled(("-DWIDTH=4",), Path(sys.argv[1]))))
+"""
+SOURCE = "#include <torch/extension.h>\nint width() { return WIDTH + HELD; }\n"
+
+
+def install(directory: Path, text: str) -> None:
+    """A torch in ``directory`` whose header is ``text``."""
+    for file, content in (
+        ("include/torch/extension.h", text),
+        ("utils/cpp_extension.py", "'-std=c++17'"),
+        ("__init__.py", ""),
+    ):
+        (directory / "torch" / file).parent.mkdir(parents=True, exist_ok=True)
+        (directory / "torch" / file).write_text(content)
+
+
+def ask(directory: Path) -> str:
+    """What a process of its own is told, in which the torch of ``directory`` is found."""
+    result = subprocess.run(
+        [sys.executable, "-c", SCRIPT, str(directory / "cache")],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(directory), str(ROOT)])},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert result.returncode == 0, result.stderr
+    return result.stdout.strip()
+
+
+def headers_read(directory: Path, home: str, *flags: str) -> list[str]:
+    """What the compiler reads for an extension as torch builds it, ``! `` before what is precompiled."""
+    source = directory / "extension.cpp"
+    source.write_text(SOURCE)
+    torch = directory / "torch" / "include"
+    command = [find_cpp_compiler(), "-H", "-fsyntax-only", f"-I{home}", f"-isystem{torch}", "-fPIC", "-std=c++17"]
+    command += ["-DTORCH_API_INCLUDE_EXTENSION_H", *flags, str(source)]
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stderr.splitlines()
+
+
+def test_the_compiler_takes_them_where_its_flags_fit(tmp_path: Path) -> None:
+    install(tmp_path, "#define HELD 3")
+    home = ask(tmp_path)
+    assert any(line == f"! {home}/torch/extension.h.gch" for line in headers_read(tmp_path, home, "-DWIDTH=4"))
+    other = headers_read(tmp_path, home, "-DWIDTH=5")
+    assert not any(line.startswith("!") for line in other), "compiled for another macro"
+    assert f". {tmp_path}/torch/include/torch/extension.h" in other
+
+
+def test_who_wants_the_same_at_once_waits_for_one_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiler, calls = tmp_path / "compiler", tmp_path / "calls"
+    compiler.write_text(f'#!/bin/sh\necho >> {calls}\nsleep 0.5\nexec {find_cpp_compiler()} "$@"\n')
+    compiler.chmod(0o755)
+    monkeypatch.setenv("CXX", str(compiler))
+    install(tmp_path, "#define HELD 3")
+    with ThreadPoolExecutor(3) as pool:
+        homes = set(pool.map(ask, [tmp_path] * 3))
+    assert len(homes) == 1 and (Path(homes.pop()) / "torch" / "extension.h.gch").is_file()
+    assert calls.read_text() == "\n"
+
+
+def test_those_that_cannot_be_had_are_tried_once(tmp_path: Path) -> None:
+    install(tmp_path, "#error no such torch")
+    assert ask(tmp_path) == "None"
+    install(tmp_path, "#define HELD 3")
+    assert ask(tmp_path) == "None"
