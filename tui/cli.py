@@ -1,26 +1,49 @@
-"""The ``kernel-tui`` command. Starts fast: it imports click alone; every command imports what it needs when it runs."""
+"""The ``kernel-tui`` command. Starts fast: it imports click alone, then the module of the command that is asked for."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from difflib import get_close_matches
+from importlib import import_module
 from pathlib import Path
 
 import click
 
 from engine import __version__
-from tui.commands.export import export
-from tui.commands.kernels import build, compare, evaluate
-from tui.commands.library import kernels
-from tui.commands.look import sessions, show
-from tui.commands.machine import completion, doctor, init, problems
-from tui.commands.machine_code import sass
-from tui.commands.monitor import attach, replay
-from tui.commands.profile import profile
-from tui.commands.run import resume, run
-from tui.commands.steer import STEERING
-from tui.commands.talk import prompt, reply
+
+COMMANDS = {
+    "run": "run.run",
+    "resume": "run.resume",
+    "attach": "monitor.attach",
+    "replay": "monitor.replay",
+    "sessions": "look.sessions",
+    "show": "look.show",
+    "kernels": "library.kernels",
+    "pause": "steer.pause",
+    "continue": "steer.go_on",
+    "stop": "steer.stop",
+    "prune": "steer.prune",
+    "restore": "steer.restore",
+    "pin": "steer.pin",
+    "unpin": "steer.unpin",
+    "seed-idea": "steer.seed_idea",
+    "seed-kernel": "steer.seed_kernel",
+    "retry": "steer.retry",
+    "budget": "steer.budget",
+    "prompt": "talk.prompt",
+    "reply": "talk.reply",
+    "eval": "kernels.evaluate",
+    "compare": "kernels.compare",
+    "build": "kernels.build",
+    "export": "export.export",
+    "sass": "machine_code.sass",
+    "profile": "profile.profile",
+    "problems": "machine.problems",
+    "doctor": "machine.doctor",
+    "init": "machine.init",
+    "completion": "machine.completion",
+}
+"""Each in the module of ``tui.commands`` that has it, in the order of the help."""
 
 _EXIT_CODES = """\b
 Exit codes:
@@ -40,25 +63,34 @@ Exit codes:
 
 
 class DefaultRun(click.Group):
-    """A group in which ``kernel-tui config.toml`` means ``kernel-tui run config.toml``."""
+    """The commands, each imported when it is asked for; ``kernel-tui config.toml`` means ``kernel-tui run config.toml``."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         own = {option for parameter in self.get_params(ctx) for option in parameter.opts}
-        if args and args[0] not in self.commands and args[0] not in own and self._means_run(args[0]):
+        if args and args[0] not in COMMANDS and args[0] not in own and self._means_run(args[0]):
             args.insert(0, "run")
         return super().parse_args(ctx, args)
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module, _, attribute = COMMANDS[cmd_name].partition(".")
+        command: click.Command = getattr(import_module(f"tui.commands.{module}"), attribute)
+        return command
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args[0] not in self.commands:
-            near = get_close_matches(args[0], list(self.commands), n=1)
+        if args[0] not in COMMANDS:
+            from difflib import get_close_matches
+
+            near = get_close_matches(args[0], COMMANDS, n=1)
             hint = f" Did you mean {near[0]!r}?" if near else " See: kernel-tui --help"
             ctx.fail(f"no such command or file: {args[0]!r}.{hint}")
         return super().resolve_command(ctx, args)
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(self.commands)
 
     @staticmethod
     def _means_run(word: str) -> bool:
@@ -79,31 +111,6 @@ def cli() -> None:
     kernel-tui config.toml    runs what the file says; the same as: kernel-tui run config.toml
     kernel-tui init           writes such a file
     """
-
-
-for _command in (
-    run,
-    resume,
-    attach,
-    replay,
-    sessions,
-    show,
-    kernels,
-    *STEERING,
-    prompt,
-    reply,
-    evaluate,
-    compare,
-    build,
-    export,
-    sass,
-    profile,
-    problems,
-    doctor,
-    init,
-):
-    cli.add_command(_command)
-cli.add_command(completion)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

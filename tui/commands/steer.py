@@ -197,24 +197,17 @@ def budget(session: str, wish: ChangeBudget | ChangeShare | None, root: Path, as
     _send(root, session, wish, as_json)
 
 
-STEERING: tuple[click.Command, ...] = (
-    _plain_command("pause", "Pause", "Start no new evaluations; what runs finishes."),
-    _plain_command("continue", "Resume", "Go on after a pause."),
-    stop,
-    _node_command(
-        "prune",
-        "Prune",
-        "Cut a branch.\n\nNODE is a problem, an idea or a kernel. Nothing of it leads on until it is restored.",
-    ),
-    _node_command("restore", "Restore", "Take a prune back."),
-    _node_command(
-        "pin",
-        "Pin",
-        "Always carry the fastest kernel of a branch on.\n\nNODE is an idea or a kernel.",
-    ),
-    _node_command("unpin", "Unpin", "Take a pin back."),
-    seed_idea,
-    seed_kernel,
-    retry,
-    budget,
+pause = _plain_command("pause", "Pause", "Start no new evaluations; what runs finishes.")
+go_on = _plain_command("continue", "Resume", "Go on after a pause.")
+prune = _node_command(
+    "prune",
+    "Prune",
+    "Cut a branch.\n\nNODE is a problem, an idea or a kernel. Nothing of it leads on until it is restored.",
 )
+restore = _node_command("restore", "Restore", "Take a prune back.")
+pin = _node_command(
+    "pin",
+    "Pin",
+    "Always carry the fastest kernel of a branch on.\n\nNODE is an idea or a kernel.",
+)
+unpin = _node_command("unpin", "Unpin", "Take a pin back.")
