@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from engine.events import AnswerMissing, Carried, SizesChecked, Stage, StopReason
 from engine.models.protocol import Purpose
@@ -11,8 +12,7 @@ from engine.problem.spec import Form, ProblemSpec
 from engine.verdict import Baseline, Standing, Verdict
 
 
-@dataclass(slots=True)
-class VariantState:
+class VariantState(Struct):
     """One kernel source. ``stage`` is None before it is queued and after its verdict."""
 
     id: str
@@ -56,8 +56,7 @@ class VariantState:
         return self.verdict.kernel.median_ms
 
 
-@dataclass(slots=True)
-class IdeaState:
+class IdeaState(Struct):
     id: str
     problem: str
     round: int
@@ -71,8 +70,7 @@ class IdeaState:
     waiting: str | None = None
 
 
-@dataclass(slots=True)
-class RoundState:
+class RoundState(Struct):
     """``best``: the leader of the round's own correct variants that are not pruned: the one with the best factor over
     eager, those apart that another of them has outrun in a heat (``engine.ranking.lead``)."""
 
@@ -93,8 +91,7 @@ class RoundState:
         return f"{self.problem}/r{self.number}"
 
 
-@dataclass(slots=True)
-class ProblemState:
+class ProblemState(Struct):
     """``ranking``: correct variants as (-speedup, id), fastest first, pruned ones among them. ``missing``: answers that
     proposers did not have, by purpose and subject, then by round."""
 
@@ -129,8 +126,7 @@ class ProblemState:
         return eager.timing.median_ms if eager is not None and eager.timing is not None else None
 
 
-@dataclass(slots=True)
-class EngineState:
+class EngineState(Struct):
     """What the events say of the engine; whether it lives is the lock's to say (``engine.session``)."""
 
     pid: int

@@ -7,8 +7,9 @@ may have cost of which nobody said what they did (a connection that broke in mid
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import NamedTuple
+
+from msgspec import Struct, field
 
 from engine.events import ModelCallFailed, ModelCallStarted, ModelReplied
 from engine.models.protocol import CallSite, Finish, Usage
@@ -31,8 +32,7 @@ class Amount(NamedTuple):
 NOTHING = Amount()
 
 
-@dataclass(slots=True)
-class Spend:
+class Spend(Struct):
     """``calls``: attempts that were sent, ``failed`` of them without a reply. ``unpriced``: those among the known
     whose price is unknown, so that ``dollars`` is a lower bound. ``uncertain``: attempts that ``unknown`` is for."""
 
@@ -56,8 +56,7 @@ class Spend:
         return Amount(self.tokens, None if self.unpriced else self.dollars).plus(self.unknown)
 
 
-@dataclass(slots=True)
-class CallState:
+class CallState(Struct):
     """One call with its attempts. ``problem``, ``round`` and ``idea`` are what it is counted under.
 
     ``reply`` is the digest of its text, None until it came; ``failure`` is the last attempt's, None while none failed
@@ -84,12 +83,11 @@ class CallState:
     usage: Usage | None = None
     dollars: float | None = None
     tier: str = ""
-    counted: list[Spend] = field(default_factory=list, repr=False)
+    counted: list[Spend] = field(default_factory=list)
     """Everything that the call is counted under."""
 
 
-@dataclass(slots=True)
-class Spending:
+class Spending(Struct):
     """All calls of a session and what they cost. ``model``: by name of the ``[[models]]`` table; ``round``: by id
     (``softmax/r2``); ``idea``: kernels and fixes only."""
 

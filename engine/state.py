@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Set
-from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
+
+from msgspec import Struct, field
 
 from engine import events as ev
 from engine.events import DeviceFact, Recorded
@@ -24,8 +25,7 @@ __all__ = ["EngineState", "IdeaState", "ProblemState", "RoundState", "SessionSta
 LOG_LINES = 2000
 
 
-@dataclass(slots=True)
-class SessionState:
+class SessionState(Struct):
     """Everything that a session is, at event ``seq``.
 
     ``flight`` (variants without a verdict, oldest first), ``below`` (node -> the ideas or variants right under it) and

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
+from msgspec import Struct
 from textual.binding import Binding
 
 Group = Literal["replay", "look", "steer", "app"]
 GROUP_NAMES: dict[Group, str] = {"look": "Look", "steer": "Steer the search", "app": "The monitor"}
 
 
-@dataclass(frozen=True, slots=True)
-class Action:
+class Action(Struct, frozen=True):
     """``name``: the method ``action_NAME`` of the monitor's screen (of the app, for a replay's).
 
     ``hint``: its rank in the key bar, 0 for not there. Help shows a group in this order, which is that of use.

@@ -63,7 +63,7 @@ Exit codes:
 
 
 class DefaultRun(click.Group):
-    """The commands, each imported when it is asked for; ``kernel-tui config.toml`` means ``kernel-tui run config.toml``."""
+    """Imports a command when it is asked for; ``kernel-tui config.toml`` means ``kernel-tui run config.toml``."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         own = {option for parameter in self.get_params(ctx) for option in parameter.opts}

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 Better = Literal["more", "less"]
 
@@ -14,8 +15,7 @@ NOTABLE = 1.1
 """How many times the worst figure of a row must be the best, or the other way round, to stand out more than others."""
 
 
-@dataclass(frozen=True, slots=True)
-class Cell:
+class Cell(Struct, frozen=True):
     """What a column says in a row. ``value``: its figure, None where it has none; ``low`` and ``high`` are the ends of
     its interval, None where none is known."""
 
@@ -25,8 +25,7 @@ class Cell:
     high: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(Struct, frozen=True):
     """``better``: which figures lead, None where none is better than another. ``margin``: figures that differ by no
     more than this factor are as good as equal. ``fold``: lines that a long text may take."""
 
@@ -72,24 +71,21 @@ class Row:
         return bool(self.leaders) and (spread is None or spread >= NOTABLE)
 
 
-@dataclass(frozen=True, slots=True)
-class Head:
+class Head(Struct, frozen=True):
     """The name of a column. ``standing``: a key of ``tui.glyphs.GLYPHS``, None for no glyph."""
 
     name: str
     standing: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Section:
+class Section(Struct, frozen=True):
     """Rows under a title; "" for none."""
 
     title: str
     rows: tuple[Row, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Comparison:
+class Comparison(Struct, frozen=True):
     """``words``: what it comes to, a sentence each."""
 
     heads: tuple[Head, ...]

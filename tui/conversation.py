@@ -7,9 +7,10 @@ to it. An idea's is the call that it came from and those that wrote kernels for 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
+
+from msgspec import Struct, field
 
 from engine.models.protocol import CallSite, Purpose, call_name
 from engine.proposers.mailbox import Mailbox
@@ -30,16 +31,14 @@ NOBODY = {
 """Who needs no model, by the name that proposers sign with."""
 
 
-@dataclass(frozen=True, slots=True)
-class Turn:
+class Turn(Struct, frozen=True):
     """One call in a conversation. ``about``: what it was made for (``idea i4``, ``repair of v12``)."""
 
     about: str
     call: CallState
 
 
-@dataclass(slots=True)
-class Calls:
+class Calls(Struct):
     """The calls of a session by what they are for; takes in what is new each time it is asked."""
 
     _spending: Spending | None = None

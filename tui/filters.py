@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from engine.state import IdeaState, SessionState, VariantState
 
@@ -16,8 +16,7 @@ READ = 20_000
 """Characters of an idea or a note in which words are looked for."""
 
 
-@dataclass(frozen=True, slots=True)
-class Matcher:
+class Matcher(Struct, frozen=True):
     words: tuple[str, ...]
     without: tuple[str, ...]
     above: float | None

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Literal
+
+from msgspec import Struct, field
 
 from engine.budget import elapsed_s
 from engine.commands import Command
@@ -36,8 +37,7 @@ EngineKind = Literal[
 session was moved or deleted."""
 
 
-@dataclass(frozen=True, slots=True)
-class Pending:
+class Pending(Struct, frozen=True):
     """A command that the engine has not answered. ``node`` is the row that shows it, ``text`` what it shows."""
 
     number: int
@@ -47,8 +47,7 @@ class Pending:
     sent_at: float
 
 
-@dataclass(slots=True)
-class Model:
+class Model(Struct):
     """One session as a monitor sees it. Changed by the app's thread only."""
 
     source: Source

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
 from rich.style import Style
 from textual.color import Color, ColorParseError
 
@@ -14,8 +14,7 @@ if TYPE_CHECKING:
     from textual.app import App
 
 
-@dataclass(frozen=True, slots=True)
-class Palette:
+class Palette(Struct, frozen=True):
     """One style per meaning. ``cursor`` goes under the row that has the cursor, ``marked`` under marked rows."""
 
     text: Style

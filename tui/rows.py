@@ -7,9 +7,10 @@ a new kernel in a session of thousands rebuilds a handful of rows. Nothing here 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from itertools import chain
 from typing import Literal
+
+from msgspec import Struct, field
 
 from engine import events as ev
 from engine.events import AnyEvent
@@ -27,8 +28,7 @@ NEAR = 64
 _RESORTING = (ev.VerdictGiven, ev.HeatFinished, ev.NodePruned, ev.NodeRestored)
 
 
-@dataclass(slots=True)
-class View:
+class View(Struct):
     """How the tree is looked at."""
 
     mode: Mode = "round"

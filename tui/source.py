@@ -7,11 +7,11 @@ import time
 import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol
 
 import msgspec
+from msgspec import Struct, field
 
 from engine.commands import Command
 from engine.devices import DeviceSample, decode_samples
@@ -30,8 +30,7 @@ ALIVE: tuple[LinkKind, ...] = ("starting", "live", "stalled")
 """An engine's process is there."""
 
 
-@dataclass(frozen=True, slots=True)
-class Link:
+class Link(Struct, frozen=True):
     """How the engine is by its lock and heartbeat. ``starting``: its process was started from here and has not taken
     the lock yet. ``stalled``: ``message`` says what to do. ``ended``: none runs; the events say whether it left a word.
     ``gone``: the session no longer lies where it was opened; ``pid`` is then the engine that ran until that was seen,
@@ -44,16 +43,14 @@ class Link:
     gone: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
+class Reading(Struct, frozen=True):
     """All devices at one time (Unix seconds)."""
 
     time: float
     samples: tuple[DeviceSample, ...]
 
 
-@dataclass(slots=True)
-class Update:
+class Update(Struct):
     """What is new since the last poll. ``state`` and ``story``, if given, replace everything known before."""
 
     events: list[Recorded] = field(default_factory=list)
@@ -66,8 +63,7 @@ class Update:
         return bool(self.events or self.readings or self.link is not None or self.state is not None)
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(Struct, frozen=True):
     """What the session was created with: its budget (None: no limit, or not known), and what is measured at its end."""
 
     minutes: float | None = None

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from math import expm1, log
 from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from engine.budget import NO_CAP, Cap, changed_cap
 from engine.models.protocol import HOPELESS
@@ -23,8 +25,7 @@ from tui.model import Model
 ONE_PERCENT = log(1.01)
 
 
-@dataclass(frozen=True, slots=True)
-class Share:
+class Share(Struct, frozen=True):
     """What went to one model, problem, round or idea. ``gain``: logarithm of the factors it earned, in ``problems``."""
 
     name: str
@@ -45,8 +46,7 @@ class Share:
         return self.spend.dollars / steps if steps > 0 and self.spend.dollars and not self.spend.unpriced else None
 
 
-@dataclass(slots=True)
-class Gains:
+class Gains(Struct):
     """Logarithms of factors, by model (who wrote the kernel), problem, round and idea."""
 
     total: float = 0.0
@@ -56,8 +56,7 @@ class Gains:
     idea: dict[str, float] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class SpendTable:
+class SpendTable(Struct, frozen=True):
     """All that a person may ask of a session's spending, as it is now."""
 
     total: Share

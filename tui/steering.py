@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from msgspec import Struct, field
 
 from engine import commands as cmd
 from engine.budget import Cap
@@ -21,8 +21,7 @@ class Refused(Exception):
     """Why a wish makes no sense here, in one sentence."""
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(Struct, frozen=True):
     """``text``: what the row shows while the command is pending. ``node``: that row. ``question``: the lines
     to confirm. ``undoable``: whether ``z`` takes it back; without an ``inverse`` that prunes what the command made."""
 
@@ -154,8 +153,7 @@ def _count(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
-@dataclass(slots=True)
-class History:
+class History(Struct):
     """What can be undone and redone. Fed by the engine's answers, so that only what happened can be taken back."""
 
     _done: list[tuple[Command, Command]] = field(default_factory=list)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal, NamedTuple
+
+from msgspec import Struct, field
 
 from engine import events as ev
 from engine.events import Recorded
@@ -33,8 +34,7 @@ class Line(NamedTuple):
     text: str
 
 
-@dataclass(slots=True)
-class Story:
+class Story(Struct):
     """Call ``note`` for every event, after the state has taken it in."""
 
     lines: deque[Line] = field(default_factory=lambda: deque(maxlen=LINES))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from msgspec import Struct, field
 
 from engine.events import AnyEvent, DeviceAwaited, DeviceFree, EngineStarted, Recorded
 from tui.format import clock
@@ -24,8 +24,7 @@ def held_in_words(
     return f"another process {tense} it, pid {pid}{named}{since}"
 
 
-@dataclass(slots=True)
-class WaitLines:
+class WaitLines(Struct):
     """A line for a wait for a device that is over, or for several that followed each other; none for short ones."""
 
     _holders: dict[str, tuple[DeviceAwaited, float]] = field(default_factory=dict)

@@ -11,8 +11,9 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from engine.models.protocol import Prompt
 from engine.session.errors import SessionError, of_os
@@ -30,8 +31,7 @@ _WHAT = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class FoundReply:
+class FoundReply(Struct, frozen=True):
     """A reply's text. ``whole`` is False where the file holds more than is read."""
 
     text: str

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from engine.session.errors import of_os
 
 
-@dataclass(frozen=True)
-class SessionPaths:
+class SessionPaths(Struct, frozen=True):
     """The files of ``sessions/NAME/``. ``directory`` is made absolute by :meth:`at`."""
 
     directory: Path

@@ -19,12 +19,12 @@ import zlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 from typing import TypeVar
 
 import msgspec
+from msgspec import Struct, field
 
 from engine.events import AnyEvent, Recorded, encode, kind_of
 from engine.session.database import connect_engine, write_turn
@@ -57,8 +57,7 @@ def _descriptor_of(path: Path) -> int | None:
     return None
 
 
-@dataclass(slots=True)
-class _Row:
+class _Row(Struct):
     """An event waiting for its commit. ``together``: the next row must not go into a later commit."""
 
     time: float
@@ -69,15 +68,13 @@ class _Row:
     together: bool = False
 
 
-@dataclass(slots=True)
-class _Blob:
+class _Blob(Struct):
     digest: str
     content: bytes
     time: float
 
 
-@dataclass(slots=True)
-class _Pending:
+class _Pending(Struct):
     """What the next commits will hold. ``rows`` is ordered, and a blob precedes the event that names it."""
 
     rows: deque[_Row | _Blob] = field(default_factory=deque)

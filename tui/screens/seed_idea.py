@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import textwrap
-from dataclasses import dataclass
 from typing import ClassVar
 
+from msgspec import Struct
 from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
@@ -28,8 +28,7 @@ OTHER_LINES = 14
 """Of the dialog, beside moves and description; two lines of the screen stay free."""
 
 
-@dataclass(frozen=True, slots=True)
-class IdeaWish:
+class IdeaWish(Struct, frozen=True):
     """``move``: the name of a catalogue entry, None for prose."""
 
     text: str

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
+from msgspec import Struct
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
@@ -18,8 +18,7 @@ from engine.text_file import UnreadableFile, read_text
 from tui.sanitize import one_line
 
 
-@dataclass(frozen=True, slots=True)
-class KernelWish:
+class KernelWish(Struct, frozen=True):
     """``source`` is None where the person wants the editor. ``form`` is None for the problem's own."""
 
     source: str | None

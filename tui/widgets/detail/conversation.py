@@ -6,9 +6,9 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 
 import msgspec
+from msgspec import Struct, field
 from rich.style import Style
 from textual.strip import Strip
 
@@ -35,8 +35,7 @@ CUT = MAX_LINE - 100
 ENDS = {"stop": "", "length": "cut off at the output limit", "refusal": "refused by the model or its filter"}
 
 
-@dataclass(slots=True)
-class Conversation:
+class Conversation(Struct):
     """What the tab shows of ``model``. ``whole``: prompts and replies in full."""
 
     model: Model
