@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import click
 
 from engine.commands import ChangeBudget, ChangeShare
-from engine.config import Config, ConfigError, Fault, load_config
 from engine.exit_codes import ExitCode
 from engine.session import SessionError, SessionPaths, SessionReader, create_session, engine_liveness, send_command
 from tui import format as fmt
@@ -17,9 +16,10 @@ from tui.commands.common import Failure, count, find
 from tui.commands.run import Beginning
 from tui.echo import echo
 from tui.going_on import minutes_needed, spent_in_words
-from tui.source import argument_of
+from tui.source import argument_of, limits_of
 
 if TYPE_CHECKING:
+    from engine.config import Config, ConfigError, Fault
     from engine.state import SessionState
 
 
@@ -28,6 +28,8 @@ def begin_run(config_path: Path, choice: str | None) -> Beginning:
 
     May ask on a terminal. Raises what the commands show as one line: ConfigError, SessionError, Failure and kin.
     """
+    from engine.config import ConfigError, load_config  # pydantic is slow to import, and a resume does without
+
     try:
         config = load_config(config_path)
     except ConfigError as error:
@@ -71,6 +73,7 @@ def _again(paths: SessionPaths, wish: ChangeBudget | ChangeShare | None) -> Begi
 
 def _check(config: Config) -> None:
     """What can be wrong with a valid config. Raises ConfigError, ProposerUnavailable."""
+    from engine.config import ConfigError
     from engine.proposers.registry import check_providers
 
     check_providers(config)
@@ -80,6 +83,8 @@ def _check(config: Config) -> None:
 
 def _with_problem_faults(error: ConfigError) -> ConfigError:
     """The error with what is wrong with the problems that the file names, so that both are said in one go."""
+    from engine.config import ConfigError
+
     if any(fault.key.startswith("problems") for fault in error.faults) or not (more := problem_faults(error.path)):
         return error
     return ConfigError(error.path, (*error.faults, *more))
@@ -89,6 +94,7 @@ def problem_faults(path: Path) -> tuple[Fault, ...]:
     """Entries of ``problems``, as they stand in the file, that name no problem file."""
     import tomllib
 
+    from engine.config import Fault
     from engine.problem.catalog import CatalogError, resolve
     from engine.text_file import UnreadableFile, read_text
     from engine.toml_lines import key_lines, line_of
@@ -174,8 +180,8 @@ def _minutes_left(paths: SessionPaths, state: SessionState) -> tuple[float, floa
     """The limit in minutes and the seconds left of it, None where there is no limit."""
     from engine.budget import budget_of, elapsed_s
 
-    config = load_config(paths.config)
-    budget = budget_of(state, config.budget.minutes, config.search.rounds)
+    limits = limits_of(paths)
+    budget = budget_of(state, limits.minutes, limits.rounds or 0)
     return None if budget.minutes is None else (budget.minutes, budget.left_s(elapsed_s(state, state.time)))
 
 

@@ -119,9 +119,10 @@ def _go_to_monitor(begin: Callable[[], Beginning], until_idle: bool) -> int:
     from tui.commands.aside import Aside
 
     start_quickly()
-    aside = Aside(begin)
-    from engine.launch import spawn_engine
+    from engine.launch import spawn_engine  # both processes need these: they are imported once, before the two part
     from engine.session import SessionPaths
+
+    aside = Aside(begin)
     from tui.app import run_monitor
 
     directory, starts, seq = aside.result()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from textual import events
 from textual.app import ComposeResult
 from textual.containers import Vertical
@@ -15,10 +13,11 @@ from tui.widgets.lines import LinesView, LineWidget, Part, line
 class TitleBar(LinesView):
     """One line; a click on it is a click on the pane."""
 
-    @dataclass
     class Clicked(Message):
-        x: int
-        pane: Pane
+        def __init__(self, x: int, pane: Pane) -> None:
+            super().__init__()
+            self.x = x
+            self.pane = pane
 
     def __init__(self) -> None:
         super().__init__(focusable=False)

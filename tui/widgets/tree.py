@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Collection
-from dataclasses import dataclass
 from typing import ClassVar
 
 from rich.segment import Segment
@@ -51,21 +50,23 @@ class SearchTree(LineWidget):
 
     cursor: reactive[int] = reactive(0, repaint=False)
 
-    @dataclass
     class Highlighted(Message):
         """The cursor is on another node. ``by_hand``: a person moved it."""
 
-        row: Row | None
-        by_hand: bool
+        def __init__(self, row: Row | None, by_hand: bool) -> None:
+            super().__init__()
+            self.row = row
+            self.by_hand = by_hand
 
         def can_replace(self, message: Message) -> bool:
             return isinstance(message, SearchTree.Highlighted)
 
-    @dataclass
     class Opened(Message):
         """Enter or a second click on a row."""
 
-        row: Row
+        def __init__(self, row: Row) -> None:
+            super().__init__()
+            self.row = row
 
     def __init__(self, model: Model, rows: TreeRows, *, id: str | None = None) -> None:
         super().__init__(id=id)
