@@ -52,6 +52,8 @@ class LineWidget(ScrollView, inherit_bindings=False):
     """Whether a line that is too long ends in an ellipsis, at the right edge."""
     _barred = 0
     """The height that the scrollbar was last drawn for."""
+    _ground = Style()
+    """What lines are drawn on: the pane's own colours."""
 
     @property
     def palette(self) -> Palette:
@@ -90,10 +92,14 @@ class LineWidget(ScrollView, inherit_bindings=False):
         """The line at ``y``, counted from the top of the whole text. Every pane has its own way to it."""
         raise NotImplementedError  # no ABC: Textual's widgets have a metaclass of their own
 
+    def render_lines(self, crop: Region) -> list[Strip]:
+        self._ground = self.rich_style  # once for all lines: Textual derives it from every widget around this one
+        return super().render_lines(crop)
+
     def render_line(self, y: int) -> Strip:
         scroll_x, scroll_y = self.scroll_offset
         width = self.scrollable_content_region.width
-        style = self.rich_style
+        style = self._ground
         strip = self.strip_at(scroll_y + y)
         if self.ellipsis and width > 0 and strip.cell_length > scroll_x + width:
             strip = Strip([*strip.crop(0, scroll_x + width - 1), Segment("…", style)])
