@@ -32,7 +32,8 @@ def _engine_started(state: SessionState, event: ev.EngineStarted, time: float) -
     state.spending.lost(state.time)
     state.engine = EngineState(event.pid, event.host, event.version, time, event.sandbox)
     state.starts += 1
-    state.devices = {device.id: _with_peaks(device, state.devices.get(device.id)) for device in event.devices}
+    if event.devices:  # none: it ended before it had looked
+        state.devices = {device.id: _with_peaks(device, state.devices.get(device.id)) for device in event.devices}
     for variant in state.in_flight():
         variant.stage, variant.stage_since = "queued", time
 

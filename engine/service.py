@@ -108,16 +108,14 @@ async def _serve(paths: SessionPaths, guard: Guard, asked_at: float) -> Ending:
         if writer.failure is not None:
             return ending
         if state.starts == starts:  # it ended before the search could say which devices and sandbox it has
-            sandbox = state.engine.sandbox if state.engine is not None else ""
-            devices = tuple(state.devices.values())
             writer.append(
                 EngineStarted(
                     pid=os.getpid(),
                     host=platform.node(),
                     version=__version__,
                     resumed=starts > 0,
-                    devices=devices,
-                    sandbox=sandbox,
+                    devices=(),
+                    sandbox="",
                 )
             )
         await writer.record(EngineStopped(reason=ending.reason, message=ending.message))

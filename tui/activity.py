@@ -25,7 +25,7 @@ def activity_of(model: Model) -> str | None:
     if model.link.kind not in (*LIVE, "starting"):
         return None
     if model.link.kind == "replay" and state.engine is not None and state.engine.stopped is not None:
-        return f"no engine runs: the last one has ended ({state.engine.stopped})"
+        return f"the recorded search ended here ({state.engine.stopped})"
     if model.link.kind == "starting" or state.engine is None or state.engine.stopped is not None:
         return "the engine is starting: it looks for devices and compilers"
     if (over := overrun_of(model)) is not None:

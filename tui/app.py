@@ -404,6 +404,12 @@ class MonitorApp(App[int]):
 
     # The app's own keys
 
+    def save_screenshot(
+        self, filename: str | None = None, path: str | None = None, time_format: str | None = None
+    ) -> str:
+        """Into the session's directory, not where the monitor was started. Returns the file. Raises OSError."""
+        return super().save_screenshot(filename, path or str(self.model.source.paths.directory), time_format)
+
     def next_theme(self) -> None:
         place = THEMES.index(self.theme) if self.theme in THEMES else -1
         self.theme = self.settings.theme = THEMES[(place + 1) % len(THEMES)]

@@ -109,6 +109,22 @@ def fit(text: str, width: int) -> str:
     return set_cell_size(text, width - 1).rstrip() + "…" if width > 0 else ""
 
 
+def fit_apart(text: str, others: Iterable[str], width: int) -> str:
+    """``text`` for ``width`` cells beside ``others``: where little more would fit than the beginning that it shares
+    with one of them, what follows that is moved up. It may still be too long."""
+    shared = max((_alike(text, other) for other in others if other != text), default=0)
+    if len(text) <= width or shared <= width * 2 // 3:
+        return text
+    head = text[: width // 3].rpartition(" ")[0]
+    return f"{head} … {text[text.rfind(' ', 0, shared) + 1 :]}" if head else text
+
+
+def _alike(one: str, other: str) -> int:
+    """Characters that both begin with."""
+    pairs = zip(one, other, strict=False)
+    return next((place for place, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other)))
+
+
 def pad(text: str, width: int) -> str:
     """``text`` cut or filled with blanks to exactly ``width`` terminal cells."""
     shown = fit(text, width)

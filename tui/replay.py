@@ -53,6 +53,11 @@ class Clock:
     def span_s(self) -> float:
         return self._end - self._start
 
+    @property
+    def ended(self) -> bool:
+        """Whether all of the recording was played."""
+        return self.now() >= self._end
+
     def now(self) -> float:
         with self._lock:
             return self._now()
@@ -90,7 +95,7 @@ class ReplaySource:
         samples = [(sample.time, sample.json) for sample in self._reader.samples()]
         self._reader.close()
         self._blobs: SessionReader | None = None
-        self._paths = paths
+        self.paths = paths
         shifts = shorten_gaps([one.time for one in self._recorded])
         self._shifts = shifts
         self._times = [one.time - shift for one, shift in zip(self._recorded, shifts, strict=True)]
@@ -149,11 +154,11 @@ class ReplaySource:
 
     def text(self, digest: str) -> str:
         if self._blobs is None:
-            self._blobs = SessionReader(self._paths)
+            self._blobs = SessionReader(self.paths)
         return self._blobs.text(digest)
 
     def send(self, command: Command) -> int:
-        raise SessionError("A replay cannot be steered.", self._paths.directory)
+        raise SessionError("A replay cannot be steered.", self.paths.directory)
 
     def _at(self, start: int, end: int) -> list[Recorded]:
         return [
@@ -213,6 +218,8 @@ class ReplayApp(MonitorApp):
 
     def _playing(self) -> str:
         at = self._place("/")
+        if self.clock.ended:
+            return f"{at} the end (0 begins again)"
         return f"{at} held" if self.clock.paused else f"{at} at {self.clock.speed:g}x"
 
     def _place(self, of: str) -> str:

@@ -78,6 +78,7 @@ class Limits(Struct, frozen=True):
 class Source(Protocol):
     """Feeds one monitor. The feed's thread calls ``open``, ``poll`` and ``close``, the app's thread the rest."""
 
+    paths: SessionPaths
     name: str
     argument: str
     """What names the session on a command line typed here."""

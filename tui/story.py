@@ -39,6 +39,8 @@ class Story(Struct):
 
     lines: deque[Line] = field(default_factory=lambda: deque(maxlen=LINES))
     _best: dict[str, str | None] = field(default_factory=dict)
+    _reached: dict[tuple[str, int], str] = field(default_factory=dict)
+    """By problem and number of a finished round: the factor that its row shows."""
     _failed: dict[tuple[str, str], float] = field(default_factory=dict)
     _waits: WaitLines = field(default_factory=WaitLines)
 
@@ -50,6 +52,10 @@ class Story(Struct):
         told = [found] if (found := _tell(state, event)) is not None else []
         if isinstance(event, _MOVING):
             told += self._moved(state, event)
+            if isinstance(event, ev.HeatFinished):
+                told += self._rewritten(state, event)
+        elif isinstance(event, ev.RoundFinished):
+            self._reached[event.problem, event.round] = fmt.speedup(state.best_of_round(event.problem, event.round))
         elif isinstance(event, ev.ModelCallFailed):
             told += self._repeated(state, event, recorded.time)
         elif (waiting := self._waits.line_of(recorded)) is not None:
@@ -74,6 +80,18 @@ class Story(Struct):
         self._failed[which] = time
         next_one = f"attempt {event.attempt + 1} in {event.wait_s:.0f} s"
         return [("warning", f"{call.model}: {failure_words(event.failure)}, {next_one}: {event.message}")]
+
+    def _rewritten(self, state: SessionState, event: ev.HeatFinished) -> list[tuple[Level, str]]:
+        """One line for each earlier round whose best a heat shows in another light, as its row does from now on."""
+        lines: list[tuple[Level, str]] = []
+        for (problem, number), before in self._reached.items():
+            leader, factor = state.leader_of_round(problem, number), fmt.speedup(state.best_of_round(problem, number))
+            if problem != event.problem or factor == before or leader is None:
+                continue
+            self._reached[problem, number] = factor
+            text = f"{problem}: by this heat the best of round {number} is {leader.id} at {factor}, {before} before"
+            lines.append(("info", text))
+        return lines
 
     def _moved(self, state: SessionState, event: ev.AnyEvent) -> list[tuple[Level, str]]:
         """One line for each problem whose best kernel is another one since ``event``."""
@@ -124,7 +142,8 @@ def _log_line(state: SessionState, event: ev.LogLine) -> tuple[Level, str]:
 def _engine_started(state: SessionState, event: ev.EngineStarted) -> tuple[Level, str]:
     again = "again " if event.resumed else ""
     devices = ", ".join(device.name for device in event.devices)
-    return "info", f"the engine started {again}(pid {event.pid}) on {devices}; sandbox: {event.sandbox}"
+    where = f" on {devices}; sandbox: {event.sandbox}" if devices else ""
+    return "info", f"the engine started {again}(pid {event.pid}){where}"
 
 
 def _engine_stopped(state: SessionState, event: ev.EngineStopped) -> tuple[Level, str]:

@@ -64,7 +64,7 @@ async def test_screenshot_and_suspend(
         await monitor.press("f8")
         await monitor.until_shown("Saved ")
         await monitor.press("ctrl+z")
-    assert [file.suffix for file in tmp_path.glob("*.svg")] == [".svg"] and suspended == [True]
+    assert [file.suffix for file in session.directory.glob("*.svg")] == [".svg"] and suspended == [True]
 
 
 async def test_without_marks_the_selected_kernel_is_compared_with_the_best(

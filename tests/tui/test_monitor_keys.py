@@ -148,7 +148,7 @@ async def test_esc_in_the_filter_drops_it(live: Engine) -> None:
         assert monitor.app.monitor_screen.focused is monitor.app.monitor_screen.tree_view
 
 
-@pytest.mark.keys("ConfirmScreen", "n", "escape", "q")
+@pytest.mark.keys("ConfirmScreen", "n", "N", "escape", "q", "enter")
 @pytest.mark.keys("HelpScreen", "escape", "question_mark", "q", "enter")
 @pytest.mark.keys("BudgetScreen", "escape")
 @pytest.mark.keys("SeedKernelScreen", "escape")
@@ -158,7 +158,7 @@ async def test_dialogs_are_left_and_nothing_is_sent(live: Engine) -> None:
     async with monitor_of(live.paths) as monitor:
         await monitor.press("B")
         for opens, title, keys in (
-            ("d", "Prune v", ("n", "escape", "q")),
+            ("d", "Prune v", ("n", "N", "escape", "q", "enter")),
             ("question_mark", "Used most here", ("escape", "question_mark", "q", "enter")),
             ("M", "Minutes, over every run", ("escape",)),
             ("a", "Seed a .cu kernel for softmax", ("escape",)),

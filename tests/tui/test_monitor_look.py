@@ -285,11 +285,13 @@ async def test_themes_are_remembered(open_monitor: Any, session: SessionPaths) -
 async def test_svg_screenshot(
     open_monitor: Any, session: SessionPaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(tmp_path)
+    (elsewhere := tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(elsewhere)
     async with open_monitor(session) as monitor:
         await monitor.press("f8")
         await monitor.until_shown("Saved ")
-    assert [file.suffix for file in tmp_path.glob("*.svg")] == [".svg"]
+    assert [file.suffix for file in session.directory.glob("*.svg")] == [".svg"]
+    assert not list(elsewhere.iterdir())
 
 
 @pytest.mark.keys("MonitorScreen", "q")

@@ -49,7 +49,7 @@ async def test_the_clock_of_a_replay_is_the_recordings_though_gaps_are_cut(sessi
         assert f"0:00/{clock_words(ended - begun)} held" in screen_text(app)
         source.clock.seek(source.clock.now() + 10_000)
         await pilot.pause(1.2)
-        assert f"{clock_words(ended - begun)}/{clock_words(ended - begun)} held" in screen_text(app)
+        assert f"{clock_words(ended - begun)}/{clock_words(ended - begun)} the end" in screen_text(app)
         assert ended - begun > 3600 > source.clock.span_s
 
 
@@ -71,14 +71,19 @@ async def test_a_gap_that_is_cut_is_said_when_it_is_played_over(session: Session
         assert "Skipped" not in screen_text(app), "who seeks knows"
 
 
-async def test_at_its_end_a_replay_says_that_no_engine_runs() -> None:
+async def test_a_replay_says_that_it_is_at_its_end() -> None:
     source = ReplaySource(SessionPaths(Path(__file__).parents[2] / "sessions" / "by-hand"), speed=1.0)
     app = ReplayApp(source, settings=QUIET, ascii_only=False)
     async with app.run_test(size=(120, 40)) as pilot:
         await pilot.press("space")
         source.clock.seek(source.clock.now() + 100_000)
         await pilot.pause(1.2)
-        assert "No engine runs: the last one has ended (finished)" in screen_text(app).splitlines()[1]
+        first, second, *_ = screen_text(app).splitlines()
+        assert "The recorded search ended here (finished)" in second
+        assert "the end (0 begins again)" in first and "held" not in first
+        await pilot.press("0")
+        await pilot.pause(0.3)
+        assert "the end" not in screen_text(app).splitlines()[0]
 
 
 @pytest.mark.keys("ReplayApp", "space", "0", "full_stop", "comma", "greater_than_sign")

@@ -14,7 +14,7 @@ from engine.session import SessionPaths, SessionReader
 
 
 @pytest.mark.keys("MonitorScreen", "d", "z", "Z")
-@pytest.mark.keys("ConfirmScreen", "y")
+@pytest.mark.keys("ConfirmScreen", "y", "Y")
 async def test_prune_says_what_it_kills_shows_pending_and_can_be_undone(open_monitor: Any, engine: Any) -> None:
     async with open_monitor(engine.paths) as monitor:
         await monitor.press("B")
@@ -22,6 +22,7 @@ async def test_prune_says_what_it_kills_shows_pending_and_can_be_undone(open_mon
         await monitor.press("d")
         await monitor.until_shown(f"Prune {best}?")
         assert "It holds the best kernel of softmax" in monitor.text()
+        assert "y yes    n, enter no" in monitor.text()
         await monitor.press("y")
         await monitor.until_shown("pruning …")
         assert engine.commands() == [cmd.Prune(node=best)]
@@ -40,6 +41,22 @@ async def test_prune_says_what_it_kills_shows_pending_and_can_be_undone(open_mon
         await monitor.press("Z")
         await monitor.until(lambda: len(engine.commands()) == 3, "the redo")
         assert engine.commands()[-1] == cmd.Prune(node=best)
+        engine.answer(ev.NodePruned(node=best))
+        await monitor.until(lambda: monitor.app.model.state.is_pruned(best), "pruned again")
+
+        await monitor.press("Q")
+        await monitor.until_shown("Stop the search now?")
+        await monitor.press("Y")
+        await monitor.until(lambda: engine.commands()[-1] == cmd.Stop(), "the stop")
+
+
+async def test_a_pause_shows_that_it_is_not_answered_yet(open_monitor: Any, engine: Any) -> None:
+    async with open_monitor(engine.paths, (80, 24)) as monitor:
+        await monitor.press("P")
+        await monitor.until_shown("pausing the search …")
+        engine.answer(ev.SearchPaused())
+        await monitor.until_shown("search paused (P)")
+        assert "pausing" not in monitor.text()
 
 
 async def test_saying_no_sends_nothing(open_monitor: Any, engine: Any) -> None:

@@ -335,6 +335,43 @@ async def test_messages_take_the_line_of_the_keys_and_nothing_else(engine: Any) 
         assert after[-1].strip() == "short" and after[3:-1] == before[3:-1]
 
 
+async def test_a_long_message_leaves_a_short_terminal_its_tree(engine: Any) -> None:
+    for size, most in (((80, 24), 2), ((80, 40), 4)):
+        async with monitor_of(engine.paths, size) as monitor:
+            monitor.app.say("word " * 80)
+            await monitor.until_shown("word …")
+            assert len([text for text in monitor.text().splitlines() if text.startswith(" word")]) == most
+
+
+async def test_a_round_counts_what_was_judged(engine: Any) -> None:
+    async with monitor_of(engine.paths, (200, 60)) as monitor:
+        state = monitor.app.model.state
+        (problem,) = {one.problem for one in state.in_flight()}
+        variants = [state.variants[name] for name in state.problems[problem].rounds[-1].variants]
+        judged = [one for one in variants if one.was_judged and one.stage is None]
+        waiting = [one for one in variants if one.stage is not None]
+        assert judged and waiting
+        correct = sum(one.correct for one in judged)
+        await monitor.until_shown(f"{correct}/{len(judged)} correct · {len(waiting)} to go")
+
+
+async def test_an_earlier_round_whose_best_a_heat_rewrites_is_told(engine: Any) -> None:
+    async with monitor_of(engine.paths, (200, 60)) as monitor:
+        state = monitor.app.model.state
+        best = state.problems["softmax"].best
+        early = state.leader_of_round("softmax", 0)
+        assert best is not None and early is not None and early.id != best
+        before = state.best_of_round("softmax", 0)
+        standings = (
+            Standing(best, 1.0, 1.0, 1.0, 1.0, False),
+            Standing(early.id, 4.0, 4.0, 3.9, 4.1, False),
+        )
+        engine.record(ev.HeatFinished(problem="softmax", round=2, standings=standings))
+        now = (state.variants[best].speedup or 0.0) / 4
+        told = f"by this heat the best of round 0 is {early.id} at {now:.2f}x, {before:.2f}x before"
+        await monitor.until_shown(told)
+
+
 async def test_a_line_of_the_log_that_is_cut_says_so(engine: Any) -> None:
     engine.record(ev.LogLine(level="info", text="word " * 40))
     async with monitor_of(engine.paths, (80, 24)) as monitor:

@@ -10,6 +10,7 @@ from rich.segment import Segment
 from rich.style import Style
 from textual.strip import Strip
 
+from engine.events import IdeaProposed
 from engine.session import EngineLock, SessionPaths, create_session
 from tui.widgets.tree_lines import fitted
 
@@ -30,6 +31,20 @@ def test_what_is_cut_ends_in_an_ellipsis(text: str, width: int, shown: str) -> N
     strip = fitted(Strip([Segment(text, RED)]), width)
     assert strip.text == shown
     assert all(segment.style == RED for segment in strip)
+
+
+async def test_ideas_that_begin_alike_are_told_apart(open_monitor: Any, engine: Any) -> None:
+    alike = "Read each fragment of the inner rows once with ldmatrix and keep it in registers for "
+    about: dict[str, Any] = {"problem": "softmax", "round": 2, "parent": None, "category": "memory", "proposer": "m"}
+    engine.record(
+        IdeaProposed(idea="i90", text=f"{alike}two wgmmas", **about),
+        IdeaProposed(idea="i91", text=f"{alike}the epilogue", **about),
+    )
+    async with open_monitor(engine.paths, (80, 24)) as monitor:
+        view = monitor.app.monitor_screen.tree_view
+        shown = {row.id: view._draw(y).text.rstrip() for y, row in enumerate(view.tree_rows.rows)}
+        assert shown["i90"].endswith(" … two wgmmas") and shown["i91"].endswith(" … the epilogue")
+        assert all("Read each fragment" in shown[name] for name in ("i90", "i91"))
 
 
 async def test_no_row_of_the_tree_is_cut_without_a_sign(open_monitor: Any, session: SessionPaths) -> None:

@@ -8,6 +8,7 @@ import click
 from msgspec import structs
 
 from engine.exit_codes import ExitCode
+from engine.near import did_you_mean
 from tui.commands.common import Failure, count, json_option, print_json, sessions_option
 from tui.echo import echo
 
@@ -50,7 +51,9 @@ def kernels(
         return
     if not found:
         among = f"{count(len(library.kernels), 'correct kernel')} in {count(library.sessions, 'session')}"
-        echo(f"no such kernel among {among}")
+        problems = {one.problem for one in library.kernels}
+        near = did_you_mean(problem, problems) if problem is not None and problem not in problems else ""
+        echo(f"no such kernel among {among}{f': no problem {problem}{near}' if near else ''}")
         return
     from tui.tables import print_kernels
 

@@ -23,10 +23,12 @@ from tui.echo import echo
 
 if TYPE_CHECKING:
     from engine.commands import ChangeBudget, ChangeShare, Command
-    from engine.session import SessionPaths
+    from engine.session import Liveness, SessionPaths
+    from engine.state import SessionState
 
 ANSWER_S = 20.0
 """How long an answer may take before we say that it is still missing."""
+_PROBLEM = "Problem of the session: its id there, or as its configuration names it."
 
 
 def _steering(command: F) -> F:
@@ -52,11 +54,9 @@ def _send(root: Path, session: str, command: Command, as_json: bool) -> None:
     number = send_command(paths, command, f"{getpass.getuser()} (command line)")
     answer = wait_handled(paths, number, ANSWER_S)
     if answer is None:
-        live = engine_liveness(paths)
-        why = f"the engine shows {live.stall}" if live.stall is not None else "the engine is busy: see kernel-tui show"
         raise Failure(
             f"{paths.name}: command {number} is written, but not answered after {ANSWER_S:g} s; "
-            + (why if live.running else "the engine has ended meanwhile")
+            + _what_becomes_of_it(engine_liveness(paths), command)
         )
     if as_json:
         print_json({"command": number, "ok": answer.ok, "message": answer.message, "node": answer.node})
@@ -66,18 +66,49 @@ def _send(root: Path, session: str, command: Command, as_json: bool) -> None:
         sys.exit(ExitCode.USAGE if answer.unknown else ExitCode.FAILURE)
 
 
+def _what_becomes_of_it(live: Liveness, command: Command) -> str:
+    """Of a command that nobody has answered yet."""
+    from engine.commands import Stop
+
+    if live.running:
+        why = f"the engine shows {live.stall}" if live.stall is not None else "the engine is busy: see kernel-tui show"
+        return f"{why}. It stays pending, and is carried out as soon as the engine looks"
+    if isinstance(command, Stop):
+        return "the engine has ended meanwhile"
+    return "the engine has ended meanwhile. It stays pending: one that is resumed carries it out"
+
+
 def _check_names(paths: SessionPaths, command: Command) -> None:
     """Where no engine answers: a wrong name is to be corrected before the search is resumed. Raises Failure."""
     from engine.naming import UnknownName, check_names
+
+    try:
+        check_names(_state_of(paths), command)
+    except UnknownName as error:
+        raise Failure(f"{paths.name}: {error}", ExitCode.USAGE) from None
+
+
+def _id_of(paths: SessionPaths, problem: str) -> str:
+    """The id in the session of a problem that is named as a config does (``builtin:quickstart/softmax``, a path);
+    ``problem`` as it is where that names none, for the engine to say so."""
+    from engine.problem.catalog import CatalogError, resolve
+
+    state = _state_of(paths)
+    if problem in state.problems:
+        return problem
+    try:
+        named = {str(file.path) for file in resolve([problem], Path.cwd())}
+    except CatalogError:
+        return problem
+    return next((one.id for one in state.problems.values() if {one.spec.path} == named), problem)
+
+
+def _state_of(paths: SessionPaths) -> SessionState:
     from engine.session import SessionReader
     from engine.state import fold
 
     with SessionReader(paths) as reader:
-        state = fold(reader.read(without=("variant_stage", "log_line")))
-    try:
-        check_names(state, command)
-    except UnknownName as error:
-        raise Failure(f"{paths.name}: {error}", ExitCode.USAGE) from None
+        return fold(reader.read(without=("variant_stage", "log_line")))
 
 
 def _node_command(name: str, kind: str, text: str) -> click.Command:
@@ -115,7 +146,7 @@ def stop(session: str, after_round: bool, root: Path, as_json: bool) -> None:
 
 @click.command("seed-idea")
 @_steering
-@click.option("--problem", required=True, help="Problem of the session.")
+@click.option("--problem", required=True, help=_PROBLEM)
 @click.option("--parent", help="Kernel that the idea works on.  [default: the best]")
 @click.option("--move", help="A move of the playbook's catalogue, instead of words.")
 @click.option("--category", default="other", show_default=True, help="memory, latency, precision, compute, ...")
@@ -135,6 +166,7 @@ def seed_idea(
 
     if not text and move is None:
         raise click.UsageError("give the idea as TEXT, or --move NAME")
+    problem = _id_of(find(root, session), problem)
     command = SeedIdea(problem=problem, text=text, category=category, catalogue=move, parent=parent)
     _send(root, session, command, as_json)
 
@@ -142,7 +174,7 @@ def seed_idea(
 @click.command("seed-kernel")
 @_steering
 @click.argument("kernel", type=click.Path(path_type=Path, allow_dash=True))
-@click.option("--problem", required=True, help="Problem of the session.")
+@click.option("--problem", required=True, help=_PROBLEM)
 @click.option("--parent", help="Kernel that it was edited from.")
 @click.option("--idea", help="Idea that it is written for, such as one that waits for an author.")
 @click.option("--form", type=click.Choice(["cpp", "cu", "py"]), help="Needed when KERNEL is '-' (stdin).")
@@ -171,6 +203,7 @@ def seed_kernel(
     known = form or FORM_OF_SUFFIX.get(kernel.suffix)
     if known is None:
         raise click.UsageError("the form of the kernel is unknown: name it .cpp, .cu or .py, or give --form")
+    problem = _id_of(find(root, session), problem)
     command = SeedKernel(
         problem=problem, form=FORM_OF_SUFFIX[f".{known}"], source=source, text=text, parent=parent, idea=idea
     )

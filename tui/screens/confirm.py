@@ -14,11 +14,11 @@ from tui.sanitize import clean_line
 
 
 class ConfirmScreen(ModalScreen[bool]):
-    """Dismisses with True for yes. Enter means yes only where a person has read it: y is the key."""
+    """Dismisses with True for yes, which only y says: what is typed ahead, or without reading, destroys nothing."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("y", "answer(True)", "yes", show=False),
-        Binding("n,escape,q", "answer(False)", "no", show=False),
+        Binding("y,Y", "answer(True)", "yes", show=False),
+        Binding("n,N,escape,q,enter", "answer(False)", "no", show=False),
     ]
     DEFAULT_CSS = """
     ConfirmScreen { align: center middle; }
@@ -33,7 +33,7 @@ class ConfirmScreen(ModalScreen[bool]):
     def __init__(self, question: tuple[str, ...], *, yes: str = "yes", no: str = "no") -> None:
         super().__init__()
         self._question = tuple(clean_line(one, 300) for one in question)
-        self._answers = f"y {yes}    n {no}"
+        self._answers = f"y {yes}    n, enter {no}"
 
     def compose(self) -> ComposeResult:
         with Vertical():

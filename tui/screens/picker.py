@@ -60,6 +60,12 @@ class PickerApp(App[Path]):
         self._shown: list[SessionSummary] = []
         self._marked: list[Path] = []
 
+    def save_screenshot(
+        self, filename: str | None = None, path: str | None = None, time_format: str | None = None
+    ) -> str:
+        """Beside the sessions, not where the list was opened. Returns the file. Raises OSError."""
+        return super().save_screenshot(filename, path or str(self._root), time_format)
+
     def compose(self) -> ComposeResult:
         yield Static(f"Sessions in {one_line(str(self._root), 200)}", markup=False, id="title")
         self.choices = OptionList(id="sessions", markup=False)

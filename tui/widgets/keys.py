@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from tui.screens.monitor import MonitorScreen
 
 Severity = Literal["information", "warning", "error"]
-MOST_LINES = 4
+MOST_LINES, MOST_LINES_SHORT = 4, 2
+"""Of a word to the person, which takes them from the tree; the second where the terminal is short."""
 DETAIL = ("tab(1)", "diff", "conversation", "mark", "copy", "edit", "retry", "zoom", "back", "compare")
 PANE = ("zoom", "back")
 FILTERED = ("next_match(1)", "next_match(-1)", "back", "filter", "open_detail")
@@ -93,8 +94,9 @@ class KeyBar(LinesView):
         text, severity = self._word
         palette = self.palette
         style = {"information": palette.bold, "warning": palette.warn, "error": palette.alarm}[severity]
-        pieces = textwrap.wrap(text, max(10, width - 2)) or [""]
-        return [line((f" {piece}", style)) for piece in pieces[:MOST_LINES]]
+        most = MOST_LINES_SHORT if self.screen.has_class("-short") else MOST_LINES
+        pieces = textwrap.wrap(text, max(10, width - 2), max_lines=most, placeholder=" …") or [""]
+        return [line((f" {piece}", style)) for piece in pieces]
 
     def _hints(self, width: int) -> Strip:
         palette = self.palette

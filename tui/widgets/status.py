@@ -209,6 +209,8 @@ def _over_short(done: int, problems: int) -> str:
 
 def _link(model: Model, palette: Palette) -> list[Part]:
     kind = model.engine
+    if (asked := next((one.text for one in model.pending.values() if one.node is None), None)) is not None:
+        return [(f"{asked} …", palette.warn)]
     if overrun_of(model) is not None:
         return [("finishing", palette.warn)]
     if kind == "live" and model.state.paused:

@@ -7,6 +7,7 @@ from rich.style import Style
 from textual.strip import Strip
 
 from engine.events import BY_HAND
+from engine.ranking import round_of
 from engine.spend import MANUAL
 from engine.state import IdeaState, RoundState, VariantState
 from tui import format as fmt
@@ -22,6 +23,8 @@ from tui.widgets.lines import Part, line
 
 COLUMNS = (("speedup", 8), ("change", 7), ("ms", 8), ("age", 5))
 COLUMNS_WIDTH = sum(width for _, width in COLUMNS)
+IDEA = 200
+"""Characters of an idea that its row may show."""
 SLOW_S = {"building": 60.0, "checking": 60.0, "timing": 120.0, "waiting": 600.0}
 """Seconds in a stage after which its elapsed time is shown as an alarm."""
 
@@ -114,9 +117,18 @@ class RowLines:
             "  ",
             *([(f"{pending} …  ", palette.warn)] if pending else seeded),
             (self._best_of(idea), palette.dim),
-            (one_line(idea.text, 200), palette.dim if name == "pruned" else palette.text),
         ]
-        return fitted(line(" " * min(2 * row.depth, width // 3), *left), width)
+        begins = line(" " * min(2 * row.depth, width // 3), *left)
+        text = self._idea_text(idea, width - begins.cell_length)
+        style = palette.dim if name == "pruned" else palette.text
+        return fitted(Strip.join([begins, line((text, style))]), width)
+
+    def _idea_text(self, idea: IdeaState, width: int) -> str:
+        """Its words, such that those of two ideas of a round that begin alike are told apart."""
+        ideas = self.model.state.ideas
+        round_ = round_of(self.model.state, idea.problem, idea.round)
+        beside = [ideas[name].text for name in round_.ideas if name != idea.id] if round_ is not None else []
+        return fmt.fit_apart(one_line(idea.text, IDEA), (one_line(text, IDEA) for text in beside), width)
 
     def _best_of(self, idea: IdeaState) -> str:
         """What the idea has reached, the best kernel's factor where that is one of its; its text runs on over the
@@ -156,9 +168,9 @@ class RowLines:
 
     def _tally(self, problem: str, round_: RoundState) -> str:
         variants = [self.model.state.variants[name] for name in round_.variants]
-        correct = sum(variant.correct for variant in variants)
         running = sum(variant.stage is not None for variant in variants)
-        text = f"{correct}/{len(variants)} correct"
+        judged = [variant for variant in variants if variant.stage is None and variant.was_judged]
+        text = f"{sum(variant.correct for variant in judged)}/{len(judged)} correct"
         if round_.finished_at is not None:
             return f"{text} · {len(round_.survivors)} carried"
         asked = any(
