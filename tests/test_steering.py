@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -9,11 +10,23 @@ from pathlib import Path
 import pytest
 
 from engine.commands import Pause, Resume
-from engine.events import AnyEvent, HeatFinished, RoundFinished, RoundStarted
+from engine.events import AnyEvent, HeatFinished, ProblemAdded, RoundFinished, RoundStarted
 from engine.exit_codes import ExitCode
-from engine.session import SessionPaths, SessionReader, engine_liveness, send_command
+from engine.problem.catalog import inspect_files, resolve
+from engine.problem.spec import ProblemSpec
+from engine.session import (
+    EngineLock,
+    EventWriter,
+    SessionPaths,
+    SessionReader,
+    create_session,
+    engine_liveness,
+    send_command,
+)
 from engine.state import SessionState, fold
 from tests.commandline import KernelTui
+from tui.cli import main
+from tui.commands import steer
 
 PROBLEM = """\
 import torch
@@ -240,8 +253,40 @@ def test_a_kernel_seeded_by_hand_is_judged_and_belongs_to_an_idea_of_its_own(sea
 def test_the_same_kernel_twice_is_refused_with_the_name_it_has(waiting: LiveSearch) -> None:
     kernel = waiting.new_kernel()
     node = waiting.tell("seed-kernel", kernel, "--problem", "softmax")["node"]
-    answer = waiting.tell("seed-kernel", kernel, "--problem", "softmax", code=ExitCode.FAILURE)
+    as_configured = "softmax.py"
+    answer = waiting.tell("seed-kernel", kernel, "--problem", as_configured, code=ExitCode.FAILURE)
     assert f"{node} already" in str(answer["message"])
+
+
+def test_problems_are_known_by_what_the_config_calls_them(tmp_path: Path) -> None:
+    paths = create_session(tmp_path / "sessions", "demo", "", "c.toml", 0)
+    (spec,) = asyncio.run(inspect_files(resolve(["builtin:quickstart/softmax"], tmp_path)))
+    assert isinstance(spec, ProblemSpec)
+    writer = EventWriter(paths)
+    writer.append(ProblemAdded(problem=spec, form="cpp", header=""))
+    writer.close()
+    for name, words in (
+        ("softmax", "no engine runs"),
+        ("builtin:quickstart/softmax", "no engine runs"),
+        ("builtin:quickstart/gelu", "no problem builtin:quickstart/gelu; this session has softmax"),
+        ("builtin:quickstart/softmx", "no problem builtin:quickstart/softmx"),
+    ):
+        assert words in KernelTui(tmp_path)("seed-idea", "demo", "--problem", name, "faster").stderr
+
+
+def test_a_command_that_nobody_answers_is_said_to_stay_pending(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    paths = create_session(tmp_path, "demo", "", "c.toml", 0)
+    monkeypatch.setattr(steer, "ANSWER_S", 0.2)
+    lock = EngineLock(paths)
+    with pytest.raises(SystemExit) as ending:
+        main(["pause", str(paths.directory)])
+    lock.release()
+    assert ending.value.code == ExitCode.FAILURE
+    said = capsys.readouterr().err
+    assert "command 1 is written, but not answered after 0.2 s" in said
+    assert "It stays pending, and is carried out as soon as the engine looks" in said
 
 
 def test_an_idea_in_prose_waits_for_an_author_when_nobody_reads_prose(waiting: LiveSearch) -> None:

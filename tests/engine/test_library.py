@@ -206,4 +206,8 @@ def test_the_command(bank: Path, tmp_path: Path) -> None:
     assert "swift" in shown.stdout and "9.00x" in shown.stdout and "v1 (best)" in shown.stdout
     nothing = run("kernels", "nonsense", "--bank", bank / "sessions")
     assert nothing.stdout.strip() == "no such kernel among 5 correct kernels in 3 sessions"
+    misnamed = run("kernels", "--problem", "colunms", "--bank", bank / "sessions").stdout.strip()
+    assert misnamed == (
+        "no such kernel among 5 correct kernels in 3 sessions: no problem colunms, did you mean columns?"
+    )
     assert json.loads(run("kernels", "nonsense", "--bank", bank / "sessions", "--json").stdout) == []

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from engine.commands import Stop
-from engine.events import CommandHandled, EngineStarted, EngineStopped
+from engine.events import CommandHandled, DeviceFact, EngineStarted, EngineStopped
 from engine.exit_codes import ExitCode
 from engine.launch import EngineNotStarted, log_tail, spawn_engine, start_engine
 from engine.logind import LogoutPolicy, configured_to_kill, surviving
@@ -28,6 +28,7 @@ from engine.session import (
     send_command,
     summarize,
 )
+from tui.story import fold_with_story
 
 BROKEN = "problems = ['builtin:quickstart/softmax']\n[search]\nruonds = 3\n"
 
@@ -62,6 +63,21 @@ def test_an_engine_that_fails_says_why_in_its_session_its_lock_and_its_log(broke
     assert (living.exit_code, living.message) == (ExitCode.USAGE, stopped.message)
     assert "ruonds" in log_tail(broken)
     assert summarize(broken).state == "stopped"
+
+
+def test_the_line_of_a_start_names_no_device_that_was_not_looked_for(broken: SessionPaths) -> None:
+    writer = EventWriter(broken)
+    gpu = DeviceFact("GPU-1", "cuda", "NVIDIA H200", "sm_90a", 141 << 30, 132)
+    writer.append(EngineStarted(pid=1, host="h", version="1", resumed=False, devices=(gpu,), sandbox="landlock"))
+    writer.close()
+    pid = start_engine(broken)
+    ended(broken)
+    with SessionReader(broken) as reader:
+        state, story = fold_with_story(reader.read())
+    said = [line.text for line in story.lines]
+    assert "the engine started (pid 1) on NVIDIA H200; sandbox: landlock" in said
+    assert f"the engine started again (pid {pid})" in said
+    assert state.devices == {"GPU-1": gpu}
 
 
 def test_an_engine_can_be_started_again_and_counts_as_resumed(broken: SessionPaths) -> None:

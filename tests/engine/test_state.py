@@ -340,3 +340,4 @@ def test_what_an_engine_measured_of_a_device_is_known_to_the_next_one() -> None:
     life = [start, ev.DeviceMeasured(device=measured), start]
     assert fold(recorded(*life)).devices["cpu"] == measured
     assert fold(recorded(*life, replace(start, devices=(other,)))).devices["cpu"] == other
+    assert fold(recorded(*life, replace(start, devices=()))).devices["cpu"] == measured, "it ended before it looked"
