@@ -48,7 +48,7 @@ def test_the_model_has_run_for_the_first_kernel_too(tmp_path: Path) -> None:
     problem.prepare()
     before = calls_of(problem)
 
-    assert problem.gauge.note == ""
+    assert problem.gauge(problem.judged).note == ""
     assert len(list(problem.kernelbench)) == 5
     assert calls_of(problem) == before
     problem.close()
