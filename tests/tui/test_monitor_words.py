@@ -353,6 +353,16 @@ async def test_a_round_counts_what_was_judged(engine: Any) -> None:
         assert judged and waiting
         correct = sum(one.correct for one in judged)
         await monitor.until_shown(f"{correct}/{len(judged)} correct · {len(waiting)} to go")
+        engine.record(
+            ev.RoundStarted(problem=problem, round=3, parents=()),
+            ev.IdeaProposed(
+                idea="i90", problem=problem, round=3, parent=None, category="other", text="t", proposer="m"
+            ),
+            ev.VariantWritten(
+                variant="v90", idea="i90", problem=problem, round=3, parent=None, form="cu", source="", proposer="m"
+            ),
+        )
+        await monitor.until_shown("round 3  1 to go")
 
 
 async def test_an_earlier_round_whose_best_a_heat_rewrites_is_told(engine: Any) -> None:

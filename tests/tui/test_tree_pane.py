@@ -39,11 +39,14 @@ async def test_ideas_that_begin_alike_are_told_apart(open_monitor: Any, engine: 
     engine.record(
         IdeaProposed(idea="i90", text=f"{alike}two wgmmas", **about),
         IdeaProposed(idea="i91", text=f"{alike}the epilogue", **about),
+        IdeaProposed(idea="i92", text="Use wider loads", **about | {"parent": "v1"}),
+        IdeaProposed(idea="i93", text="Use wider loads", **about | {"parent": "v2"}),
     )
     async with open_monitor(engine.paths, (80, 24)) as monitor:
         view = monitor.app.monitor_screen.tree_view
         shown = {row.id: view._draw(y).text.rstrip() for y, row in enumerate(view.tree_rows.rows)}
         assert shown["i90"].endswith(" … two wgmmas") and shown["i91"].endswith(" … the epilogue")
+        assert shown["i92"].endswith("  on v1: Use wider loads") and shown["i93"].endswith("  on v2: Use wider loads")
         assert all("Read each fragment" in shown[name] for name in ("i90", "i91"))
 
 

@@ -124,11 +124,15 @@ class RowLines:
         return fitted(Strip.join([begins, line((text, style))]), width)
 
     def _idea_text(self, idea: IdeaState, width: int) -> str:
-        """Its words, such that those of two ideas of a round that begin alike are told apart."""
+        """Its words, such that those of two ideas of a round that begin alike are told apart; where they are the same,
+        the kernels that they work on differ."""
         ideas = self.model.state.ideas
         round_ = round_of(self.model.state, idea.problem, idea.round)
-        beside = [ideas[name].text for name in round_.ideas if name != idea.id] if round_ is not None else []
-        return fmt.fit_apart(one_line(idea.text, IDEA), (one_line(text, IDEA) for text in beside), width)
+        beside = [ideas[name] for name in round_.ideas if name != idea.id] if round_ is not None else []
+        same = idea.parent is not None and any(one.text == idea.text and one.parent != idea.parent for one in beside)
+        on = f"on {idea.parent}: " if same else ""
+        others = (one_line(one.text, IDEA) for one in beside)
+        return on + fmt.fit_apart(one_line(idea.text, IDEA), others, width - len(on))
 
     def _best_of(self, idea: IdeaState) -> str:
         """What the idea has reached, the best kernel's factor where that is one of its; its text runs on over the
@@ -170,15 +174,18 @@ class RowLines:
         variants = [self.model.state.variants[name] for name in round_.variants]
         running = sum(variant.stage is not None for variant in variants)
         judged = [variant for variant in variants if variant.stage is None and variant.was_judged]
-        text = f"{sum(variant.correct for variant in judged)}/{len(judged)} correct"
+        parts = [f"{sum(variant.correct for variant in judged)}/{len(judged)} correct"] if judged else []
         if round_.finished_at is not None:
-            return f"{text} · {len(round_.survivors)} carried"
+            return " · ".join([*parts, f"{len(round_.survivors)} carried"])
         asked = any(
             call.idea is None and (call.site.problem, call.site.round) == (problem, round_.number)
             for call in self.model.state.spending.flying.values()
         )
-        going = f"{text} · {running} to go" if running else text
-        return f"{going} · asking for ideas" if asked and self.model.link.kind in ("live", "stalled") else going
+        if running:
+            parts.append(f"{running} to go")
+        if asked and self.model.link.kind in ("live", "stalled"):
+            parts.append("asking for ideas")
+        return " · ".join(parts)
 
     def _problem(self, row: Row, width: int) -> Strip:
         palette = self.palette
