@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import click
 import pytest
 
 from engine import __version__
@@ -21,6 +22,7 @@ from engine.session import SessionError, SessionPaths, SessionReader, engine_liv
 from engine.state import SessionState, fold
 from tests.commandline import KernelTui, environment, without_waits
 from tests.engine.proposers import canned
+from tui.cli import COMMANDS, cli
 
 CONFIG = """\
 name = "demo"
@@ -162,6 +164,25 @@ sys.exit(f"imported: {heavy}" if heavy else 0)
 """
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment())
     assert result.returncode == 0, result.stderr
+
+
+def test_a_command_imports_no_other() -> None:
+    program = """\
+import sys
+from tui.cli import cli
+try:
+    cli.main(["attach", "absent"], standalone_mode=False)
+except Exception:
+    pass
+print(*sorted(name for name in sys.modules if name.startswith("tui.commands.")))
+"""
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment())
+    assert result.stdout.split() == ["tui.commands.common", "tui.commands.monitor"], result.stderr
+
+
+def test_every_command_goes_by_its_name() -> None:
+    found = {name: cli.get_command(click.Context(cli), name) for name in COMMANDS}
+    assert {name: command.name for name, command in found.items() if command is not None} == {n: n for n in COMMANDS}
 
 
 def test_a_first_word_that_is_no_command_is_a_config(kernel_tui: KernelTui) -> None:
