@@ -25,6 +25,7 @@ from engine.events import (
 from engine.launch import log_tail, start_engine
 from engine.session import SessionPaths, SessionReader, create_session, engine_liveness, send_command
 from engine.state import SessionState, fold
+from tests.made_once import made_once
 from tui.results import results_of
 
 PROBLEM = """\
@@ -102,18 +103,21 @@ def _nothing_goes_on(tmp_path: Path) -> Iterator[None]:
             kill(paths)
 
 
-@pytest.fixture(scope="module")
-def search(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[SessionPaths, list[Recorded], SessionState]]:
-    """A search of four problems, of which two can be searched, that ran to its end."""
-    directory = tmp_path_factory.mktemp("search")
-    paths = new_session(directory, "softmax", "raises", "chain", "sorts", rounds=1, other_sizes="true")
-    start_engine(paths)
-    wait_for_end(paths)
-    events = events_of(paths)
-    yield paths, events, fold(events)
-
-
 Finished = tuple[SessionPaths, list[Recorded], SessionState]
+
+
+@pytest.fixture(scope="module")
+def search() -> Finished:
+    """A search of four problems, of which two can be searched, that ran to its end. Tests only read it."""
+
+    def run(directory: Path) -> None:
+        paths = new_session(directory, "softmax", "raises", "chain", "sorts", rounds=1, other_sizes="true")
+        start_engine(paths)
+        wait_for_end(paths)
+
+    paths = SessionPaths.at(made_once("search", run) / "demo")
+    events = events_of(paths)
+    return paths, events, fold(events)
 
 
 def test_it_comes_to_its_end(search: Finished) -> None:

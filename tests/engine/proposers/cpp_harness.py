@@ -16,7 +16,8 @@ import torch
 from engine.problem.header import derive_header
 from engine.problem.inspect import inspect_file
 from engine.problem.spec import ProblemSpec
-from tests.engine.proposers.one_unit import Kernel, in_one_unit, made_once
+from tests.engine.proposers.one_unit import Kernel, in_one_unit
+from tests.made_once import made_once
 
 STANDARD = ["-std=c++17", "-march=native", "-ffp-contract=fast", "-fopenmp", "-fPIC"]
 WARNINGS = ["-Wall", "-Wextra", "-Werror"]

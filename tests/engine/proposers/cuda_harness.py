@@ -17,7 +17,8 @@ from engine.events import DeviceFact
 from engine.problem.header import derive_header
 from engine.problem.spec import ProblemSpec
 from tests.engine.proposers.cpp_harness import Problem
-from tests.engine.proposers.one_unit import Kernel, in_one_unit, made_once
+from tests.engine.proposers.one_unit import Kernel, in_one_unit
+from tests.made_once import made_once
 
 H200 = DeviceFact("gpu", "cuda", "NVIDIA H200", "sm_90a", 141 << 30, 132)
 A100 = DeviceFact("gpu", "cuda", "NVIDIA A100", "sm_80", 80 << 30, 108)

@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-import atexit
 import ctypes
-import fcntl
-import os
 import re
-import shutil
-import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
-from typing import IO
 
 _INCLUDE = re.compile(r"^#include .*$", re.M)
 
@@ -53,35 +46,3 @@ def in_one_unit(kernels: Sequence[tuple[str, str, str]]) -> str:
             text += [f'#line 1 "{name}, {what}"', _INCLUDE.sub("", part)]
         text += ["}", "#undef launch", "#undef workspace_bytes"]
     return "\n".join([*includes, *text]) + "\n"
-
-
-def made_once(name: str, make: Callable[[Path], object]) -> Path:
-    """A folder that ``make`` filled: once for all the processes that share the tests of a run."""
-    place = _shared_folder() / name
-    with (_shared_folder() / f"{name}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not place.exists():
-            half = Path(tempfile.mkdtemp(dir=_shared_folder()))
-            make(half)
-            half.rename(place)
-    return place
-
-
-@cache
-def _shared_folder() -> Path:
-    run = os.environ.get("PYTEST_XDIST_TESTRUNUID", str(os.getpid()))
-    folder = Path(tempfile.gettempdir()) / f"made-once-{run}"
-    folder.mkdir(mode=0o700, exist_ok=True)
-    users = (folder / "users").open("w")
-    fcntl.flock(users, fcntl.LOCK_SH)
-    atexit.register(_leave, folder, users)
-    return folder
-
-
-def _leave(folder: Path, users: IO[str]) -> None:
-    """The last one removes the folder."""
-    try:
-        fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return
-    shutil.rmtree(folder, ignore_errors=True)
