@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from itertools import groupby
 from pathlib import Path
@@ -31,6 +32,7 @@ from engine.problem.model import SEED
 
 _ROOT = Path(__file__).parents[2]
 _START_S = 60.0
+_LEAST_PART_BYTES = 1 << 20
 _WORDS = {
     "none": "no weights",
     "state_dict": "weights in the judge's buffers (the state dicts match)",
@@ -189,7 +191,7 @@ class ModuleRunner(Runner):
         target = output if address >= 0 or strides is None else torch.empty_like(output)
         if not output.numel():
             return
-        if self.pid is None or not _read_memory(self.pid, abs(address), target.data_ptr(), target.nbytes):
+        if self.pid is None or not _read_in_parts(self.pid, abs(address), target.data_ptr(), target.nbytes):
             raise RunnerEnded("forbidden", "what forward returned cannot be read from its process")
         if target is not output and strides is not None:
             output.copy_(target.as_strided(output.shape, strides))
@@ -243,6 +245,24 @@ def module_order(kernel: Path, problem: JudgedProblem, settings: JudgeSettings, 
 
 class _Span(ctypes.Structure):
     _fields_ = (("address", ctypes.c_void_p), ("size", ctypes.c_size_t))
+
+
+@cache
+def _readers() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(torch.get_num_threads(), "reader")
+
+
+def _read_in_parts(pid: int, address: int, to: int, size: int) -> bool:
+    """As :func:`_read_memory`, on all threads where there is much to read."""
+    part = max(-(-size // torch.get_num_threads()), _LEAST_PART_BYTES)
+    if size <= part:
+        return _read_memory(pid, address, to, size)
+    parts = [
+        _readers().submit(_read_memory, pid, address + start, to + start, min(part, size - start))
+        for start in range(0, size, part)
+    ]
+    found = [one.result() for one in parts]  # all are done then, also where one has failed
+    return all(found)
 
 
 def _read_memory(pid: int, address: int, to: int, size: int) -> bool:
