@@ -63,7 +63,7 @@ class Outside:
 
     def cold_ms(self) -> float:
         """What a call takes longer because its buffers were not loaded just before it."""
-        return self._problem.cold_ms
+        return self._problem.cold_ms()
 
     def _counted(self, count: int, wall_ms: float) -> float:
         self.calls += count

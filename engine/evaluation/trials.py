@@ -387,10 +387,9 @@ class JudgedProblem:
         copy_all()
         return min(self.device.time_ms(copy_all) for _ in range(3))
 
-    @cached_property
     def cold_ms(self) -> float:
-        """What touching all buffers of a slot takes longer when others were loaded since; 0 on a GPU, where the
-        cache is evicted before each timed call."""
+        """What touching all buffers of a slot takes longer just now when others were loaded since; 0 on a GPU, where
+        the cache is evicted before each timed call."""
         if self.device.cuda:
             return 0.0
 
