@@ -105,6 +105,7 @@ def serve(control: socket.socket, status: int, kind: str, isolate: bool) -> int:
         else:
             keep_freed_memory()
             memory = module.host_memory(map_arena(arena_descriptor, order.arena_bytes), order.arena_bytes)
+            os.close(arena_descriptor)  # so that nobody maps it once more
     except (OSError, MemoryError, RuntimeError, cuda.CudaError) as error:
         wire.send(control, {"failed": "start", "text": str(error)})
         return 1

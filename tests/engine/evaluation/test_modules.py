@@ -360,3 +360,19 @@ def test_what_a_module_returns_is_not_copied_by_its_runner(bench: ModuleBench) -
     patched = "runner = sys.modules.get('engine.evaluation.runner.module')\nif runner: runner._COPY = print"
     verdict = bench.judge(softmax(top="import sys\n" + patched))
     assert verdict.correct == (bench.form == "cpp"), (verdict.status, verdict.reason)
+
+
+def test_many_outputs_are_no_work_beside_the_clock(bench: ModuleBench, tmp_path: Path) -> None:
+    text = """
+import torch
+class {name}(torch.nn.Module):
+    def forward(self, x):
+        return [x + i for i in range(63)]
+def get_inputs():
+    return [torch.randn(256)]
+def get_init_inputs():
+    return []
+"""
+    bench.open(text.format(name="Model"), "many", tmp_path)
+    verdict = bench.judge(text.format(name="ModelNew"))
+    assert verdict.correct, verdict.reason
