@@ -50,7 +50,7 @@ _PROBE_ONE_IN = 8
 """After so many timed pairs on average comes a trial of any kind, so that no kernel knows that only timing is left."""
 _RAISED_ONE_IN = 3
 """In so many pairs on average a few elements are large: often enough, and not often enough to decide a median."""
-_NONE_LARGE = "none with large elements: the model has no use for them or is asked too slowly"
+_NONE_LARGE = "none with large elements: the model has no use for them, rounds them too much or is asked too slowly"
 SLOWS = "slows the reference"
 _SLOWED, _SLOWED_MS = 1.25, 0.1
 """The reference beside a kernel against the reference alone: more than this share and this time is no noise. A few

@@ -40,6 +40,8 @@ class OpenedProblem:
         Never raises: what the model raises is said of the kernel that is judged by it.
         """
         with suppress(Exception):
+            self.judged.find_large(self.nulls.tolerances)
+        with suppress(Exception):
             self.kernelbench.prepare()
         with suppress(Exception):
             _ = self.gauge(self.judged)

@@ -10,7 +10,6 @@ where a long sum hides it: such errors are small, but element by element those o
 from __future__ import annotations
 
 import contextlib
-import copy
 import math
 import secrets
 from collections.abc import Callable, Iterator, Sequence
@@ -20,10 +19,9 @@ import torch
 from msgspec import Struct
 
 from engine.evaluation.arena import Slot
+from engine.evaluation.double import run_in_double
 from engine.evaluation.trials import JudgedProblem, Trial
 from engine.problem.distributions import Kind, transform
-from engine.problem.model import named_weights
-from engine.problem.reference import Reference
 from engine.verdict import precision_in_words
 
 MOST_EAGER_MS, MOST_WHERE_ASKED_MS = 60.0, 2000.0
@@ -265,14 +263,7 @@ class Gauge:
 
     def _run_in_double(self, trial: Trial) -> list[torch.Tensor]:
         """The same of a copy of the model in fp64."""
-        twin: Reference = copy.copy(self._problem.reference)
-        twin.model = copy.deepcopy(twin.model).double()
-        with torch.no_grad():
-            for (_, tensor, _), value in zip(named_weights(twin.model), trial.weights, strict=True):
-                tensor.copy_(value)
-        inputs = [tensor.double() if tensor.is_floating_point() else tensor.clone() for tensor in trial.inputs]
-        with _in_double():
-            return _floating(twin.run(twin.with_tensors(inputs)))
+        return _floating(run_in_double(self._problem.reference, trial.inputs, trial.weights))
 
     def _load(self, trial: Trial, slot: Slot) -> None:
         trial.load(slot)
@@ -363,14 +354,3 @@ def _without_tf32() -> Iterator[None]:
         yield
     finally:
         products.allow_tf32, convolutions.allow_tf32 = before
-
-
-@contextlib.contextmanager
-def _in_double() -> Iterator[None]:
-    """Tensors that the model makes without naming a dtype are fp64."""
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float64)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(before)

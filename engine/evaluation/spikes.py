@@ -2,7 +2,8 @@
 
 A mean over millions of elements is nearly that of a sample of them, and so are the statistics of a row: whoever leaves
 elements out is within the tolerance on inputs that are all alike. It is about inputs and not about operators: how large
-is large enough is found by asking the reference.
+is large enough is found by asking the reference, and whether that is too large by asking it in fp64: where its own
+rounding grows with them, who rounds less would be found wrong.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from engine.evaluation.checks import root_mean_square
+from engine.evaluation.checks import Tolerances, compare, root_mean_square
 
 _COUNTS = (1, 1, 1, 2, 7)
 """How many: of one, a sample that is scaled up holds no right share; of seven, who leaves out little misses one."""
@@ -25,6 +26,12 @@ _FELT = 0.15
 """An output has changed that is off by so much of its own size and that of all; the tolerance is far less."""
 _SAMPLE_ABOVE, _SAMPLE_STRIDE = 1 << 20, 61
 _DRAWS, _FEW = 2, 4
+_SPREAD = 0.5
+"""Magnitudes are so much larger at most, no two alike: which of two equal ones comes first, no model says."""
+_ROUNDED = 0.25
+"""With them, the reference is off from fp64 by this share of the tolerance at most, or by no more than without them."""
+_ROUNDING_DRAWS = ((_TRIED, 1.25), (1, 1.25), (3, 1.0))
+"""How many and how much larger, where that is found out: the inputs and places of timed calls are others."""
 _MOST_S = 2.0
 
 Run = Callable[[list[torch.Tensor]], Sequence[torch.Tensor]]
@@ -32,27 +39,45 @@ Run = Callable[[list[torch.Tensor]], Sequence[torch.Tensor]]
 
 
 def raise_some(tensor: torch.Tensor, size: float, draw: random.Random, count: int | None = None) -> None:
-    """Give some elements of ``tensor``, contiguous, at random places the magnitude ``size``; they keep their signs."""
+    """Give some elements of ``tensor``, contiguous, magnitudes from ``size`` on, at random places; signs stay."""
     flat = tensor.view(-1)
-    places = [draw.randrange(flat.numel()) for _ in range(count or draw.choice(_COUNTS))]
+    places = draw.sample(range(flat.numel()), min(count or draw.choice(_COUNTS), flat.numel()))
+    start = draw.random()
+    magnitudes = [size * (1.0 + _SPREAD * (number + start) / len(places)) for number in range(len(places))]
     index = torch.tensor(places, device=flat.device)
-    flat[index] = torch.copysign(torch.full_like(flat[index], size), flat[index])
+    flat[index] = torch.copysign(torch.tensor(magnitudes, dtype=flat.dtype, device=flat.device), flat[index])
 
 
-def sizes(run: Run, inputs: Sequence[torch.Tensor]) -> list[float]:
-    """For each input the least magnitude at which a few elements change most of what they can change of the outputs.
+def sizes(run: Run, run_in_double: Run, inputs: Sequence[torch.Tensor], tolerances: Tolerances) -> list[float]:
+    """For each input the least magnitude at which a few elements change most of what they can change of the outputs, or
+    a lesser one at which the outputs are those in fp64.
 
-    0 where there is none: nothing depends on it, results overflow, the model raises, or it takes too long to find out.
+    0 where there is none: nothing depends on it, results overflow or are far from those in fp64, the model raises or
+    does not run in fp64, or it takes too long to find out.
     """
     until = time.perf_counter() + _MOST_S
     try:
         right = run(list(inputs))
-        return [_size(run, inputs, place, right, until) for place in range(len(inputs))]
-    except (RuntimeError, ValueError, IndexError, AssertionError):
+        least = [_ROUNDED * tolerances.of(out.dtype) if out.is_floating_point() else 0.0 for out in right]
+        most = [max(pair) for pair in zip(least, _errors(right, run_in_double(list(inputs))), strict=True)]
+
+        def rounds_little(given: list[torch.Tensor]) -> bool:
+            found = _errors(run(given), run_in_double(given))
+            return all(error <= bound for error, bound in zip(found, most, strict=True))
+
+        return [_size(run, rounds_little, inputs, place, right, until) for place in range(len(inputs))]
+    except (RuntimeError, ValueError, TypeError, IndexError, AssertionError):
         return [0.0] * len(inputs)
 
 
-def _size(run: Run, inputs: Sequence[torch.Tensor], place: int, right: Sequence[torch.Tensor], until: float) -> float:
+def _size(
+    run: Run,
+    rounds_little: Callable[[list[torch.Tensor]], bool],
+    inputs: Sequence[torch.Tensor],
+    place: int,
+    right: Sequence[torch.Tensor],
+    until: float,
+) -> float:
     mine = inputs[place]
     if not mine.is_floating_point() or mine.numel() < 2:
         return 0.0
@@ -62,10 +87,13 @@ def _size(run: Run, inputs: Sequence[torch.Tensor], place: int, right: Sequence[
     while 0.0 < levels[-1] < most:
         levels.append(levels[-1] * _STEP)
 
+    def spiked(level: int, seed: int, count: int = _TRIED, factor: float = 1.0) -> list[torch.Tensor]:
+        one = mine.clone()
+        raise_some(one, factor * levels[level], random.Random(seed), count)
+        return [*inputs[:place], one, *inputs[place + 1 :]]
+
     def changed(level: int, seed: int = 0, whole: bool = False) -> int:
-        spiked = mine.clone()
-        raise_some(spiked, levels[level], random.Random(seed), _TRIED)
-        return _changed(run([*inputs[:place], spiked, *inputs[place + 1 :]]), right, whole)
+        return _changed(run(spiked(level, seed)), right, whole)
 
     low, high = 0, len(levels) - 1
     while (reached := changed(high)) < 0 and high and time.perf_counter() < until:
@@ -80,8 +108,24 @@ def _size(run: Run, inputs: Sequence[torch.Tensor], place: int, right: Sequence[
             low = middle + 1
     if reached == 0:  # each of them changes single elements at most, which no sample shows
         high = low
-    found = [changed(high, seed, whole=True) for seed in range(1, 1 + _DRAWS)]
-    return levels[high] if min(found) > 0 and time.perf_counter() < until else 0.0
+    for level in range(high, -1, -1):
+        felt = min(changed(level, seed, whole=True) for seed in range(1, 1 + _DRAWS))
+        exact = felt > 0 and all(rounds_little(spiked(level, seed, *how)) for seed, how in enumerate(_ROUNDING_DRAWS))
+        if felt == 0 or time.perf_counter() >= until:
+            break
+        if exact:
+            return levels[level]
+    return 0.0
+
+
+def _errors(outputs: Sequence[torch.Tensor], exact: Sequence[torch.Tensor]) -> list[float]:
+    """Of each output the largest error, as it is compared with the tolerance; of integers the share that differs."""
+    return [
+        compare([out.double().contiguous()], [want.double().contiguous()], math.inf).max_rel_error
+        if out.is_floating_point()
+        else int(torch.count_nonzero(out != want)) / max(out.numel(), 1)
+        for out, want in zip(outputs, exact, strict=True)
+    ]
 
 
 def _changed(outputs: Sequence[torch.Tensor], right: Sequence[torch.Tensor], whole: bool) -> int:

@@ -16,8 +16,9 @@ from typing import Literal
 import torch
 
 from engine.evaluation.arena import Arena, Slot
-from engine.evaluation.checks import checksum
+from engine.evaluation.checks import Tolerances, checksum
 from engine.evaluation.device import JudgeDevice
+from engine.evaluation.double import run_in_double
 from engine.evaluation.runner.operators import working_operators
 from engine.evaluation.spikes import raise_some, sizes
 from engine.problem.distributions import Kind, transform
@@ -188,6 +189,8 @@ class JudgedProblem:
         slots = min(max(_SLOTS_BYTES[device.kind] // max(footprint, 1), 2), most)
         self.arena = Arena(spec.tensors, device.kind, slots if (slots + 1) * footprint < device.spare_bytes() else 1)
         self._kept: OrderedDict[tuple[int, bool], Trial] = OrderedDict()
+        self._sizes: list[float] = []
+        """What the elements of each input that ``raise_some`` raises are made; 0 for none."""
 
     @staticmethod
     def _spread(kinds: tuple[Kind, ...], trials: int) -> list[Kind]:
@@ -291,7 +294,6 @@ class JudgedProblem:
         """Draw the trials now, so that the first kernel does not wait for them."""
         for index in range(len(self._kinds)):
             self.trial(index)
-        _ = self._sizes
 
     def drawn(self, index: int) -> Trial:
         """One of the trials whose inputs are as the problem draws them, for timing."""
@@ -325,6 +327,17 @@ class JudgedProblem:
         for target, centred in zip(slot.inputs, transform(slot.inputs, "centred"), strict=True):
             target.copy_(centred)
 
+    def find_large(self, tolerances: Tolerances) -> None:
+        """Find out how large single elements of the inputs may be for ``raise_some``; before, none are."""
+        if self.spec.random or self._may_assert():
+            return
+        if 6 * sum(tensor.nbytes for tensor in self.spec.tensors) > self.device.spare_bytes():  # no room for fp64
+            return
+        home = self.as_built()
+        self._sizes = sizes(
+            self._try, lambda given: run_in_double(self.reference, given, home), self.trial(0).inputs, tolerances
+        )
+
     @property
     def may_be_large(self) -> bool:
         """Whether single elements of an input may be large enough to show in the outputs."""
@@ -335,14 +348,6 @@ class JudgedProblem:
         draw = random.Random(seed)
         place = draw.choice([place for place, size in enumerate(self._sizes) if size])
         raise_some(slot.inputs[place], self._sizes[place], draw)
-
-    @cached_property
-    def _sizes(self) -> list[float]:
-        inputs = self.trial(0).inputs
-        if self.spec.random or self._may_assert():
-            return [0.0] * len(inputs)
-        self.as_built()
-        return sizes(self._try, inputs)
 
     @cached_property
     def _shares(self) -> Shares:
