@@ -24,7 +24,9 @@ def run_in_double(
     with torch.no_grad():
         for (_, tensor, _), value in zip(named_weights(twin.model), weights, strict=True):
             tensor.copy_(value)
-    doubled = [tensor.double() if tensor.is_floating_point() else tensor.clone() for tensor in inputs]
+    doubled = [
+        tensor.to(torch.float64, copy=True) if tensor.is_floating_point() else tensor.clone() for tensor in inputs
+    ]
     with _default_double():
         return list(twin.run(twin.with_tensors(doubled)))
 

@@ -25,13 +25,13 @@ _LEAST, _STEP = 16.0, 2.0
 _FELT = 0.15
 """An output has changed that is off by so much of its own size and that of all; the tolerance is far less."""
 _SAMPLE_ABOVE, _SAMPLE_STRIDE = 1 << 20, 61
-_DRAWS, _FEW = 2, 4
+_FEW = 4
 _SPREAD = 0.5
 """Magnitudes are so much larger at most, no two alike: which of two equal ones comes first, no model says."""
 _ROUNDED = 0.25
 """With them, the reference is off from fp64 by this share of the tolerance at most, or by no more than without them."""
-_ROUNDING_DRAWS = ((_TRIED, 1.25), (1, 1.25), (3, 1.0))
-"""How many and how much larger, where that is found out: the inputs and places of timed calls are others."""
+_DRAWS = ((_TRIED, 1.0), (_TRIED, 1.25), (1, 1.25))
+"""How many, and how much larger, in the draws on which a size must do: timed calls have other inputs and places."""
 _MOST_S = 2.0
 
 Run = Callable[[list[torch.Tensor]], Sequence[torch.Tensor]]
@@ -61,18 +61,18 @@ def sizes(run: Run, run_in_double: Run, inputs: Sequence[torch.Tensor], toleranc
         least = [_ROUNDED * tolerances.of(out.dtype) if out.is_floating_point() else 0.0 for out in right]
         most = [max(pair) for pair in zip(least, _errors(right, run_in_double(list(inputs))), strict=True)]
 
-        def rounds_little(given: list[torch.Tensor]) -> bool:
-            found = _errors(run(given), run_in_double(given))
+        def is_exact(given: list[torch.Tensor], outputs: Sequence[torch.Tensor]) -> bool:
+            found = _errors(outputs, run_in_double(given))
             return all(error <= bound for error, bound in zip(found, most, strict=True))
 
-        return [_size(run, rounds_little, inputs, place, right, until) for place in range(len(inputs))]
+        return [_size(run, is_exact, inputs, place, right, until) for place in range(len(inputs))]
     except (RuntimeError, ValueError, TypeError, IndexError, AssertionError):
         return [0.0] * len(inputs)
 
 
 def _size(
     run: Run,
-    rounds_little: Callable[[list[torch.Tensor]], bool],
+    is_exact: Callable[[list[torch.Tensor], Sequence[torch.Tensor]], bool],
     inputs: Sequence[torch.Tensor],
     place: int,
     right: Sequence[torch.Tensor],
@@ -92,8 +92,8 @@ def _size(
         raise_some(one, factor * levels[level], random.Random(seed), count)
         return [*inputs[:place], one, *inputs[place + 1 :]]
 
-    def changed(level: int, seed: int = 0, whole: bool = False) -> int:
-        return _changed(run(spiked(level, seed)), right, whole)
+    def changed(level: int) -> int:
+        return _changed(run(spiked(level, 0)), right, whole=False)
 
     low, high = 0, len(levels) - 1
     while (reached := changed(high)) < 0 and high and time.perf_counter() < until:
@@ -109,11 +109,15 @@ def _size(
     if reached == 0:  # each of them changes single elements at most, which no sample shows
         high = low
     for level in range(high, -1, -1):
-        felt = min(changed(level, seed, whole=True) for seed in range(1, 1 + _DRAWS))
-        exact = felt > 0 and all(rounds_little(spiked(level, seed, *how)) for seed, how in enumerate(_ROUNDING_DRAWS))
-        if felt == 0 or time.perf_counter() >= until:
-            break
-        if exact:
+        for seed, (count, factor) in enumerate(_DRAWS, 1):
+            given = spiked(level, seed, count, factor)
+            outputs = run(given)
+            felt = _changed(outputs, right, whole=True)
+            if (felt == 0 and count == _TRIED) or time.perf_counter() >= until:
+                return 0.0
+            if felt < 0 or not is_exact(given, outputs):
+                break
+        else:
             return levels[level]
     return 0.0
 
