@@ -220,6 +220,8 @@ def _heat_finished(state: SessionState, event: ev.HeatFinished, time: float) -> 
     for standing in event.standings:
         state.variants[standing.variant]  # everyone who reads the standing looks it up
     problem.standings, problem.heat_at = event.standings, time
+    met = {standing.variant for standing in event.standings}
+    problem.former = next((one for one in (problem.best, problem.former) if one is not None and one not in met), None)
     if (round_ := round_of(state, event.problem, event.round)) is not None:
         round_.standings = event.standings
     lead_again(state, problem, (standing.variant for standing in event.standings))

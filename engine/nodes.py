@@ -93,7 +93,8 @@ class RoundState(Struct):
 
 class ProblemState(Struct):
     """``ranking``: correct variants as (-speedup, id), fastest first, pruned ones among them. ``missing``: answers that
-    proposers did not have, by purpose and subject, then by round."""
+    proposers did not have, by purpose and subject, then by round. ``former``: who was the best before ``best`` and has
+    not met it in a heat."""
 
     spec: ProblemSpec
     form: Form
@@ -109,6 +110,7 @@ class ProblemState(Struct):
     ranking: list[tuple[float, str]] = field(default_factory=list)
     missing: dict[tuple[Purpose, str], dict[int, list[AnswerMissing]]] = field(default_factory=dict)
     best: str | None = None
+    former: str | None = None
     finished: str | None = None
     standings: tuple[Standing, ...] = ()
     heat_at: float = 0.0

@@ -133,7 +133,7 @@ def choose_best(state: SessionState, problem_id: str, challenger: VariantState |
         if challenger.speedup is None or state.is_pruned(challenger.id):
             return
         if best is None or _beats(challenger, best, timed=bool(problem.standings)):
-            problem.best = challenger.id
+            _enthrone(problem, challenger)
         return
     timed = [standing.variant for standing in problem.standings]
     valid = (state.variants[name] for name in timed if not state.is_pruned(name))
@@ -143,7 +143,13 @@ def choose_best(state: SessionState, problem_id: str, challenger: VariantState |
     for leader in sorted(later, key=lambda one: one.judged_at or 0.0):
         if winner is None or _beats(leader, winner, timed=bool(timed)):
             winner = leader
-    problem.best = winner.id if winner is not None else None
+    _enthrone(problem, winner)
+
+
+def _enthrone(problem: ProblemState, winner: VariantState | None) -> None:
+    name = winner.id if winner is not None else None
+    if name != problem.best:
+        problem.former, problem.best = problem.best, name
 
 
 def _beats(challenger: VariantState, best: VariantState, *, timed: bool) -> bool:

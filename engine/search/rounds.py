@@ -28,6 +28,7 @@ from engine.problem.spec import Form
 from engine.proposers.protocol import NUMBER, Proposer
 from engine.search.assigning import asked_for, choose
 from engine.search.context import Context
+from engine.search.heats import heat_leaders
 from engine.search.ids import seed_for
 from engine.search.questions import Questions
 from engine.search.telling import (
@@ -44,9 +45,6 @@ from engine.state import IdeaState, ProblemState, RoundState, VariantState
 from engine.workers.protocol import EvaluationError
 
 FIXABLE = frozenset({"build_error", "wrong", "out_of_bounds", "crashed", "timeout", "memory"})
-
-HEAT_REACH = 0.8
-"""Share of what the best factor is at least that a kernel's may be at most to run in a heat with it."""
 
 
 class ProblemSearch:
@@ -324,23 +322,7 @@ class ProblemSearch:
         return owed and _heat_job(round_, leaders) not in self._done
 
     def _heat_leaders(self) -> list[VariantState]:
-        """The fastest, without those that stand too far behind for a heat to change the order.
-
-        How far is a matter of the 95 % intervals, not of the factors: those of a disturbed minute are wide, and a heat
-        is what tells such kernels apart. The one with the least milliseconds is always among them: a factor also
-        depends on how the reference fared. So is the best so far, whose place nobody takes who has not met it.
-        """
-        places = self.context.config.search.heat
-        if places < 2:
-            return []
-        correct = self._state.leaders(self.id)
-        leaders = correct[:places]
-        reach = HEAT_REACH * (_at_least(leaders[0]) if leaders else 0.0)
-        near = [leader for leader in leaders if _at_most(leader) >= reach]
-        quickest = min(correct, key=lambda variant: variant.kernel_ms or float("inf"), default=None)
-        best = self._state.variants.get(self.problem.best or "")
-        others = dict.fromkeys(one.id for one in (quickest, best) if one is not None and one.speedup is not None)
-        return [*near, *(self._state.variants[name] for name in others if self._state.variants[name] not in near)]
+        return heat_leaders(self._state, self.id, self.context.config.search.heat)
 
     async def _heat(self, round_: RoundState) -> None:
         kernels: dict[str, tuple[Form, str]] = {
@@ -403,18 +385,6 @@ def _turns(variant: VariantState, siblings: dict[str, VariantState]) -> int:
     while variant.parent in siblings and variant.parent != variant.id:
         variant, turns = siblings[variant.parent], turns + 1
     return turns
-
-
-def _at_least(variant: VariantState) -> float:
-    """Lower end of the factor's 95 % interval."""
-    verdict = variant.verdict
-    return (verdict and verdict.speedup_low) or variant.speedup or 0.0
-
-
-def _at_most(variant: VariantState) -> float:
-    """Upper end of the factor's 95 % interval."""
-    verdict = variant.verdict
-    return (verdict and verdict.speedup_high) or variant.speedup or 0.0
 
 
 def _heat_job(round_: RoundState, leaders: Sequence[VariantState]) -> tuple[str, ...]:

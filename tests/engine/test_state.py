@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from engine import events as ev
 from engine.events import Carried, Recorded
 from engine.problem.spec import ProblemSpec
+from engine.search.heats import heat_leaders
 from engine.session import SessionDamaged
 from engine.state import SessionState, fold
 from engine.verdict import Standing, Timing, Verdict
@@ -227,6 +228,37 @@ def test_the_heat_decides_until_a_later_verdict_beats_it() -> None:
         standings=(Standing("v1", 0.4, 1.0, 1.0, 1.0, False), Standing("v3", 0.5, 1.2, 1.1, 1.3, False)),
     )
     assert after(small_search(), heat).problems["softmax"].best == "v1"
+
+
+def judged(name: str, factor: float, ms: float) -> ev.VerdictGiven:
+    exact = replace(verdict(factor), kernel=Timing(ms, ms, ms, 9), speedup_low=factor, speedup_high=factor)
+    return ev.VerdictGiven(variant=name, verdict=exact)
+
+
+def heat_of(*names: str) -> ev.HeatFinished:
+    return ev.HeatFinished(
+        problem="softmax", round=0, standings=tuple(Standing(v, 1.3, 1.0, 1.0, 1.0, tied=False) for v in names)
+    )
+
+
+def test_whose_place_a_verdict_took_runs_in_the_heat_that_decides() -> None:
+    """The reference was disturbed beside v3, which stands far ahead of v2, the best until then; v1 is the quickest."""
+    started = recorded(
+        problem_added("softmax"),
+        ev.RoundStarted(problem="softmax", round=0, parents=()),
+        proposed("i1", 0, None),
+        *(written(name, "i1", 0, None) for name in ("v1", "v2", "v3", "v4")),
+        judged("v1", 2.0, 1.2),
+        judged("v2", 2.6, 1.3),
+    )
+    taken = after(started, judged("v3", 5.5, 1.44))
+    assert [leader.id for leader in heat_leaders(taken, "softmax", 2)] == ["v3", "v1", "v2"]
+    late = after(started, judged("v3", 5.5, 1.44), heat_of("v1", "v4"))  # v3 was judged while that heat was under way
+    assert late.problems["softmax"].former == "v3"
+    met = after(started, judged("v3", 5.5, 1.44), heat_of("v2", "v3", "v1"))
+    assert (met.problems["softmax"].best, met.problems["softmax"].former) == ("v2", None)
+    outdone = after(started, heat_of("v2", "v1"), judged("v3", 5.5, 1.25), judged("v4", 9.0, 1.22))
+    assert [leader.id for leader in heat_leaders(outdone, "softmax", 2)] == ["v4", "v1", "v3", "v2"]
 
 
 def test_indexes_agree_with_a_plain_search_over_a_random_session() -> None:
