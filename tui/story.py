@@ -12,6 +12,7 @@ from msgspec import Struct, field
 from engine import events as ev
 from engine.events import Recorded
 from engine.models.protocol import failure_words
+from engine.ranking import round_of
 from engine.state import ProblemState, SessionState
 from engine.verdict import sizes_in_words
 from tui import format as fmt
@@ -169,10 +170,11 @@ def _baseline(state: SessionState, event: ev.BaselineMeasured) -> tuple[Level, s
 
 def _round_finished(state: SessionState, event: ev.RoundFinished) -> tuple[Level, str]:
     reached = state.best_of_round(event.problem, event.round)
-    best = f"its best {fmt.speedup(reached)}" if reached is not None else "no kernel of it is correct"
-    problem = state.problems.get(event.problem)
-    rounds = problem.rounds if problem is not None else []
-    timed = next((one.standings for one in reversed(rounds) if one.number == event.round), ())
+    round_ = round_of(state, event.problem, event.round)
+    tried = round_ is not None and any(state.variants[name].was_judged for name in round_.variants)
+    nothing = "no kernel of it is correct" if tried else "no kernel was tried"
+    best = f"its best {fmt.speedup(reached)}" if reached is not None else nothing
+    timed = round_.standings if round_ is not None else ()
     if timed and (winner := state.variants.get(timed[0].variant)) is not None:
         best = f"fastest by heat {winner.id}, {fmt.speedup(winner.speedup)}"
     names = ", ".join(one.variant for one in event.survivors)

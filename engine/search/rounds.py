@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
@@ -40,6 +40,7 @@ from engine.search.telling import (
     parents_of,
     share_out,
 )
+from engine.search.untried import nothing_left
 from engine.selection import STRATEGIES, Selection
 from engine.state import IdeaState, ProblemState, RoundState, VariantState
 from engine.workers.protocol import EvaluationError
@@ -157,7 +158,7 @@ class ProblemSearch:
             await self._close(round_)
         elif self.context.last_rounds:
             return False
-        elif (reason := self._reason_to_finish()) is None:
+        elif (reason := await self._reason_to_finish()) is None:
             await self._open_next()
         elif self.problem.finished != reason:
             await self.context.journal.record(ProblemFinished(problem=self.id, reason=reason))
@@ -167,7 +168,7 @@ class ProblemSearch:
         rounds = self.problem.rounds
         return rounds[-1] if rounds and rounds[-1].finished_at is None else None
 
-    def _reason_to_finish(self) -> str | None:
+    async def _reason_to_finish(self) -> str | None:
         """Why there is no further round, or None if there is one."""
         rounds = self.problem.rounds
         if not rounds:
@@ -181,7 +182,7 @@ class ProblemSearch:
             if not any(variant.round == rounds[-1].number for variant in self._state.variants_of(self.id)):
                 return "no correct kernel was found, and no proposer has another first one"
             return None
-        if not any(not one.exhausted for one in candidates_of(self._state, self.problem)):
+        if not (await self._select(rounds[-1].number)).developed:
             return "no proposer has anything new for any of the correct kernels"
         return None
 
@@ -339,7 +340,7 @@ class ProblemSearch:
         await self.context.journal.record(HeatFinished(problem=self.id, round=round_.number, standings=standings))
 
     async def _close(self, round_: RoundState) -> None:
-        selection = self._select(round_.number)
+        selection = (await self._select(round_.number)).selection
         concerned = {one.variant for one in round_.parents}
         concerned |= {variant.id for variant in self._state.variants_of(self.id) if variant.round == round_.number}
         failed = tuple(
@@ -365,18 +366,36 @@ class ProblemSearch:
         rounds = self.problem.rounds
         number = rounds[-1].number + 1 if rounds else 0
         repeated = (one.parents(self.id, number) for one in self.context.proposers_for(self.id))
-        recorded = next((parents for parents in repeated if parents is not None), None)
-        parents = recorded if recorded is not None else self._select(number - 1).survivors if rounds else ()
+        parents = next((parents for parents in repeated if parents is not None), None)
+        if parents is None:
+            parents = (await self._select(number - 1)).selection.survivors if rounds else ()
         await self.context.journal.record(RoundStarted(problem=self.id, round=number, parents=parents))
 
-    def _select(self, round_number: int) -> Selection:
+    async def _select(self, round_number: int) -> _Chosen:
+        """Who is carried on. A kernel that no proposer has anything for takes nobody's place."""
         search = self.context.config.search
-        candidates = candidates_of(self._state, self.problem)
         seed = seed_for(self._state.seed, self.id, "selection", round_number)
-        return STRATEGIES[search.strategy](candidates, round_number=round_number, width=search.survivors, seed=seed)
+        candidates = candidates_of(self._state, self.problem)
+        while True:
+            selection = STRATEGIES[search.strategy](
+                candidates, round_number=round_number, width=search.survivors, seed=seed
+            )
+            carried = {one.variant for one in selection.survivors}
+            open_ones = [one.variant for one in candidates if one.variant in carried and not one.exhausted]
+            dry = {name for name in open_ones if await nothing_left(self.context, self.problem, name)}
+            if not dry:
+                return _Chosen(selection, bool(open_ones))
+            candidates = [replace(one, exhausted=one.exhausted or one.variant in dry) for one in candidates]
 
     async def _say(self, text: str) -> None:
         await self.context.journal.record(LogLine(level="info", text=text))
+
+
+class _Chosen(NamedTuple):
+    """``developed``: whether a proposer may have something for one of the survivors."""
+
+    selection: Selection
+    developed: bool
 
 
 def _turns(variant: VariantState, siblings: dict[str, VariantState]) -> int:

@@ -1,4 +1,4 @@
-"""Whether a proposer still has a kernel for a move that a person seeds, and if not, what it has instead."""
+"""What proposers that write by themselves, in no time, have left: for a kernel, and for a move that a person seeds."""
 
 from __future__ import annotations
 
@@ -39,6 +39,26 @@ async def why_nothing_new(
     instead = [f"untried on {where}: {', '.join(other_moves)}"] if other_moves else []
     instead += [f"{move} is untried on {other_kernel}"] if other_kernel is not None else []
     return f"{said}; {'; '.join(instead) or f'no move of {proposer.name} is untried on {where}'}"
+
+
+async def nothing_left(context: Context, problem: ProblemState, kernel: str) -> bool:
+    """Whether no proposer has an idea for ``kernel``: all were tried, or it is written in a way that none of them can
+    change. One that reads prose, or only repeats a record, may have one: False. Raises SessionError."""
+    proposers = context.proposers_for(problem.id, "ideas")
+    task = context.task(problem)
+    if not proposers or any(one.reads_prose or not one.catalogue(task) for one in proposers):
+        return False
+    found, number = context.state.variants[kernel], problem.rounds[-1].number
+    known = kernel_of(context.state, found, context.sources)
+    board = board_of(context.state, problem, number, kernel, context.sources)
+    for proposer in proposers:
+        seed = seed_for(context.state.seed, problem.id, number + 1, kernel, proposer.name)
+        try:
+            if await proposer.ideas(task, known, board, 1, seed):
+                return False
+        except Exception:  # whatever it raises counts as no answer now, and it is asked in the round
+            return False
+    return True
 
 
 class _Look:

@@ -24,7 +24,7 @@ class Candidate(Struct, frozen=True, kw_only=True):
     ``category``: of its own idea; ``lineage_categories``: of all ideas that it descends from, its own included.
     ``heat_ratio``: its time / the fastest leader's, from the latest heat; None where it did not run in it.
     ``heat_tied``: no difference between the two could be told there.
-    ``exhausted``: it was a parent before and no proposer had anything new for it.
+    ``exhausted``: no proposer has anything new for it, or none had when it was a parent.
     """
 
     variant: str
@@ -110,11 +110,12 @@ def why_fast(one: Candidate, ranked: Sequence[Candidate], rank: int) -> str:
     if one is ranked[0]:
         where = "in the heat" if one.heat_ratio is not None else "by its own verdict"
         return f"fastest {where}: {milliseconds(one.ms)}, {one.speedup:.2f}x eager"
-    return f"number {rank} of the fastest: {against(one, ranked[0], ranked)}"
+    place = "the fastest that a proposer has something new for" if rank == 1 else f"number {rank} of the fastest"
+    return f"{place}: {against(one, ranked[0], ranked)}"
 
 
 def why_exhausted(one: Candidate) -> str:
-    return f"nothing new left to try on it at {milliseconds(one.ms)}, {one.speedup:.2f}x eager"
+    return f"no proposer has anything new for it at {milliseconds(one.ms)}, {one.speedup:.2f}x eager"
 
 
 def against(one: Candidate, best: Candidate, ranked: Sequence[Candidate]) -> str:

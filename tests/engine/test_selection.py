@@ -203,7 +203,7 @@ def test_reasons_have_figures() -> None:
         why(selection, "v6")
         == "100 % slower than v1 by their own verdicts (2.50x against 5.00x eager); only 3 are carried"
     )
-    assert why(selection, "v7") == "nothing new left to try on it at 5 ms, 2.00x eager"
+    assert why(selection, "v7") == "no proposer has anything new for it at 5 ms, 2.00x eager"
     assert why(selection, "v8") == "pinned by hand, 6 ms"
 
 

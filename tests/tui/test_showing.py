@@ -225,7 +225,7 @@ def test_a_round_that_came_to_nothing_is_told_in_words(session: SessionPaths) ->
     lock.release()
     with SessionReader(session) as reader:
         _, story = fold_with_story(reader.read())
-    assert story.lines[-1].text == "softmax: round 9 done, no kernel of it is correct; nothing is carried on"
+    assert story.lines[-1].text == "softmax: round 9 done, no kernel was tried; nothing is carried on"
 
 
 def test_leaving_a_search_that_goes_on_says_how_to_come_back(

@@ -1,0 +1,126 @@
+"""Kernels of a person that no proposer can develop take nobody's place, and cost no round."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from engine.config import parse_config
+from engine.devices import cpu_fact
+from engine.events import (
+    BY_HAND,
+    AnyEvent,
+    IdeaProposed,
+    NodePruned,
+    ProblemAdded,
+    RoundStarted,
+    VariantWritten,
+    VerdictGiven,
+)
+from engine.problem.header import derive_header
+from engine.proposers.playbook import Playbook
+from engine.search.context import Context
+from engine.search.ids import Ids
+from engine.search.journal import Journal
+from engine.search.rounds import ProblemSearch
+from engine.search.sources import Sources
+from engine.session import EngineLock, EventWriter, SessionReader, create_session
+from engine.state import SessionState, fold
+from engine.verdict import Timing, Verdict
+from engine.workers.local import LocalEvaluator
+from tests.engine.proposers.cpp_harness import make_problem
+from tui.story import fold_with_story
+
+CONFIG = """\
+problems = ["softmax.py"]
+[search]
+rounds = 2
+ideas = 2
+variants = 1
+survivors = 2
+heat = 1
+[evaluation]
+device = "cpu"
+"""
+MS = {BY_HAND: 1.0}
+"""Milliseconds of a kernel by its author; of everyone else's more."""
+
+
+def verdict(ms: float) -> Verdict:
+    return Verdict(status="correct", speedup=10.0 / ms, kernel=Timing(ms, ms, ms, 9))
+
+
+async def search_with(directory: Path, *by_hand: str, pruned: Sequence[str] = ()) -> tuple[SessionState, list[str]]:
+    """A search to its end in which all kernels are correct, with kernels seeded into its first round, and its log."""
+    directory.mkdir()
+    config = parse_config(CONFIG, directory / "config.toml")
+    spec = make_problem(directory, "return torch.softmax(x, dim=-1)", {"x": (64, 3000)}).spec
+    paths = create_session(directory, "demo", CONFIG, "config.toml", 0)
+    lock, writer = EngineLock(paths), EventWriter(paths)
+    with SessionReader(paths) as reader:
+        state = fold(reader.read())
+        journal = Journal(writer, state)
+        sources = Sources(writer, reader, state)
+        evaluator = LocalEvaluator(config.evaluation, directory / "scratch")
+        proposers = [(Playbook(), 1.0)]
+        context = Context(config, paths, state, journal, evaluator, proposers, sources, Ids(state), cpu_fact())
+        search = ProblemSearch(context, spec.id)
+
+        def judge(event: AnyEvent) -> None:
+            if isinstance(event, VariantWritten):
+                ms = MS.get(event.proposer, 2.0 + len(state.variants))
+                journal.post(VerdictGiven(variant=event.variant, verdict=verdict(ms)))
+                for idea in pruned:
+                    journal.post(NodePruned(node=idea))
+            search.wake()
+
+        journal.listen(judge)
+        await journal.record(
+            ProblemAdded(problem=spec, form="cpp", header=derive_header(spec, "cpp")),
+            RoundStarted(problem=spec.id, round=0, parents=()),
+        )
+        for text in by_hand:
+            idea, source = context.ids.idea(), sources.claim(spec.id, text)
+            assert source is not None
+            seed = IdeaProposed(
+                idea=idea, problem=spec.id, round=0, parent=None, category="other", text=text, proposer=BY_HAND
+            )
+            kernel = VariantWritten(
+                variant=context.ids.variant(),
+                idea=idea,
+                problem=spec.id,
+                round=0,
+                parent=None,
+                form="cpp",
+                source=source,
+                proposer=BY_HAND,
+            )
+            await journal.record(seed, kernel)
+        await search.run()
+        writer.flush(5)
+        _, story = fold_with_story(reader.read())
+    writer.close()
+    lock.release()
+    return state, [line.text for line in story.lines]
+
+
+async def test_kernels_by_hand_that_nobody_can_develop_cost_no_round(tmp_path: Path) -> None:
+    state, _ = await search_with(tmp_path / "demo", "// one", "// two")
+    (problem,) = state.problems.values()
+    assert problem.best in ("v1", "v2"), "the seeded ones are the fastest"
+    assert [round_.number for round_ in problem.rounds] == [0, 1, 2]
+    assert all(len(round_.variants) >= 1 for round_ in problem.rounds)
+    carried = [[one.variant for one in round_.parents] for round_ in problem.rounds]
+    assert carried[1] == ["v3"], "the one kernel of the playbook's"
+    assert len(carried[2]) == 2 and not {"v1", "v2"} & set(carried[2])
+    assert problem.rounds[1].parents[0].why.startswith("the fastest that a proposer has something new for: ")
+    reasons = {one.variant: one.why for one in problem.rounds[0].dropped}
+    assert reasons["v1"] == "no proposer has anything new for it at 1 ms, 10.00x eager"
+
+
+async def test_when_only_such_kernels_are_left_the_search_ends_without_an_empty_round(tmp_path: Path) -> None:
+    state, log = await search_with(tmp_path / "demo", "// one", pruned=("i2", "i3", "i4"))
+    (problem,) = state.problems.values()
+    assert [round_.number for round_ in problem.rounds] == [0]
+    assert problem.finished == "no proposer has anything new for any of the correct kernels"
+    assert "nothing is carried on" in log[-2] and log[-1].endswith(f"finished, {problem.finished}")
