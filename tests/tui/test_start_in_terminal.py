@@ -15,9 +15,18 @@ from msgspec.structs import replace
 from rich.console import Console
 
 from benchmarks.pseudo_terminal import Terminal
+from engine.commands import ChangeBudget
 from engine.events import EngineStarted, EngineStopped
 from engine.exit_codes import ExitCode
-from engine.session import EngineLock, EventWriter, SessionPaths, SessionSummary, create_session, engine_liveness
+from engine.session import (
+    EngineLock,
+    EventWriter,
+    SessionPaths,
+    SessionReader,
+    SessionSummary,
+    create_session,
+    engine_liveness,
+)
 from tests.commandline import KernelTui
 from tui import tables
 
@@ -112,7 +121,8 @@ def test_an_unfinished_search_is_offered_and_ctrl_c_leaves(kernel_tui_in_termina
     assert len(list((tmp_path / "sessions").iterdir())) == 1
 
 
-def test_a_search_whose_minutes_are_spent_says_what_it_would_take(kernel_tui: KernelTui, tmp_path: Path) -> None:
+def spent_session(tmp_path: Path) -> SessionPaths:
+    """A session of 2 minutes that its budget has ended after 1:50."""
     from engine.config import load_config
 
     (tmp_path / "config.toml").write_text(CONFIG + "[budget]\nminutes = 2\n")
@@ -127,6 +137,11 @@ def test_a_search_whose_minutes_are_spent_says_what_it_would_take(kernel_tui: Ke
     with sqlite3.connect(paths.database) as db:
         db.execute("UPDATE event SET time = time + 110 WHERE kind = 'engine_stopped'")
     db.close()
+    return paths
+
+
+def test_a_search_whose_minutes_are_spent_says_what_it_would_take(kernel_tui: KernelTui, tmp_path: Path) -> None:
+    spent_session(tmp_path)
     told = "demo: its 2 minutes are spent; go on with: kernel-tui resume demo --minutes N (more than 2)"
     for words in (("resume", "demo", "--headless"), ("run", "config.toml", "--resume", "--headless")):
         refused = kernel_tui(*words)
@@ -134,6 +149,26 @@ def test_a_search_whose_minutes_are_spent_says_what_it_would_take(kernel_tui: Ke
     assert kernel_tui("show", "demo").stdout.startswith(f"{told}; 1:50 of search")
     (listed,) = kernel_tui.json("sessions")
     assert f"demo: {listed['note']}" == told
+
+
+@pytest.mark.parametrize(("answer", "sessions", "minutes"), [("y\n", 1, [4.0]), ("\n", 2, [])])
+def test_a_search_whose_minutes_are_spent_is_offered_with_more(
+    kernel_tui_in_terminal: Open, tmp_path: Path, answer: str, sessions: int, minutes: list[float]
+) -> None:
+    paths = spent_session(tmp_path)
+    terminal = kernel_tui_in_terminal("config.toml", "--detach")
+    terminal.wait_for("demo: its 2 minutes are spent; go on with 2 more? [y/N]")
+    terminal.type(answer)
+    status, text = ended(terminal)
+    assert status == ExitCode.OK and "searching in the background" in text
+    found = [SessionPaths.at(one) for one in sorted((tmp_path / "sessions").iterdir())]
+    for one in found:
+        if (living := engine_liveness(one)).running and living.pid is not None:
+            os.kill(living.pid, signal.SIGKILL)
+    assert len(found) == sessions
+    with SessionReader(paths) as reader:
+        asked = [sent.command for sent in reader.commands()]
+    assert [one.minutes for one in asked if isinstance(one, ChangeBudget)] == minutes
 
 
 def test_sessions_fit_a_narrow_terminal_with_every_word_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -45,8 +45,8 @@ def begin_run(config_path: Path, choice: str | None) -> Beginning:
         and (reason := _nothing_left(earlier, _state_of(earlier))) is not None
     ):
         raise Failure(reason, ExitCode.USAGE)
-    if earlier is not None and _wants_resume(earlier, config, choice):
-        return _again(earlier, None)
+    if earlier is not None and (resumed := _resumed(earlier, config, choice)) is not None:
+        return resumed
     if choice == "resume":
         raise Failure(f"{config.sessions}: no unfinished session of {config.path}", ExitCode.NO_SESSION)
     paths = create_session(config.sessions, config.name, config.frozen_toml(), str(config.path), config.seed)
@@ -132,27 +132,44 @@ def _newest_session(config: Config) -> SessionPaths | None:
     return max(found, key=lambda one: one[0])[1] if found else None
 
 
-def _wants_resume(paths: SessionPaths, config: Config, choice: str | None) -> bool:
-    """Whether to go on with an earlier session: as told, as answered on a terminal, else not."""
+def _resumed(paths: SessionPaths, config: Config, choice: str | None) -> Beginning | None:
+    """An earlier session that is gone on with: as told, as answered on a terminal; else None."""
     state = _state_of(paths)
     if choice == "new":
-        return False
+        return None
+    asks = sys.stdin.isatty() and sys.stderr.isatty()
     if (reason := _nothing_left(paths, state)) is not None:
+        spent = _minutes_spent(paths, state)
+        if asks and not state.finished and spent is not None and not _has_changed(config, paths):
+            return _with_more_minutes(paths, *spent, config.budget.minutes or spent[0])
         if not state.finished:
             echo(f"{reason}; starting a new session", err=True)
-        return False
+        return None
     if choice == "resume":
-        return True
+        return _again(paths, None)
     name, verdicts = paths.name, count(state.verdicts, "verdict")
     if state.engine is not None and state.engine.stopped == "budget" and (left := _minutes_left(paths, state)):
         verdicts += f", {fmt.clock(left[1])} of its {left[0]:g} minutes left"
-    if config.frozen_toml() != paths.config.read_text(encoding="utf-8"):
+    if _has_changed(config, paths):
         echo(f"{name} is unfinished ({verdicts}), but the configuration has changed since: new session", err=True)
-        return False
-    if sys.stdin.isatty() and sys.stderr.isatty():
-        return click.confirm(f"{name} is unfinished ({verdicts}). Resume it?", default=True, err=True)
+        return None
+    if asks:
+        wanted = click.confirm(f"{name} is unfinished ({verdicts}). Resume it?", default=True, err=True)
+        return _again(paths, None) if wanted else None
     echo(f"{name} is unfinished ({verdicts}); starting a new session (--resume goes on with it)", err=True)
-    return False
+    return None
+
+
+def _has_changed(config: Config, paths: SessionPaths) -> bool:
+    """Whether the configuration is another one than that of the session."""
+    return config.frozen_toml() != paths.config.read_text(encoding="utf-8")
+
+
+def _with_more_minutes(paths: SessionPaths, minutes: float, needed: float, more: float) -> Beginning | None:
+    """Ask whether to go on with a session whose ``minutes`` are spent; with ``more`` than are ``needed`` to do so."""
+    question = f"{paths.name}: its {minutes:g} minutes are spent; go on with {more:g} more?"
+    wanted = click.confirm(question, default=False, err=True)
+    return _again(paths, ChangeBudget(minutes=needed + more)) if wanted else None
 
 
 def _state_of(paths: SessionPaths) -> SessionState:
@@ -166,6 +183,13 @@ def _nothing_left(paths: SessionPaths, state: SessionState) -> str | None:
     """Why resuming would end at once, in a sentence with the remedy, or None."""
     if state.finished:
         return f"{paths.name}: its search is finished; go on with: kernel-tui resume {paths.name} --rounds N"
+    if (spent := _minutes_spent(paths, state)) is None:
+        return None
+    return f"{paths.name}: {spent_in_words(*spent, argument_of(paths))}"
+
+
+def _minutes_spent(paths: SessionPaths, state: SessionState) -> tuple[float, float] | None:
+    """The limit in minutes and more than how many a resume needs, where the limit is reached."""
     found = _minutes_left(paths, state)
     if found is None or _limits_wait(paths, state):
         return None
@@ -173,7 +197,7 @@ def _nothing_left(paths: SessionPaths, state: SessionState) -> str | None:
 
     by_budget = state.engine is not None and state.engine.stopped == "budget"
     needed = minutes_needed(found[0], elapsed_s(state, state.time), by_budget=by_budget)
-    return f"{paths.name}: {spent_in_words(found[0], needed, argument_of(paths))}" if needed is not None else None
+    return (found[0], needed) if needed is not None else None
 
 
 def _minutes_left(paths: SessionPaths, state: SessionState) -> tuple[float, float] | None:

@@ -49,7 +49,8 @@ def run(
 ) -> int:
     """Search as CONFIG says. The default command: kernel-tui config.toml
 
-    If a search of this configuration is running, attach to it; if one was left unfinished, offer to resume it.
+    If a search of this configuration is running, attach to it; if one was left unfinished, offer to resume it,
+    with more minutes where its own are spent.
     Ctrl-C asks a headless search to stop; a second Ctrl-C leaves it running.
     """
 
