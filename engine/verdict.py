@@ -92,6 +92,13 @@ class KernelBenchVerdict(Struct, frozen=True, omit_defaults=True):
         return f"{self.outcome} ({self.reason})" if self.reason else self.outcome
 
 
+def relative_width(factor: float | None, low: float | None, high: float | None) -> float:
+    """Of an interval, over the factor within; 0 where there is none."""
+    if not factor or low is None or high is None:
+        return 0.0
+    return (high - low) / factor
+
+
 class Verdict(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """What evaluation said of one variant.
 
@@ -153,9 +160,12 @@ class Verdict(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     @property
     def relative_width(self) -> float:
         """Of the 95 % interval of the factor, over the factor; 0 where there is none. More than ``WIDE`` is much."""
-        if not self.speedup or self.speedup_low is None or self.speedup_high is None:
-            return 0.0
-        return (self.speedup_high - self.speedup_low) / self.speedup
+        return relative_width(self.speedup, self.speedup_low, self.speedup_high)
+
+    @property
+    def hardly_known(self) -> bool:
+        """Whether its factor is: the interval is wide."""
+        return self.relative_width > WIDE
 
     @property
     def precision_in_words(self) -> str:

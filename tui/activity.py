@@ -6,6 +6,7 @@ from collections import Counter
 
 from engine.state import ProblemState, SessionState
 from tui import format as fmt
+from tui.certainty import factor_words
 from tui.model import Model
 from tui.source import Limits
 from tui.waiting import held_in_words
@@ -64,7 +65,7 @@ def now_of(model: Model) -> str:
         said = ["all is done, and the best kernels lie in the session's best/"]
     if newest is not None:
         when = f", {fmt.age(model.now() - newest.judged_at)} ago" if newest.judged_at is not None else ""
-        said.append(f"newest best: {newest.id} of {newest.problem}, {fmt.speedup(newest.speedup)}{when}")
+        said.append(f"newest best: {newest.id} of {newest.problem}, {factor_words(newest.verdict)}{when}")
     return "   ".join(f"{one[0].upper()}{one[1:]}" for one in said)
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from engine.state import SessionState, VariantState
 from engine.verdict import Standing, Verdict, sizes_in_words
 from tui import format as fmt
+from tui.certainty import factor_words
 from tui.compare import MOST, NOTABLE, Better, Cell, Comparison, Head, Row, Section, known_rows, words
 from tui.glyphs import standing_of
 from tui.heat import place_in_heat
@@ -76,7 +77,7 @@ def _which_is_faster(state: SessionState, variants: Sequence[VariantState]) -> s
         longer = second.ratio / first.ratio
         return f"{first.variant} is the fastest: {second.variant} takes {longer:.3g} times as long; {where}."
     first_, second_ = timed[0], timed[1]
-    factors = f"{fmt.speedup(first_.speedup)} eager against {fmt.speedup(second_.speedup)}"
+    factors = f"{factor_words(first_.verdict)} eager against {factor_words(second_.verdict)}"
     if _speedup_row([first_, second_]).leaders:
         return f"{first_.id} is ahead of {second_.id}, {factors}, each by its own verdict: no heat timed them together."
     return f"No difference between {first_.id} and {second_.id} can be told by their own verdicts: {factors}."
@@ -204,7 +205,7 @@ def _speedup_row(variants: Sequence[VariantState], *, alike: bool = True) -> Row
     for one in variants:
         verdict = one.verdict
         low, high = (verdict.speedup_low, verdict.speedup_high) if verdict is not None else (None, None)
-        cells.append(Cell(fmt.speedup(one.speedup), one.speedup, low, high))
+        cells.append(Cell(factor_words(verdict if one.correct else None), one.speedup, low, high))
     return Row("x eager", tuple(cells), "more" if alike else None)
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from math import sqrt
 
 from tui import format as fmt
+from tui.certainty import interval_factor
 from tui.compare import Cell, Comparison, Head, Row, Section, known_rows, words
 from tui.sanitize import one_line
 from tui.session_figures import ProblemFigures, SessionFigures
@@ -169,7 +170,14 @@ def _factor_row(found: Sequence[ProblemFigures | None], *, alike: bool = True) -
         if row is None:
             cells.append(words(None))
         else:
-            cells.append(Cell(fmt.speedup(row.factor), row.factor, row.factor_low, row.factor_high))
+            cells.append(
+                Cell(
+                    interval_factor(row.factor, row.factor_low, row.factor_high),
+                    row.factor,
+                    row.factor_low,
+                    row.factor_high,
+                )
+            )
     return Row("best x eager", tuple(cells), "more" if alike else None)
 
 

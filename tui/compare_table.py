@@ -6,7 +6,7 @@ from rich.text import Text
 
 from tui.compare import Comparison, Row
 from tui.sanitize import clean_line
-from tui.tables import columns, console
+from tui.tables import columns, console, print_marked
 
 LEADS = "*"
 
@@ -21,7 +21,7 @@ def print_side_by_side(comparison: Comparison) -> None:
             table.add_row(Text(clean_line(section.title), style="bold"))
         for row in section.rows:
             table.add_row(Text(clean_line(row.label)), *_cells(row))
-    out.print(table)
+    print_marked(out, table)
     for text in comparison.words:
         out.print(Text(clean_line(text)), soft_wrap=True)
 

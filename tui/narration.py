@@ -7,7 +7,8 @@ from engine.events import AnyEvent
 from engine.proposers.protocol import CATEGORY_NAMES
 from engine.state import SessionState
 from engine.verdict import sizes_in_words
-from tui.format import milliseconds, speedup
+from tui.certainty import factor_words
+from tui.format import milliseconds
 from tui.sanitize import one_line
 
 _REASON_CHARS = 160
@@ -78,4 +79,4 @@ def _verdict(event: ev.VerdictGiven, state: SessionState, best: dict[str, str | 
     now_best = state.problems[variant.problem].best
     record = ", best so far" if now_best == variant.id and best.get(variant.problem) != variant.id else ""
     best[variant.problem] = now_best
-    return f"{head} correct, {milliseconds(variant.kernel_ms)} ms, {speedup(verdict.speedup)} eager{between}{record}"
+    return f"{head} correct, {milliseconds(variant.kernel_ms)} ms, {factor_words(verdict)} eager{between}{record}"

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 
-from tui import format as fmt
+from tui.certainty import factor_words
 from tui.conversation import prompts_waiting
 from tui.model import Model
 from tui.settings import Settings
@@ -46,7 +46,7 @@ class News:
         before, self._bests = self._bests, self._standing()
         state = self._model.state
         return [
-            f"{problem}: new best {best}, {fmt.speedup(state.variants[best].speedup)}"
+            f"{problem}: new best {best}, {factor_words(state.variants[best].verdict)}"
             for problem, best in self._bests.items()
             if best is not None and before.get(problem) not in (None, best)
         ]

@@ -15,7 +15,8 @@ from engine.budget import Budget, budget_of, elapsed_s
 from engine.events import Recorded
 from engine.state import ProblemState, SessionState
 from tui.activity import kernels_at_work, owed_of
-from tui.format import clock, milliseconds, speedup
+from tui.certainty import factor_words
+from tui.format import clock, milliseconds
 from tui.narration import line_of
 from tui.source import Limits
 from tui.tables import columns, interval
@@ -90,7 +91,7 @@ def _row(state: SessionState, problem: ProblemState) -> list[RenderableType]:
         problem.id,
         str(problem.rounds[-1].number) if problem.rounds else "-",
         milliseconds(best.kernel_ms if best is not None else None),
-        speedup(verdict.speedup if verdict is not None else None),
+        factor_words(verdict),
         interval(verdict.speedup_low, verdict.speedup_high) if verdict is not None else "-",
         str(sum(one.was_judged for one in state.variants_of(problem.id))),
         Text(problem.finished or ("opening" if "eager" not in problem.baselines else ""), style="dim"),

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from engine.state import SessionState, VariantState
 from engine.verdict import Verdict
-from tui import format as fmt
+from tui.certainty import factor_words
 
 
 def same_machine_code(verdicts: Sequence[Verdict]) -> bool:
@@ -26,4 +26,6 @@ def twin_of(state: SessionState, variant: VariantState) -> VariantState | None:
 def factor_in_words(state: SessionState, variant: VariantState) -> str:
     """The factor over eager: ``5.70x``; ``= v24 5.70x`` where it is that of a kernel with the same machine code."""
     twin = twin_of(state, variant)
-    return fmt.speedup(variant.speedup) if twin is None else f"= {twin.id} {fmt.speedup(twin.speedup)}"
+    timed = twin or variant
+    factor = factor_words(timed.verdict if timed.speedup is not None else None)
+    return factor if twin is None else f"= {twin.id} {factor}"

@@ -7,8 +7,9 @@ from rich.text import Text
 from engine.session import SessionReader
 from engine.state import ProblemState, SessionState, VariantState
 from engine.verdict import Verdict
+from tui.certainty import factor_words, round_factor_words
 from tui.echo import echo
-from tui.format import fit, milliseconds, speedup
+from tui.format import fit, milliseconds
 from tui.results import Results
 from tui.same_code import factor_in_words, twin_of
 from tui.sanitize import clean_lines, one_line
@@ -17,6 +18,7 @@ from tui.tables import (
     console,
     interval,
     print_at_sizes,
+    print_marked,
     print_results,
     print_rounds,
     print_variants,
@@ -112,7 +114,7 @@ def _print_short(state: SessionState, variant: VariantState) -> None:
     if verdict.speedup is not None:
         between = interval(verdict.speedup_low, verdict.speedup_high)
         share = f"; {verdict.floor_share * 100:.0f} % of the floor" if verdict.floor_share is not None else ""
-        _field("x eager", f"{speedup(verdict.speedup)} (95 %: {between}){share}")
+        _field("x eager", f"{factor_words(verdict)} (95 %: {between}){share}")
     if verdict.checks:
         _field("checks", _checks_in_words(verdict))
     if verdict.kernelbench is not None:
@@ -150,8 +152,8 @@ def _print_round_table(problems: list[ProblemState], state: SessionState) -> Non
                 str(len(round_.ideas)),
                 str(len(round_.variants)),
                 str(sum(state.variants[name].correct for name in round_.variants)),
-                speedup(best),
+                round_factor_words(state, problem.id, round_.number),
                 gain,
                 " ".join(one.variant for one in round_.survivors) or ("-" if round_.finished_at else "under way"),
             )
-    console().print(table)
+    print_marked(console(), table)

@@ -10,6 +10,7 @@ from engine.commands import Command
 from engine.events import CommandHandled
 from engine.spend import Spend
 from engine.state import SessionState
+from tui.certainty import factor_words
 from tui.model import Model
 from tui.sanitize import one_line
 from tui.spend import caps_of
@@ -142,7 +143,7 @@ def _what_dies(state: SessionState, node: str) -> tuple[str, ...]:
     bests = [problem.id for problem in state.problems.values() if problem.best in branch]
     for problem in bests:
         best = state.variants[state.problems[problem].best or ""]
-        lines.append(f"It holds the best kernel of {problem}: {best.id}, {best.speedup or 0:.2f}x.")
+        lines.append(f"It holds the best kernel of {problem}: {best.id}, {factor_words(best.verdict)}.")
     pinned = sorted(name for name in branch if name in state.pinned)
     if pinned:
         lines.append(f"Pinned in it: {', '.join(pinned[:5])}.")

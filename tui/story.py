@@ -16,7 +16,7 @@ from engine.ranking import round_of
 from engine.state import ProblemState, SessionState
 from engine.verdict import sizes_in_words
 from tui import format as fmt
-from tui.certainty import factor_words, interval_words
+from tui.certainty import factor_words, interval_words, round_factor_words
 from tui.waiting import WaitLines
 
 LINES = 2000
@@ -122,7 +122,7 @@ def _best_line(state: SessionState, problem: ProblemState, event: ev.AnyEvent, b
     if best is None:
         return "warning", f"{problem.id}: no correct kernel is left"
     between = f" {words}" if (words := interval_words(best.verdict)) else ""
-    what = f"{fmt.speedup(best.speedup)}{between}, {fmt.milliseconds(best.kernel_ms)} ms"
+    what = f"{factor_words(best.verdict)}{between}, {fmt.milliseconds(best.kernel_ms)} ms"
     if isinstance(event, ev.HeatFinished):
         instead = f", not {before}" if before is not None else ""
         return "good", f"{problem.id}: side by side {best.id} is the fastest{instead}: new best {best.id}, {what}"
@@ -173,10 +173,10 @@ def _round_finished(state: SessionState, event: ev.RoundFinished) -> tuple[Level
     round_ = round_of(state, event.problem, event.round)
     tried = round_ is not None and any(state.variants[name].was_judged for name in round_.variants)
     nothing = "no kernel of it is correct" if tried else "no kernel was tried"
-    best = f"its best {fmt.speedup(reached)}" if reached is not None else nothing
+    best = f"its best {round_factor_words(state, event.problem, event.round)}" if reached is not None else nothing
     timed = round_.standings if round_ is not None else ()
     if timed and (winner := state.variants.get(timed[0].variant)) is not None:
-        best = f"fastest by heat {winner.id}, {fmt.speedup(winner.speedup)}"
+        best = f"fastest by heat {winner.id}, {factor_words(winner.verdict)}"
     names = ", ".join(one.variant for one in event.survivors)
     carried = f"carried on: {names}" if names else "nothing is carried on"
     return "info", f"{event.problem}: round {event.round} done, {best}; {carried}"

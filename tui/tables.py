@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -9,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console, RenderableType
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -20,7 +21,7 @@ from engine.problem.sizes import written
 from engine.session import SessionSummary
 from engine.state import SessionState
 from engine.verdict import AtSizes, BuildReport, Standing, Verdict, sizes_in_words
-from tui.certainty import marked
+from tui.certainty import MARK, UNSURE, factor_words, interval_factor, marked
 from tui.clean_console import clean_console
 from tui.format import age, milliseconds, speedup
 from tui.results import Results
@@ -33,6 +34,8 @@ if TYPE_CHECKING:  # it would bring pydantic into a monitor that prints its resu
 _PIPE_WIDTH = 200
 _WHOLE = ("problem", "kernel", "session", "form", "state", "age", "verdict", "check")
 """Columns of one word, which are not broken in it."""
+_PROSE = ("", "config", "idea", "inputs", "note", "reason")
+"""Columns in which a figure's mark would be somebody's word."""
 _CAN_BE_LEFT_OUT = ("first ms", "compile ms", "correct", "floor", "x compile", "95 %")
 """Columns of the results, in the order in which a narrow terminal goes without them; ``show`` in a pipe has all."""
 
@@ -59,7 +62,7 @@ def print_results(results: Results) -> None:
     for left_out in (_CAN_BE_LEFT_OUT[:count] for count in range(len(_CAN_BE_LEFT_OUT) + 1)):
         if out.measure(results_table(results, left_out), options=unbounded).maximum <= out.width:
             break
-    out.print(results_table(results, left_out))
+    print_marked(out, results_table(results, left_out))
     for row in results.problems:
         if row.file is not None:
             out.print(Text(f"best {row.problem}: {row.best} in {row.file}"), soft_wrap=True)
@@ -76,7 +79,7 @@ def print_results(results: Results) -> None:
             out.print(Text(f"{row.problem}: no torch.compile time: {why}"), soft_wrap=True)
 
 
-def results_table(results: Results, left_out: Sequence[str] = ()) -> RenderableType:
+def results_table(results: Results, left_out: Sequence[str] = ()) -> Table:
     """``left_out``: columns that a narrow terminal has no room for."""
     names = ("eager ms", "compile ms", "first ms", "best ms", "x eager", "95 %", "x compile", "floor", "correct")
     figures = [name for name in names if name not in left_out]
@@ -90,7 +93,7 @@ def results_table(results: Results, left_out: Sequence[str] = ()) -> RenderableT
             "compile ms": marked(milliseconds(row.compile_ms), row.compile_unsure),
             "first ms": milliseconds(row.first_ms),
             "best ms": milliseconds(row.best_ms),
-            "x eager": speedup(row.factor),
+            "x eager": interval_factor(row.factor, row.factor_low, row.factor_high),
             "95 %": interval(row.factor_low, row.factor_high),
             "x compile": marked(speedup(row.over_compile), row.compile_unsure),
             "floor": share,
@@ -98,6 +101,14 @@ def results_table(results: Results, left_out: Sequence[str] = ()) -> RenderableT
         }
         table.add_row(row.problem, *(cells[name] for name in figures))
     return table
+
+
+def print_marked(out: Console, table: Table) -> None:
+    """A table of figures; where one has a mark, a line says what that means."""
+    out.print(table)
+    cells = (str(cell) for column in table.columns if column.header not in _PROSE for cell in column.cells)
+    if any(re.search(rf"(?:^|\s){MARK}\d", cell) for cell in cells):
+        out.print(Text(UNSURE), soft_wrap=True)
 
 
 def interval(low: float | None, high: float | None) -> str:
@@ -137,12 +148,12 @@ def print_at_sizes(results: Sequence[AtSizes]) -> None:
             one.outcome,
             milliseconds(one.kernel_ms),
             milliseconds(one.eager_ms),
-            speedup(one.speedup),
+            interval_factor(one.speedup, one.speedup_low, one.speedup_high),
             interval(one.speedup_low, one.speedup_high),
             Text(one_line(one.reason)),
         )
     out = console()
-    out.print(table)
+    print_marked(out, table)
     out.print(Text(f"at other sizes: {sizes_in_words(results)}"), soft_wrap=True)
 
 
@@ -150,7 +161,7 @@ def print_comparison(verdicts: Mapping[str, Verdict], standings: Sequence[Standi
     """Both verdicts in a line each, then the heat if it was run."""
     out = console()
     for name, verdict in verdicts.items():
-        line = f"{name}: {verdict.status.replace('_', ' ')}, by itself {speedup(verdict.speedup)} eager"
+        line = f"{name}: {verdict.status.replace('_', ' ')}, by itself {factor_words(verdict)} eager"
         out.print(Text(line if verdict.correct else f"{name}: {verdict.status.replace('_', ' ')}: {verdict.reason}"))
     twins = same_machine_code(list(verdicts.values()))
     if twins:
@@ -219,14 +230,18 @@ def print_sessions(sessions: Sequence[SessionSummary]) -> None:
         table = _sessions_table(sessions, in_lines=False)
         name = table.columns[0]
         name.no_wrap, name.overflow, name.max_width = False, "fold", max(16, out.width // 3)
-    out.print(table)
+    print_marked(out, table)
 
 
 def _sessions_table(sessions: Sequence[SessionSummary], *, in_lines: bool) -> Table:
     beside = ("config", "") if in_lines else ()
     table = columns("session", "state", "age", "verdicts", "best", *beside, right=("age", "verdicts"))
     for one in sessions:
-        best = Text(", ".join(f"{problem} {speedup(factor)}" for problem, factor in one.best.items()))
+        best = Text(
+            ", ".join(
+                f"{problem} {marked(speedup(factor), problem in one.unsure)}" for problem, factor in one.best.items()
+            )
+        )
         since = age(time.time() - one.created) if one.created else "-"
         config, note = one_line(Path(one.config_name).name), one_line(one.note)
         below = Text(": ".join(filter(None, [config, note])), style="dim")
@@ -263,12 +278,12 @@ def print_kernels(kernels: Sequence[SavedKernel]) -> None:
             one.form,
             Text(one.device),
             milliseconds(one.ms),
-            speedup(one.speedup),
+            interval_factor(one.speedup, one.speedup_low, one.speedup_high),
             interval(one.speedup_low, one.speedup_high),
             age(time.time() - one.at),
             Text(one_line(one.idea, 100)),
         )
-    console().print(table)
+    print_marked(console(), table)
 
 
 def print_rounds(state: SessionState, problem: str | None = None) -> None:
@@ -285,10 +300,10 @@ def print_rounds(state: SessionState, problem: str | None = None) -> None:
             for name in round_.ideas:
                 idea = state.ideas[name]
                 variants = [state.variants[v] for v in idea.variants]
-                timed = [twin_of(state, one) or one for one in variants]
-                factors = [found for one in timed if (found := one.speedup) is not None]
+                timed = [found for one in variants if (found := twin_of(state, one) or one).speedup is not None]
+                fastest = max(timed, key=lambda one: one.speedup or 0.0, default=None)
                 on = f" on {idea.parent}" if idea.parent is not None else ""
-                reached = speedup(max(factors, default=None))
+                reached = factor_words(fastest.verdict if fastest is not None else None)
                 kernels = f"{len(idea.variants)} kernel{'s' * (len(idea.variants) != 1)}"
                 head = f"  {name}{on} ({idea.category}, {kernels}, best {reached}): "
                 out.print(Text(head + one_line(idea.text)), soft_wrap=True)
@@ -308,7 +323,7 @@ def print_variants(state: SessionState, names: Sequence[str]) -> None:
         timed = twin_of(state, variant) or variant
         time_ms, factor = milliseconds(timed.kernel_ms), factor_in_words(state, variant)
         table.add_row(name, word, time_ms, factor, between, Text(one_line(variant.note)))
-    console().print(table)
+    print_marked(console(), table)
 
 
 def _facts(verdict: Verdict) -> list[tuple[str, str]]:
@@ -323,7 +338,7 @@ def _facts(verdict: Verdict) -> list[tuple[str, str]]:
         facts.append(("eager", f"{milliseconds(verdict.reference.median_ms)} ms"))
     if verdict.speedup is not None:
         between = interval(verdict.speedup_low, verdict.speedup_high)
-        facts.append(("factor", f"{speedup(verdict.speedup)} (95 %: {between}, {verdict.pairs} pairs)"))
+        facts.append(("factor", f"{factor_words(verdict)} (95 %: {between}, {verdict.pairs} pairs)"))
     if verdict.floor_share is not None:
         facts.append(("floor", f"{milliseconds(verdict.floor_ms)} ms, reached to {verdict.floor_share * 100:.0f} %"))
     if verdict.max_abs_error is not None:

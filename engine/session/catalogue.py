@@ -34,7 +34,8 @@ _NOT_NEEDED = ("variant_stage", "log_line", "command_handled", "baseline_measure
 
 
 class SessionSummary(Struct, frozen=True, kw_only=True):
-    """One line of ``kernel-tui sessions``. ``best``: factor over eager per problem that has a correct kernel.
+    """One line of ``kernel-tui sessions``. ``best``: factor over eager per problem that has a correct kernel;
+    ``unsure``: the problems where it is hardly known.
 
     ``created`` is in Unix seconds. ``note`` says why the engine stopped, that it has stalled, or why the session is
     unreadable.
@@ -48,6 +49,7 @@ class SessionSummary(Struct, frozen=True, kw_only=True):
     created: float = 0.0
     verdicts: int = 0
     best: dict[str, float] = {}
+    unsure: tuple[str, ...] = ()
     pid: int | None = None
     config_name: str = ""
     note: str = ""
@@ -130,6 +132,13 @@ def _summary_of(paths: SessionPaths, state: SessionState, live: Liveness, config
             for problem in state.problems.values()
             if problem.best is not None and (factor := state.variants[problem.best].speedup) is not None
         },
+        unsure=tuple(
+            problem.id
+            for problem in state.problems.values()
+            if problem.best is not None
+            and (verdict := state.variants[problem.best].verdict) is not None
+            and verdict.hardly_known
+        ),
         pid=live.pid if live.running else None,
         config_name=config_name,
         note=note or live.message,

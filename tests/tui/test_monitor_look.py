@@ -136,7 +136,7 @@ async def test_a_factor_that_is_hardly_known_is_marked_or_shown_with_its_interva
     )
     engine.record(ev.VerdictGiven(variant="v57", verdict=best))
     async with open_monitor(engine.paths) as monitor:
-        await monitor.until_shown("layernorm: new best v57, 1.57x [1.30, 1.70], 2.000 ms")
+        await monitor.until_shown("layernorm: new best v57, ~1.57x [1.30, 1.70], 2.000 ms")
         text = monitor.text()
         assert "layernorm   ~1.57x" in text and "softmax      1.13x" in text
         await monitor.press("2", "plus")

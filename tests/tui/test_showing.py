@@ -20,11 +20,13 @@ from engine.session import EngineLock, EventWriter, SessionPaths, SessionReader
 from engine.verdict import KernelBenchVerdict, Standing, Timing, Verdict
 from tests.commandline import KernelTui
 from tui import tables
+from tui.certainty import UNSURE
 from tui.clean_console import clean_console
 from tui.compare_kernels import compare_kernels
 from tui.format import speedup
 from tui.headless import follow
 from tui.model import Model
+from tui.narration import line_of
 from tui.palette import monochrome
 from tui.parting import print_parting
 from tui.results import ResultRow, Results
@@ -215,6 +217,37 @@ def test_json_says_that_an_engine_died(session: SessionPaths, capsys: pytest.Cap
     follow(session, as_json=True, stops_on_interrupt=False)
     last = capsys.readouterr().out.splitlines()[-1]
     assert json.loads(last)["results"]["state"] == "died"
+
+
+def test_a_factor_that_is_hardly_known_is_marked_wherever_a_person_reads_it(
+    kernel_tui: KernelTui, session: SessionPaths
+) -> None:
+    model = opened(session)
+    best = next(one for one in model.state.leaders("softmax") if one.id != model.state.problems["softmax"].best)
+    known = best.verdict
+    assert known is not None and known.kernel is not None
+    assert UNSURE not in kernel_tui("show", "small").stdout, "every interval is narrow"
+    kernel = replace(known.kernel, median_ms=0.001)
+    wide = replace(known, speedup=77.0, speedup_low=60.0, speedup_high=95.0, kernel=kernel, same_code_as=None)
+    lock, writer = EngineLock(session), EventWriter(session)
+    given = VerdictGiven(variant=best.id, verdict=wide)
+    writer.append(given)
+    writer.append(RoundFinished(problem="softmax", round=best.round, survivors=(), dropped=()))
+    writer.close()
+    lock.release()
+    for words in (("show", "small"), ("show", "small", "softmax"), ("sessions",), ("kernels", "--problem", "softmax")):
+        said = kernel_tui(*words).stdout
+        assert "~77.00x" in said and said.count(UNSURE) == 1 + (words[0] == "show"), words
+        assert not re.search(r"(?<!~)77\.00x", said), words
+        if words[0] != "kernels":
+            assert "~77" not in json.dumps(kernel_tui.json(*words))
+    assert "~77.00x" in kernel_tui("show", "small", best.id).stdout
+    with SessionReader(session) as reader:
+        state, story = fold_with_story(reader.read())
+    lines = [line.text for line in story.lines]
+    assert any(f"new best {best.id}, ~77.00x" in text for text in lines)
+    assert re.search(rf"round {best.round} done, .* ~77\.00x", lines[-1])
+    assert "~77.00x eager" in (line_of(given, state, {}) or "")
 
 
 def test_a_round_that_came_to_nothing_is_told_in_words(session: SessionPaths) -> None:

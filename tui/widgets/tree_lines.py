@@ -11,7 +11,7 @@ from engine.ranking import round_of
 from engine.spend import MANUAL
 from engine.state import IdeaState, RoundState, VariantState
 from tui import format as fmt
-from tui.certainty import factor_words
+from tui.certainty import factor_words, round_factor_words
 from tui.glyphs import GLYPHS, glyph, standing_of
 from tui.heat import why_no_star
 from tui.model import Model, change_against_parent
@@ -141,10 +141,10 @@ class RowLines:
         problem = state.problems.get(idea.problem)
         star = problem.best if problem is not None else None
         variants = [state.variants[name] for name in ([star] if star in idea.variants else idea.variants)]
-        factors = [(twin_of(state, one) or one).speedup for one in variants]
-        best = max((factor for factor in factors if factor is not None), default=None)
+        timed = [found for one in variants if (found := twin_of(state, one) or one).speedup is not None]
+        best = max(timed, key=lambda one: one.speedup or 0.0, default=None)
         lacks = "waits for an author  " if idea.proposer == BY_HAND else "nothing untried  "
-        reached = f"{fmt.speedup(best)}  " if best is not None else (lacks if idea.waiting else "")
+        reached = f"{factor_words(best.verdict)}  " if best is not None else (lacks if idea.waiting else "")
         asked = sum(call.idea == idea.id and call.provider != MANUAL for call in state.spending.flying.values())
         return f"{reached}{asked} to come  " if asked and self.model.link.kind in ("live", "stalled") else reached
 
@@ -154,9 +154,8 @@ class RowLines:
         round_ = next((one for one in state.problems[problem].rounds if one.number == int(number)), None)
         if round_ is None:
             return line("")
-        leader, best = state.leader_of_round(problem, round_.number), state.best_of_round(problem, round_.number)
-        own = leader is not None and abs((leader.speedup or 0.0) - (best or 0.0)) < 1e-9
-        reach = factor_words(leader.verdict) if leader is not None and own else fmt.speedup(best)
+        best = state.best_of_round(problem, round_.number)
+        reach = round_factor_words(state, problem, round_.number)
         before = [state.best_of_round(problem, one.number) for one in state.problems[problem].rounds[: round_.number]]
         reached = max((factor for factor in before if factor is not None), default=None)
         gain = best / reached - 1 if best is not None and reached else None
