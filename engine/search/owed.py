@@ -14,7 +14,7 @@ from engine.search.context import Context
 from engine.search.final_check import FinalCheck
 from engine.search.rounds import ProblemSearch
 from engine.state import VariantState
-from engine.verdict import UNJUDGED, WIDE, Baseline, Verdict
+from engine.verdict import UNJUDGED, Baseline, Verdict
 from engine.workers.protocol import EvaluationError
 
 COMPILE_GUESS_S = 20.0
@@ -49,27 +49,33 @@ class Owed:
     def start_baseline(self) -> None:
         """Measure one of a problem that has verdicts, if there is any."""
         if judged := [name for name in self._baselines() if self._has_verdict(name)]:
-            self._start(self._compile(judged[0]))
+            self._start(self._compile(judged[0]), f"torch.compile of {judged[0]}")
 
     def start_any(self) -> None:
         """Nothing else is left to do: what decides who wins comes first."""
         heats = [problem for problem in self._problems.values() if problem.owes_heat]
         if heats:
-            self._start(heats[0].last_heat())
+            self._start(heats[0].last_heat(), f"the last heat of {heats[0].id}")
         elif disturbed := self._disturbed():
-            self._start(self._judge_again(disturbed[0]))
+            self._start(self._judge_again(disturbed[0]), f"a second verdict on {disturbed[0].id}")
         elif names := self._baselines():
-            self._start(self._compile(names[0]))
+            self._start(self._compile(names[0]), f"torch.compile of {names[0]}")
         elif again := self._disturbed_baselines():
-            self._start(self._compile_again(again[0]))
+            self._start(self._compile_again(again[0]), f"torch.compile of {again[0]} once more")
         elif winners := self._final_check.owed():
-            self._start(self._final_check.check(winners[0]))
+            self._start(self._final_check.check(winners[0]), f"the best kernel of {winners[0]} at other sizes")
 
-    def _start(self, job: Coroutine[Any, Any, None]) -> None:
+    def _start(self, job: Coroutine[Any, Any, None], what: str) -> None:
+        """``what``: said in the log where it is what a search whose minutes are spent still does."""
+
         async def alone() -> None:
             try:
+                if self._context.ending == "budget":
+                    text = f"the minutes are nearly spent, and no new kernel is judged: finishing with {what}"
+                    await self._context.journal.record(LogLine(level="info", text=text))
                 await job
             finally:
+                job.close()
                 self.busy = False
 
         self.busy = True
@@ -131,7 +137,7 @@ class Owed:
             and not state.is_pruned(best.problem)
             and best.id not in self._judged_again
             and best.verdict is not None
-            and best.verdict.relative_width > WIDE
+            and best.verdict.hardly_known
         ]
 
     async def _judge_again(self, best: VariantState) -> None:
