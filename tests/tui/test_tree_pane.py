@@ -10,7 +10,7 @@ from rich.segment import Segment
 from rich.style import Style
 from textual.strip import Strip
 
-from engine.events import IdeaProposed
+from engine.events import IdeaProposed, RoundStarted
 from engine.session import EngineLock, SessionPaths, create_session
 from tui.widgets.tree_lines import fitted
 
@@ -48,6 +48,70 @@ async def test_ideas_that_begin_alike_are_told_apart(open_monitor: Any, engine: 
         assert shown["i90"].endswith(" … two wgmmas") and shown["i91"].endswith(" … the epilogue")
         assert shown["i92"].endswith("  on v1: Use wider loads") and shown["i93"].endswith("  on v2: Use wider loads")
         assert all("Read each fragment" in shown[name] for name in ("i90", "i91"))
+
+
+def line_of_cursor(monitor: Any) -> int:
+    """The line of the screen, counted from the tree's first, that is drawn as the selected row."""
+    view = monitor.app.monitor_screen.tree_view
+    ground = view.palette.cursor if view.has_focus else view.palette.cursor_blurred
+    drawn = [
+        y
+        for y, strip in enumerate(view.render_lines(view.size.region))
+        if any(segment.style is not None and segment.style.bgcolor == ground.bgcolor for segment in strip)
+    ]
+    assert len(drawn) == 1, f"{monitor.row()}: selected rows on the screen: {drawn}\n{monitor.text()}"
+    return drawn[0]
+
+
+@pytest.mark.parametrize("aside", [(), ("enter",)], ids=["in the tree", "while the detail is open"])
+async def test_the_selected_row_keeps_its_line_while_rows_come_and_go(
+    open_monitor: Any, engine: Any, aside: tuple[str, ...]
+) -> None:
+    """Rows come above it, and the round above it folds."""
+    about: dict[str, Any] = {"problem": "softmax", "parent": None, "category": "memory", "proposer": "m"}
+    async with open_monitor(engine.paths, (120, 40)) as monitor:
+        await monitor.press("g", *["j"] * 22)
+        selected, view = monitor.row(), monitor.app.monitor_screen.tree_view
+        assert view.scroll_offset.y == 0
+        line, place = line_of_cursor(monitor), view.cursor
+        await monitor.press(*aside)
+        engine.record(*(IdeaProposed(idea=f"i{90 + n}", text=f"Idea {n}", round=2, **about) for n in range(30)))
+        await monitor.until(lambda: "i119" in monitor.app.model.state.ideas, "the ideas")
+        await monitor.press(*(["escape"] if aside else []))
+        assert monitor.row() == selected
+        assert view.cursor == place + 30, "they stand above it"
+        assert line_of_cursor(monitor) == line
+        engine.record(RoundStarted(problem="softmax", round=3, parents=[]))  # the one before folds
+        await monitor.until(lambda: view.cursor < place, "the fold")
+        assert monitor.row() == selected
+        assert line_of_cursor(monitor) <= line
+
+
+async def test_a_steering_key_shows_the_row_that_it_is_about(open_monitor: Any, engine: Any) -> None:
+    async with open_monitor(engine.paths, (80, 24)) as monitor:
+        await monitor.press("asterisk", "asterisk", "G")
+        selected, view = monitor.row(), monitor.app.monitor_screen.tree_view
+        view.scroll_to(y=0, animate=False, immediate=True)  # as the wheel of a mouse does
+        engine.record(RoundStarted(problem="layernorm", round=3, parents=[]))
+        await monitor.until(lambda: len(monitor.app.model.state.problems["layernorm"].rounds) == 4, "the round")
+        await monitor.pilot.pause(0.2)
+        assert view.scroll_offset.y == 0, "who scrolled away stays there"
+        await monitor.press("d")
+        await monitor.until_shown(f"Prune {selected}?")
+        assert view.scroll_offset.y <= view.cursor < view.scroll_offset.y + view.size.height
+
+
+async def test_keys_act_on_the_rows_that_a_held_display_shows(open_monitor: Any, engine: Any) -> None:
+    about: dict[str, Any] = {"problem": "softmax", "parent": None, "category": "memory", "proposer": "m"}
+    async with open_monitor(engine.paths, (120, 40)) as monitor:
+        await monitor.press("G", "p")
+        selected = monitor.row()
+        engine.record(*(IdeaProposed(idea=f"i{90 + n}", text=f"Idea {n}", round=2, **about) for n in range(5)))
+        await monitor.until(lambda: "i94" in monitor.app.model.state.ideas, "the ideas")
+        assert monitor.row() == selected
+        await monitor.press("p")
+        assert monitor.row() == selected
+        await monitor.until_shown("i94")
 
 
 async def test_no_row_of_the_tree_is_cut_without_a_sign(open_monitor: Any, session: SessionPaths) -> None:

@@ -111,13 +111,13 @@ class MonitorScreen(SteeringKeys, Screen[None]):
 
     def take(self, events: list[Recorded], *, readings: bool = False, told: bool = False) -> None:
         """Show what ``events``, already folded, and new ``readings`` changed; ``told``: the log has new lines."""
+        self._bests, before = _bests(self.model.state), self._bests
+        if self.held:  # the rows stay too: keys act on what is shown
+            self.status.show(self.model, self.held, self.following)
+            return
         for recorded in events:
             self.tree_rows.note(recorded.event)
         changed = changed_nodes(self.model.state, events)
-        self._bests, before = _bests(self.model.state), self._bests
-        if self.held:
-            self.status.show(self.model, self.held, self.following)
-            return
         kinds = {type(recorded.event) for recorded in events}
         if self.following and self._bests != before:
             self._follow()
@@ -283,6 +283,7 @@ class MonitorScreen(SteeringKeys, Screen[None]):
     def action_hold(self) -> None:
         self.held = not self.held
         if not self.held:
+            self.tree_rows.forget_all()
             self.show_all()
         self.status.show(self.model, self.held, self.following)
 

@@ -134,6 +134,7 @@ class SteeringKeys:
 
     def action_edit(self) -> None:
         """Edit a copy of the selected kernel; what is saved becomes its child."""
+        self._here.tree_view.show_cursor()
         row = self._here.tree_view.row
         idea = self._state.ideas.get(row.id) if row is not None else None
         if idea is not None and not idea.variants:
@@ -257,6 +258,7 @@ class SteeringKeys:
         if row is None:
             self._monitor.say("Nothing is selected.", severity="warning")
             return
+        self._here.tree_view.show_cursor()
         self._ask(lambda: plan(self._state, row.id))
 
     def _ask(self, make: Callable[[], Plan]) -> None:
@@ -284,6 +286,7 @@ class SteeringKeys:
     def _problem_to_seed(self) -> ProblemState | None:
         if not self._may_steer():
             return None
+        self._here.tree_view.show_cursor()
         name = self._here.problem_here()
         if name is None:
             self._monitor.say("There is no problem to seed yet.", severity="warning")

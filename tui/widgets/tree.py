@@ -107,6 +107,7 @@ class SearchTree(LineWidget):
             for node in changed:
                 self._drawn.pop(node, None)
         rows = self.tree_rows.rows
+        line_before, seen = self.cursor - self.scroll_offset.y, self._cursor_is_seen()
         self.set_content_size(0, len(rows))
         if self._node is not None:
             place = self.tree_rows.find(self._node, self.cursor)
@@ -116,11 +117,13 @@ class SearchTree(LineWidget):
                 self.set_content_size(0, len(rows))
             if place is None:
                 self._move(min(self.cursor, len(rows) - 1), by_hand=False)
-            elif place != self.cursor:
+            else:
                 shift = place - self.cursor
                 self.set_reactive(SearchTree.cursor, place)
-                if self.scroll_offset.y > 0:  # rows above came or went: keep the view on what it showed
-                    self._scroll_along(shift)
+                if seen:
+                    self._scroll_along(place - line_before)
+                elif self.scroll_offset.y > 0:  # a person scrolled away: keep the view on what it showed
+                    self._scroll_along(self.scroll_offset.y + shift)
         elif rows:
             self._move(0, by_hand=False)
         self._refresh_changed()
@@ -135,6 +138,16 @@ class SearchTree(LineWidget):
         self._move(place, by_hand=by_hand)
         self.refresh()
         return True
+
+    def show_cursor(self) -> None:
+        """Scroll to the selected row if it is not on the screen."""
+        height, top = self.scrollable_content_region.height, self.scroll_offset.y
+        if height <= 0:
+            return
+        if self.cursor < top:
+            self.scroll_to(y=self.cursor, animate=False, immediate=True)
+        elif self.cursor >= top + height:
+            self.scroll_to(y=self.cursor - height + 1, animate=False, immediate=True)
 
     def strip_at(self, y: int) -> Strip:
         place = y - self.scroll_offset.y
@@ -209,7 +222,7 @@ class SearchTree(LineWidget):
 
     def on_resize(self) -> None:
         self.restyle()
-        self.call_after_refresh(self._show_cursor)
+        self.call_after_refresh(self.show_cursor)
 
     def on_focus(self) -> None:
         self._redraw(self.cursor)
@@ -228,28 +241,26 @@ class SearchTree(LineWidget):
         node = rows[place].id if rows else None
         for y in (before, self.cursor):
             self._redraw(y)
-        self._show_cursor()
+        self.show_cursor()
         if node != self._node or by_hand:
             self._node = node
             self.post_message(self.Highlighted(self.row, by_hand))
 
-    def _show_cursor(self) -> None:
-        height, top = self.scrollable_content_region.height, self.scroll_offset.y
-        if height <= 0:
-            return
-        if self.cursor < top:
-            self.scroll_to(y=self.cursor, animate=False, immediate=True)
-        elif self.cursor >= top + height:
-            self.scroll_to(y=self.cursor - height + 1, animate=False, immediate=True)
+    def _cursor_is_seen(self) -> bool:
+        """Whether its row is on the screen. It is not where a person scrolled away from it with the mouse."""
+        height = self.scrollable_content_region.height
+        return height <= 0 or 0 <= self.cursor - self.scroll_offset.y < height
 
-    def _scroll_along(self, shift: int) -> None:
-        """Rows came or went above the view: show the same rows at their new places. To scroll there as Textual does
-        would paint every line again, although nothing on the screen has moved."""
+    def _scroll_along(self, top: int) -> None:
+        """Rows came or went: show the same rows at their new places, from row ``top`` on, or as near as there are rows.
+        To scroll there as Textual does would paint every line again, although nothing on the screen has moved."""
         before = self.scroll_offset.y
-        after = min(max(0, before + shift), self.max_scroll_y)
-        if after != before + shift:
+        after = min(max(0, top), self.max_scroll_y)
+        if after != top:
             self._shown.clear()
             self.refresh()
+        if after == before:
+            return
         self.set_reactive(SearchTree.scroll_y, float(after))
         self.set_reactive(SearchTree.scroll_target_y, float(after))
         if self.show_vertical_scrollbar:
