@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+from engine.events import StopReason
 from engine.state import ProblemState, SessionState
 from tui import format as fmt
 from tui.certainty import factor_words
@@ -17,6 +18,14 @@ NAMED = 3
 RECENT = 200
 """Newest kernels of a problem that are asked whether anything has happened to them."""
 
+_INTERRUPTED: dict[StopReason, str] = {
+    "waiting": "the search waited here for replies by hand",
+    "stopped": "the search was stopped here",
+    "budget": "the budget was spent here",
+    "finished": "the search had finished here",
+}
+_ON = "and went on later"
+
 
 def activity_of(model: Model) -> str | None:
     """One sentence without a full stop, or None while kernels are at work, which is to be seen."""
@@ -26,6 +35,8 @@ def activity_of(model: Model) -> str | None:
     if model.link.kind not in (*LIVE, "starting"):
         return None
     if model.link.kind == "replay" and state.engine is not None and state.engine.stopped is not None:
+        if state.starts < model.recorded_starts:
+            return f"{_INTERRUPTED.get(state.engine.stopped, f'the engine ended here ({state.engine.stopped})')}, {_ON}"
         return f"the recorded search ended here ({state.engine.stopped})"
     if model.link.kind == "starting" or state.engine is None or state.engine.stopped is not None:
         return "the engine is starting: it looks for devices and compilers"

@@ -33,10 +33,25 @@ def more_minutes(model: Model) -> float | None:
     return minutes_needed(model.minutes, model.search_seconds(), by_budget=by_budget)
 
 
+def resume_command(model: Model) -> str:
+    """The shell's command that goes on with the session that a monitor shows, with the limit that it needs raised."""
+    engine, limits = model.state.engine, model.limits
+    command = f"kernel-tui resume {model.source.argument}"
+    if (needed := more_minutes(model)) is not None:
+        return f"{command} {_more(needed)}"
+    if engine is None or engine.stopped != "budget":
+        return command
+    spendable = [name for name in ("dollars", "tokens", "calls") if getattr(limits, name) is not None]
+    return f"{command} {' or '.join(f'--{name} N' for name in spendable or ['minutes'])}"
+
+
+def _more(needed: float) -> str:
+    return f"--minutes N (more than {needed:g})"
+
+
 def spent_in_words(minutes: float, needed: float, argument: str) -> str:
     """That ``minutes`` are spent, and what goes on. ``argument``: what names the session on the command line."""
-    more = f"--minutes N (more than {needed:g})"
-    return f"its {minutes:g} minutes are spent; go on with: kernel-tui resume {argument} {more}"
+    return f"its {minutes:g} minutes are spent; go on with: kernel-tui resume {argument} {_more(needed)}"
 
 
 def how_it_ended(paths: SessionPaths, said: str, minutes: float | None, search_s: float, *, by_budget: bool) -> str:

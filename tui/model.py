@@ -60,6 +60,8 @@ class Model(Struct):
     opened: bool = False
     playing: Callable[[], str] | None = None
     """Of a replay: its place and speed, in words."""
+    recorded_starts: int = 0
+    """Of a replay: how often an engine was started in all of the recording."""
 
     def now(self) -> float:
         return self.source.now()

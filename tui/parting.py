@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from engine.session import SessionPaths
 from tui import format as fmt
-from tui.going_on import more_minutes
+from tui.going_on import resume_command
 from tui.model import Model
 from tui.sanitize import clean_lines
 from tui.source import ALIVE
@@ -36,10 +36,7 @@ def parting_words(model: Model) -> str:
         return f"The session {argument} was moved or deleted. Open it where it is now: kernel-tui attach DIRECTORY"
     if model.link.kind not in ALIVE:
         end = "is finished" if model.state.finished else "is not running"
-        by_budget = model.state.engine is not None and model.state.engine.stopped == "budget"
-        needed = more_minutes(model)
-        more = f" --minutes N (more than {needed:g})" if needed is not None else " --minutes N" if by_budget else ""
-        again = "" if model.state.finished else f"\n  go on with it: kernel-tui resume {argument}{more}"
+        again = "" if model.state.finished else f"\n  go on with it: {resume_command(model)}"
         return f"The search {name} {end}.{again}"
     limit = model.minutes
     spend = "it has no time limit"

@@ -14,7 +14,7 @@ from textual.widgets import Input
 
 from engine.commands import Command
 from engine.devices import decode_samples
-from engine.events import Recorded
+from engine.events import EngineStarted, Recorded
 from engine.session import SessionError, SessionPaths, SessionReader
 from engine.state import SessionState
 from tui import format as fmt
@@ -96,6 +96,8 @@ class ReplaySource:
         self._reader.close()
         self._blobs: SessionReader | None = None
         self.paths = paths
+        self.starts = sum(isinstance(one.event, EngineStarted) for one in self._recorded)
+        """How often an engine was started."""
         shifts = shorten_gaps([one.time for one in self._recorded])
         self._shifts = shifts
         self._times = [one.time - shift for one, shift in zip(self._recorded, shifts, strict=True)]
@@ -187,6 +189,7 @@ class ReplayApp(MonitorApp):
         self.clock = source.clock
         self._replayed = source
         self.model.playing = self._playing
+        self.model.recorded_starts = source.starts
 
     def flush(self) -> None:
         super().flush()

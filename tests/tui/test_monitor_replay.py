@@ -86,6 +86,21 @@ async def test_a_replay_says_that_it_is_at_its_end() -> None:
         assert "the end" not in screen_text(app).splitlines()[0]
 
 
+async def test_a_replay_tells_where_the_engine_waited_from_where_it_ended() -> None:
+    source = ReplaySource(SessionPaths(Path(__file__).parents[2] / "sessions" / "by-hand"), speed=1.0)
+    app = ReplayApp(source, settings=QUIET, ascii_only=False)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press("space", "0")
+        for _ in range(12):  # its first engine ran for 11 seconds
+            source.clock.seek(source.clock.now() + 1)
+            await pilot.pause(0.1)
+        second = screen_text(app).splitlines()[1]
+        assert "The search waited here for replies by hand, and went on later" in second
+        source.clock.seek(source.clock.now() + 100_000)
+        await pilot.pause(1.2)
+        assert "The recorded search ended here (finished)" in screen_text(app).splitlines()[1]
+
+
 @pytest.mark.keys("ReplayApp", "space", "0", "full_stop", "comma", "greater_than_sign")
 async def test_a_replay_shows_the_session_grow_and_can_go_back(session: SessionPaths) -> None:
     source = ReplaySource(session, speed=1.0)

@@ -344,6 +344,24 @@ async def test_a_read_only_monitor_steers_nothing(open_monitor: Any, engine: Any
         assert reader.commands() == []
 
 
+@pytest.mark.parametrize(
+    ("limit", "flag"), [("minutes", "--minutes N (more than"), ("calls", "--calls N")], ids=["minutes", "calls"]
+)
+async def test_a_read_only_monitor_says_what_a_shell_goes_on_with(
+    open_monitor: Any, engine: Any, limit: str, flag: str
+) -> None:
+    engine.record(
+        ev.EngineStopped(reason="budget", message="the budget is spent"),
+        ev.BudgetChanged(**{limit: 5 if limit == "calls" else 5.0}),
+    )
+    engine.lock.release()
+    async with open_monitor(engine.paths, (200, 60), read_only=True) as monitor:
+        await monitor.until_shown("THE BUDGET IS SPENT")
+        second = monitor.text().splitlines()[1]
+        assert f"In a shell: kernel-tui resume {monitor.app.model.source.argument} {flag}" in second
+        assert "M gives" not in second
+
+
 async def test_without_an_engine_keys_say_so_and_the_screen_says_how_to_resume(
     open_monitor: Any, session: SessionPaths
 ) -> None:

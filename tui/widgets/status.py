@@ -12,7 +12,7 @@ from tui import format as fmt
 from tui.activity import LIVE, activity_of, now_of, overrun_of, owed_of, reopening_of, waiting_of
 from tui.certainty import factor_words, interval_words, is_unsure, marked
 from tui.conversation import prompts_waiting
-from tui.going_on import more_minutes
+from tui.going_on import more_minutes, resume_command
 from tui.model import Model
 from tui.palette import Palette
 from tui.sanitize import one_line
@@ -172,14 +172,17 @@ def alarm_of(model: Model) -> str | None:
     if model.engine == "stalled":
         return f"ENGINE STALLED: no sign of life for {link.heartbeat_age_s or 0:.0f} s (pid {link.pid}); {link.message}"
     again = "R resumes it."
-    if more_minutes(model) is not None:
+    more = "M gives it more and goes on."
+    if model.source.read_only:
+        resume = again = more = f"In a shell: {resume_command(model)}"
+    elif more_minutes(model) is not None:
         resume = again = "Its minutes are spent: M gives it more and goes on."
     if model.engine == "dead" and engine is not None:
         return f"ENGINE DEAD (pid {engine.pid}): ended without a word. {resume}"
     if model.engine == "ended early":
         return f"ENGINE ENDED: {one_line(link.message, 160)} {resume}"
     if model.engine == "stopped" and engine is not None and engine.stopped == "budget":
-        return "THE BUDGET IS SPENT, the search has stopped. M gives it more and goes on."
+        return f"THE BUDGET IS SPENT, the search has stopped. {more}"
     if model.engine == "stopped" and engine is not None and engine.stopped == "stopped":
         return f"ENGINE STOPPED, as asked. {again}"
     if model.engine == "stopped" and engine is not None:
