@@ -281,6 +281,26 @@ async def test_enter_shows_the_source_whatever_the_tab_was(engine: Any) -> None:
         assert "[ ] tabs" in keys and "D diff" in keys and "esc back" in keys, "hints for the pane with the focus"
 
 
+@pytest.mark.parametrize("status", ["build_error", "crashed", "wrong", "cheating"])
+async def test_enter_on_a_kernel_that_failed_shows_why(engine: Any, status: str) -> None:
+    with SessionReader(engine.paths) as reader:
+        flying = next(iter(fold(reader.read()).in_flight()))
+    verdict = Verdict(
+        status=status,
+        reason='use of undeclared identifier "tile"',
+        device="NVIDIA H200",
+        sandbox="" if status == "build_error" else "landlock",
+    )
+    engine.record(ev.VerdictGiven(variant=flying.id, verdict=verdict))
+    async with monitor_of(engine.paths) as monitor:
+        monitor.app.monitor_screen.tree_view.select(flying.id)
+        await monitor.press("enter")
+        assert monitor.app.monitor_screen.detail.tab == "Evidence"
+        shown = monitor.text()
+        assert 'use of undeclared identifier "tile"' in shown
+        assert ("on NVIDIA H200  not run" if status == "build_error" else "sandbox: landlock") in shown
+
+
 async def test_hints_follow_the_filter(engine: Any) -> None:
     async with monitor_of(engine.paths) as monitor:
         await monitor.press("slash")

@@ -202,11 +202,13 @@ class MonitorScreen(SteeringKeys, Screen[None]):
     # Keys that look
 
     def action_open_detail(self) -> None:
-        """A kernel opens as its source, an idea as its words."""
+        """A kernel opens as its source, one that failed as the evidence of that, an idea as its words."""
         row = self.tree_view.row
         if self.focused is not self.tree_view or row is None:
             return
-        self.detail.tab = "Why" if row.kind == "idea" else "Kernel"
+        variant = self.model.state.variants.get(row.id)
+        failed = variant is not None and variant.was_judged and not variant.correct
+        self.detail.tab = "Why" if row.kind == "idea" else "Evidence" if failed else "Kernel"
         self.detail.select(row, at_once=True)
         self.action_pane(4)
 

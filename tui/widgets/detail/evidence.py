@@ -53,7 +53,8 @@ def evidence_lines(model: Model, variant: VariantState, palette: Palette, width:
         spent = "  ".join(f"{stage} {seconds:.2f}s" for stage, seconds in verdict.stage_s.items())
         lines += [*heading("time spent on this verdict", palette), line((spent, palette.text))]
     if verdict.device or verdict.sandbox:
-        lines.append(line((f"on {verdict.device}  sandbox: {verdict.sandbox or 'none'}", palette.dim)))
+        run = f"sandbox: {verdict.sandbox}" if verdict.sandbox else "not run"
+        lines.append(line((f"on {verdict.device}  {run}", palette.dim)))
     return lines
 
 
