@@ -430,7 +430,18 @@ async def test_help_begins_with_what_is_used_most_and_fits(engine: Any) -> None:
         view = monitor.app.screen.query_one("#help")
         assert max(line.cell_length for line in view.lines) <= view.size.width
         texts = [line.text for line in view.lines]
-        assert texts.index("Used most here") < texts.index("Moving in this pane") < texts.index("Glyphs")
+        assert texts.index("Used most here") < texts.index("Glyphs") < texts.index("Moving in this pane")
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40)])
+async def test_help_says_how_to_leave_it_and_that_there_is_more(engine: Any, size: tuple[int, int]) -> None:
+    async with monitor_of(engine.paths, size) as monitor:
+        await monitor.press("question_mark")
+        await monitor.until(lambda: monitor.text().splitlines()[-1].strip() == "esc close  ↓ more", "the last line")
+        await monitor.press("j")
+        await monitor.until(lambda: monitor.text().splitlines()[-1].strip() == "esc close  ↓ more  ↑ back", "both")
+        await monitor.press("G")
+        await monitor.until(lambda: monitor.text().splitlines()[-1].strip() == "esc close  ↑ back", "the end")
 
 
 async def test_a_replay_shows_its_own_keys_and_none_that_steer(session: SessionPaths) -> None:

@@ -1,4 +1,4 @@
-"""Help: what the focused pane is, its keys, every key of the monitor, and what the glyphs mean."""
+"""Help: what the focused pane is, its keys, what the glyphs mean, and every key of the monitor."""
 
 from __future__ import annotations
 
@@ -40,6 +40,7 @@ class HelpScreen(ModalScreen[None]):
     HelpScreen LinesView {
         width: 90%; max-width: 96; height: 90%; padding: 1 2; background: $surface; border: round $primary;
     }
+    HelpScreen #leaving { dock: bottom; height: 1; width: 100%; max-width: 100%; padding: 0; border: none; }
     """
 
     def __init__(self, focused: Widget | None, first: list[Action], *, steers: bool = True) -> None:
@@ -49,9 +50,12 @@ class HelpScreen(ModalScreen[None]):
 
     def compose(self) -> ComposeResult:
         yield LinesView(id="help")
+        yield LinesView(id="leaving", focusable=False)  # over the monitor's keys, which do nothing here
 
     def on_mount(self) -> None:
-        self.query_one("#help", LinesView).focus()
+        view = self.query_one("#help", LinesView)
+        view.focus()
+        self.watch(view, "scroll_y", self._show_leaving, init=False)
 
     def on_resize(self) -> None:
         self.call_after_refresh(self._show)
@@ -61,6 +65,18 @@ class HelpScreen(ModalScreen[None]):
         rest = [action for action in ACTIONS if self._steers or action.group != "steer"]
         width = view.scrollable_content_region.width
         view.set_lines(help_lines(self._focused, self._first, rest, view.palette, width, ascii_only=view.ascii_only))
+        self._show_leaving()
+
+    def _show_leaving(self) -> None:
+        """How to leave, and whether there is more to see."""
+        view, leaving = self.query_one("#help", LinesView), self.query_one("#leaving", LinesView)
+        down, up = ("j", "k") if view.ascii_only else ("↓", "↑")
+        below, above = view.scroll_y < view.max_scroll_y, view.scroll_y > 0
+        keys = [("esc", "close"), *([(down, "more")] if below else []), *([(up, "back")] if above else [])]
+        parts = [
+            part for key, does in keys for part in ((f" {key}", view.palette.accent), (f" {does} ", view.palette.dim))
+        ]
+        leaving.set_lines([line(*parts)])
 
 
 def help_lines(
@@ -72,30 +88,30 @@ def help_lines(
     *,
     ascii_only: bool,
 ) -> list[Strip]:
-    """What the focused pane is, the keys that are used most in it, how to move in it, then all other keys."""
+    """What the focused pane is, the keys that are used most in it, the glyphs, how to move in it, all other keys."""
     lines: list[Strip] = []
     if (about := getattr(focused, "HELP", None)) is not None:
         lines += wrapped(about, palette.bold, width)
     own = [binding for binding in getattr(focused, "BINDINGS", ()) if isinstance(binding, Binding)]
+    glyphs = [(one.ascii if ascii_only else one.unicode, one) for one in GLYPHS.values()]
     groups = {
         "Used most here": [_key(action.shown_key, action.help, palette) for action in first],
+        "Glyphs": [
+            line((shown.ljust(KEY_WIDTH), palette.named(one.style)), (one.meaning, palette.text))
+            for shown, one in glyphs
+        ],
         "Moving in this pane": [_key(_names(binding.key), binding.description, palette) for binding in own],
     }
     for group, title in GROUP_NAMES.items():
         found = [action for action in rest if action.group == group and action not in first]
         groups[title] = [_key(action.shown_key, action.help, palette) for action in found]
-    for title, keys in groups.items():
-        if keys:
-            lines += [line(""), line((title, palette.title)), *keys]
+    for title, entries in groups.items():
+        if entries:
+            lines += [line(""), line((title, palette.title)), *entries]
     lines += [line(""), line(("Filter", palette.title)), *wrapped(FILTER_HELP, palette.text, width)]
-    lines += [line(""), line(("Glyphs", palette.title))]
-    for one in GLYPHS.values():
-        shown = one.ascii if ascii_only else one.unicode
-        lines.append(line((shown.ljust(KEY_WIDTH), palette.named(one.style)), (one.meaning, palette.text)))
     lines += [line(""), line(("Figures", palette.title))]
     for name, meaning in FIGURES.items():
         lines.append(line((name.ljust(KEY_WIDTH), palette.accent), (meaning, palette.text)))
-    lines += [line(""), line(("esc closes this", palette.dim))]
     return folded(lines, width)
 
 
