@@ -11,6 +11,9 @@ from engine.models.protocol import Purpose
 from engine.problem.spec import Form, ProblemSpec
 from engine.verdict import Baseline, Standing, Verdict
 
+MOVE = "move"
+"""Key in the ``data`` of an idea from a catalogue: the name of its move."""
+
 
 class VariantState(Struct):
     """One kernel source. ``stage`` is None before it is queued and after its verdict."""
@@ -68,6 +71,12 @@ class IdeaState(Struct):
     proposed_at: float
     variants: list[str] = field(default_factory=list)
     waiting: str | None = None
+
+    @property
+    def move(self) -> str:
+        """The name of its move in a proposer's catalogue, "" for an idea in words."""
+        name = self.data.get(MOVE)
+        return name if isinstance(name, str) else ""
 
 
 class RoundState(Struct):

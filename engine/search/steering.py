@@ -14,9 +14,10 @@ from engine.budget import caps_of, elapsed_s
 from engine.events import BY_HAND, AnyEvent, CommandHandled, IdeaProposed, IdeaWaiting, VariantStage, VariantWritten
 from engine.naming import UnknownName, check_model, check_names, named_idea, named_problem, named_variant
 from engine.near import did_you_mean
+from engine.nodes import MOVE
 from engine.search.context import Context
 from engine.search.telling import SEEDED
-from engine.search.untried import MOVE, why_nothing_new
+from engine.search.untried import why_nothing_new
 from engine.session import SentCommand, SessionError
 from engine.state import ProblemState
 

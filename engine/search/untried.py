@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 
+from engine.nodes import MOVE
 from engine.proposers.protocol import Board, IdeaDraft, Kernel, Proposer, VariantDraft
 from engine.search.context import Context
 from engine.search.ids import seed_for
 from engine.search.telling import board_of, kernel_of
 from engine.state import ProblemState
 
-MOVE = "move"
-"""Key in the ``data`` of an idea from a catalogue: the name of its move."""
 _NAMED = 3
 """Other moves that an answer names, at most."""
 _LOOKED_AT = 8

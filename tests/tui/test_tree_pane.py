@@ -114,6 +114,26 @@ async def test_keys_act_on_the_rows_that_a_held_display_shows(open_monitor: Any,
         await monitor.until_shown("i94")
 
 
+@pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 60)])
+async def test_an_idea_of_a_catalogue_begins_with_its_move_and_its_kernel(
+    open_monitor: Any, engine: Any, size: tuple[int, int]
+) -> None:
+    about: dict[str, Any] = {"problem": "softmax", "round": 2, "category": "compute", "proposer": "playbook"}
+    text = "The loops handle one float per instruction, so the arithmetic units are almost idle."
+    moves = {"i90": ("vectorise", "v6"), "i91": ("vectorise", "v7"), "i92": ("vectorise+prefetch", "v6")}
+    engine.record(
+        *(
+            IdeaProposed(idea=idea, parent=parent, text=text, data={"move": move}, **about)
+            for idea, (move, parent) in moves.items()
+        )
+    )
+    async with open_monitor(engine.paths, size) as monitor:
+        view = monitor.app.monitor_screen.tree_view
+        shown = {row.id: view._draw(y).text.rstrip() for y, row in enumerate(view.tree_rows.rows)}
+        for idea, (move, parent) in moves.items():
+            assert f"  {move} on {parent}: The" in shown[idea]
+
+
 async def test_no_row_of_the_tree_is_cut_without_a_sign(open_monitor: Any, session: SessionPaths) -> None:
     async with open_monitor(session, (120, 40)) as monitor:
         tree = monitor.app.monitor_screen.tree_view

@@ -25,6 +25,8 @@ COLUMNS = (("speedup", 8), ("change", 7), ("ms", 8), ("age", 5))
 COLUMNS_WIDTH = sum(width for _, width in COLUMNS)
 IDEA = 200
 """Characters of an idea that its row may show."""
+MOVE_NAMED = 40
+"""Characters of a move's name, or of several that one idea joins."""
 SLOW_S = {"building": 60.0, "checking": 60.0, "timing": 120.0, "waiting": 600.0}
 """Seconds in a stage after which its elapsed time is shown as an alarm."""
 
@@ -124,13 +126,14 @@ class RowLines:
         return fitted(Strip.join([begins, line((text, style))]), width)
 
     def _idea_text(self, idea: IdeaState, width: int) -> str:
-        """Its words, such that those of two ideas of a round that begin alike are told apart; where they are the same,
-        the kernels that they work on differ."""
+        """Its words, behind a move's name and the kernel that it works on, such that those of two ideas of a round that
+        begin alike are told apart; where they are the same, the kernels that they work on differ."""
         ideas = self.model.state.ideas
         round_ = round_of(self.model.state, idea.problem, idea.round)
         beside = [ideas[name] for name in round_.ideas if name != idea.id] if round_ is not None else []
         same = idea.parent is not None and any(one.text == idea.text and one.parent != idea.parent for one in beside)
-        on = f"on {idea.parent}: " if same else ""
+        move = f"{one_line(idea.move, MOVE_NAMED)} " if idea.move and idea.parent is not None else ""
+        on = f"{move}on {idea.parent}: " if same or move else ""
         others = (one_line(one.text, IDEA) for one in beside)
         return on + fmt.fit_apart(one_line(idea.text, IDEA), others, width - len(on))
 
