@@ -124,12 +124,14 @@ def _size(
 
 def _errors(outputs: Sequence[torch.Tensor], exact: Sequence[torch.Tensor]) -> list[float]:
     """Of each output the largest error, as it is compared with the tolerance; of integers the share that differs."""
-    return [
-        compare([out.double().contiguous()], [want.double().contiguous()], math.inf).max_rel_error
-        if out.is_floating_point()
-        else int(torch.count_nonzero(out != want)) / max(out.numel(), 1)
-        for out, want in zip(outputs, exact, strict=True)
-    ]
+    return [_error(out, want) for out, want in zip(outputs, exact, strict=True)]
+
+
+def _error(out: torch.Tensor, want: torch.Tensor) -> float:
+    if not out.is_floating_point():
+        return int(torch.count_nonzero(out != want)) / max(int(out.numel()), 1)
+    wide = torch.promote_types(out.dtype, torch.float32)
+    return compare([out.to(wide).contiguous()], [want.to(wide).contiguous()], math.inf).max_rel_error
 
 
 def _changed(outputs: Sequence[torch.Tensor], right: Sequence[torch.Tensor], whole: bool) -> int:
