@@ -59,11 +59,11 @@ def run_heat(
     with ExitStack() as stack:
         heat = _Heat(opened, libraries, stack, cancelled)
         heat.take_rounds()
-        if heat.in_doubt() is not None:
+        try:
+            return standings(heat.confirmed(), heat.margin)
+        except FoundOut:
             heat.take_rounds()  # whose times count instead, so what one gained before is lost
-            if (found := heat.in_doubt()) is not None:
-                raise found
-        return standings(heat.confirmed(), heat.margin)
+            return standings(heat.confirmed(), heat.margin)
 
 
 class _Heat:
@@ -132,27 +132,22 @@ class _Heat:
                 self._walls[name].append(wall_ms)
         self._opened.empty_kernel.call(self._empty_calls)
 
-    def in_doubt(self) -> FoundOut | None:
-        """The first kernel whose calls took longer by the judge's clock than by its own."""
-        for name, times_ms in self._times.items():
-            try:
-                self._clock(name).check_calls(times_ms, self._walls[name])
-            except Rejected as rejected:
-                if rejected.status != "error":  # that is: nothing can be said on a machine this busy
-                    return FoundOut(name, rejected.reason)
-        return None
-
     def confirmed(self) -> dict[str, list[float]]:
-        """The times, after calls that are timed from outside. Raises ``FoundOut`` and ``RunnerEnded``."""
+        """The times, compared with the judge's clock: of those calls, and of others that are timed from outside.
+
+        Raises ``FoundOut`` and ``RunnerEnded``.
+        """
         confirmed = dict(self._times)
         check = partial(Answers(self._tolerances).check, self._problem)
         for name, runner in self._runners.items():
             outside = Outside(self._problem, runner, self._opened.empty_kernel, check, self._reference_ms)
             try:
-                _, excess_ms = confirm(self._clock(name), self._times[name], outside)
+                clock = self._clock(name)
+                clock.check_calls(self._times[name], self._walls[name])
+                _, excess_ms = confirm(clock, self._times[name], outside)
                 confirmed[name] = [ms + excess_ms for ms in self._times[name]]
             except Rejected as rejected:
-                if rejected.status != "error":
+                if rejected.status != "error":  # that is: nothing can be said on a machine this busy
                     raise FoundOut(name, rejected.reason) from None
         return confirmed
 
