@@ -69,7 +69,8 @@ class Search:
         time.sleep(max(0.0, fails_at + 1.0 - time.time()))
         one, other, *rest = self.mailbox.unanswered()
         self.answer(one, canned.block(canned.good("stays")))
-        self.answer(other, canned.block(canned.divides("stays too")))
+        # As fast as the other, or they would not meet in a heat, but other code, or it would not be timed.
+        self.answer(other, canned.block(canned.good("stays too") + '\nextern "C" int seven() { return 7; }\n'))
         return [turns, one, other, *rest]
 
     def check(self, state: SessionState, turns: str, one: str, other: str, status: str) -> None:
