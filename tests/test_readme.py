@@ -1,4 +1,4 @@
-"""The README promises what exists: its kernels build, its commands and exit codes are those of the program."""
+"""README and docs promise what exists: kernels build, commands and exit codes are the program's, links lead on."""
 
 from __future__ import annotations
 
@@ -56,3 +56,15 @@ def test_exit_codes_are_those_of_the_program() -> None:
     table = README.split("## Exit codes")[1].split("## ")[0]
     assert {int(code) for code in re.findall(r"(?m)^\| (\d+) \|", table)} == {int(code) for code in ExitCode}
     assert isinstance(cli, click.Group)
+
+
+@pytest.mark.parametrize(
+    "page", [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))], ids=lambda page: page.name
+)
+def test_links_lead_to_a_file_and_a_heading(page: Path) -> None:
+    for target, _, heading in re.findall(r"\]\((?!https?:)([^)#]*)(#([^)]+))?\)", page.read_text()):
+        file = page.parent / target if target else page
+        assert file.exists(), f"{page.name}: {target}"
+        if heading:
+            headings = re.findall(r"^#+ (.+)$", file.read_text(), re.MULTILINE)
+            assert heading in {re.sub(r"[^\w\- ]", "", one.lower()).replace(" ", "-") for one in headings}, heading

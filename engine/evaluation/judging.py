@@ -1,7 +1,7 @@
 """One judgement of a kernel: is it right on fresh inputs, and how fast beside the reference.
 
 The kernel runs in a :class:`~engine.evaluation.sandbox.Runner`; reference, inputs, expected outputs and the clock that
-counts stay here. What each check is for: ``docs/verdict.md``; how many judgements make a verdict: ``verdicts.py``.
+counts stay here. What each check is for: ``docs/judge.md``; how many judgements make a verdict: ``verdicts.py``.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What a wrong output looks like: the name of the trick behind it, where it can be told.
 
-Looked at only after a failure. Names are those of ``docs/verdict.md``.
+Looked at only after a failure. Names are those of ``docs/judge.md``.
 """
 
 from __future__ import annotations
