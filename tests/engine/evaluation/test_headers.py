@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from engine.evaluation.headers import WITHOUT
 from engine.toolkit import find_cpp_compiler
 from tests.commandline import ROOT
 
@@ -31,6 +32,13 @@ def install(directory: Path, text: str) -> None:
     ):
         (directory / "torch" / file).parent.mkdir(parents=True, exist_ok=True)
         (directory / "torch" / file).write_text(content)
+
+
+def install_wanted(directory: Path, text: str) -> None:
+    """The same, and as many have asked for it already as go without."""
+    install(directory, text)
+    assert [ask(directory) for _ in range(WITHOUT)] == ["None"] * WITHOUT
+    assert not list(directory.rglob("*.gch"))
 
 
 def ask(directory: Path) -> str:
@@ -57,7 +65,7 @@ def headers_read(directory: Path, home: str, *flags: str) -> list[str]:
 
 
 def test_the_compiler_takes_them_where_its_flags_fit(tmp_path: Path) -> None:
-    install(tmp_path, "#define HELD 3")
+    install_wanted(tmp_path, "#define HELD 3")
     home = ask(tmp_path)
     assert any(line == f"! {home}/torch/extension.h.gch" for line in headers_read(tmp_path, home, "-DWIDTH=4"))
     other = headers_read(tmp_path, home, "-DWIDTH=5")
@@ -70,7 +78,7 @@ def test_who_wants_the_same_at_once_waits_for_one_build(tmp_path: Path, monkeypa
     compiler.write_text(f'#!/bin/sh\necho >> {calls}\nsleep 0.5\nexec {find_cpp_compiler()} "$@"\n')
     compiler.chmod(0o755)
     monkeypatch.setenv("CXX", str(compiler))
-    install(tmp_path, "#define HELD 3")
+    install_wanted(tmp_path, "#define HELD 3")
     with ThreadPoolExecutor(3) as pool:
         homes = set(pool.map(ask, [tmp_path] * 3))
     assert len(homes) == 1 and (Path(homes.pop()) / "torch" / "extension.h.gch").is_file()
@@ -78,7 +86,7 @@ def test_who_wants_the_same_at_once_waits_for_one_build(tmp_path: Path, monkeypa
 
 
 def test_those_that_cannot_be_had_are_tried_once(tmp_path: Path) -> None:
-    install(tmp_path, "#error no such torch")
+    install_wanted(tmp_path, "#error no such torch")
     assert ask(tmp_path) == "None"
     install(tmp_path, "#define HELD 3")
     assert ask(tmp_path) == "None"
