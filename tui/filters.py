@@ -2,23 +2,39 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
+
 from msgspec import Struct
 
+from engine.events import BY_HAND
 from engine.state import IdeaState, SessionState, VariantState
 
 HELP = (
-    "words must all match id, idea, note, status, proposer or problem; !word excludes; >1.5 and <1 compare the speedup"
+    "all words must begin a word of id, idea, note, status, author or problem; an id (v7, i3, r2) and hand (written by "
+    "hand) mean just that; !word excludes; >1.5 and <1 compare the speedup"
 )
 
-SHORT_HELP = "words must match; !word excludes; >1.5 and <1 compare the speedup"
+SHORT_HELP = "words by their beginning; v7, r2, hand: just that; !word: not; >1.5 <1: speedup"
 
 READ = 20_000
 """Characters of an idea or a note in which words are looked for."""
+_NAME = re.compile(rf"[vir]\d+|{BY_HAND}")
+
+
+class Word(Struct, frozen=True):
+    """``begins``: finds the beginnings of words that are meant; None for a name, which means nothing but itself."""
+
+    text: str
+    begins: re.Pattern[str] | None
+
+    def fits(self, names: Iterable[str], text: str) -> bool:
+        return self.text in names if self.begins is None else self.begins.search(text) is not None
 
 
 class Matcher(Struct, frozen=True):
-    words: tuple[str, ...]
-    without: tuple[str, ...]
+    words: tuple[Word, ...]
+    without: tuple[Word, ...]
     above: float | None
     below: float | None
 
@@ -32,39 +48,47 @@ class Matcher(Struct, frozen=True):
             return True
         idea = state.ideas.get(variant.idea)
         status = variant.stage or (variant.verdict.status if variant.verdict is not None else "queued")
-        flags = ("pinned " if state.is_pinned(variant.id) else "") + ("pruned" if state.is_pruned(variant.id) else "")
+        names = [variant.id, variant.idea, variant.problem, f"r{variant.round}", status, variant.proposer]
+        names += ["pinned"] if state.is_pinned(variant.id) else []
+        names += ["pruned"] if state.is_pruned(variant.id) else []
         about = f"{idea.category} {idea.text[:READ]}" if idea is not None else ""
-        return self._text(
-            f"{variant.id} {variant.idea} {variant.problem} r{variant.round} {status} {flags} {variant.proposer} "
-            f"{variant.note[:READ]} {about}"
-        )
+        return self._fits(names, f"{variant.note[:READ]} {about}")
 
     def idea(self, state: SessionState, idea: IdeaState) -> bool:
         if self.above is not None or self.below is not None:
             return False
-        waiting = "waiting" if idea.waiting is not None else ""
-        return self._text(
-            f"{idea.id} {idea.problem} r{idea.round} {idea.proposer} {idea.category} {waiting} {idea.text[:READ]}"
-        )
+        names = [idea.id, idea.problem, f"r{idea.round}", idea.proposer, idea.category]
+        names += ["waiting"] if idea.waiting is not None else []
+        return self._fits(names, idea.text[:READ])
 
-    def _text(self, text: str) -> bool:
-        folded = text.lower()
-        return all(word in folded for word in self.words) and not any(word in folded for word in self.without)
+    def _fits(self, names: list[str], about: str) -> bool:
+        names = [name.lower() for name in names]
+        text = f"{' '.join(names)} {about.lower()}"
+        return all(word.fits(names, text) for word in self.words) and not any(
+            word.fits(names, text) for word in self.without
+        )
 
 
 def parse_filter(text: str) -> Matcher:
     """Every text is a filter: a comparison that does not read as one is a word."""
-    words: list[str] = []
-    without: list[str] = []
+    words: list[Word] = []
+    without: list[Word] = []
     bounds: dict[str, float] = {}
     for word in text.lower().split():
         if word[0] in "<>" and (bound := _number(word[1:].rstrip("x"))) is not None:
             bounds[word[0]] = bound
         elif word[0] == "!" and len(word) > 1:
-            without.append(word[1:])
+            without.append(_word(word[1:]))
         else:
-            words.append(word)
+            words.append(_word(word))
     return Matcher(tuple(words), tuple(without), bounds.get(">"), bounds.get("<"))
+
+
+def _word(text: str) -> Word:
+    if _NAME.fullmatch(text):
+        return Word(text, None)
+    edge = r"(?<![^\W_])" if text[0].isalnum() else ""
+    return Word(text, re.compile(edge + re.escape(text)))
 
 
 def _number(text: str) -> float | None:

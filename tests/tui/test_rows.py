@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 import pytest
+from msgspec.structs import replace
 
 from benchmarks.synthetic_session import Search, Shape
 from engine import events as ev
@@ -105,6 +106,34 @@ def test_a_filter_shows_matches_and_the_way_to_them() -> None:
     rows = grown(filter="v17")
     assert [row.id for row in rows.rows if row.match] == ["v17"]
     assert [row.kind for row in rows.rows] == ["problem", "round", "idea", "variant"]
+
+
+def test_a_filter_finds_beginnings_of_words_and_names_as_they_are() -> None:
+    state, search = SessionState(), Search(Shape(problems=1))
+    idea = ev.IdeaProposed(
+        idea="i1", problem="softmax", round=1, parent=None, category="other", text="handle a tile", proposer="playbook"
+    )
+    first = ev.VariantWritten(
+        variant="v1", idea="i1", problem="softmax", round=1, parent=None, form="cpp", source="", proposer="playbook"
+    )
+    more = [replace(first, variant="v2", proposer="hand"), replace(first, variant="v10", note="bias_in lanes=16")]
+    events = [*search.opening(), ev.RoundStarted(problem="softmax", round=1, parents=()), idea, first, *more]
+    for seq, event in enumerate(events, 1):
+        state.apply(Recorded(seq, float(seq), event))
+    found = {
+        "hand": ["v2"],
+        "!hand": ["i1", "v1", "v10"],
+        "handl": ["i1", "v1", "v2", "v10"],
+        "andle": [],
+        "v1": ["v1"],
+        "r1 hand": ["v2"],
+        "in": ["v10"],
+        "=16": ["v10"],
+    }
+    for text, names in found.items():
+        rows = TreeRows(state)
+        rows.set_filter(text)
+        assert [row.id for row in rows.rows if row.match] == names, text
 
 
 def test_a_lineage_longer_than_the_stack() -> None:

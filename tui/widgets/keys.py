@@ -41,8 +41,9 @@ class Hint(NamedTuple):
 FILTERING = (
     Hint("enter", "keep"),
     Hint("esc", "drop"),
-    Hint("words", "must all match"),
-    Hint("!word", "must not"),
+    Hint("words", "by their beginning, all"),
+    Hint("v7 r2 hand", "just that"),
+    Hint("!word", "not"),
     Hint(">1.5 <1", "speedup"),
 )
 
