@@ -248,6 +248,12 @@ class AtSizes(Struct, frozen=True, omit_defaults=True):
         return NOT_FOR_THIS_SIZE if self.unfit else self.status.replace("_", " ")
 
 
+def only_searched_sizes(results: Sequence[AtSizes]) -> bool:
+    """Whether the kernel was judged at other sizes and is right at none of them."""
+    judged = [one for one in results if one.status not in UNJUDGED]
+    return bool(judged) and all(one.speedup is None for one in judged)
+
+
 def sizes_in_words(results: Sequence[AtSizes]) -> str:
     """One sentence: is the kernel right at other sizes, and does its win survive. "" where nothing was tried."""
     judged = [one for one in results if one.status not in UNJUDGED]
@@ -258,7 +264,7 @@ def sizes_in_words(results: Sequence[AtSizes]) -> str:
         return "; ".join(untried)
     factors = [one.speedup for one in right if one.speedup is not None]
     slower = [f"{one.speedup:.2f}x at {one.shapes}" for one in right if one.speedup is not None and one.speedup <= 1.0]
-    if not right:
+    if only_searched_sizes(results):
         words = ["right only at the searched sizes"]
     else:
         where = (

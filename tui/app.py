@@ -54,6 +54,8 @@ MAX_FIELD, MAX_PASTE = 4_000, 1 << 20
 """Characters taken of what is pasted into one line, and anywhere: Textual measures each of them again and again."""
 FLUSH_S = 0.22
 """The screen takes in what is new at most this often."""
+READ_PER_S = 40.0
+"""Characters that are read in a second."""
 TICK_S, ENDED_TICK_S = 1.0, 10.0
 """How often ages are drawn anew: of a session that goes on, and of one that has ended."""
 _PLAIN = PlainCharacters()
@@ -61,6 +63,7 @@ START_POLL_S = 0.1
 ANSWER_S = 5.0
 """A person who seeded an idea still waits for what becomes of it."""
 GONE = "The session was moved or deleted. Open it where it is now: kernel-tui attach DIRECTORY"
+FINISHED = "The search is finished. M gives it more rounds and goes on."
 Severity = Literal["information", "warning", "error"]
 
 
@@ -150,6 +153,8 @@ class MonitorApp(App[int]):
         self._feed.stop()
 
     async def on_event(self, event: events.Event) -> None:
+        if isinstance(event, events.Key) and self.monitor_screen.is_mounted:
+            self.monitor_screen.key_bar.heed()
         if isinstance(event, events.Paste) and not event.is_forwarded:  # fields show what is pasted as it is
             in_one_line = isinstance(self.screen.focused, Input)
             event = events.Paste(clean_paste(event.text[: MAX_FIELD if in_one_line else MAX_PASTE]))
@@ -227,6 +232,8 @@ class MonitorApp(App[int]):
             return "This monitor is read-only."
         if self.model.link.gone:
             return GONE
+        if self.model.engine == "finished":
+            return FINISHED
         if self.model.link.kind == "ended":
             return "No engine runs on this session. R starts it again."
         return None if self.model.opened else "The session is still being opened."
@@ -346,9 +353,9 @@ class MonitorApp(App[int]):
     def say(self, text: str, *, severity: Severity = "information") -> None:
         """A word in the line of the keys, where it covers nothing else. ``text`` may come from anywhere."""
         if self.monitor_screen.is_mounted:
-            self.monitor_screen.key_bar.say(
-                one_line(text, 400), severity, seconds=4 if severity == "information" else 8
-            )
+            word = one_line(text, 400)
+            least, most = (2.0, 4.0) if severity == "information" else (4.0, 7.0)
+            self.monitor_screen.key_bar.say(word, severity, seconds=min(most, least + len(word) / READ_PER_S))
 
     def alert(self, text: str) -> None:
         """News for a person who looks elsewhere: bell or OSC 9, and their command or webhook."""

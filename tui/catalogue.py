@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 import tomllib
 
-from engine.proposers.protocol import CatalogueEntry, Task
+from msgspec import Struct
+
+from engine.proposers.protocol import CatalogueEntry
 from engine.session import SessionError
-from engine.state import ProblemState, SessionState
+from engine.state import ProblemState
 from tui.model import Model
 
-READERS = ("openai", "gemini")
+READERS = ("openai", "gemini", "manual")
 """Providers whose proposers read an idea in prose."""
 
 
@@ -22,24 +25,67 @@ def readers_of(model: Model) -> list[str]:
         return []
 
 
-def catalogue_of(state: SessionState, problem: ProblemState) -> tuple[CatalogueEntry, ...]:
-    """Empty where the playbook has no family for the problem, or the session's device is not known yet."""
-    from engine.proposers.playbook import Playbook
+class Catalogue(Struct, frozen=True):
+    """The moves that come to a new kernel for ``parent`` (None: the reference), and the names of those that do not."""
 
+    parent: str | None
+    moves: tuple[CatalogueEntry, ...] = ()
+    spent: tuple[str, ...] = ()
+
+
+class _Read:
+    """The sources that a monitor reads, as the engine would know them."""
+
+    def __init__(self, model: Model, problem: str) -> None:
+        self._source = model.source
+        self._known = {one.source for one in model.state.variants_of(problem)}
+
+    def text(self, digest: str) -> str:
+        return self._source.text(digest)
+
+    def has(self, problem: str, text: str) -> bool:
+        return hashlib.sha256(text.encode()).hexdigest() in self._known
+
+
+async def catalogue_of(model: Model, problem: ProblemState, parent: str | None) -> Catalogue:
+    """What the playbook would write for ``parent``, or for the best kernel, as the engine will judge the wish. Empty
+    where the session has no playbook, or that no family for the problem, and before the first round. Raises
+    SessionError."""
+    from engine.config import ConfigError, parse_config
+    from engine.config_models import PlaybookModel
+    from engine.proposers.playbook import Playbook
+    from engine.search.context import demands_of
+    from engine.search.ids import Ids
+    from engine.search.telling import task_of
+    from engine.search.untried import Untried
+
+    state, parent = model.state, parent or problem.best
     kind = "cuda" if problem.form == "cu" else "cpu"
     device = next((one for one in state.devices.values() if one.kind == kind), None) or next(
         iter(state.devices.values()), None
     )
-    if device is None:
-        return ()
-    eager = problem.baselines.get("eager")
-    task = Task(
-        problem=problem.spec,
-        header=problem.header,
-        form=problem.form,
-        device=device,
-        floor_ms=problem.floor_ms,
-        eager_ms=eager.timing.median_ms if eager is not None and eager.timing is not None else None,
-    )
+    if device is None or not problem.rounds:
+        return Catalogue(parent)
+    try:
+        config = parse_config(model.source.text(state.config), model.source.paths.config)
+    except ConfigError:  # of another version
+        return Catalogue(parent)
+    if not any(isinstance(one, PlaybookModel) for one in config.models):
+        return Catalogue(parent)
     playbook = Playbook()
-    return playbook.catalogue(task) if playbook.refusal(task) is None else ()
+    task = task_of(state, problem, device, demands_of(config, problem.spec))
+    if playbook.refusal(task) is not None:
+        return Catalogue(parent)
+    untried = Untried(
+        state,
+        _Read(model, problem.id),
+        playbook,
+        task,
+        parent,
+        variants=config.search.variants,
+        next_idea=Ids(state).next_idea,
+    )
+    known = playbook.catalogue(task)
+    new = [await untried.has_new(move.name, parent) for move in known]
+    moves = tuple(move for move, is_new in zip(known, new, strict=True) if is_new)
+    return Catalogue(parent, moves, tuple(move.name for move in known if move not in moves))

@@ -7,7 +7,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from engine.state import ProblemState, SessionState, VariantState
-from engine.verdict import Baseline, sizes_in_words
+from engine.verdict import Baseline, only_searched_sizes, sizes_in_words
 
 
 class ResultRow(Struct, frozen=True, kw_only=True):
@@ -93,6 +93,11 @@ def at_other_sizes(variant: VariantState) -> str:
     """What came of the kernel at other sizes than the searched ones, in words; "" where that was not tried."""
     checked = variant.at_sizes
     return "" if checked is None else checked.note or sizes_in_words(checked.results)
+
+
+def is_for_searched_sizes_only(variant: VariantState) -> bool:
+    """Whether the kernel was tried at other sizes and is right at none of them."""
+    return variant.at_sizes is not None and only_searched_sizes(variant.at_sizes.results)
 
 
 def _degenerate(problem: ProblemState) -> str:

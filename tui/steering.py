@@ -172,6 +172,11 @@ class History(Struct):
             self._done.append((plan.command, inverse))
         self._undone.clear()
 
+    @property
+    def undoes(self) -> bool:
+        """Whether there is something to undo."""
+        return bool(self._done)
+
     def undo(self) -> Plan:
         """Raises Refused when there is nothing to undo."""
         if not self._done:

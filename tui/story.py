@@ -52,8 +52,8 @@ class Story(Struct):
             return False
         told = [found] if (found := _tell(state, event)) is not None else []
         if isinstance(event, _MOVING):
-            told += self._moved(state, event)
-            if isinstance(event, ev.HeatFinished):
+            told += (moved := self._moved(state, event))
+            if moved or isinstance(event, ev.HeatFinished) or _is_judged_again(state, event):
                 told += self._rewritten(state, event)
         elif isinstance(event, ev.RoundFinished):
             self._reached[event.problem, event.round] = fmt.speedup(state.best_of_round(event.problem, event.round))
@@ -82,15 +82,20 @@ class Story(Struct):
         next_one = f"attempt {event.attempt + 1} in {event.wait_s:.0f} s"
         return [("warning", f"{call.model}: {failure_words(event.failure)}, {next_one}: {event.message}")]
 
-    def _rewritten(self, state: SessionState, event: ev.HeatFinished) -> list[tuple[Level, str]]:
-        """One line for each earlier round whose best a heat shows in another light, as its row does from now on."""
+    def _rewritten(self, state: SessionState, event: ev.AnyEvent) -> list[tuple[Level, str]]:
+        """One line for each earlier round whose best ``event`` shows in another light, as its row does from now on."""
+        by = "since then"
+        if isinstance(event, ev.HeatFinished):
+            by = "by this heat"
+        elif isinstance(event, ev.VerdictGiven):
+            by = f"by the verdict on {event.variant}"
         lines: list[tuple[Level, str]] = []
         for (problem, number), before in self._reached.items():
             leader, factor = state.leader_of_round(problem, number), fmt.speedup(state.best_of_round(problem, number))
-            if problem != event.problem or factor == before or leader is None:
+            if factor == before or leader is None:
                 continue
             self._reached[problem, number] = factor
-            text = f"{problem}: by this heat the best of round {number} is {leader.id} at {factor}, {before} before"
+            text = f"{problem}: {by} the best of round {number} is {leader.id} at {factor}, {before} before"
             lines.append(("info", text))
         return lines
 
@@ -115,6 +120,11 @@ def fold_with_story(recorded: Iterable[Recorded]) -> tuple[SessionState, Story]:
     state, story = SessionState(), Story()
     state.apply_all(recorded, partial(story.note, state), _TOLD)
     return state, story
+
+
+def _is_judged_again(state: SessionState, event: ev.AnyEvent) -> bool:
+    variant = state.variants.get(event.variant) if isinstance(event, ev.VerdictGiven) else None
+    return variant is not None and variant.judged > 1
 
 
 def _best_line(state: SessionState, problem: ProblemState, event: ev.AnyEvent, before: str | None) -> tuple[Level, str]:

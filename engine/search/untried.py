@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
+from typing import Protocol
 
 from engine.nodes import MOVE
-from engine.proposers.protocol import Board, IdeaDraft, Kernel, Proposer, VariantDraft
+from engine.proposers.protocol import Board, IdeaDraft, Kernel, Proposer, Task, VariantDraft
 from engine.search.context import Context
 from engine.search.ids import seed_for
-from engine.search.telling import board_of, kernel_of
-from engine.state import ProblemState
+from engine.search.telling import Texts, board_of, kernel_of
+from engine.state import ProblemState, SessionState
 
 _NAMED = 3
 """Other moves that an answer names, at most."""
@@ -22,7 +23,15 @@ async def why_nothing_new(
 ) -> str | None:
     """Why ``proposer`` would write no kernel for ``move`` on the kernel ``parent``, with what is untried; None where
     it would. Only proposers that write by themselves, in no time, can be asked this way. Raises SessionError."""
-    look = _Look(context, proposer, problem, parent)
+    look = Untried(
+        context.state,
+        context.sources,
+        proposer,
+        context.task(problem),
+        parent,
+        variants=context.config.search.variants,
+        next_idea=context.ids.next_idea,
+    )
     if await look.has_new(move, parent):
         return None
     where = parent or "the reference"
@@ -60,18 +69,40 @@ async def nothing_left(context: Context, problem: ProblemState, kernel: str) -> 
     return True
 
 
-class _Look:
-    def __init__(self, context: Context, proposer: Proposer, problem: ProblemState, parent: str | None) -> None:
-        self._context, self._proposer, self._problem = context, proposer, problem
-        self._state, self._task = context.state, context.task(problem)
-        self._board = board_of(context.state, problem, problem.rounds[-1].number, parent, context.sources)
-        self._numbers = range(context.config.search.variants)
-        self._seed = seed_for(context.state.seed, problem.id, context.ids.next_idea)
+class Known(Texts, Protocol):
+    """The sources of a search: the engine's :class:`~engine.search.sources.Sources`, or what a monitor reads."""
+
+    def has(self, problem: str, text: str) -> bool:
+        """Whether it is a source of ``problem`` already, judged or not."""
+        ...
+
+
+class Untried:
+    """What is new for the kernel ``parent`` (None: the reference) of a problem that has a round. ``variants``: kernels
+    per idea; ``next_idea``: the id that the next idea gets. Raises SessionError where a source cannot be read."""
+
+    def __init__(
+        self,
+        state: SessionState,
+        sources: Known,
+        proposer: Proposer,
+        task: Task,
+        parent: str | None,
+        *,
+        variants: int,
+        next_idea: str,
+    ) -> None:
+        self._state, self._sources, self._proposer, self._task = state, sources, proposer, task
+        problem = state.problems[task.problem.id]
+        self._problem = problem.id
+        self._board = board_of(state, problem, problem.rounds[-1].number, parent, sources)
+        self._numbers = range(variants)
+        self._seed = seed_for(state.seed, problem.id, next_idea)
 
     async def has_new(self, move: str, parent: str | None) -> bool:
         """Whether the next idea, of this move, would come to a source that the problem does not have."""
         async for one in self._variants(move, parent, self._board, self._numbers):
-            if not self._context.sources.has(self._problem.id, one.source):
+            if not self._sources.has(self._problem, one.source):
                 return True
         return False
 
@@ -90,7 +121,7 @@ class _Look:
 
     async def kernel_for(self, move: str, but: str | None) -> str | None:
         """The fastest other kernel on which ``move`` is untried."""
-        others = [one.id for one in self._state.leaders(self._problem.id, _LOOKED_AT) if one.id != but]
+        others = [one.id for one in self._state.leaders(self._problem, _LOOKED_AT) if one.id != but]
         for name in others:
             if await self.has_new(move, name):
                 return name
@@ -106,4 +137,4 @@ class _Look:
         found = self._state.variants.get(name) if name is not None else None
         if found is None or found.verdict is None:
             return None
-        return kernel_of(self._state, found, self._context.sources)
+        return kernel_of(self._state, found, self._sources)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
-from textual.containers import Vertical
 
-from engine.session import EngineLock, SessionPaths
+from engine.session import SessionPaths
 from tui.parting import parting_words
 
 
@@ -337,28 +335,3 @@ async def test_text_grid_is_stable(open_monitor: Any, engine: Any) -> None:
                 file.parent.mkdir(exist_ok=True)
                 file.write_text(text, encoding="utf-8")
             assert text == file.read_text(encoding="utf-8")
-
-
-BY_HAND = Path(__file__).parents[2] / "sessions" / "by-hand"
-
-
-@pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 60)])
-async def test_the_dialog_for_ideas_has_room_for_moves_and_none_to_spare(
-    open_monitor: Any, tmp_path: Path, size: tuple[int, int]
-) -> None:
-    paths = SessionPaths(tmp_path / "by-hand")
-    shutil.copytree(BY_HAND, paths.directory)
-    lock = EngineLock(paths)
-    try:
-        async with open_monitor(paths, size) as monitor:
-            await monitor.press("i")
-            await monitor.until_shown("Seed an idea for")
-            dialog = monitor.app.screen
-            box = dialog.query_one(Vertical)
-            moves, about, hint = (dialog.query_one(name) for name in ("#moves", "#about", "#hint"))
-            assert box.region.bottom <= size[1] and hint.region.bottom == box.content_region.bottom
-            assert hint.size.height == 1 and about.size.height >= 2
-            assert moves.size.height >= 5
-            assert moves.size.height == moves.option_count or box.region.height >= size[1] - 3
-    finally:
-        lock.release()

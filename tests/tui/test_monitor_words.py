@@ -304,7 +304,7 @@ async def test_enter_on_a_kernel_that_failed_shows_why(engine: Any, status: str)
 async def test_hints_follow_the_filter(engine: Any) -> None:
     async with monitor_of(engine.paths) as monitor:
         await monitor.press("slash")
-        await monitor.until_shown("!word must not")
+        await monitor.until_shown("!word not")
         await monitor.type("softmax")
         await monitor.press("enter")
         keys = monitor.text().splitlines()[-1]

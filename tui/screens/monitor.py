@@ -31,7 +31,10 @@ from tui.widgets.tree_lines import RowLines
 if TYPE_CHECKING:
     from tui.app import MonitorApp
 
-SCORES = (ev.VerdictGiven, ev.BaselineMeasured, ev.RoundStarted, ev.RoundFinished, ev.HeatFinished, ev.ProblemAdded)
+SCORES = (
+    *(ev.VerdictGiven, ev.BaselineMeasured, ev.RoundStarted, ev.RoundFinished, ev.HeatFinished, ev.ProblemAdded),
+    ev.SizesChecked,
+)
 ROOM = 3
 """Lines that a pane needs to be worth the focus."""
 QUIET = (ev.LogLine, ev.IdeaProposed, ev.BaselineMeasured, ev.DeviceMeasured)
@@ -97,6 +100,12 @@ class MonitorScreen(SteeringKeys, Screen[None]):
 
     def on_resize(self) -> None:
         self.call_after_refresh(self.show_all)
+
+    def on_screen_suspend(self) -> None:
+        self.key_bar.cover(True)
+
+    def on_screen_resume(self) -> None:
+        self.key_bar.cover(False)
 
     # What the app calls
 

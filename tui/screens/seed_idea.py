@@ -16,8 +16,7 @@ from textual.widgets.option_list import Option
 
 from engine.proposers.protocol import CATEGORY_NAMES, CatalogueEntry
 from engine.state import ProblemState
-from tui.catalogue import catalogue_of, readers_of
-from tui.model import Model
+from tui.catalogue import Catalogue
 from tui.sanitize import one_line
 
 MOST_COLUMNS, BESIDE_WORDS = 110, 11
@@ -53,19 +52,20 @@ class SeedIdeaScreen(ModalScreen[IdeaWish | None]):
     SeedIdeaScreen #title { text-style: bold; }
     SeedIdeaScreen .label { margin-top: 1; color: $text-primary; }
     SeedIdeaScreen #about { color: $text-muted; height: 3; margin-top: 1; padding: 0 2; }
+    SeedIdeaScreen #spent { color: $text-muted; max-height: 2; margin-top: 1; }
     SeedIdeaScreen Input { background: $panel; }
     SeedIdeaScreen #hint { color: $text-muted; margin-top: 1; }
     """
 
-    def __init__(self, model: Model, problem: ProblemState, parent: str | None) -> None:
+    def __init__(self, problem: ProblemState, catalogue: Catalogue, readers: list[str]) -> None:
+        """``readers``: names of the models that read prose."""
         super().__init__()
-        self._model, self._problem, self._parent_kernel = model, problem, parent
-        self._moves: tuple[CatalogueEntry, ...] = ()
+        self._problem, self._catalogue, self._readers = problem, catalogue, readers
+        self._moves = catalogue.moves
 
     def compose(self) -> ComposeResult:
-        self._moves = catalogue_of(self._model.state, self._problem)
-        readers = readers_of(self._model)
-        under = f"works on {self._parent_kernel}" if self._parent_kernel else "works on the best kernel"
+        readers, on = self._readers, self._catalogue.parent or "the reference"
+        under = f"works on {on}"
         longest = max((len(move.name) for move in self._moves), default=0)
         with Vertical():
             yield Static(f"Seed an idea for {one_line(self._problem.id, 60)}; it {under}", markup=False, id="title")
@@ -73,6 +73,9 @@ class SeedIdeaScreen(ModalScreen[IdeaWish | None]):
                 yield Static("Moves of the playbook, which writes the kernels:", markup=False, classes="label")
                 yield OptionList(*(Option(_entry(move, longest)) for move in self._moves), markup=False, id="moves")
                 yield Static("", markup=False, id="about")
+            if spent := self._catalogue.spent:
+                words = "Tried on it, or not for it" if self._moves else "The playbook has nothing untried for it"
+                yield Static(f"{words}: {', '.join(spent)}", markup=False, id="spent")
             if readers:
                 label = f"In your own words; {', '.join(readers)} writes the kernels:"
             else:
@@ -90,9 +93,13 @@ class SeedIdeaScreen(ModalScreen[IdeaWish | None]):
         if not self._moves:
             return
         width = min(MOST_COLUMNS, self.app.size.width * 9 // 10) - BESIDE_WORDS
+        spent = 0
+        if self._catalogue.spent:
+            text = str(self.query_one("#spent", Static).content)
+            spent = 1 + min(2, len(textwrap.wrap(text, max(20, width + BESIDE_WORDS - 6))))
         described = max(len(textwrap.wrap(one_line(move.text, 600), max(20, width))) for move in self._moves)
         self.query_one("#about").styles.height = min(described, MOST_LINES)
-        room = self.app.size.height - OTHER_LINES - min(described, MOST_LINES)
+        room = self.app.size.height - OTHER_LINES - spent - min(described, MOST_LINES)
         self.query_one("#moves").styles.height = min(len(self._moves), max(3, room))
 
     def on_input_submitted(self, event: Input.Submitted) -> None:

@@ -95,7 +95,8 @@ class SteeringKeys:
         else:
             self._monitor.push_screen(ReplyScreen(self._here.model, directory))
 
-    def action_seed_idea(self) -> None:
+    async def action_seed_idea(self) -> None:
+        from tui.catalogue import catalogue_of, readers_of
         from tui.screens.seed_idea import SeedIdeaScreen
 
         problem = self._problem_to_seed()
@@ -103,6 +104,11 @@ class SteeringKeys:
             return
         subject = self._here.detail.subject
         parent = subject.id if subject is not None and subject.problem == problem.id else None
+        try:
+            catalogue = await catalogue_of(self._here.model, problem, parent)
+        except SessionError as error:
+            self._monitor.say(error.brief, severity="error")
+            return
 
         def chosen(wish: IdeaWish | None) -> None:
             if wish is None:
@@ -112,7 +118,7 @@ class SteeringKeys:
             )
             self._ask(lambda: Plan(command, "seeding an idea", parent or problem.id))
 
-        self._monitor.push_screen(SeedIdeaScreen(self._here.model, problem, parent), chosen)
+        self._monitor.push_screen(SeedIdeaScreen(problem, catalogue, readers_of(self._here.model)), chosen)
 
     def action_seed_kernel(self) -> None:
         from tui.screens.seed_kernel import SeedKernelScreen
@@ -171,9 +177,11 @@ class SteeringKeys:
 
     def action_start_engine(self) -> None:
         """Where its minutes are spent an engine would end at once: it is asked for more first."""
+        from tui.app import FINISHED
+
         model = self._here.model
         if model.engine == "finished":
-            self._monitor.say("The search is finished. M gives it more rounds and goes on.")
+            self._monitor.say(FINISHED)
             return
         if more_minutes(model) is not None and model.link.kind == "ended" and not model.source.read_only:
             self.action_budget()

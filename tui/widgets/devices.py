@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
 from textual.strip import Strip
 
 from engine.devices import DeviceSample
@@ -30,6 +31,9 @@ class DevicePane(LinesView):
 
 
 def device_lines(model: Model, palette: Palette, width: int, *, ascii_only: bool) -> list[Strip]:
+    """Of a session that has ended its last readings, faint, as what was, and no history that looks like now."""
+    if model.link.kind == "ended":
+        palette = replace(palette, text=palette.dim, bold=palette.dim, running=palette.dim, alarm=palette.dim)
     facts = model.state.devices
     gpus = [fact for fact in facts.values() if fact.kind == "cuda"]
     reading = model.latest()
@@ -72,9 +76,8 @@ def _gpu(
         return [line((f"GPU {number} {name}", palette.bold), ("  no reading", palette.dim))]
     load = sample.utilization
     head: list[Part] = [(f"GPU {number} {name} ", palette.bold)]
-    head.append((f"{load:.0f}% " if load is not None else "- ", palette.running))
-    used = line(*head).cell_length
-    history = fmt.sparkline(_history(model, fact.id), max(0, min(60, width - used)), top=100, ascii_only=ascii_only)
+    head.append((_load(model, load), palette.running))
+    history = _history(model, fact.id, width - line(*head).cell_length, ascii_only=ascii_only)
     first = line(*head, (history, palette.chart))
     parts = [
         f"{fmt.size(sample.memory_used)}/{fmt.size(sample.memory_total)}",
@@ -101,9 +104,8 @@ def _cpu(
     cores = f" {fact.cores} cores" if fact is not None else ""
     if sample is None:
         return [line((f"CPU {name}{cores}", palette.bold), ("  no reading", palette.dim))]
-    load = f"{sample.utilization:.0f}%" if sample.utilization is not None else "-"
-    head = f"CPU{cores} {load} "
-    history = fmt.sparkline(_history(model, "cpu"), max(0, min(60, width - len(head))), top=100, ascii_only=ascii_only)
+    head = f"CPU{cores} {_load(model, sample.utilization)}"
+    history = _history(model, "cpu", width - len(head), ascii_only=ascii_only)
     facts = [
         f"{fmt.size(sample.memory_used)}/{fmt.size(sample.memory_total)}",
         f"load {sample.load:.1f}" if sample.load is not None else "",
@@ -147,10 +149,17 @@ def _worker(model: Model, variant: VariantState, palette: Palette) -> Strip:
     )
 
 
-def _history(model: Model, device: str) -> list[float]:
-    """Load in percent, a trace of it even when idle, and 0 where there is no reading."""
+def _load(model: Model, percent: float | None) -> str:
+    was = "was at " if model.link.kind == "ended" else ""
+    return f"{was}{percent:.0f}% " if percent is not None else "- "
+
+
+def _history(model: Model, device: str, room: int, *, ascii_only: bool) -> str:
+    """Load as a chart, a trace of it even when idle, and 0 where there is no reading; none once the session ended."""
+    if model.link.kind == "ended":
+        return ""
     rates = []
     for reading in model.recent()[-120:]:
         sample = next((sample for sample in reading.samples if sample.device == device), None)
         rates.append(max(0.01, sample.utilization or 0.0) if sample is not None else 0.0)
-    return rates
+    return fmt.sparkline(rates, max(0, min(60, room)), top=100, ascii_only=ascii_only)

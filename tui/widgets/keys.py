@@ -4,6 +4,7 @@ person takes its place for some seconds, so that it covers nothing."""
 from __future__ import annotations
 
 import textwrap
+import time
 from typing import TYPE_CHECKING, Literal, NamedTuple, cast
 
 from textual import events
@@ -12,7 +13,8 @@ from textual.timer import Timer
 
 from tui.actions import ACTIONS, REPLAY_ACTIONS, Action
 from tui.source import ALIVE
-from tui.widgets.lines import LinesView, line
+from tui.spend import is_spending
+from tui.widgets.lines import EMPTY, LinesView, line
 
 if TYPE_CHECKING:
     from tui.screens.monitor import MonitorScreen
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
 Severity = Literal["information", "warning", "error"]
 MOST_LINES, MOST_LINES_SHORT = 4, 2
 """Of a word to the person, which takes them from the tree; the second where the terminal is short."""
+READ_S = 1.0
+"""A key ends a word to the person that has stood this long."""
 DETAIL = ("tab(1)", "diff", "conversation", "mark", "copy", "edit", "retry", "zoom", "back", "compare")
 PANE = ("zoom", "back")
 FILTERED = ("next_match(1)", "next_match(-1)", "back", "filter", "open_detail")
@@ -54,6 +58,8 @@ class KeyBar(LinesView):
         self._spans: list[tuple[int, int, str]] = []
         self._word: tuple[str, Severity] | None = None
         self._timer: Timer | None = None
+        self._said_at = 0.0
+        self._covered = False
 
     def on_mount(self) -> None:
         self.show()
@@ -65,15 +71,27 @@ class KeyBar(LinesView):
         """Show ``text``, which must be safe, instead of the keys."""
         if self._timer is not None:
             self._timer.stop()
-        self._word = (text, severity)
+        self._word, self._said_at = (text, severity), time.monotonic()
         self._timer = self.set_timer(seconds, self._fall_silent)
+        self.show()
+
+    def heed(self) -> None:
+        """A key was pressed: what has been said for a moment has been read."""
+        if self._word is not None and time.monotonic() - self._said_at > READ_S:
+            self._fall_silent()
+
+    def cover(self, covered: bool) -> None:
+        """``covered``: a dialog stands over the monitor, whose keys do nothing."""
+        self._covered = covered
         self.show()
 
     def show(self) -> None:
         if not self.is_attached:
             return
         width = self.size.width or self.app.size.width
-        lines = self._said(width) if self._word is not None else [self._hints(width)]
+        if self._covered:
+            self._spans = []
+        lines = self._said(width) if self._word is not None else [EMPTY if self._covered else self._hints(width)]
         if self.styles.height is None or self.styles.height.value != len(lines):
             self.styles.height = len(lines)
         self.set_lines(lines)
@@ -135,20 +153,28 @@ def used_most(screen: MonitorScreen) -> list[Action]:
     from tui.widgets.detail.pane import DetailView
 
     model = screen.model
-    steers = not model.source.read_only
     if isinstance(screen.focused, DetailView):
         names: tuple[str, ...] = DETAIL
     elif screen.focused is not None and screen.focused is not screen.tree_view:
         names = PANE
     elif screen.tree_rows.view.filter:
         names = FILTERED
-    elif steers and model.link.kind == "ended":
+    elif model.link.kind == "ended":
         names = ENDED if model.engine != "finished" else ENDED[1:]
     else:
         ranked = sorted((action for action in ACTIONS if action.hint), key=lambda action: action.hint)
         names = tuple(action.name for action in ranked if action.name not in ("help", "detach"))
     known = {action.name: action for action in ACTIONS}
-    chosen = [known[name] for name in names if steers or known[name].group != "steer"]
+    useless = (
+        {action.name for action in ACTIONS if action.group == "steer"} if screen.monitor.why_not_steer() else set()
+    )
+    if model.link.kind == "ended" and not model.source.read_only:
+        useless -= {"start_engine", "budget"}
+    if not screen.monitor.history.undoes:
+        useless.add("undo")
+    if not is_spending(model):
+        useless.add("conversation")
+    chosen = [known[name] for name in names if name not in useless]
     return [*(REPLAY_ACTIONS if model.link.kind == "replay" else ()), *chosen]
 
 

@@ -10,6 +10,7 @@ from tui.certainty import factor_words
 from tui.heat import place_in_heat
 from tui.model import Model
 from tui.palette import Palette
+from tui.results import is_for_searched_sizes_only
 from tui.sanitize import one_line
 from tui.widgets.detail.text import folded
 from tui.widgets.lines import LinesView, line
@@ -83,6 +84,7 @@ def leader_lines(
             (f"  r{variant.round:<3} ", palette.dim),
         )
         wrong = "wrong by KernelBench's rules  " if _is_wrong_for_kernelbench(variant) else ""
+        wrong += "these sizes only  " if is_for_searched_sizes_only(variant) else ""
         note = one_line(variant.note, 400)
         below = _below(wrong, note, palette, width)
         fits = figures.cell_length + len(wrong + note) <= width

@@ -16,6 +16,7 @@ from tui.glyphs import GLYPHS, glyph, standing_of
 from tui.heat import why_no_star
 from tui.model import Model, change_against_parent
 from tui.palette import Palette
+from tui.results import is_for_searched_sizes_only
 from tui.row import Row
 from tui.same_code import twin_of
 from tui.sanitize import one_line
@@ -102,7 +103,8 @@ class RowLines:
         twin = twin_of(self.model.state, variant)
         same = [(f"= {twin.id}  ", palette.text)] if twin is not None else []
         why = why_no_star(self.model.state, variant)
-        return [*same, (f"{why}  " if why else "", palette.text), (one_line(variant.note, 120), palette.dim)]
+        sizes = [("these sizes only  ", palette.warn)] if is_for_searched_sizes_only(variant) else []
+        return [*same, *sizes, (f"{why}  " if why else "", palette.text), (one_line(variant.note, 120), palette.dim)]
 
     def _idea(self, row: Row, idea: IdeaState, width: int) -> Strip:
         state, palette = self.model.state, self.palette

@@ -12,6 +12,7 @@ from tui.glyphs import GLYPHS, standing_of
 from tui.machine_code import occupancies
 from tui.model import Model, over_compile
 from tui.palette import Palette
+from tui.results import is_for_searched_sizes_only
 from tui.sanitize import one_line
 from tui.widgets.detail.text import field, heading, printed, wrapped
 from tui.widgets.lines import line
@@ -32,6 +33,7 @@ def evidence_lines(model: Model, variant: VariantState, palette: Palette, width:
             (f"{variant.id} ", palette.bold),
             (verdict.status.replace("_", " "), palette.named(GLYPHS[standing].style)),
             (f"  {verdict.pattern}" if verdict.pattern else "", palette.warn),
+            ("  right only at the searched sizes" if is_for_searched_sizes_only(variant) else "", palette.warn),
             ("  pruned" if standing == "pruned" else "", palette.dim),
         )
     ]

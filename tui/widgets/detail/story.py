@@ -61,6 +61,11 @@ def _figures(model: Model, variant: VariantState, palette: Palette) -> list[Stri
     lines = [field("own verdict", own, palette)]
     if heat := last_heat(problem, variant):
         lines.append(field("last heat", heat, palette))
+    reached, star = model.state.best_of_round(variant.problem, variant.round), model.best(problem)
+    leads = model.state.leader_of_round(variant.problem, variant.round) is variant
+    if leads and reached is not None and star is not None and reached != variant.speedup:
+        own = f"{fmt.speedup(reached)}: {star.id}'s {fmt.speedup(star.speedup)} by as much less as the heat says"
+        lines.append(field(f"row of r{variant.round}", own, palette))
     if (why := why_no_star(model.state, variant)).startswith(NO_HEAT):
         lines.append(field("no star", f"{why}, and each one's figures are of its own minute", palette))
     return lines

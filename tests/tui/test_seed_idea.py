@@ -1,0 +1,137 @@
+"""The dialog for ideas: it lists the moves that the engine would take, and says which ones it would not."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from textual.containers import Vertical
+
+from benchmarks.synthetic_session import CPU
+from engine import events as ev
+from engine.commands import SeedIdea
+from engine.problem.catalog import inspect_files, resolve
+from engine.problem.spec import ProblemSpec
+from engine.proposers.playbook import Playbook
+from engine.proposers.protocol import Board, Task
+from engine.session import EngineLock, EventWriter, create_session
+from engine.verdict import Baseline, Timing, Verdict
+from tests.tui.conftest import Engine
+
+CONFIG = """problems = ["builtin:quickstart/softmax"]
+
+[[models]]
+provider = "{provider}"
+"""
+
+
+def events_of(spec: ProblemSpec) -> Iterator[tuple[ev.AnyEvent, str]]:
+    """A search of one round, whose only kernel is the playbook's first one; each event with the source it needs."""
+    task = Task(problem=spec, header="", form="cpp", device=CPU, floor_ms=None, eager_ms=2.0)
+    playbook = Playbook()
+
+    async def first() -> tuple[Any, Any]:
+        (idea,) = await playbook.ideas(task, None, Board(), 1, 0)
+        async for draft in playbook.variants(task, idea, None, Board(), range(1), 0):
+            return idea, draft
+        raise AssertionError("the playbook writes no softmax")
+
+    idea, draft = asyncio.run(first())
+    devices = (CPU,)
+    yield ev.EngineStarted(pid=os.getpid(), host="h", version="0", resumed=False, devices=devices, sandbox="none"), ""
+    yield ev.ProblemAdded(problem=spec, form="cpp", header=""), ""
+    yield ev.BaselineMeasured(problem=spec.id, baseline=Baseline("eager", Timing(2.0, 2.0, 2.0, 9))), ""
+    yield ev.RoundStarted(problem=spec.id, round=0, parents=()), ""
+    yield (
+        ev.IdeaProposed(
+            idea="i1",
+            problem=spec.id,
+            round=0,
+            parent=None,
+            category=idea.category,
+            text=idea.text,
+            proposer="playbook",
+            data=idea.data,
+        ),
+        "",
+    )
+    yield (
+        ev.VariantWritten(
+            variant="v1",
+            idea="i1",
+            problem=spec.id,
+            round=0,
+            parent=None,
+            form="cpp",
+            source=hashlib.sha256(draft.source.encode()).hexdigest(),
+            proposer="playbook",
+            data=draft.data,
+        ),
+        draft.source,
+    )
+    yield (
+        ev.VerdictGiven(variant="v1", verdict=Verdict(status="correct", speedup=1.5, kernel=Timing(1.0, 1.0, 1.0, 9))),
+        "",
+    )
+
+
+@pytest.fixture(params=["playbook"])
+def searching(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Engine]:
+    """A search by the provider that the test names."""
+    (spec,) = asyncio.run(inspect_files(resolve(["builtin:quickstart/softmax"], tmp_path)))
+    assert isinstance(spec, ProblemSpec)
+    paths = create_session(tmp_path, "demo", CONFIG.format(provider=request.param), "c.toml", 0)
+    lock, writer = EngineLock(paths), EventWriter(paths)
+    engine = Engine(paths, lock, writer)
+    for event, source in events_of(spec):
+        if source:
+            writer.put_blob(source)
+        engine.record(event)
+    yield engine
+    writer.close()
+    lock.release()
+
+
+async def test_a_move_that_the_kernel_cannot_take_is_not_offered(open_monitor: Any, searching: Engine) -> None:
+    async with open_monitor(searching.paths) as monitor:
+        await monitor.press("B", "i")
+        await monitor.until_shown("Seed an idea for softmax; it works on v1")
+        offered = [monitor.app.screen.query_one("#moves").get_option_at_index(0).prompt.plain.split()[0]]
+        shown = " ".join(monitor.text().split())
+        assert "Tried on it, or not for it: " in shown
+        refused = shown.partition("not for it: ")[2].partition(" │")[0]
+        assert "dynamic_schedule" in refused, "a first kernel has no threads whose schedule could change"
+        assert offered[0] not in refused.split(", ")
+        await monitor.press("enter")
+        await monitor.until(lambda: bool(searching.commands()), "it is seeded")
+        (command,) = searching.commands()
+        assert isinstance(command, SeedIdea) and (command.catalogue, command.parent) == (offered[0], "v1")
+
+
+@pytest.mark.parametrize("searching", ["manual"], indirect=True)
+async def test_without_a_playbook_no_move_is_offered(open_monitor: Any, searching: Engine) -> None:
+    async with open_monitor(searching.paths) as monitor:
+        await monitor.press("B", "i")
+        await monitor.until_shown("In your own words; manual writes the kernels")
+        assert "playbook" not in monitor.text() and not monitor.app.screen.query("#moves")
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 60)])
+async def test_the_dialog_has_room_for_moves_and_none_to_spare(
+    open_monitor: Any, searching: Engine, size: tuple[int, int]
+) -> None:
+    async with open_monitor(searching.paths, size) as monitor:
+        await monitor.press("B", "i")
+        await monitor.until_shown("Seed an idea for")
+        dialog = monitor.app.screen
+        box = dialog.query_one(Vertical)
+        moves, about, hint = (dialog.query_one(name) for name in ("#moves", "#about", "#hint"))
+        assert box.region.bottom <= size[1] and hint.region.bottom == box.content_region.bottom
+        assert hint.size.height == 1 and about.size.height >= 1
+        assert moves.size.height >= 3
+        assert moves.size.height == moves.option_count or box.region.height >= size[1] - 3
