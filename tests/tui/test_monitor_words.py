@@ -400,6 +400,13 @@ async def test_an_earlier_round_whose_best_a_heat_rewrites_is_told(engine: Any) 
         now = (state.variants[best].speedup or 0.0) / 4
         told = f"by this heat the best of round 0 is {early.id} at {now:.2f}x, {before:.2f}x before"
         await monitor.until_shown(told)
+        verdict = Verdict(status="correct", speedup=20.0, kernel=Timing(0.1, 0.1, 0.1, 9))
+        engine.record(ev.VerdictGiven(variant=best, verdict=verdict))
+        told = f"by the verdict on {best} the best of round 0 is {early.id} at 5.00x, {now:.2f}x before"
+        await monitor.until_shown(told)
+        monitor.app.monitor_screen.tree_view.select(early.id)
+        monitor.app.monitor_screen.detail.turn("Why")
+        await monitor.until_shown(f"5.00x: {best}'s 20.00x by as much less as the heat says")
 
 
 async def test_a_line_of_the_log_that_is_cut_says_so(engine: Any) -> None:

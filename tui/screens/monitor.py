@@ -17,6 +17,7 @@ from tui.compare import MOST
 from tui.model import Model
 from tui.rows import SORT_KEYS, TreeRows
 from tui.screens.steer import SteeringKeys
+from tui.spend import is_spending
 from tui.widgets.detail.pane import AGAINST, TABS, DetailPane
 from tui.widgets.devices import DevicePane
 from tui.widgets.keys import KeyBar
@@ -56,6 +57,8 @@ class MonitorScreen(SteeringKeys, Screen[None]):
         self.held = False
         self._bests: tuple[str | None, ...] = ()
         self._link_shown = ""
+        self._keys_of: tuple[bool, bool] = (False, False)
+        """Whether there was a row, and a model to talk of, when the keys were shown last."""
 
     @property
     def monitor(self) -> MonitorApp:
@@ -140,9 +143,12 @@ class MonitorScreen(SteeringKeys, Screen[None]):
             if self.leaders.display and self.leaders.size.height:
                 self.leaders.show(self.model)
         moved = self._link_shown != (link := self.model.engine)
+        keys_of = (self.tree_view.row is not None, is_spending(self.model))
+        if moved or keys_of != self._keys_of:
+            self._keys_of = keys_of
+            self.key_bar.show()
         if moved:
             self._link_shown = link
-            self.key_bar.show()
             self.scoreboard.show(self.model)
         if readings or moved or ev.VariantStage in kinds or ev.VerdictGiven in kinds or ev.EngineStarted in kinds:
             self.devices.show(self.model)

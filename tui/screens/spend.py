@@ -68,7 +68,8 @@ class SpendScreen(ModalScreen[str | None]):
 
 def spend_lines(model: Model, table: SpendTable, palette: Palette, width: int, *, ascii_only: bool) -> Iterator[Strip]:
     total = table.total
-    yield line(("What models have cost", palette.title), ("   M: change the limits   esc: close", palette.dim))
+    limits = "" if model.source.read_only else "M: change the limits   "
+    yield line(("What models have cost", palette.title), (f"   {limits}esc: close", palette.dim))
     yield line("")
     yield from _limits(model, total, palette, ascii_only=ascii_only)
     words = _bought(table)

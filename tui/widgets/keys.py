@@ -27,6 +27,20 @@ READ_S = 1.0
 DETAIL = ("tab(1)", "diff", "conversation", "mark", "copy", "edit", "retry", "zoom", "back", "compare")
 PANE = ("zoom", "back")
 FILTERED = ("next_match(1)", "next_match(-1)", "back", "filter", "open_detail")
+ON_A_ROW = {
+    "open_detail",
+    "seed_idea",
+    "seed_kernel",
+    "edit",
+    "prune",
+    "pin",
+    "lineage",
+    "follow",
+    "diff",
+    "copy",
+    "sort",
+}
+"""What there is nothing for while the tree is empty."""
 ENDED = ("start_engine", "budget", "open_detail", "filter", "lineage", "diff", "copy", "sort", "zoom")
 
 
@@ -45,10 +59,10 @@ class Hint(NamedTuple):
 FILTERING = (
     Hint("enter", "keep"),
     Hint("esc", "drop"),
-    Hint("words", "by their beginning, all"),
-    Hint("v7 r2 hand", "just that"),
+    Hint("words", "begin a word"),
     Hint("!word", "not"),
     Hint(">1.5 <1", "speedup"),
+    Hint("v7 r2 hand", "just that"),
 )
 
 
@@ -172,6 +186,8 @@ def used_most(screen: MonitorScreen) -> list[Action]:
         useless -= {"start_engine", "budget"}
     if not screen.monitor.history.undoes:
         useless.add("undo")
+    if screen.tree_view.row is None:
+        useless |= ON_A_ROW
     if not is_spending(model):
         useless.add("conversation")
     chosen = [known[name] for name in names if name not in useless]

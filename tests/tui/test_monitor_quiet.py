@@ -1,0 +1,103 @@
+"""What a screen does not claim: keys that do nothing there, loads of a session that has ended, more than was tried."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from textual.color import Color
+
+from engine import events as ev
+from engine.session import SessionPaths
+from engine.verdict import AtSizes
+from tests.tui.conftest import Engine, Monitor
+
+
+def keys(monitor: Monitor) -> str:
+    return monitor.text().splitlines()[-1]
+
+
+async def test_a_dialog_leaves_no_keys_of_the_monitor_below_it(open_monitor: Any, engine: Engine) -> None:
+    async with open_monitor(engine.paths) as monitor:
+        assert "seed idea" in keys(monitor)
+        await monitor.press("M")
+        await monitor.until_shown("Rounds per problem")
+        assert not any(key in monitor.text() for key in ("seed idea", "q detach", "? help"))
+        await monitor.press("escape")
+        await monitor.until(lambda: "seed idea" in keys(monitor), "the keys are back")
+
+
+async def test_keys_that_do_nothing_here_are_not_shown(
+    open_monitor: Any, engine: Engine, session: SessionPaths
+) -> None:
+    async with open_monitor(engine.paths, (200, 60)) as monitor:
+        assert "undo" not in keys(monitor), "nothing was done yet"
+        await monitor.press("B", "b")
+        await monitor.until(lambda: bool(engine.commands()), "it is sent")
+        engine.answer(ev.NodePinned(node=engine.commands()[0].node))  # type: ignore[union-attr]
+        await monitor.until(lambda: "done" in keys(monitor), "the answer")
+        await monitor.pilot.pause(1.1)
+        await monitor.press("j")
+        assert "z undo" in keys(monitor), "a key ends a word that was read"
+    engine.lock.release()
+    async with open_monitor(session, (200, 60), read_only=True) as monitor:
+        shown = keys(monitor)
+        assert "/ filter" in shown and "q leave" in shown
+        for key in ("seed idea", "undo", "resume engine", "budget", "follow best"):
+            assert key not in shown
+        await monitor.press("enter")
+        assert "tabs" in keys(monitor) and "edit" not in keys(monitor) and "judge again" not in keys(monitor)
+
+
+async def test_a_finished_search_says_what_goes_on(open_monitor: Any, engine: Engine) -> None:
+    engine.record(ev.EngineStopped(reason="finished", message="done"))
+    engine.lock.release()
+    async with open_monitor(engine.paths) as monitor:
+        await monitor.press("d")
+        await monitor.until_shown("The search is finished. M gives it more rounds and goes on.")
+
+
+async def test_last_readings_are_not_taken_for_live_ones(open_monitor: Any, engine: Engine) -> None:
+    async with open_monitor(engine.paths) as monitor:
+        devices = monitor.app.monitor_screen.devices
+        await monitor.until(lambda: "% " in devices.lines[0].text, "a load")
+        assert "was at" not in devices.lines[0].text and devices.lines[0].text.count("▁") + len(devices.lines) > 1
+        assert any(segment.style == devices.palette.running for segment in devices.lines[0])
+        engine.record(ev.EngineStopped(reason="finished", message="done"))
+        engine.lock.release()
+        await monitor.until_shown("the session is not running")
+        loads = devices.lines[1]
+        assert "was at" in loads.text and not set(loads.text) & set("▁▂▃▄▅▆▇█")
+        assert {segment.style for segment in loads if segment.text.strip()} == {devices.palette.dim}
+
+
+@pytest.mark.parametrize("right", [False, True])
+async def test_a_kernel_for_the_searched_sizes_only_is_marked(open_monitor: Any, engine: Engine, right: bool) -> None:
+    failed = AtSizes("smaller", {"N": 3}, "x (3, 3)", "wrong", reason="zeros")
+    passed = AtSizes("larger", {"N": 9}, "x (9, 9)", "correct", kernel_ms=1.0, eager_ms=2.0, speedup=2.0)
+    async with open_monitor(engine.paths, (200, 60)) as monitor:
+        best = monitor.app.model.state.problems["softmax"].best
+        results = (failed, passed) if right else (failed,)
+        engine.record(ev.SizesChecked(problem="softmax", variant=best, results=results))
+        await monitor.until(lambda: monitor.app.model.state.variants[best].at_sizes is not None, "they were tried")
+        await monitor.press("B")
+        await monitor.until_shown("at other sizes")
+        shown = monitor.text()
+        assert ("correct  right only at the searched sizes" in shown) is not right
+        assert shown.count("these sizes only") == (0 if right else 2), "in the tree and among the leaders"
+
+
+@pytest.mark.parametrize("theme", ["textual-dark", "textual-light"])
+async def test_what_is_faint_can_be_read(open_monitor: Any, session: SessionPaths, theme: str) -> None:
+    async with open_monitor(session) as monitor:
+        monitor.app.theme = theme
+        background = Color.parse(monitor.app.get_css_variables()["background"])
+        faint = monitor.app.monitor_screen.devices.palette.dim.color
+        assert faint is not None
+        lightest, darkest = sorted((luminance(Color.from_rich_color(faint)), luminance(background)), reverse=True)
+        assert (lightest + 0.05) / (darkest + 0.05) >= 4.5, "the least of WCAG for text"
+
+
+def luminance(color: Color) -> float:
+    parts = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in color.normalized]
+    return 0.2126 * parts[0] + 0.7152 * parts[1] + 0.0722 * parts[2]
