@@ -103,7 +103,7 @@ async def test_a_move_that_the_kernel_cannot_take_is_not_offered(open_monitor: A
         await monitor.until_shown("Seed an idea for softmax; it works on v1")
         offered = [monitor.app.screen.query_one("#moves").get_option_at_index(0).prompt.plain.split()[0]]
         shown = " ".join(monitor.text().split())
-        assert "Tried on it, or not for it: " in shown
+        assert "tried on it, or not for it: " in shown
         refused = shown.partition("not for it: ")[2].partition(" │")[0]
         assert "dynamic_schedule" in refused, "a first kernel has no threads whose schedule could change"
         assert offered[0] not in refused.split(", ")

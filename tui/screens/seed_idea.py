@@ -52,7 +52,7 @@ class SeedIdeaScreen(ModalScreen[IdeaWish | None]):
     SeedIdeaScreen #title { text-style: bold; }
     SeedIdeaScreen .label { margin-top: 1; color: $text-primary; }
     SeedIdeaScreen #about { color: $text-muted; height: 3; margin-top: 1; padding: 0 2; }
-    SeedIdeaScreen #spent { color: $text-muted; max-height: 2; margin-top: 1; }
+    SeedIdeaScreen #spent { color: $text-muted; height: 1; text-wrap: nowrap; text-overflow: ellipsis; }
     SeedIdeaScreen Input { background: $panel; }
     SeedIdeaScreen #hint { color: $text-muted; margin-top: 1; }
     """
@@ -74,7 +74,11 @@ class SeedIdeaScreen(ModalScreen[IdeaWish | None]):
                 yield OptionList(*(Option(_entry(move, longest)) for move in self._moves), markup=False, id="moves")
                 yield Static("", markup=False, id="about")
             if spent := self._catalogue.spent:
-                words = "Tried on it, or not for it" if self._moves else "The playbook has nothing untried for it"
+                words = (
+                    f"{len(spent)} tried on it, or not for it"
+                    if self._moves
+                    else "Nothing of the playbook is new for it"
+                )
                 yield Static(f"{words}: {', '.join(spent)}", markup=False, id="spent")
             if readers:
                 label = f"In your own words; {', '.join(readers)} writes the kernels:"
@@ -93,13 +97,9 @@ class SeedIdeaScreen(ModalScreen[IdeaWish | None]):
         if not self._moves:
             return
         width = min(MOST_COLUMNS, self.app.size.width * 9 // 10) - BESIDE_WORDS
-        spent = 0
-        if self._catalogue.spent:
-            text = str(self.query_one("#spent", Static).content)
-            spent = 1 + min(2, len(textwrap.wrap(text, max(20, width + BESIDE_WORDS - 6))))
         described = max(len(textwrap.wrap(one_line(move.text, 600), max(20, width))) for move in self._moves)
         self.query_one("#about").styles.height = min(described, MOST_LINES)
-        room = self.app.size.height - OTHER_LINES - spent - min(described, MOST_LINES)
+        room = self.app.size.height - OTHER_LINES - bool(self._catalogue.spent) - min(described, MOST_LINES)
         self.query_one("#moves").styles.height = min(len(self._moves), max(3, room))
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
