@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import tomllib
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
@@ -11,6 +12,9 @@ from engine.proposers.protocol import CatalogueEntry
 from engine.session import SessionError
 from engine.state import ProblemState
 from tui.model import Model
+
+if TYPE_CHECKING:
+    from engine.search.untried import Untried
 
 READERS = ("openai", "gemini", "manual")
 """Providers whose proposers read an idea in prose."""
@@ -86,6 +90,15 @@ async def catalogue_of(model: Model, problem: ProblemState, parent: str | None) 
         next_idea=Ids(state).next_idea,
     )
     known = playbook.catalogue(task)
-    new = [await untried.has_new(move.name, parent) for move in known]
+    new = [await _is_new(untried, move.name, parent) for move in known]
     moves = tuple(move for move, is_new in zip(known, new, strict=True) if is_new)
     return Catalogue(parent, moves, tuple(move.name for move in known if move not in moves))
+
+
+async def _is_new(untried: Untried, move: str, parent: str | None) -> bool:
+    try:
+        return await untried.has_new(move, parent)
+    except SessionError:
+        raise
+    except Exception:  # a kernel's recipe is of another version: the engine is asked, and answers
+        return True

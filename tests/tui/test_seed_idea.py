@@ -135,3 +135,13 @@ async def test_the_dialog_has_room_for_moves_and_none_to_spare(
         assert hint.size.height == 1 and about.size.height >= 1
         assert moves.size.height >= 3
         assert moves.size.height == moves.option_count or box.region.height >= size[1] - 3
+
+
+async def test_a_recipe_of_another_version_leaves_the_answer_to_the_engine(
+    open_monitor: Any, searching: Engine
+) -> None:
+    async with open_monitor(searching.paths) as monitor:
+        monitor.app.model.state.variants["v1"].data["recipe"]["choices"] = {"a knob of another version": 1}
+        await monitor.press("B", "i")
+        await monitor.until_shown("Seed an idea for softmax; it works on v1")
+        assert monitor.app.screen.query("#moves")
