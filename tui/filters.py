@@ -11,11 +11,11 @@ from engine.events import BY_HAND
 from engine.state import IdeaState, SessionState, VariantState
 
 HELP = (
-    "all words must begin a word of id, idea, note, status, author or problem; an id (v7, i3, r2) and hand (written by "
-    "hand) mean just that; !word excludes; >1.5 and <1 compare the speedup"
+    "all words must stand in id, idea, note, status, author or problem; an id (v7, i3, r2) and hand (written by hand) "
+    "mean just that; !word excludes; >1.5 and <1 compare the speedup"
 )
 
-SHORT_HELP = "words by their beginning; v7, r2, hand: just that; !word: not; >1.5 <1: speedup"
+SHORT_HELP = "words must all match; v7, r2, hand: just that; !word: not; >1.5 <1: speedup"
 
 READ = 20_000
 """Characters of an idea or a note in which words are looked for."""
@@ -23,13 +23,13 @@ _NAME = re.compile(rf"[vir]\d+|{BY_HAND}")
 
 
 class Word(Struct, frozen=True):
-    """``begins``: finds the beginnings of words that are meant; None for a name, which means nothing but itself."""
+    """``is_name``: means nothing but itself; others are found anywhere."""
 
     text: str
-    begins: re.Pattern[str] | None
+    is_name: bool
 
     def fits(self, names: Iterable[str], text: str) -> bool:
-        return self.text in names if self.begins is None else self.begins.search(text) is not None
+        return self.text in (names if self.is_name else text)
 
 
 class Matcher(Struct, frozen=True):
@@ -85,10 +85,7 @@ def parse_filter(text: str) -> Matcher:
 
 
 def _word(text: str) -> Word:
-    if _NAME.fullmatch(text):
-        return Word(text, None)
-    edge = r"(?<![^\W_])" if text[0].isalnum() else ""
-    return Word(text, re.compile(edge + re.escape(text)))
+    return Word(text, _NAME.fullmatch(text) is not None)
 
 
 def _number(text: str) -> float | None:
