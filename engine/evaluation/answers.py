@@ -9,6 +9,7 @@ import torch
 
 from engine.evaluation import checks, patterns
 from engine.evaluation.arena import Slot
+from engine.evaluation.nearness import Exact, compare_in_double
 from engine.evaluation.rejected import Rejected
 from engine.evaluation.trials import JudgedProblem
 
@@ -23,10 +24,14 @@ def check_writes(slot: Slot) -> None:
 
 
 class Answers:
-    """One kernel's answers. ``errors``: largest so far, absolute and relative; None until outputs were compared."""
+    """One kernel's answers. ``errors``: largest so far, absolute and relative; None until outputs were compared.
+
+    ``nearer``: how many were not eager's within the tolerance, but as near to fp64 as those.
+    """
 
     def __init__(self, tolerances: checks.Tolerances) -> None:
         self.errors: tuple[float, float] | None = None
+        self.nearer = 0
         self._tolerances = tolerances
         self._right: list[list[torch.Tensor]] = []
 
@@ -37,22 +42,30 @@ class Answers:
         expected: list[torch.Tensor],
         poison: int,
         where: str,
+        exact: Exact,
         *,
         as_drawn: bool = True,
     ) -> None:
         """Raises Rejected with the pattern where the slot's results are not ``expected``.
 
-        ``poison``: which of the two the outputs held before; ``as_drawn``: the inputs are the problem's own.
+        ``poison``: which of the two the outputs held before; ``exact``: asked for the outputs in fp64 where these are
+        not ``expected``; ``as_drawn``: the inputs are the problem's own.
         """
         worst_abs, worst_rel = self.errors or (0.0, 0.0)
         count = problem.result_count
-        found = checks.compare(slot.results[:count], expected[:count], self._tolerances, slot.result_names[:count])
+        results = slot.results[:count]
+        found = checks.compare(results, expected[:count], self._tolerances, slot.result_names[:count])
+        unwritten = slot.unwritten(poison) if found.problem is not None else None
+        if found.problem is not None and unwritten is None:
+            near = compare_in_double(results, expected[:count], exact, self._tolerances)
+            self.nearer += near is not None
+            found = near or found
         self.errors = max(worst_abs, found.max_abs_error), max(worst_rel, found.max_rel_error)
         if found.problem is None:
             kept = max(_LEAST_KEPT, len(problem.arena.slots) + 1)
             self._right = [expected[:count], *self._right][:kept]
             return
-        if (unwritten := slot.unwritten(poison)) is not None:
+        if unwritten is not None:
             raise Rejected("wrong", "leaves output unwritten", f"{unwritten} ({where})")
         pattern = patterns.name_of(
             slot.results[:count],

@@ -12,6 +12,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 
 import msgspec
 import torch
@@ -20,6 +21,7 @@ from engine.evaluation import checks, timing
 from engine.evaluation.device import COLD_UP_TO_MS, JudgeDevice
 from engine.evaluation.locks import alone
 from engine.evaluation.messages import JudgeSettings
+from engine.evaluation.nearness import compare_in_double
 from engine.evaluation.neighbours import Neighbours
 from engine.evaluation.runner.isolation import die_with_parent
 from engine.evaluation.sandbox import CORES_VARIABLE
@@ -89,8 +91,10 @@ def time_compiled(judged: JudgedProblem, tolerance: float) -> Baseline:
         with uncollected():  # the first call imports the compiler
             judged.reference.model.compile()
             outputs = judged.run(slot)
-        found = checks.compare(outputs, trial.expected[: len(slot.outputs)], tolerance)
-        if found.problem is not None:
+        expected, exact = trial.expected[: len(slot.outputs)], partial(judged.trial_in_double, trial, slot)
+        found = checks.compare(outputs, expected, tolerance)
+        tolerances = checks.Tolerances(tolerance, tolerance)
+        if found.problem is not None and compare_in_double(outputs, expected, exact, tolerances) is None:
             return Baseline("compile", None, precision, note, f"torch.compile computes something else: {found.problem}")
         neighbours = Neighbours()
         timed = _repeat(judged.device, lambda _: judged.run(slot), _COMPILED_S)

@@ -189,7 +189,8 @@ class Judgement:
         if (name := trial.unchanged(slot)) is not None:
             raise Rejected("wrong", "writes its inputs", f"wrote into its input {name}")
         where = f"trial {index} ({trial.kind} inputs)"
-        self._answers.check(self._problem, slot, trial.expected, index % 2, where, as_drawn=trial.kind == "drawn")
+        exact, as_drawn = partial(self._problem.trial_in_double, trial, slot), trial.kind == "drawn"
+        self._answers.check(self._problem, slot, trial.expected, index % 2, where, exact, as_drawn=as_drawn)
 
     def _others_of(self, slot: Slot) -> list[torch.Tensor]:
         """What a call on ``slot`` must leave alone, where it is not too much to look at."""
@@ -241,6 +242,8 @@ class Judgement:
                 break
         detail = f"{len(pairs.kernel_ms)} pairs, outputs of all compared, inputs of {checked_inputs} compared, "
         detail += f"{self._raised} with a few large elements" if self._problem.may_be_large else _NONE_LARGE
+        if self._answers.nearer:
+            detail += f"; {self._answers.nearer} answers so far differ from eager's, and are as near to fp64"
         self._pass("right while timed", detail)
 
     def _between_pairs(self) -> dict[int, list[Callable[[Runner], None]]]:
@@ -318,7 +321,8 @@ class Judgement:
             reference_ms, expected = after_kernel(slot, load, reference)
         where = f"timed call {index}, a few elements large" if raised else f"timed call {index}"
         try:
-            self._answers.check(self._problem, slot, expected, index % 2, where, as_drawn=not raised)
+            exact = partial(self._problem.in_double, slot, load)
+            self._answers.check(self._problem, slot, expected, index % 2, where, exact, as_drawn=not raised)
         except Rejected as rejected:
             if raised and rejected.pattern == PROPERTY:  # if it is wrong on others as well, that is what it is called
                 self._pair(runner, index, may_raise=False)

@@ -15,6 +15,7 @@ import torch
 
 from engine.evaluation.answers import check_writes
 from engine.evaluation.arena import Slot
+from engine.evaluation.nearness import Exact
 from engine.evaluation.sandbox import Runner
 from engine.evaluation.trials import JudgedProblem
 
@@ -23,8 +24,9 @@ _COMPARED = 64
 1000 rows."""
 
 T = TypeVar("T")
-Check = Callable[[Slot, list[torch.Tensor], int, str], None]
-"""Compares a slot's results with the expected ones, given the poison that was there and where it is; may raise."""
+Check = Callable[[Slot, list[torch.Tensor], int, str, Exact], None]
+"""Compares a slot's results with the expected ones, given the poison that was there, where it is, and what fp64 would
+give; may raise."""
 
 
 def call_in_a_row(problem: JudgedProblem, runner: Runner, count: int, check: Check) -> tuple[float, float]:
@@ -77,7 +79,8 @@ class _Row:
         for index in compared:
             slot, mixture = self._slots[index], self._mixtures[index]
             load, reference = partial(problem.load_mixed, index, slot, mixture), partial(_expected, problem, slot)
-            check(slot, after_kernel(slot, load, reference), index % 2, f"call {index} in a row")
+            exact = partial(problem.in_double, slot, load)
+            check(slot, after_kernel(slot, load, reference), index % 2, f"call {index} in a row", exact)
 
 
 def after_kernel(slot: Slot, load: Callable[[], object], reference: Callable[[], T]) -> T:

@@ -8,7 +8,7 @@ import random
 import secrets
 import time
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from statistics import median
 from typing import Literal
@@ -53,10 +53,12 @@ class Trial:
     def __init__(self, kind: Kind, inputs: list[torch.Tensor], weights: list[torch.Tensor], seed: int | None) -> None:
         self.kind, self.inputs, self.weights, self.seed = kind, inputs, weights, seed
         self.expected: list[torch.Tensor] = []
+        self.exact: Sequence[torch.Tensor] | None = ()
+        """The outputs in fp64, once they were asked for: empty before, None where there are none."""
 
     @property
     def nbytes(self) -> int:
-        return sum(t.nbytes for t in (*self.inputs, *self.weights, *self.expected))
+        return sum(t.nbytes for t in (*self.inputs, *self.weights, *self.expected, *(self.exact or ())))
 
     def load(self, slot: Slot) -> None:
         slot.filled = True
@@ -228,6 +230,26 @@ class JudgedProblem:
     def run(self, slot: Slot) -> list[torch.Tensor]:
         """The reference on the slot's inputs and the weights bound last."""
         return list(self.reference.run(self.reference.with_tensors(slot.inputs)))
+
+    def in_double(self, slot: Slot, load: Callable[[], object]) -> Sequence[torch.Tensor] | None:
+        """The model's outputs in fp64 for what ``load`` puts into the slot, whatever a kernel has left in its inputs.
+
+        None where the model writes them, draws random numbers or does not run in fp64, or where there is no room.
+        """
+        room = 6 * sum(tensor.nbytes for tensor in self.spec.tensors)
+        if self.mutates or self.spec.random or room > self.device.spare_bytes():
+            return None
+        load()
+        try:
+            return run_in_double(self.reference, slot.inputs, slot.weights)
+        except (RuntimeError, ValueError, TypeError, IndexError, AssertionError):
+            return None
+
+    def trial_in_double(self, trial: Trial, slot: Slot) -> Sequence[torch.Tensor] | None:
+        """The same for a trial, kept with it."""
+        if trial.exact == ():
+            trial.exact = self.in_double(slot, lambda: trial.load(slot))
+        return trial.exact
 
     @property
     def trials(self) -> int:

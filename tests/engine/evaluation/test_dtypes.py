@@ -59,6 +59,13 @@ add(
     {"cpp": "out[i] = x[i];", "cu": "out[i] = x[i];"},
 )
 add(
+    "bfloat16 that eager rounds at each step",
+    "    def forward(self, x):\n        return (x + 8) - 8",
+    f"[torch.randn({SIZE}, dtype=torch.bfloat16)]",
+    {"cpp": "out[i] = to_bf16((from_bf16(x[i]) + 8) - 8);", "cu": "out[i] = ((float)x[i] + 8) - 8;"},
+    {"cpp": "out[i] = to_bf16(1.1f * from_bf16(x[i]));", "cu": "out[i] = 1.1f * (float)x[i];"},
+)
+add(
     "int32 and int64",
     "    def forward(self, a, b):\n        return a * 3 + b, (a > b).sum(dtype=torch.int64).reshape(1)",
     f"[torch.randint(-99, 99, ({SIZE},), dtype=torch.int32), torch.randint(-99, 99, ({SIZE},))]",
