@@ -21,7 +21,7 @@ from msgspec import Struct
 from engine.evaluation.arena import Slot
 from engine.evaluation.double import run_in_double
 from engine.evaluation.trials import JudgedProblem, Trial
-from engine.problem.distributions import Kind, transform
+from engine.problem.distributions import Kind
 from engine.verdict import precision_in_words
 
 MOST_EAGER_MS, MOST_WHERE_ASKED_MS = 60.0, 2000.0
@@ -184,7 +184,7 @@ class Gauge:
         slot = self._problem.arena.slots[0]
         self._problem.load_mixed(0, slot, self._problem.fresh_seed())
         inputs = [one.clone() for one in slot.inputs]
-        return Trial(kind, transform(inputs, kind), [one.clone() for one in slot.weights], None)
+        return Trial(kind, self._problem.transformed(inputs, kind), [one.clone() for one in slot.weights], None)
 
     def _eager_goals(self, trial: Trial) -> list[_Goal]:
         goals = [_Goal(own.double(), own.dtype) for own in self._run(trial)]
@@ -225,7 +225,7 @@ class Gauge:
         scales = (1.0, _TINY) if "small" in problem.kinds else (1.0,)
         for scale in scales:
             trial = self._fresh("centred" if "centred" in problem.kinds else "drawn")
-            trial.inputs = [tensor * scale if tensor.is_floating_point() else tensor for tensor in trial.inputs]
+            trial.inputs = problem.scaled(trial.inputs, scale)
             if (goals := self._goals(trial)) is None:
                 return
             if goals:

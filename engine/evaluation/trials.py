@@ -25,6 +25,7 @@ from engine.problem.distributions import Kind, transform
 from engine.problem.integers import Order, shuffle_into
 from engine.problem.reference import Reference
 from engine.problem.spec import ProblemSpec
+from engine.problem.structure import Structure
 
 Mixing = Literal["rotated", "convex", "fresh", "none"]
 """How two draws of floating-point inputs make a third. ``rotated``: ``cos(a) * own + sin(a) * other's``, which keeps
@@ -81,7 +82,7 @@ def mix_into(
     targets: Sequence[torch.Tensor],
     own: Sequence[torch.Tensor],
     other: Sequence[torch.Tensor],
-    orders: Sequence[Order | None],
+    orders: Sequence[Order | Structure | None],
     mixing: Mixing,
     seed: int,
 ) -> None:
@@ -89,22 +90,27 @@ def mix_into(
 
     No earlier outputs can be added up to that of a mixture, not even for a linear model: the second draw is moved by a
     secret distance, and values are added and signs changed that were in no draw. Integers and booleans change places
-    (:func:`engine.problem.integers.shuffle_into`).
+    (:func:`engine.problem.integers.shuffle_into`), and what has a structure keeps it.
     """
     draw = random.Random(seed)
     for target, mine, theirs, order in zip(targets, own, other, orders, strict=True):
-        if order is not None:
+        structure = order if isinstance(order, Structure) else None
+        if order is not None and not isinstance(order, Structure):
             shuffle_into(target, mine, theirs, order, draw)
-        elif not mine.is_floating_point() or mixing == "none":
+        elif not mine.is_floating_point() or mixing == "none" or (structure is not None and structure.discrete):
             target.copy_(mine)
         else:
             angle = draw.uniform(0.15, math.pi / 2 - 0.15)  # never one of them alone
             first, second = math.cos(angle), math.sin(angle)
             if mixing == "convex":
                 first, second = first / (first + second), second / (first + second)
+            if structure is not None:
+                mine, theirs = structure.finite(mine), structure.finite(theirs)
             _blend(target, mine, theirs, first, second, draw)
             if mixing == "rotated":
                 _freshen(target, draw)
+            if structure is not None:
+                target.copy_(structure.restore(target))
 
 
 def _blend(
@@ -204,6 +210,8 @@ class JudgedProblem:
         """The first way of mixing that the model takes without raising and without values that are not finite."""
         if not any(tensor.is_floating_point() for tensor in own):
             return "none"
+        if any(isinstance(one, Structure) and one.discrete and not one.constant for one in self._orders):
+            return "fresh"
         other = self.reference.tensors(self.reference.draw(self._seed + 1))
         finite = all(bool(torch.isfinite(out).all()) for out in self._try(own))
         ways: tuple[Mixing, ...] = ("convex",) if self._may_assert() else ("rotated", "convex")
@@ -346,8 +354,19 @@ class JudgedProblem:
 
     def centre(self, slot: Slot) -> None:
         """Give the slot's inputs mean zero, as those have on which precision is measured."""
-        for target, centred in zip(slot.inputs, transform(slot.inputs, "centred"), strict=True):
+        for target, centred in zip(slot.inputs, self.transformed(slot.inputs, "centred"), strict=True):
             target.copy_(centred)
+
+    def transformed(self, inputs: Sequence[torch.Tensor], kind: Kind) -> list[torch.Tensor]:
+        """Inputs of ``kind`` made of others (:func:`engine.problem.distributions.transform`)."""
+        return transform(inputs, kind, self._orders)
+
+    def scaled(self, inputs: Sequence[torch.Tensor], scale: float) -> list[torch.Tensor]:
+        """Inputs times ``scale``, where that leaves them what they are."""
+        return [
+            tensor if not tensor.is_floating_point() or _has_scale(order) else tensor * scale
+            for tensor, order in zip(inputs, self._orders, strict=True)
+        ]
 
     def find_large(self, tolerances: Tolerances) -> None:
         """Find out how large single elements of the inputs may be for ``raise_some``; before, none are."""
@@ -356,9 +375,12 @@ class JudgedProblem:
         if 6 * sum(tensor.nbytes for tensor in self.spec.tensors) > self.device.spare_bytes():  # no room for fp64
             return
         home = self.as_built()
-        self._sizes = sizes(
+        found = sizes(
             self._try, lambda given: run_in_double(self.reference, given, home), self.trial(0).inputs, tolerances
         )
+        self._sizes = [
+            0.0 if isinstance(order, Structure) else size for order, size in zip(self._orders, found, strict=True)
+        ]
 
     @property
     def may_be_large(self) -> bool:
@@ -461,6 +483,10 @@ class JudgedProblem:
         trial.expected += [tensor.clone() for tensor, spec in zip(written, specs, strict=True) if spec.mutated]
         self.device.synchronize()
         return trial
+
+
+def _has_scale(order: Order | Structure | None) -> bool:
+    return isinstance(order, Structure) and (order.discrete or order.sums_to_one)
 
 
 def _is_dense(tensor: torch.Tensor) -> bool:

@@ -12,20 +12,22 @@ from typing import Any, Literal, get_args
 import torch
 
 from engine.problem.integers import Order, is_discrete, mirrored
+from engine.problem.structure import Structure
 
 Kind = Literal["drawn", "negated", "small", "large", "centred", "offset", "mirrored"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 
-def transform(leaves: Sequence[Any], kind: Kind, orders: Sequence[Order | None] = ()) -> list[Any]:
+def transform(leaves: Sequence[Any], kind: Kind, orders: Sequence[Order | Structure | None] = ()) -> list[Any]:
     """New leaves; tensors are transformed where ``kind`` means something for their dtype, all else passes as it is.
 
     For floating-point tensors, ``negated``: -x. ``small``: x / 100. ``large``: 100 x. ``centred``: x minus its mean.
     ``offset``: x plus three of its standard deviations. For integers and booleans, ``mirrored``: reversed within the
-    range that was drawn. ``orders``: for each leaf what must hold of its integers, "free" where it is not given.
+    range that was drawn. ``orders``: for each leaf what must hold of its integers, "free" where it is not given, or of
+    its floating-point elements.
     """
     known = orders or [None] * len(leaves)
-    return [_leaf(leaf, kind, order or "free") for leaf, order in zip(leaves, known, strict=True)]
+    return [_leaf(leaf, kind, order) for leaf, order in zip(leaves, known, strict=True)]
 
 
 def applies(leaves: Sequence[Any], kind: Kind) -> bool:
@@ -36,17 +38,19 @@ def applies(leaves: Sequence[Any], kind: Kind) -> bool:
     return kind == "drawn" or any(tensor.is_floating_point() for tensor in tensors)
 
 
-def _leaf(leaf: Any, kind: Kind, order: Order) -> Any:
+def _leaf(leaf: Any, kind: Kind, order: Order | Structure | None) -> Any:
     if not isinstance(leaf, torch.Tensor):
         return leaf
-    if kind == "mirrored":
-        return mirrored(leaf, order) if is_discrete(leaf) else leaf
-    return _transform(leaf, kind) if leaf.is_floating_point() else leaf
+    if kind == "mirrored" and is_discrete(leaf):
+        return mirrored(leaf, "free" if order is None or isinstance(order, Structure) else order)
+    if kind in ("drawn", "mirrored") or not leaf.is_floating_point():
+        return leaf
+    if not isinstance(order, Structure):
+        return _transform(leaf, kind)
+    return leaf if order.discrete else order.restore(_transform(order.finite(leaf), kind))
 
 
 def _transform(x: torch.Tensor, kind: Kind) -> torch.Tensor:
-    if kind == "drawn":
-        return x
     if kind == "negated":
         return -x
     if kind == "small":

@@ -14,6 +14,7 @@ from engine.problem.distributions import KINDS, Kind, applies, transform
 from engine.problem.integers import Order, is_discrete, order_of
 from engine.problem.model import SEED, OnDevice, build_model, flatten, named_weights, output_leaves
 from engine.problem.source import ProblemFileError, ProblemModule
+from engine.problem.structure import Structure, structure_of
 
 _TENSOR = object()
 """Stands for a tensor among the leaves, where the others are kept as they are (None is one of those)."""
@@ -39,7 +40,7 @@ class Reference:
         self.init_arguments = init_arguments
         """What the model was built from, on the CPU."""
         self._scalars: list[Any] | None = None
-        self._orders: list[Order | None] | None = None
+        self._orders: list[Order | Structure | None] | None = None
         self._structure: pytree.TreeSpec | None = None
         self._draw_on_device = self.device.type != "cpu"
         self.draw(seed)
@@ -112,14 +113,12 @@ class Reference:
         assert self._structure is not None
         return list(pytree.tree_unflatten(list(leaves), self._structure))
 
-    def orders(self) -> list[Order | None]:
-        """For each leaf that holds integers or booleans, what holds of them in every draw; None for the others."""
+    def orders(self) -> list[Order | Structure | None]:
+        """For each leaf what holds of it in every draw: an order of integers and booleans, a structure of others or
+        None."""
         if self._orders is None:
             draws = self.draw(SEED), self.draw(SEED + 1)
-            self._orders = [
-                order_of(first, second) if isinstance(first, torch.Tensor) and is_discrete(first) else None
-                for first, second in zip(*draws, strict=True)
-            ]
+            self._orders = [_order_of(first, second) for first, second in zip(*draws, strict=True)]
         return self._orders
 
     def run(self, leaves: Sequence[Any]) -> tuple[torch.Tensor, ...]:
@@ -199,6 +198,12 @@ class Reference:
                 rms = original.float().square().mean().sqrt()
                 scale = torch.where(rms > 0, rms, torch.ones_like(rms))
                 tensor.copy_(original * factor + 0.1 * scale * noise)
+
+
+def _order_of(first: Any, second: Any) -> Order | Structure | None:
+    if not isinstance(first, torch.Tensor) or first.is_complex():
+        return None
+    return order_of(first, second) if is_discrete(first) else structure_of(first, second)
 
 
 def _copies(leaves: Sequence[Any]) -> list[Any]:

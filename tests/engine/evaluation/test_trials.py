@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -11,6 +11,8 @@ import torch
 from engine.evaluation.device import JudgeDevice
 from engine.evaluation.trials import JudgedProblem
 from engine.problem.inspect import inspect_file
+from engine.problem.spec import Form
+from tests.engine.evaluation.conftest import Bench
 
 NORMALISED = """
 import torch
@@ -86,3 +88,40 @@ def test_the_reference_runs_on_mixed_weights(judged: JudgedProblem) -> None:
 
     judged.load_mixed(0, slot, 3)
     assert bool(torch.isfinite(judged.run(slot)[0]).all())
+
+
+TRIANGLES = """
+import torch
+
+class Model(torch.nn.Module):
+    def forward(self, x, y):
+        return x @ y
+
+def get_inputs():
+    return [torch.randn(90, 90).tril(), DRAWN]
+
+def get_init_inputs():
+    return []
+"""
+LOWER_HALF = """
+extern "C" int launch(const float* x, const float* y, float* out, void* workspace) {
+    for (long long i = 0; i < x_dim0; i++)
+        for (long long j = 0; j < y_dim1; j++) {
+            float sum = 0;
+            for (long long k = 0; k <= i; k++) sum += x[i * x_dim1 + k] * y[k * y_dim1 + j];
+            out[i * y_dim1 + j] = sum;
+        }
+    return 0;
+}
+"""
+
+
+@pytest.mark.parametrize("drawn", ["torch.randn(90, 40)", "torch.eye(90)[torch.randperm(90)]"])
+def test_who_reads_one_half_of_a_triangular_matrix_is_right(
+    bench_of: Callable[[Form], Bench], drawn: str, tmp_path: Path
+) -> None:
+    bench = bench_of("cpp")
+    bench.open(TRIANGLES.replace("DRAWN", drawn), f"triangles{len(drawn)}", tmp_path)
+    verdict = bench.judge(LOWER_HALF)
+    assert verdict.correct, verdict.reason
+    assert verdict.precision == "fp32"
