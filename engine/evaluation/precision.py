@@ -29,6 +29,8 @@ MOST_EAGER_MS, MOST_WHERE_ASKED_MS = 60.0, 2000.0
 MOST_BESIDE_EAGER_MS = 500.0
 """Of one that takes up to this, what a kernel makes of inputs at mean zero and as drawn is held against eager's."""
 _SAMPLED = 1 << 14
+_SCALES = 1e-6
+"""Outputs are those at another scale times a factor, up to this share of them: of a matrix product, not of an ELU."""
 _TINY = 2.0**-20
 """The second scale: there, fp16 has a few bits left, and TF32 all of them."""
 _STEP = 2.0**-25
@@ -99,6 +101,15 @@ class _Goal:
         off = self._off(out)
         error = float(off.square().mean().sqrt()) / self._rms
         return error if math.isfinite(error) else math.inf
+
+    def allow_for_steps_near_one(self, unscaled: torch.Tensor) -> None:
+        """Count what rounding one costs as eager's error, unless the outputs only scale with the inputs, whose exact
+        outputs before that are ``unscaled``: ``exp(x) - 1`` and the like are near one in between, however small x is.
+        """
+        before = unscaled.reshape(-1)[self._places]
+        factor = float(self._exact @ before) / max(float(before @ before), 1e-300)
+        if float((self._exact - factor * before).norm()) > _SCALES * float(self._exact.norm()):
+            self.eager = max(self.eager, _STEP / self._rms)
 
     def remember(self, rounding: str, out: torch.Tensor) -> None:
         """``out`` is the model's output on operands that are rounded in this way."""
@@ -225,11 +236,15 @@ class Gauge:
         scales = (1.0, _TINY) if "small" in problem.kinds else (1.0,)
         for scale in scales:
             trial = self._fresh("centred" if "centred" in problem.kinds else "drawn")
-            trial.inputs = problem.scaled(trial.inputs, scale)
+            unscaled, trial.inputs = trial.inputs, problem.scaled(trial.inputs, scale)
             if (goals := self._goals(trial)) is None:
                 return
             if goals:
                 self._probes.append((trial, goals))
+            if goals and scale != 1.0:
+                at_one = _floating(run_in_double(problem.reference, unscaled, trial.weights))
+                for goal, exact in zip(goals, at_one, strict=True):
+                    goal.allow_for_steps_near_one(exact)
         trial = self._fresh("drawn")
         if self._probes and (goals := self._goals(trial)):
             self._drawn = trial, goals

@@ -108,6 +108,34 @@ def test_sums_of_values_that_cannot_be_centred(tmp_path: Path) -> None:
     assert stored.name in ("bf16", "fp16") and not stored.dodges, stored
 
 
+@pytest.mark.parametrize(
+    ("forward", "kernel"),
+    [
+        ("torch.nn.functional.elu(x)", lambda x: torch.where(x > 0, x, x.exp() - 1)),
+        ("torch.tanh(x)", lambda x: 1 - 2 / ((2 * x).exp() + 1)),
+    ],
+    ids=["elu", "tanh"],
+)
+def test_values_near_one_in_between_are_fp32(forward: str, kernel: Kernel, tmp_path: Path) -> None:
+    """Their differences have no more digits, however small the inputs are."""
+    source = problem(forward, "torch.randn(64, 100)")
+    plain, halves, coarse = gauged(
+        "activation", source, tmp_path, kernel, lambda x: kernel(x.half().float()), lambda x: kernel(x).bfloat16()
+    )
+    assert plain.name == "fp32", plain
+    assert halves.name in ("fp16", "tf32") and coarse.name == "bf16"
+
+
+def test_halves_of_a_product_without_the_range_of_fp32_are_not(tmp_path: Path) -> None:
+    def halves(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        high_x, high_y = x.half().float(), y.half().float()
+        low_x, low_y = (x - high_x).half().float(), (y - high_y).half().float()
+        return high_x @ high_y + (high_x @ low_y + low_x @ high_y)
+
+    (found,) = gauged("product", problem("x @ y", "torch.randn(64, 100)", "torch.randn(100, 50)"), tmp_path, halves)
+    assert found.name == "fp16", found
+
+
 def test_a_problem_in_half_precision_asks_for_its_own(tmp_path: Path) -> None:
     source = problem("x * torch.sigmoid(x)", "torch.randn(64, 100).half()")
     wide, narrow = gauged(
