@@ -59,10 +59,10 @@ def sizes(run: Run, run_in_double: Run, inputs: Sequence[torch.Tensor], toleranc
     try:
         right = run(list(inputs))
         least = [_ROUNDED * tolerances.of(out.dtype) if out.is_floating_point() else 0.0 for out in right]
-        most = [max(pair) for pair in zip(least, _errors(right, run_in_double(list(inputs))), strict=True)]
+        most = [max(pair) for pair in zip(least, errors(right, run_in_double(list(inputs))), strict=True)]
 
         def is_exact(given: list[torch.Tensor], outputs: Sequence[torch.Tensor]) -> bool:
-            found = _errors(outputs, run_in_double(given))
+            found = errors(outputs, run_in_double(given))
             return all(error <= bound for error, bound in zip(found, most, strict=True))
 
         return [_size(run, is_exact, inputs, place, right, until) for place in range(len(inputs))]
@@ -122,7 +122,7 @@ def _size(
     return 0.0
 
 
-def _errors(outputs: Sequence[torch.Tensor], exact: Sequence[torch.Tensor]) -> list[float]:
+def errors(outputs: Sequence[torch.Tensor], exact: Sequence[torch.Tensor]) -> list[float]:
     """Of each output the largest error, as it is compared with the tolerance; of integers the share that differs."""
     return [_error(out, want) for out, want in zip(outputs, exact, strict=True)]
 

@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from statistics import median
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
@@ -20,7 +20,7 @@ from engine.evaluation.checks import Tolerances, checksum
 from engine.evaluation.device import JudgeDevice
 from engine.evaluation.double import run_in_double
 from engine.evaluation.runner.operators import working_operators
-from engine.evaluation.spikes import raise_some, sizes
+from engine.evaluation.spikes import errors, raise_some, sizes
 from engine.problem.distributions import Kind, transform
 from engine.problem.integers import Order, shuffle_into
 from engine.problem.reference import Reference
@@ -41,6 +41,10 @@ _MOST_BUFFERS = 4096
 _PERIODS = (1021, 8191)
 _NOISE = 0.1
 _SHARES = 1 << 20
+_HALVES = ("float16", "bfloat16")
+_WORSE, _OFF = 2.0, 1e-2
+"""So much larger an error of eager's against fp64 than on inputs as drawn, and larger than this, is no rounding: values
+have left the range of fp16, or nothing but rounding is left of them."""
 _TURNED = 64
 """Signs changed in each floating-point input, so that a kernel that samples its inputs knows little of them."""
 
@@ -186,7 +190,10 @@ class JudgedProblem:
         self._random = random.Random(self._seed)
         leaves = self.reference.draw(self._seed)
         self.kinds: tuple[Kind, ...] = ("drawn",) if self._may_assert() else self.reference.variants(leaves)
-        """Distributions of inputs that mean something for the problem."""
+        """Distributions of inputs that mean something for the problem, and on which eager is as good as as drawn."""
+        in_half = any(tensor.dtype in _HALVES for tensor in spec.tensors)
+        if in_half and not spec.random and self._has_room_for_double():
+            self.kinds = self._as_good_as_drawn(leaves)
         self._kinds = self._spread(self.kinds, trials)
         self._orders = [
             order for order, leaf in zip(self.reference.orders(), leaves, strict=True) if isinstance(leaf, torch.Tensor)
@@ -199,6 +206,22 @@ class JudgedProblem:
         self._kept: OrderedDict[tuple[int, bool], Trial] = OrderedDict()
         self._sizes: list[float] = []
         """What the elements of each input that ``raise_some`` raises are made; 0 for none."""
+
+    def _as_good_as_drawn(self, leaves: list[Any]) -> tuple[Kind, ...]:
+        """Those of ``kinds`` on which eager agrees with fp64: elsewhere who rounds in another way would be wrong."""
+
+        def error(kind: Kind) -> float:
+            inputs = self.reference.tensors(transform(leaves, kind, self.reference.orders()))
+            return max(errors(self._try(inputs), run_in_double(self.reference, inputs, self._home)), default=0.0)
+
+        try:
+            most = max(_WORSE * error("drawn"), _OFF)
+            return tuple(kind for kind in self.kinds if kind == "drawn" or error(kind) <= most)
+        except (RuntimeError, ValueError, TypeError, IndexError, AssertionError):  # it does not run in fp64
+            return self.kinds
+
+    def _has_room_for_double(self) -> bool:
+        return 6 * sum(tensor.nbytes for tensor in self.spec.tensors) <= self.device.spare_bytes()
 
     @staticmethod
     def _spread(kinds: tuple[Kind, ...], trials: int) -> list[Kind]:
@@ -244,8 +267,7 @@ class JudgedProblem:
 
         None where the model writes them, draws random numbers or does not run in fp64, or where there is no room.
         """
-        room = 6 * sum(tensor.nbytes for tensor in self.spec.tensors)
-        if self.mutates or self.spec.random or room > self.device.spare_bytes():
+        if self.mutates or self.spec.random or not self._has_room_for_double():
             return None
         load()
         try:
@@ -372,7 +394,7 @@ class JudgedProblem:
         """Find out how large single elements of the inputs may be for ``raise_some``; before, none are."""
         if self.spec.random or self._may_assert():
             return
-        if 6 * sum(tensor.nbytes for tensor in self.spec.tensors) > self.device.spare_bytes():  # no room for fp64
+        if not self._has_room_for_double():
             return
         home = self.as_built()
         found = sizes(

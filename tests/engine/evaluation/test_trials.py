@@ -125,3 +125,31 @@ def test_who_reads_one_half_of_a_triangular_matrix_is_right(
     verdict = bench.judge(LOWER_HALF)
     assert verdict.correct, verdict.reason
     assert verdict.precision == "fp32"
+
+
+IN_HALF = """
+import torch
+
+class Model(torch.nn.Module):
+    def forward(self, x):
+        return x * torch.rsqrt((x * x).mean(-1, keepdim=True) + 1e-5)
+
+def get_inputs():
+    return [4 * torch.randn(40, 100).DTYPE()]
+
+def get_init_inputs():
+    return []
+"""
+
+
+@pytest.mark.parametrize(("dtype", "takes"), [("half", False), ("bfloat16", True), ("float", True)])
+def test_what_eager_itself_gets_wrong_is_not_asked_for(dtype: str, takes: bool, tmp_path: Path) -> None:
+    """A hundred times as large, squares overflow in fp16, and eager's outputs are zeros."""
+    file = tmp_path / f"in_{dtype}.py"
+    file.write_text(IN_HALF.replace("DTYPE", dtype))
+    judged = JudgedProblem(inspect_file(file, f"in_{dtype}"), JudgeDevice("cpu", 1), 8)
+    try:
+        assert ("large" in judged.kinds) is takes
+        assert {"drawn", "negated", "small", "centred", "offset"} <= set(judged.kinds)
+    finally:
+        judged.close()
