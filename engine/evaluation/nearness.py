@@ -10,37 +10,58 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import torch
+from msgspec import Struct
 
 from engine.evaluation.checks import Comparison, Tolerances, compare
+from engine.evaluation.ties import Choice
 
-Exact = Callable[[], Sequence[torch.Tensor] | None]
-"""The model's outputs in fp64 for the inputs of a call, None where there are none."""
+
+class Doubled(Struct, frozen=True):
+    """The model's outputs in fp64 for the inputs of a call, and what those were chosen from that are indices."""
+
+    outputs: Sequence[torch.Tensor]
+    choices: Sequence[Choice | None]
+
+    @property
+    def nbytes(self) -> int:
+        return sum(one.nbytes for one in (*self.outputs, *self.choices) if one is not None)
+
+
+Exact = Callable[[], Doubled | None]
+"""Asks for them; None where there are none."""
 
 _MARGIN = 1.25
 """Errors whose means differ by less are equally large: who rounds as often as eager, elsewhere, is no worse."""
 _MOST = 10.0
 """Where eager is off by more than so many times the tolerance it says nothing of how far a kernel may be off."""
 _SAMPLED = 1 << 14
+_LOOKED_AT = (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int64)
+"""Outputs in other dtypes must be eager's."""
 
 
 def compare_in_double(
     outputs: Sequence[torch.Tensor], eager: Sequence[torch.Tensor], exact: Exact, tolerances: Tolerances
 ) -> Comparison | None:
-    """The errors against fp64 where each output is eager's within the tolerance, or as near to fp64 as eager's; None
-    where one is neither, or there is no fp64."""
+    """The errors against fp64 where each output is eager's within the tolerance, or as near to fp64 as eager's, or
+    indices of the same values; None where one is none of that, or there is no fp64."""
     suspects = [place for place, pair in enumerate(zip(outputs, eager, strict=True)) if _is_off(*pair, tolerances)]
-    if any(not outputs[place].is_floating_point() for place in suspects):
+    if any(outputs[place].dtype not in _LOOKED_AT for place in suspects):
         return None
     right = exact()
-    if right is None or len(right) != len(outputs):
+    if right is None or len(right.outputs) != len(outputs):
         return None
     worst_abs = worst_rel = 0.0
     for place in suspects:
-        out, want = outputs[place].clone(), right[place].reshape(outputs[place].shape)
-        tolerance = tolerances.of(out.dtype)
-        if _looks_worse(out, eager[place].reshape(out.shape), want):
+        out, want = outputs[place].clone(), right.outputs[place].reshape(outputs[place].shape)
+        own, tolerance = eager[place].reshape(out.shape), tolerances.of(out.dtype)
+        if not out.is_floating_point():
+            choice = right.choices[place]
+            if choice is None or not choice.is_tied(out, own, tolerance):
+                return None
+            continue
+        if _looks_worse(out, own, want):
             return None
-        found = errors_if_as_near(out, eager[place].reshape(out.shape), want, tolerance)
+        found = errors_if_as_near(out, own, want, tolerance)
         if found is None:
             return None
         worst_abs, worst_rel = max(worst_abs, found[0]), max(worst_rel, found[1])

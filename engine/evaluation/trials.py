@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import math
 import random
 import secrets
 import time
@@ -11,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from statistics import median
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
@@ -19,18 +18,16 @@ from engine.evaluation.arena import Arena, Slot
 from engine.evaluation.checks import Tolerances, checksum
 from engine.evaluation.device import JudgeDevice
 from engine.evaluation.double import run_in_double
+from engine.evaluation.mixtures import Mixing, Shares, mix_into
+from engine.evaluation.nearness import Doubled
 from engine.evaluation.runner.operators import working_operators
 from engine.evaluation.spikes import errors, raise_some, sizes
+from engine.evaluation.ties import choices_of
 from engine.problem.distributions import Kind, transform
-from engine.problem.integers import Order, shuffle_into
+from engine.problem.integers import Order
 from engine.problem.reference import Reference
 from engine.problem.spec import ProblemSpec
 from engine.problem.structure import Structure
-
-Mixing = Literal["rotated", "convex", "fresh", "none"]
-"""How two draws of floating-point inputs make a third. ``rotated``: ``cos(a) * own + sin(a) * other's``, which keeps
-mean zero and variance. ``convex``: between the two, for models that accept only values within bounds. ``fresh``: not at
-all, it is drawn anew, for those that accept no mixture."""
 
 _ASSERTING = ("binary_cross_entropy(", "BCELoss(")
 """Operators whose CUDA kernels assert that their inputs lie within bounds."""
@@ -38,15 +35,10 @@ _SLOTS_BYTES, _MOST_SLOTS = {"cpu": 64 << 20, "cuda": 2 << 30}, {"cpu": 64, "cud
 """Short kernels are called many times in a row, each time on other buffers: so much memory is there for that."""
 _MOST_BUFFERS = 4096
 """Of all slots together: a runner is told where they are in one message."""
-_PERIODS = (1021, 8191)
-_NOISE = 0.1
-_SHARES = 1 << 20
 _HALVES = ("float16", "bfloat16")
 _WORSE, _OFF = 2.0, 1e-2
 """So much larger an error of eager's against fp64 than on inputs as drawn, and larger than this, is no rounding: values
 have left the range of fp16, or nothing but rounding is left of them."""
-_TURNED = 64
-"""Signs changed in each floating-point input, so that a kernel that samples its inputs knows little of them."""
 
 
 class Trial:
@@ -58,12 +50,14 @@ class Trial:
     def __init__(self, kind: Kind, inputs: list[torch.Tensor], weights: list[torch.Tensor], seed: int | None) -> None:
         self.kind, self.inputs, self.weights, self.seed = kind, inputs, weights, seed
         self.expected: list[torch.Tensor] = []
-        self.exact: Sequence[torch.Tensor] | None = ()
-        """The outputs in fp64, once they were asked for: empty before, None where there are none."""
+        self.exact: Doubled | None = None
+        """The outputs in fp64, once they were asked for (``asked``); None where there are none."""
+        self.asked = False
 
     @property
     def nbytes(self) -> int:
-        return sum(t.nbytes for t in (*self.inputs, *self.weights, *self.expected, *(self.exact or ())))
+        kept: int = sum(tensor.nbytes for tensor in (*self.inputs, *self.weights, *self.expected))
+        return kept + (self.exact.nbytes if self.exact is not None else 0)
 
     def load(self, slot: Slot) -> None:
         slot.filled = True
@@ -80,99 +74,6 @@ class Trial:
             if not spec.mutated and not torch.equal(_bits(here), _bits(source)):
                 return spec.name
         return None
-
-
-def mix_into(
-    targets: Sequence[torch.Tensor],
-    own: Sequence[torch.Tensor],
-    other: Sequence[torch.Tensor],
-    orders: Sequence[Order | Structure | None],
-    mixing: Mixing,
-    seed: int,
-) -> None:
-    """Fill ``targets`` with values that no earlier call has seen, from two draws; the same for the same ``seed``.
-
-    No earlier outputs can be added up to that of a mixture, not even for a linear model: the second draw is moved by a
-    secret distance, and values are added and signs changed that were in no draw. Integers and booleans change places
-    (:func:`engine.problem.integers.shuffle_into`), and what has a structure keeps it.
-    """
-    draw = random.Random(seed)
-    for target, mine, theirs, order in zip(targets, own, other, orders, strict=True):
-        structure = order if isinstance(order, Structure) else None
-        if order is not None and not isinstance(order, Structure):
-            shuffle_into(target, mine, theirs, order, draw)
-        elif not mine.is_floating_point() or mixing == "none" or (structure is not None and structure.discrete):
-            target.copy_(mine)
-        else:
-            angle = draw.uniform(0.15, math.pi / 2 - 0.15)  # never one of them alone
-            first, second = math.cos(angle), math.sin(angle)
-            if mixing == "convex":
-                first, second = first / (first + second), second / (first + second)
-            if structure is not None:
-                mine, theirs = structure.finite(mine), structure.finite(theirs)
-            _blend(target, mine, theirs, first, second, draw)
-            if mixing == "rotated":
-                _freshen(target, draw)
-            if structure is not None:
-                target.copy_(structure.restore(target))
-
-
-def _blend(
-    target: torch.Tensor, mine: torch.Tensor, theirs: torch.Tensor, first: float, second: float, draw: random.Random
-) -> None:
-    """``first * mine + second * theirs``, the latter moved along by a random number of elements."""
-    torch.mul(mine, first, out=target)
-    flat, from_flat = target.view(-1), theirs.reshape(-1)
-    moved = draw.randrange(flat.numel()) if flat.numel() else 0
-    flat[moved:].add_(from_flat[: flat.numel() - moved], alpha=second)
-    flat[:moved].add_(from_flat[flat.numel() - moved :], alpha=second)
-
-
-def _freshen(target: torch.Tensor, draw: random.Random) -> None:
-    """Add short random numbers, repeated with a random period, and change a few signs at random places."""
-    flat = target.view(-1)
-    count = flat.numel()
-    if count < 2:
-        return
-    generator = torch.Generator().manual_seed(draw.getrandbits(48))
-    period = draw.randrange(min(_PERIODS[0], count), min(_PERIODS[1], count) + 1)
-    size = _NOISE * float(flat[:: max(1, count // 4096)].float().abs().mean())
-    noise = (torch.randn(period, generator=generator) * size).to(target.device, target.dtype)
-    whole = count // period * period
-    flat[:whole].view(-1, period).add_(noise)
-    flat[whole:].add_(noise[: count - whole])
-    places = torch.randint(count, (min(_TURNED, count // 8 + 1),), generator=generator).unique().to(target.device)
-    flat[places] = -flat[places]
-
-
-class Shares:
-    """Secret random shares for mixing weights, each element with its own: one share for a whole tensor would let a
-    kernel interpolate between the products of two sets that it knows.
-
-    Drawn once, since fresh ones would cost more than the mixing; a call starts at a place of its own. Half of the
-    shares are 0 or 1, for the more they spread, the less their mean tells.
-    """
-
-    def __init__(self, device: torch.device | str) -> None:
-        generator = torch.Generator().manual_seed(secrets.randbits(48))
-        drawn = torch.rand(_SHARES, generator=generator).mul_(2).sub_(0.5).clamp_(0, 1)
-        self._drawn = {torch.float32: drawn.to(device)}
-
-    def mix_into(self, target: torch.Tensor, own: torch.Tensor, other: torch.Tensor, draw: random.Random) -> None:
-        """Fill ``target``, contiguous, with elements between those of two others of its shape; repeated in tensors of
-        more than half a million elements, after a random number of them.
-        """
-        if target.dtype not in self._drawn:
-            self._drawn[target.dtype] = self._drawn[torch.float32].to(target.dtype)
-        start, period = draw.randrange(_SHARES // 2), draw.randrange(_SHARES // 4, _SHARES // 2)
-        shares = self._drawn[target.dtype][start : start + period]
-        to, mine, theirs = target.view(-1), own.reshape(-1), other.reshape(-1)
-        count = to.numel()
-        whole = count // period * period
-        if whole:
-            rows = (-1, period)
-            torch.lerp(mine[:whole].view(rows), theirs[:whole].view(rows), shares, out=to[:whole].view(rows))
-        torch.lerp(mine[whole:], theirs[whole:], shares[: count - whole], out=to[whole:])
 
 
 class JudgedProblem:
@@ -262,7 +163,7 @@ class JudgedProblem:
         """The reference on the slot's inputs and the weights bound last."""
         return list(self.reference.run(self.reference.with_tensors(slot.inputs)))
 
-    def in_double(self, slot: Slot, load: Callable[[], object]) -> Sequence[torch.Tensor] | None:
+    def in_double(self, slot: Slot, load: Callable[[], object]) -> Doubled | None:
         """The model's outputs in fp64 for what ``load`` puts into the slot, whatever a kernel has left in its inputs.
 
         None where the model writes them, draws random numbers or does not run in fp64, or where there is no room.
@@ -270,15 +171,18 @@ class JudgedProblem:
         if self.mutates or self.spec.random or not self._has_room_for_double():
             return None
         load()
+        self.bind(slot)
         try:
-            return run_in_double(self.reference, slot.inputs, slot.weights)
+            return Doubled(
+                *choices_of(lambda: self.run(slot), lambda: run_in_double(self.reference, slot.inputs, slot.weights))
+            )
         except (RuntimeError, ValueError, TypeError, IndexError, AssertionError):
             return None
 
-    def trial_in_double(self, trial: Trial, slot: Slot) -> Sequence[torch.Tensor] | None:
+    def trial_in_double(self, trial: Trial, slot: Slot) -> Doubled | None:
         """The same for a trial, kept with it."""
-        if trial.exact == ():
-            trial.exact = self.in_double(slot, lambda: trial.load(slot))
+        if not trial.asked:
+            trial.asked, trial.exact = True, self.in_double(slot, lambda: trial.load(slot))
         return trial.exact
 
     @property

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from engine.evaluation.trials import mix_into
+from engine.evaluation.mixtures import mix_into
 from engine.problem.distributions import KINDS, transform
 from engine.problem.structure import structure_of
 
