@@ -7,6 +7,7 @@ within the tolerance, so what is right there costs nothing here.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import torch
@@ -105,7 +106,8 @@ def _looks_worse(out: torch.Tensor, eager: torch.Tensor, exact: torch.Tensor) ->
 
 
 def _is_off(out: torch.Tensor, eager: torch.Tensor, tolerances: Tolerances) -> bool:
-    return compare([out], [eager], tolerances).problem is not None
+    found = compare([out], [eager], math.inf)  # which puts nothing into words, as that takes long
+    return found.problem is not None or not found.max_rel_error <= tolerances.of(out.dtype)
 
 
 def _relative(values: torch.Tensor, right: torch.Tensor, size: torch.Tensor) -> torch.Tensor:
