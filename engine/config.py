@@ -43,6 +43,7 @@ from engine.config_values import (
 )
 from engine.text_file import UnreadableFile, read_text
 from engine.toml_lines import KeyPath, key_lines, line_of
+from engine.toml_text import toml_table
 
 __all__ = [
     "PRESETS",
@@ -257,11 +258,9 @@ def parse_config(text: str, path: Path | str) -> Config:
     if (hint := _NO_CONFIG.get(path.suffix)) is not None:
         raise _file_error(path, hint.format(path.name))
     try:
-        table = tomllib.loads(text)
+        table = toml_table(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(path, (_syntax_fault(str(error), text),)) from None
-    except RecursionError:
-        raise ConfigError(path, (_syntax_fault("arrays or tables are nested too deep", text),)) from None
     try:
         named = {"name": name_without_one(path.absolute(), table.get("problems")), **table}
         config = Config.model_validate(named, context={"directory": path.absolute().parent})
@@ -304,7 +303,7 @@ def _file_error(path: Path, message: str) -> ConfigError:
 def _syntax_fault(message: str, text: str) -> Fault:
     place = re.search(r" \(at (?:line (\d+), column (\d+)|end of document)\)$", message)
     if place is None:
-        return Fault(1, "", f"not TOML: {message}")
+        return Fault(None, "", f"not TOML: {message}")
     what = message[: place.start()]
     if place[1] is None:
         return Fault(text.count("\n") + 1, "", f"not TOML: {what} at the end of the file")

@@ -90,6 +90,21 @@ def test_broken_toml_is_named_with_its_line(kernel_tui: KernelTui, config: Path)
     assert "config.toml:2" in error
 
 
+@pytest.mark.parametrize(
+    "value", ["[" * 10_000 + "]" * 10_000, "{a=" * 10_000 + "1" + "}" * 10_000, "[" * 100 + "]" * 100]
+)
+def test_a_config_that_is_nested_without_end_is_one_clear_error_wherever_it_is_read(
+    kernel_tui: KernelTui, config: Path, session: SessionPaths, value: str
+) -> None:
+    for path in (config, session.config):
+        path.write_text(f"{CONFIG}endless = {value}\n")
+    for command in ((config,), ("doctor", config), ("resume", "demo")):
+        error = one_line(kernel_tui(*command), ExitCode.USAGE)
+        assert "config.toml: not TOML: arrays or tables are nested too deep" in error
+    shown = kernel_tui("show", "demo", "--full")
+    assert shown.returncode == ExitCode.OK and "Traceback" not in shown.stderr
+
+
 def test_an_unknown_key_gets_a_suggestion(kernel_tui: KernelTui, config: Path) -> None:
     config.write_text(CONFIG.replace("rounds", "ruonds"))
     error = one_line(kernel_tui(config), ExitCode.USAGE)

@@ -11,6 +11,7 @@ from msgspec import Struct
 from engine.proposers.protocol import CatalogueEntry
 from engine.session import SessionError
 from engine.state import ProblemState
+from engine.toml_text import toml_table
 from tui.model import Model
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ READERS = ("openai", "gemini", "manual")
 def readers_of(model: Model) -> list[str]:
     """Names of the session's models that read prose, by its frozen configuration."""
     try:
-        models = tomllib.loads(model.source.text(model.state.config)).get("models", [])
+        models = toml_table(model.source.text(model.state.config)).get("models", [])
         return [str(one.get("model") or one["provider"]) for one in models if one.get("provider") in READERS]
     except (SessionError, tomllib.TOMLDecodeError, AttributeError, TypeError):
         return []

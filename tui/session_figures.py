@@ -16,6 +16,7 @@ from msgspec import Struct, structs
 from engine.budget import elapsed_s
 from engine.session import SessionPaths, SessionReader, engine_liveness
 from engine.state import ProblemState, SessionState, VariantState
+from engine.toml_text import toml_table
 from engine.verdict import UNJUDGED
 from tui.results import ResultRow, results_of
 
@@ -188,7 +189,7 @@ def _built(variant: VariantState) -> bool:
 def _config(text: str, state: SessionState) -> dict[str, str]:
     """The values of a configuration by dotted key; a limit that a person changed in the session counts as changed."""
     try:
-        found = dict(_flat(tomllib.loads(text)))
+        found = dict(_flat(toml_table(text)))
     except tomllib.TOMLDecodeError:
         found = {}
     for name in LIMITS:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import time
-import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +18,7 @@ from engine.events import Recorded
 from engine.session import Liveness, SessionError, SessionPaths, SessionReader, engine_liveness, send_command
 from engine.session.lock import remedy
 from engine.state import SessionState
+from engine.toml_text import toml_table
 from tui.story import Story, fold_with_story
 
 HISTORY_S = 900.0
@@ -234,7 +234,7 @@ def argument_of(paths: SessionPaths) -> str:
 def limits_of(paths: SessionPaths) -> Limits:
     """The limits in the session's frozen configuration; none where that cannot be read."""
     try:
-        config = tomllib.loads(paths.config.read_text(encoding="utf-8"))
+        config = toml_table(paths.config.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return Limits()
     budget, rounds = config.get("budget", {}), config.get("search", {}).get("rounds")

@@ -7,7 +7,6 @@ moment: twice as fast as eager is 70 steps of 1 %.
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from math import expm1, log
 from typing import Any
@@ -19,6 +18,7 @@ from engine.budget import NO_CAP, Cap, changed_cap
 from engine.models.protocol import HOPELESS
 from engine.spend import CallState, Spend
 from engine.state import SessionState
+from engine.toml_text import toml_table
 from tui.conversation import directory_of
 from tui.model import Model
 
@@ -130,7 +130,7 @@ def _created_caps(model: Model) -> dict[str, Cap]:
     if (directory := directory_of(model)) is None:
         return {}
     try:
-        config = tomllib.loads((directory / "config.toml").read_text(encoding="utf-8"))
+        config = toml_table((directory / "config.toml").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
     tables = config.get("models", [])

@@ -144,7 +144,7 @@ memory_limit = "a lot"
         ("problems = [\n", "config.toml:2: not TOML: Invalid value at the end of the file"),
         (
             f"problems = {5000 * '['}{5000 * ']'}\n",
-            "config.toml:1: not TOML: arrays or tables are nested too deep",
+            "config.toml: not TOML: arrays or tables are nested too deep",
         ),
         ("seed = 1\nseed = = 2\n", "config.toml:2: not TOML: Invalid value (column 8)"),
     ],

@@ -92,16 +92,15 @@ def _with_problem_faults(error: ConfigError) -> ConfigError:
 
 def problem_faults(path: Path) -> tuple[Fault, ...]:
     """Entries of ``problems``, as they stand in the file, that name no problem file."""
-    import tomllib
-
     from engine.config import Fault
     from engine.problem.catalog import CatalogError, resolve
     from engine.text_file import UnreadableFile, read_text
     from engine.toml_lines import key_lines, line_of
+    from engine.toml_text import toml_table
 
     try:
         text = read_text(path)
-        entries = tomllib.loads(text).get("problems")
+        entries = toml_table(text).get("problems")
     except (UnreadableFile, ValueError):
         return ()
     if not isinstance(entries, list) or not all(isinstance(one, str) for one in entries):
