@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 import hashlib
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -12,6 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from engine.events import DeviceFact
+from engine.globbing import TooWide, matches
 from engine.problem.spec import Form, ProblemSpec
 from engine.session import SessionError, SessionPaths, SessionReader
 from engine.state import SessionState, fold
@@ -65,21 +65,17 @@ def problem_key(spec: ProblemSpec) -> str:
 
 
 def session_directories(patterns: Iterable[Path | str]) -> list[Path]:
-    """Directories with a session that the globs name: of sessions, or of directories of sessions. Sorted."""
+    """Directories with a session that the globs name: of sessions, or of directories of sessions. Sorted.
+
+    Raises ``TooWide`` for a glob that names too much.
+    """
     found: dict[Path, None] = {}
     for pattern in patterns:
-        for match in _matches(Path(pattern)):
+        for match in matches(Path(pattern)):
             for database in (match / "session.db", *sorted(match.glob("*/session.db"))):
                 if database.is_file():
                     found[database.parent.resolve()] = None
     return list(found)
-
-
-def _matches(pattern: Path) -> list[Path]:
-    magic = next((place for place, part in enumerate(pattern.parts) if glob.has_magic(part)), None)
-    if magic is None:
-        return [pattern]
-    return sorted(Path(*pattern.parts[:magic]).glob(str(Path(*pattern.parts[magic:]))))
 
 
 def read_library(patterns: Iterable[Path | str], *, without: Collection[Path] = ()) -> Library:
@@ -89,17 +85,24 @@ def read_library(patterns: Iterable[Path | str], *, without: Collection[Path] = 
     """
     kernels: list[SavedKernel] = []
     unread: list[str] = []
+    damaged = 0
     left_out = {path.resolve() for path in without}
-    directories = [path for path in session_directories(patterns) if path not in left_out]
+    directories: dict[Path, None] = {}
+    for pattern in patterns:
+        try:
+            directories |= dict.fromkeys(path for path in session_directories([pattern]) if path not in left_out)
+        except TooWide as error:
+            unread.append(f"{pattern}: {error}")
     for directory in directories:
         try:
             with SessionReader(SessionPaths.at(directory)) as reader:
                 kernels += _kernels_of(reader, fold(reader.read(without=_NOT_NEEDED)))
         except SessionError as error:
             unread.append(str(error))
+            damaged += 1
     # By time: a factor also depends on how the reference fared in its minute.
     kernels.sort(key=lambda one: (one.problem, one.key, one.device, one.ms))
-    return Library(tuple(kernels), len(directories) - len(unread), tuple(unread))
+    return Library(tuple(kernels), len(directories) - damaged, tuple(unread))
 
 
 def matching(

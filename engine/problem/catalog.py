@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import glob
 import os
 import signal
 import sys
@@ -21,6 +20,7 @@ import msgspec
 from msgspec import Struct
 
 from engine.child import end_group
+from engine.globbing import TooWide, has_magic, matches
 from engine.problem.inspect import Inspected, Job
 from engine.problem.names import slug
 from engine.problem.source import ProblemFailure
@@ -120,8 +120,11 @@ def _expand(entry: str, base: Path) -> list[Path]:
         if not found:
             raise _NoFile("the directory has no .py file; name one that has, or a glob such as `dir/*/*.py`")
         return [item.resolve() for item in found]
-    if glob.has_magic(entry):
-        found = [match for match in _matches(path) if match.is_file() and match.suffix == ".py"]
+    if has_magic(entry):
+        try:
+            found = [match for match in matches(path) if match.suffix == ".py" and match.is_file()]
+        except TooWide as error:
+            raise _NoFile(str(error)) from None
         if not found:
             raise _NoFile(f"no .py file matches (looked from {base})")
         return [item.resolve() for item in found]
@@ -135,14 +138,6 @@ def _expand(entry: str, base: Path) -> list[Path]:
     hint = f"; did you mean {' or '.join(meant)}?" if meant else ""
     place = "" if Path(entry).is_absolute() else f" ({path})"
     raise _NoFile(f"no such file or directory{place}{hint}")
-
-
-def _matches(pattern: Path) -> list[Path]:
-    first = next(index for index, part in enumerate(pattern.parts) if glob.has_magic(part))
-    try:
-        return sorted(Path(*pattern.parts[:first]).glob(str(Path(*pattern.parts[first:]))))
-    except OSError as error:  # what lies there comes and goes, as in /proc
-        raise _NoFile(f"cannot be looked for ({error}); name a narrower pattern") from None
 
 
 def _expand_builtin(name: str) -> list[Path]:

@@ -37,10 +37,15 @@ def kernels(
     Every word of TEXT must occur in idea, note, names or source. Fastest first for each problem. Look into one with:
     kernel-tui show SESSION KERNEL
     """
+    from engine.globbing import TooWide
     from engine.library import matching, read_library, session_directories
 
     for one in bank:
-        if not session_directories([one]):
+        try:
+            there = session_directories([one])
+        except TooWide as error:
+            raise Failure(f"--bank {one}: {error}", ExitCode.USAGE) from None
+        if not there:
             raise Failure(f"--bank {one}: no session there, nor in a directory below it", ExitCode.USAGE)
     library = read_library([root, *bank])
     found = list(matching(library.kernels, text, problem=problem, device=device, form=form))

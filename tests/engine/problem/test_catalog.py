@@ -48,6 +48,36 @@ def test_entries_are_paths_directories_globs_and_builtins(tmp_path: Path) -> Non
     assert [file.id for file in found] == ["two", "three", "one", "softmax"]
 
 
+def test_globs_go_through_any_directories_and_no_links(tmp_path: Path) -> None:
+    deep = tmp_path / "a" / "b" / "c"
+    deep.mkdir(parents=True)
+    (deep / "around").symlink_to(tmp_path)
+    (three,) = written(deep, three=GOOD)
+    (one,) = written(tmp_path, one=GOOD)
+
+    for entry, expected in {
+        "**/*.py": [three, one],
+        "a/**/**/*.py": [three],
+        "*/?/c/three.py": [three],
+        f"{tmp_path}/[a-m]/*/../b/c/*": [three],
+        "**/three.py": [three],
+    }.items():
+        assert [file.path for file in resolve([entry], tmp_path)] == expected
+
+
+@pytest.mark.parametrize(
+    ("entry", "said"), [("/**/*", "names more than 10,000"), ("/**/nobody", "not all is looked through after 0.2 s")]
+)
+def test_a_glob_over_a_whole_file_system_is_refused(
+    entry: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if entry.endswith("nobody"):
+        monkeypatch.setattr("engine.globbing.MOST_S", 0.2)
+    with pytest.raises(CatalogError, match=said) as caught:
+        resolve([entry], tmp_path)
+    assert "name a narrower pattern" in str(caught.value)
+
+
 def test_files_of_one_name_get_ids_by_their_directories(tmp_path: Path) -> None:
     files = resolve(["builtin:quickstart/softmax", "builtin:headline/softmax", "builtin:headline/conv2d"], tmp_path)
 
