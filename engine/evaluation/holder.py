@@ -77,6 +77,11 @@ def keeper_of(device: str, family: int) -> int | None:
     return max(holders, key=lambda holder: holder[1])[0]
 
 
+def is_suspended(pid: int) -> bool:
+    """Whether a signal has stopped the process ``pid``."""
+    return _state_of(pid) in ("T", "t")
+
+
 def is_below(pid: int, ancestor: int) -> bool:
     """Whether ``pid`` is ``ancestor`` or was started by it, directly or not."""
     for _ in range(64):
@@ -91,14 +96,15 @@ def is_below(pid: int, ancestor: int) -> bool:
 def known_as(pid: int) -> tuple[int, str]:
     """The process that a person would know ``pid`` by, and its command: for a judge, the command or search that
     started it. The command is "" where it cannot be read."""
-    words = _arguments(pid)
+    words, stopped = _arguments(pid), pid if is_suspended(pid) else None
     while "engine.quickly" in words and _is_python(above := _arguments(parent := _parent_of(pid))):
         pid, words = parent, above
+        stopped = pid if is_suspended(pid) else stopped
     command = _command(words)
     if _has_ended(pid):
         command = "which has ended; a process that it started has it still"
-    elif _state_of(pid) in ("T", "t"):
-        command = f"suspended, kill -CONT {pid} lets it go on: {command}"
+    elif stopped is not None:
+        command = f"suspended, kill -CONT {stopped} lets it go on: {command}"
     return pid, command
 
 

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
 from msgspec import Struct
 
 from engine.evaluation.gate import Gate
+from engine.evaluation.holder import is_suspended
 from engine.evaluation.neighbours import processor_s
 from engine.evaluation.runner import wire
 
@@ -361,6 +362,8 @@ class Runner:
                 raise RunnerEnded("cancelled", "cancelled")
             self._check_memory()
             if time.monotonic() > deadline:
+                if self._pid is not None and is_suspended(self._pid):  # which the judge undid when it asked
+                    raise RunnerEnded("error", f"a signal that is not the judge's has stopped its process ({stage})")
                 raise RunnerEnded("timeout", f"no answer within {deadline_s:g} s ({stage})")
 
     def _receive(self, stage: str) -> dict[str, Any]:

@@ -45,7 +45,10 @@ def how_it_ended(code: int) -> str:
 
 
 def child_environment(settings: JudgeSettings) -> dict[str, str]:
-    """Equal threads and waiting for judge and runners: spinning threads of one would sit on the cores of the other."""
+    """Equal threads and waiting for judge and runners: spinning threads of one would sit on the cores of the other.
+
+    What a problem prints is there at once: a judge that is killed could print nothing that it has kept.
+    """
     environment = dict(os.environ)
     environment |= {
         "OMP_NUM_THREADS": str(settings.threads),
@@ -53,6 +56,7 @@ def child_environment(settings: JudgeSettings) -> dict[str, str]:
         "OMP_WAIT_POLICY": "passive",
         "KMP_BLOCKTIME": "0",
         "GOMP_SPINCOUNT": "0",
+        "PYTHONUNBUFFERED": "1",
         CORES_VARIABLE: ",".join(map(str, sorted(os.sched_getaffinity(0)))),
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
         "CUDA_VISIBLE_DEVICES": settings.device_id if settings.kind == "cuda" else "",
@@ -107,7 +111,7 @@ class JudgeProcess:
         assert process.stdin is not None
         process.stdin.write(messages.line(request))
         try:
-            async with self._watch.wanted(self.settings.device_id, deadline_s):
+            async with self._watch.wanted(self.settings.device_id, deadline_s, process.pid):
                 answer = await self._answer(process, on_stage)
         except asyncio.CancelledError:
             await self._cancel(process)
@@ -157,7 +161,8 @@ class JudgeProcess:
         )
         self._reaper = asyncio.create_task(end_what_it_leaves(process))
         try:
-            ready = await asyncio.wait_for(self._answer(process, lambda stage: None), _START_S)
+            async with self._watch.wanted(self.settings.device_id, _START_S, process.pid):
+                ready = await self._answer(process, lambda stage: None)
         except TimeoutError:
             await self.stop()
             raise EvaluationError(f"the judge of {self.settings.device_name} did not start in {_START_S:g} s") from None

@@ -211,7 +211,7 @@ class LocalEvaluator:
             )
             reaper = asyncio.create_task(end_what_it_leaves(process))
             try:
-                async with self._watch.wanted(judge.settings.device_id, _COMPILE_S):
+                async with self._watch.wanted(judge.settings.device_id, _COMPILE_S, process.pid):
                     output, _ = await process.communicate(msgspec.json.encode(problem))
             except TimeoutError:
                 return Baseline("compile", failure=f"torch.compile did not end within {_COMPILE_S:g} s")

@@ -1,4 +1,5 @@
-"""Waiting for devices that other processes hold: who has them, since when, and that no deadline runs meanwhile."""
+"""Waiting for devices that other processes hold, or a process of ours that a signal has stopped: who has them, since
+when, and that no deadline runs meanwhile."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 
 from msgspec import Struct
 
-from engine.evaluation.holder import held_since, keeper_of, known_as
+from engine.evaluation.holder import held_since, is_suspended, keeper_of, known_as
 from engine.events import DeviceFact
 
 NOTICED_S = 1.0
@@ -18,6 +19,7 @@ NOTICED_S = 1.0
 _LOOK_S = 0.25
 _AGAIN_S = 10.0
 """Another holder of the same wait is told only so long after the one before: there may be many who take turns."""
+_STOPPED = "our own, stopped by a signal: kill -CONT {0} lets it go on, kill -9 {0} gives it up"
 
 
 class Wait(Struct, frozen=True):
@@ -32,11 +34,12 @@ class Wait(Struct, frozen=True):
 
 
 class _Device:
-    """What is known of one device. ``limits``: of everything of ours that wants it now."""
+    """What is known of one device. ``limits``: of everything of ours that wants it now, with the process that works
+    there for it, if there is one yet."""
 
     def __init__(self, fact: DeviceFact) -> None:
         self.fact = fact
-        self.limits: set[asyncio.Timeout] = set()
+        self.limits: dict[asyncio.Timeout, int | None] = {}
         self.waits_since: float | None = None
         self.told: int | None = None
         self.told_at = 0.0
@@ -67,16 +70,16 @@ class DeviceWatch:
         return self._over_s + sum(now - since for since in waits if since is not None)
 
     @contextlib.asynccontextmanager
-    async def wanted(self, device: str, limit_s: float | None = None) -> AsyncIterator[None]:
+    async def wanted(self, device: str, limit_s: float | None = None, pid: int | None = None) -> AsyncIterator[None]:
         """Something wants ``device`` or has it. Raises ``TimeoutError`` after ``limit_s`` without those in which others
-        had it."""
+        had it, or in which the process ``pid``, our own, was stopped by a signal."""
         async with asyncio.timeout(limit_s) as limit:
             one = self._devices[device]
-            one.limits.add(limit)
+            one.limits[limit] = pid
             try:
                 yield
             finally:
-                one.limits.discard(limit)
+                del one.limits[limit]
 
     async def close(self) -> None:
         if self._task is not None:
@@ -93,7 +96,8 @@ class DeviceWatch:
             looked_at = now
 
     def _look(self, device: _Device, now: float, passed_s: float) -> None:
-        pid = keeper_of(device.fact.id, os.getpid()) if device.limits else None
+        stopped = next((pid for pid in device.limits.values() if pid is not None and is_suspended(pid)), None)
+        pid = stopped or (keeper_of(device.fact.id, os.getpid()) if device.limits else None)
         if pid is None:
             if device.told is not None and device.waits_since is not None:
                 self._over_s += now - device.waits_since
@@ -109,6 +113,9 @@ class DeviceWatch:
         changed = pid != device.told and (device.told is None or now - device.told_at > _AGAIN_S)
         if changed and now - device.waits_since >= NOTICED_S:
             device.told, device.told_at = pid, now
-            shown, command = known_as(pid)
             seconds = now - device.waits_since
+            if stopped is not None:
+                self._on_wait(Wait(device.fact, pid, _STOPPED.format(pid), time.time() - seconds, seconds))
+                return
+            shown, command = known_as(pid)
             self._on_wait(Wait(device.fact, shown, command, held_since(device.fact.id), seconds))

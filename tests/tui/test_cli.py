@@ -94,7 +94,8 @@ def evaluated(finished: Printed) -> subprocess.CompletedProcess[str]:
     directory = kernel_tui.directory
     (directory / "loud.py").write_text(canned.PROBLEM + LOUD)
     file = session(directory).best("softmax", ".cpp")
-    return kernel_tui("eval", file, "--problem", "loud.py", "--device", "cpu", "--quick")
+    buffered = {"PYTHONUNBUFFERED": ""}
+    return kernel_tui("eval", file, "--problem", "loud.py", "--device", "cpu", "--quick", env=buffered)
 
 
 @pytest.fixture(scope="module")

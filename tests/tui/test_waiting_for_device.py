@@ -10,11 +10,12 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
-from engine.events import DeviceAwaited, DeviceFree, Recorded
+from engine.events import DeviceAwaited, DeviceFree, Recorded, VerdictGiven
 from engine.exit_codes import ExitCode
-from engine.session import SessionPaths, SessionReader
+from engine.session import SessionPaths, SessionReader, engine_liveness
 from engine.state import fold
 from tests.commandline import environment
 from tests.tui.test_cli import SCALAR, write_project
@@ -140,3 +141,27 @@ def test_a_search_names_who_holds_the_device_and_its_minutes_wait_too(tmp_path: 
     with SessionReader(SessionPaths.at(tmp_path / "sessions" / "demo")) as reader:
         state = fold(reader.read())
     assert state.created_at + HELD_S + state.search_seconds < state.time
+
+
+def test_a_judge_that_a_signal_has_stopped_is_named_and_the_search_goes_on_with_it(tmp_path: Path) -> None:
+    write_project(tmp_path, rounds=1)
+    with subprocess.Popen(
+        [sys.executable, "-m", "tui.cli", "config.toml"],
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=tmp_path,
+        env=environment() | {"TMPDIR": str(tmp_path)},
+    ) as search:  # fmt: skip
+        assert search.stdout is not None
+        next(line for line in search.stdout if "round 0" in line)
+        engine = psutil.Process(engine_liveness(SessionPaths.at(tmp_path / "sessions" / "demo")).pid)
+        judge = next(one for one in engine.children() if "engine.evaluation.judge" in one.cmdline())
+        judge.suspend()
+        stopped_at = time.monotonic()
+        said = next(line for line in search.stdout if "waiting for the device" in line)
+        assert time.monotonic() - stopped_at < 10
+        assert f"pid {judge.pid} (our own, stopped by a signal: kill -CONT {judge.pid} lets it go on" in said
+        judge.resume()
+        output, _ = search.communicate(timeout=100)
+    assert search.returncode == ExitCode.OK and "best softmax" in output, output
+    with SessionReader(SessionPaths.at(tmp_path / "sessions" / "demo")) as reader:
+        verdicts = [one.event.verdict for one in reader.read() if isinstance(one.event, VerdictGiven)]
+    assert verdicts and all(verdict.status == "correct" for verdict in verdicts)

@@ -245,6 +245,13 @@ def test_cancelling_ends_a_running_kernel_within_a_second(bench: Bench) -> None:
     assert bench.judge(softmax(bench.form)).correct
 
 
+def test_a_kernel_whose_process_a_signal_stops_is_told_so(bench: Bench) -> None:
+    verdict = bench.judge(softmax(bench.form, outside="#include <csignal>\n", after="raise(SIGSTOP);"))
+    assert verdict.status == "error"
+    assert "a signal that is not the judge's has stopped its process (call)" in verdict.reason
+    assert bench.judge(softmax(bench.form)).correct
+
+
 @pytest.mark.serial
 def test_a_kernel_and_its_copy_are_tied_in_a_heat(bench: Bench) -> None:
     standings = bench.heat({"v1": softmax(bench.form), "v2": softmax(bench.form, outside="// the same\n")})
