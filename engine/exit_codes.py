@@ -24,6 +24,7 @@ class ExitCode(IntEnum):
     8   NOTHING_CORRECT    the search ended without one correct kernel
     9   NO_KEY             a model of the configuration needs a key that is not in the environment
     10  WAITING            nothing is left to do until a person has written replies (run --until-idle)
+    11  NOT_OPENED         a problem could not be opened since its judge was killed; resume tries again
     130 INTERRUPTED        stopped by SIGINT or SIGTERM; the session is saved and can be resumed
     ==  =================  ==============================================================================
     """
@@ -39,4 +40,5 @@ class ExitCode(IntEnum):
     NOTHING_CORRECT = 8
     NO_KEY = 9
     WAITING = 10
+    NOT_OPENED = 11
     INTERRUPTED = 130

@@ -58,6 +58,7 @@ Exit codes:
   8    no correct kernel (a search), or not correct (eval, compare)
   9    a model of the configuration needs a key that is not in the environment
   10   only replies by hand are missing (--until-idle)
+  11   a problem could not be opened since its judge was killed; resume tries again
   130  interrupted; the session is saved and can be resumed
 """
 

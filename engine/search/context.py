@@ -38,7 +38,7 @@ class Context:
     ``until_idle``: end once all that is left is to wait for a person's replies. ``spent``: why nobody can be
     asked any more, by a limit unless ``helpless``; ``silenced``: models that are not asked any more;
     ``refused``: those of them that it is of no use to ask, and why; ``closed``: problems whose own limit is reached,
-    and what it says.
+    and what it says; ``unopened``: problems whose judge was killed while it opened them, and how.
     """
 
     config: Config
@@ -58,6 +58,7 @@ class Context:
     silenced: set[str] = field(default_factory=set)
     refused: dict[str, str] = field(default_factory=dict)
     closed: dict[str, str] = field(default_factory=dict)
+    unopened: dict[str, str] = field(default_factory=dict)
     _refusals: dict[tuple[str, str], str | None] = field(default_factory=dict)
 
     @property

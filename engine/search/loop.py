@@ -75,6 +75,12 @@ class NobodyToAsk(Exception):
     exit_code = ExitCode.FAILURE
 
 
+class NotOpened(Exception):
+    """All else is done, but problems could not be opened since their judge was killed; the text says which."""
+
+    exit_code = ExitCode.NOT_OPENED
+
+
 _TELLING = (
     VariantStage,
     LogLine,
@@ -230,7 +236,12 @@ class Search:
         if self.context.last_rounds:
             return "stopped"
         self._do_owed(only_if_idle=False)
-        return None if self._owed.busy or self._state.paused else "finished"
+        if self._owed.busy or self._state.paused:
+            return None
+        if self.context.unopened:
+            which = "; ".join(f"{name} was not opened: {why}" for name, why in self.context.unopened.items())
+            raise NotOpened(f"{which}. To try again: kernel-tui resume {self.context.paths.directory}")
+        return "finished"
 
     def _only_waits(self) -> bool:
         """Whether nothing moves, and will not until a person has written a reply."""

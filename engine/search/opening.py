@@ -22,7 +22,7 @@ from engine.problem.spec import FORM_OF_DEVICE, Form, ProblemSpec
 from engine.proposers.protocol import Task
 from engine.search.context import Context
 from engine.search.from_bank import Bank
-from engine.workers.protocol import EvaluationError
+from engine.workers.protocol import EvaluationError, JudgeKilled
 
 
 class ProblemsMissing(Exception):
@@ -106,10 +106,15 @@ class Opening:
         return True
 
     async def _open(self, name: str) -> bool:
-        """Load the reference and time it in eager; a resumed session keeps the baseline it has."""
+        """Load the reference and time it in eager; a resumed session keeps the baseline it has. Whether that was done:
+        what a killed judge prevented is left to a resume."""
         problem = self._state.problems[name]
         try:
             opened = await self._context.evaluator.open(problem.spec, problem.header)
+        except JudgeKilled as error:
+            self._context.unopened[name] = str(error)
+            await self._context.journal.record(LogLine(level="error", text=f"{name}: not opened: {error}"))
+            return False
         except EvaluationError as error:
             await self._context.journal.record(
                 ProblemRefused(problem=name, path=problem.spec.path, reason=str(error)),

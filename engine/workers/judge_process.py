@@ -17,17 +17,15 @@ from engine.evaluation import messages
 from engine.evaluation.messages import AnyAnswer, AnyRequest, JudgeSettings
 from engine.evaluation.sandbox import CORES_VARIABLE
 from engine.events import Stage
-from engine.workers.protocol import EvaluationError
+from engine.workers.protocol import EvaluationError, JudgeDied, JudgeKilled
 from engine.workers.waiting import DeviceWatch
 
 _LINE_BYTES = 256 << 20
 _START_S = 120.0
 _CANCEL_S = 0.7
+_FROM_OUTSIDE = {-signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP, -signal.SIGQUIT}
+"""How a process ends that did nothing wrong itself."""
 _ROOT = Path(__file__).parents[2]
-
-
-class JudgeDied(EvaluationError):
-    """It ended without an answer."""
 
 
 class JudgeSilent(EvaluationError):
@@ -180,10 +178,10 @@ class JudgeProcess:
             if not line.endswith(b"\n"):
                 code = await process.wait()
                 self.opened.clear()
-                raise JudgeDied(
-                    f"the judge of {self.settings.device_name} {how_it_ended(code)}: the problem's own code runs in it "
-                    f"and may end it{self._see}"
-                )
+                ended = f"the judge of {self.settings.device_name} {how_it_ended(code)}"
+                if code in _FROM_OUTSIDE:
+                    raise JudgeKilled(f"{ended}: by somebody, or by the system for want of memory (dmesg says so)")
+                raise JudgeDied(f"{ended}: the problem's own code runs in it and may end it{self._see}")
             try:
                 answer = messages.decode_answer(line)
             except msgspec.MsgspecError as error:

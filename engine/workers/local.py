@@ -8,9 +8,10 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -28,9 +29,9 @@ from engine.evaluation.sandbox import RunnerEnded
 from engine.events import DeviceFact, Stage
 from engine.problem.spec import FORM_OF_DEVICE, Form, ProblemSpec
 from engine.verdict import Baseline, BuildReport, Standing, Verdict
-from engine.workers.judge_process import JudgeDied, JudgeProcess, child_environment, how_it_ended
+from engine.workers.judge_process import JudgeProcess, child_environment, how_it_ended
 from engine.workers.log_tap import LogTap
-from engine.workers.protocol import EvaluationError, Known, Opened
+from engine.workers.protocol import EvaluationError, JudgeDied, Known, Opened
 from engine.workers.room import lack_of_room
 from engine.workers.waiting import DeviceWatch, Wait
 
@@ -41,6 +42,8 @@ _BUILD_S, _MODULE_S = 150.0, 900.0
 """Longest that a build may keep others from timing: more than all its own deadlines."""
 _THOROUGH_PAIRS = 7
 """So many times ``max_pairs`` for a verdict that takes its time: short kernels give thousands."""
+
+_T = TypeVar("_T")
 
 
 class LocalEvaluator:
@@ -113,7 +116,7 @@ class LocalEvaluator:
         judge = next(judge for judge in self._judges if judge.settings.device_id == device.id)
         async with self._take(None, judge):
             request = messages.Measure(device.bandwidth_gbs, device.peak_gflops)
-            answer = await judge.ask(request, _OPEN_S, _ignore)
+            answer = await self._twice(lambda: judge.ask(request, _OPEN_S, _ignore))
         assert isinstance(answer, messages.Measured)
         # A judge that has to be started again goes by the same figures.
         judge.settings = replace(judge.settings, bandwidth_gbs=answer.bandwidth_gbs, peak_gflops=answer.peak_gflops)
@@ -125,13 +128,7 @@ class LocalEvaluator:
         if (lack := lack_of_room(problem, self._devices[0])) is not None:
             raise EvaluationError(lack)
         async with self._take(problem.id) as judge:
-            for last in (False, True):
-                try:
-                    opened = await self._open_in(judge, problem, limit_s)
-                    break
-                except JudgeDied:
-                    if last or self._closing:
-                        raise
+            opened = await self._twice(lambda: self._open_in(judge, problem, limit_s))
         return Opened(opened.eager, opened.floor_ms, opened.degenerate, opened.tightened)
 
     async def evaluate(
@@ -184,14 +181,12 @@ class LocalEvaluator:
                 raise EvaluationError(f"{variant} does not build any more: {first_error(report)}")
             libraries[variant] = str(library)
         async with self._take(problem.id) as judge:
-            for last in (False, True):
-                try:
-                    await self._open_in(judge, problem)
-                    answer = await judge.ask(messages.RunHeat(problem.id, libraries), _HEAT_S, _ignore)
-                    break
-                except JudgeDied:
-                    if last or self._closing:
-                        raise
+
+            async def run() -> messages.AnyAnswer:
+                await self._open_in(judge, problem)
+                return await judge.ask(messages.RunHeat(problem.id, libraries), _HEAT_S, _ignore)
+
+            answer = await self._twice(run)
         assert isinstance(answer, messages.HeatRun)
         return answer.standings
 
@@ -318,6 +313,15 @@ class LocalEvaluator:
             self._busy.discard(judge)
             async with self._free:
                 self._free.notify_all()
+
+    async def _twice(self, job: Callable[[], Awaitable[_T]]) -> _T:
+        """What ``job`` gives; once more in a new judge if its own died."""
+        try:
+            return await job()
+        except JudgeDied:
+            if self._closing:
+                raise
+        return await job()
 
     async def _open_in(
         self, judge: JudgeProcess, problem: ProblemSpec, limit_s: float = _OPEN_S

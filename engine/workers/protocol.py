@@ -40,6 +40,14 @@ class EvaluationError(Exception):
         self.variant = variant
 
 
+class JudgeDied(EvaluationError):
+    """It ended without an answer."""
+
+
+class JudgeKilled(JudgeDied):
+    """Somebody else ended it, or the system did: no fault of the problem, which may well be opened another time."""
+
+
 class Evaluator(Protocol):
     """Builds, checks and times kernels. All methods may be awaited concurrently; the device is taken in turn."""
 
@@ -60,7 +68,8 @@ class Evaluator(Protocol):
         ...
 
     async def open(self, problem: ProblemSpec, header: str) -> Opened:
-        """Load the reference in the judge and time it in eager. Raises ``EvaluationError`` if the model raises."""
+        """Load the reference in the judge and time it in eager. Raises ``EvaluationError`` if the model raises,
+        ``JudgeKilled`` if the judge was killed more than once meanwhile."""
         ...
 
     async def evaluate(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from engine.budget import elapsed_s
@@ -22,6 +24,7 @@ from engine.events import (
     SizesChecked,
     VerdictGiven,
 )
+from engine.exit_codes import ExitCode
 from engine.launch import log_tail, start_engine
 from engine.session import SessionPaths, SessionReader, create_session, engine_liveness, send_command
 from engine.state import SessionState, fold
@@ -270,3 +273,33 @@ def test_a_search_whose_time_ends_before_its_problems_are_open_comes_to_its_end(
     ended = fold(events_of(paths))
     assert ended.engine is not None and ended.engine.stopped == "budget", log_tail(paths, 50)
     assert {variant.id for variant in killed.in_flight()} <= set(ended.variants)
+
+
+def test_a_problem_whose_judge_is_killed_while_it_opens_fails_in_words_and_is_opened_by_a_resume(
+    tmp_path: Path,
+) -> None:
+    paths = new_session(tmp_path, "softmax", "chain", rounds=1)
+    engine = psutil.Process(start_engine(paths))
+    deadline = time.monotonic() + 60
+    killed: set[int] = set()
+    while len(killed) < 2:  # it is started again once
+        assert time.monotonic() < deadline, log_tail(paths, 50)
+        time.sleep(0.02)
+        for child in engine.children() if fold(events_of(paths)).problems else ():
+            with contextlib.suppress(psutil.ZombieProcess):
+                if child.pid not in killed and "engine.evaluation.judge" in child.cmdline():
+                    child.kill()
+                    killed.add(child.pid)
+    wait_for_end(paths)
+    state = fold(events_of(paths))
+    ended = engine_liveness(paths)
+    assert ended.exit_code == ExitCode.NOT_OPENED, log_tail(paths, 50)
+    assert "softmax was not opened: the judge of" in ended.message and "was killed by SIGKILL" in ended.message
+    assert f"To try again: kernel-tui resume {paths.directory}" in ended.message
+    assert not state.finished and not state.refused and state.problems["chain"].finished
+    assert state.problems["chain"].best is not None and state.problems["softmax"].best is None
+
+    start_engine(paths)
+    wait_for_end(paths)
+    state = fold(events_of(paths))
+    assert state.finished and state.problems["softmax"].best is not None, log_tail(paths, 50)
