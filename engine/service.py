@@ -39,6 +39,7 @@ from engine.session import (
     SessionPaths,
     SessionReader,
 )
+from engine.session.writer import PATIENCE_S
 from engine.state import SessionState, fold
 
 HEARTBEAT_S = 1.0
@@ -88,7 +89,7 @@ def main(directory: Path, marker: str, asked_at: float) -> ExitCode:
     try:
         # Only a session of our own may be swept clean; else the shell that started us would go too.
         guard = Guard(os.getpid() if os.getsid(0) == os.getpid() else 0, marker)
-        ending = asyncio.new_event_loop().run_until_complete(_serve(paths, guard, asked_at))
+        ending = asyncio.new_event_loop().run_until_complete(_serve(paths, lock, guard, asked_at))
     except Exception as error:
         ending = _failed(error)
     finally:
@@ -97,9 +98,15 @@ def main(directory: Path, marker: str, asked_at: float) -> ExitCode:
     return ending.exit_code
 
 
-async def _serve(paths: SessionPaths, guard: Guard, asked_at: float) -> Ending:
+async def _serve(paths: SessionPaths, lock: EngineLock, guard: Guard, asked_at: float) -> Ending:
     """Search, and record how it ended. Raises SessionError if that cannot be stored."""
-    writer = EventWriter(paths, on_trouble=lambda what: _log.error("waiting for storage: %s", what))
+
+    def tell(trouble: str) -> None:
+        words = f"nothing can be stored, which ends the engine after {PATIENCE_S:g} s: {trouble}"
+        lock.say(words)  # the log may be as full as the rest
+        _log.error("%s", words)
+
+    writer = EventWriter(paths, on_trouble=tell, on_relief=lambda: lock.say(""))
     try:
         with SessionReader(paths) as reader:
             state = fold(reader.read())

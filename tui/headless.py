@@ -104,7 +104,7 @@ def _watch(
 def _say_stall(view: View, live: Liveness, said: bool) -> bool:
     """Say once that the engine has stalled, and that it is back; whether it is stalled now."""
     if live.stall is not None and not said:
-        view.say(f"the engine shows {live.stall}")
+        view.say(f"the engine stands still: {live.stall}")
     elif said and live.running and live.stall is None:
         view.say("the engine is back")
     return live.stall is not None

@@ -14,6 +14,7 @@ from contextlib import suppress
 from tui.certainty import factor_words
 from tui.conversation import prompts_waiting
 from tui.model import Model
+from tui.sanitize import one_line
 from tui.settings import Settings
 
 COMMAND_S = 30.0
@@ -68,7 +69,7 @@ class News:
         name, engine = model.source.name, model.state.engine
         why = engine.stopped if engine is not None else None
         if kind == "stalled":
-            return [f"{name}: the engine shows no sign of life"]
+            return [f"{name}: the engine stalled: {one_line(model.link.message)}"]
         if kind == "gone":
             return [f"{name}: the session was moved or deleted"]
         if kind == "dead":

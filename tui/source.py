@@ -16,7 +16,6 @@ from engine.commands import Command
 from engine.devices import DeviceSample, decode_samples
 from engine.events import Recorded
 from engine.session import Liveness, SessionError, SessionPaths, SessionReader, engine_liveness, send_command
-from engine.session.lock import remedy
 from engine.state import SessionState
 from engine.toml_text import toml_table
 from tui.story import Story, fold_with_story
@@ -32,9 +31,9 @@ ALIVE: tuple[LinkKind, ...] = ("starting", "live", "stalled")
 
 class Link(Struct, frozen=True):
     """How the engine is by its lock and heartbeat. ``starting``: its process was started from here and has not taken
-    the lock yet. ``stalled``: ``message`` says what to do. ``ended``: none runs; the events say whether it left a word.
-    ``gone``: the session no longer lies where it was opened; ``pid`` is then the engine that ran until that was seen,
-    if one did."""
+    the lock yet. ``stalled``: ``message`` says why or since when, and what to do. ``ended``: none runs; the events say
+    whether it left a word. ``gone``: the session no longer lies where it was opened; ``pid`` is then the engine that
+    ran until that was seen, if one did."""
 
     kind: LinkKind
     pid: int | None = None
@@ -273,6 +272,6 @@ def link_of(liveness: Liveness) -> Link:
     age = liveness.heartbeat_age_s
     if liveness.running:
         if liveness.stall is not None:
-            return Link("stalled", liveness.pid, float(int(min(age or 0.0, 1e9))), remedy(liveness.pid))
+            return Link("stalled", liveness.pid, float(int(min(age or 0.0, 1e9))), liveness.stall)
         return Link("live", liveness.pid)
     return Link("ended", liveness.pid, None, liveness.message)

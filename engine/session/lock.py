@@ -34,7 +34,7 @@ class Holder(Struct, frozen=True, omit_defaults=True):
     """What the lock file says: who took it and when, and once the engine has ended, how.
 
     ``started``: Unix seconds. ``boot``: the kernel's boot id, "" where there is none. ``exit_code`` is None while the
-    engine lives and after a sudden death.
+    engine lives and after a sudden death; ``message`` is then what keeps it from its work, "" while nothing does.
     """
 
     pid: int
@@ -49,7 +49,8 @@ class Holder(Struct, frozen=True, omit_defaults=True):
 class Liveness(Struct, frozen=True):
     """Whether an engine lives on a session. ``heartbeat_age_s`` is None before its first heartbeat.
 
-    ``exit_code`` and ``message`` are the last engine's own words, None and "" if one lives or died suddenly.
+    ``exit_code`` and ``message`` are the last engine's own words, None and "" if it died suddenly; of one that lives,
+    ``message`` is what keeps it from its work.
     """
 
     running: bool
@@ -60,7 +61,9 @@ class Liveness(Struct, frozen=True):
 
     @property
     def stall(self) -> str | None:
-        """That the engine lives and does nothing, for how long, and what to do; None while it is well."""
+        """That the engine lives and does nothing, why or for how long, and what to do; None while it is well."""
+        if self.running and self.message:
+            return self.message
         age = self.heartbeat_age_s
         if not self.running or age is None or age <= STALLED_AFTER_S:
             return None
@@ -102,6 +105,13 @@ class EngineLock:
         # A forked child shares the lock through its copy of the descriptor and would hold it after our death.
         os.register_at_fork(after_in_child=self._drop)
 
+    def say(self, trouble: str) -> None:
+        """Tell those who ask for the engine's liveness what keeps it from its work; "" when nothing does any more."""
+        self._holder = msgspec.structs.replace(self._holder, message=trouble[:2000])
+        if self._open:
+            with contextlib.suppress(OSError):
+                self._write()
+
     def release(self, exit_code: ExitCode = ExitCode.OK, message: str = "") -> None:
         """Give the lock back, leaving how the engine ended in its file. Idempotent."""
         if not self._open:
@@ -138,10 +148,12 @@ def engine_liveness(paths: SessionPaths, reader: SessionReader | None = None) ->
     earlier = running and beat is not None and holder is not None and beat.pid != holder.pid
     age = None if beat is None or earlier else max(0.0, time.time() - beat.time)
     if running:
-        return Liveness(True, holder.pid if holder is not None else None, age)
+        trouble = holder.message if holder is not None and holder.exit_code is None else ""
+        return Liveness(True, holder.pid if holder is not None else None, age, None, trouble)
     if holder is None:
         return Liveness(False, None, age)
-    return Liveness(False, holder.pid, age, holder.exit_code, holder.message)
+    words = holder.message if holder.exit_code is not None else ""
+    return Liveness(False, holder.pid, age, holder.exit_code, words)
 
 
 def read_holder(lock: Path) -> Holder | None:

@@ -90,7 +90,8 @@ class EventWriter:
     """Appends events, blobs, samples and the heartbeat. Only the process that holds the engine lock makes one.
 
     Every method may be called from any thread. ``on_trouble`` is called once per outage, from the writer's thread,
-    with the sentence to show. Raises SessionError where the session cannot be opened for writing.
+    with the sentence to show, ``on_relief`` when the outage is over. Raises SessionError where the session cannot be
+    opened for writing.
     """
 
     def __init__(
@@ -99,11 +100,12 @@ class EventWriter:
         *,
         patience_s: float = PATIENCE_S,
         on_trouble: Callable[[str], None] | None = None,
+        on_relief: Callable[[], None] | None = None,
     ) -> None:
         check_file_system(paths.directory)
         self.paths = paths
         self._patience_s = patience_s
-        self._on_trouble = on_trouble
+        self._on_trouble, self._on_relief = on_trouble, on_relief
         self._connection = connect_engine(paths)
         self._descriptor = _descriptor_of(paths.database)
         self._connection.execute(f"PRAGMA journal_size_limit = {_LOG_LIMIT_BYTES}")
@@ -259,6 +261,8 @@ class EventWriter:
                     return
             time.sleep(pause_s)
             pause_s = min(2.0, pause_s * 2)
+        if first_failed is not None and self._on_relief is not None:
+            self._on_relief()
         for row, one in zip((r for r in batch.rows if isinstance(r, _Row)), recorded, strict=True):
             row.future.set_result(one)
         for flush in batch.flushes:

@@ -92,7 +92,7 @@ def test_what_is_news(session: SessionPaths) -> None:
         model.state.apply(ev.Recorded(10_000, 1.0, ev.VerdictGiven(variant=variant, verdict=verdict)))
     assert news.look() == ["layernorm: new best v57, 9.00x"]
     for link, stopped, told in (
-        ("stalled", None, ["small: the engine shows no sign of life"]),
+        ("stalled", None, ["small: the engine stalled: no sign of life"]),
         ("live", None, []),
         ("ended", None, ["small: the engine died"]),
         ("live", None, []),
@@ -102,7 +102,7 @@ def test_what_is_news(session: SessionPaths) -> None:
     ):
         assert model.state.engine is not None
         model.state.engine.stopped = stopped  # type: ignore[assignment]
-        model.link = Link(link)  # type: ignore[arg-type]
+        model.link = Link(link, message="no sign of life" if link == "stalled" else "")  # type: ignore[arg-type]
         assert news.look() == told
         assert news.look() == [], "once"
 

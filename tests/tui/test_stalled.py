@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import sqlite3
 import subprocess
@@ -10,10 +11,13 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
-from engine.session import SessionPaths, create_session
+from engine.exit_codes import ExitCode
+from engine.session import SessionPaths, create_session, engine_liveness
 from tests.commandline import ROOT, KernelTui
+from tests.tui.test_cli import write_project
 
 ENGINE = """\
 import sys
@@ -59,3 +63,24 @@ def test_commands_that_look_say_that_the_engine_stands_still_and_what_to_do(
     shown = kernel_tui("show", "demo").stdout
     assert f"it is suspended: kill -CONT {stalled.pid} lets it go on" in shown
     assert kernel_tui.json("sessions", "demo")[0]["state"] == "running"
+
+
+def test_a_disk_that_fills_while_a_search_runs_is_what_the_engine_says_first_and_it_goes_on_with_room(
+    kernel_tui: KernelTui, tmp_path: Path
+) -> None:
+    write_project(tmp_path, rounds=900)
+    search = kernel_tui.start("config.toml")
+    assert search.stdout is not None
+    next(line for line in search.stdout if "round 0 done" in line)
+    paths = SessionPaths.at(tmp_path / "sessions" / "demo")
+    engine = psutil.Process(engine_liveness(paths).pid)
+    engine.rlimit(psutil.RLIMIT_FSIZE, (4096, resource.RLIM_INFINITY))  # the lock file still fits
+    said = next(line for line in search.stdout if "the engine stands still" in line)
+    assert "nothing can be stored" in said and str(paths.database) in said and "Check for a full" in said
+    assert "kill -9" not in said
+    assert "STALLED, nothing can be stored" in kernel_tui("show", "demo").stdout
+    engine.rlimit(psutil.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    next(line for line in search.stdout if "the engine is back" in line)
+    assert kernel_tui("stop", "demo").returncode == ExitCode.OK
+    search.communicate(timeout=60)
+    assert search.returncode == ExitCode.OK

@@ -137,7 +137,7 @@ def _show_session(reader: SessionReader, state: SessionState, argument: str, *, 
     engine = state.engine
     words = f"searching, engine {live.pid}" if live.running else "no engine has run yet"
     if live.stall is not None:
-        words = f"STALLED, {live.stall}"
+        words = f"STALLED, {live.stall.rstrip('.')}"
     if not live.running and engine is not None:
         words = engine.message if engine.stopped is not None else f"the engine died; resume {reader.paths.name} goes on"
         if engine.stopped != "finished":

@@ -71,7 +71,11 @@ def _what_becomes_of_it(live: Liveness, command: Command) -> str:
     from engine.commands import Stop
 
     if live.running:
-        why = f"the engine shows {live.stall}" if live.stall is not None else "the engine is busy: see kernel-tui show"
+        why = (
+            f"the engine stands still: {live.stall}"
+            if live.stall is not None
+            else "the engine is busy: see kernel-tui show"
+        )
         return f"{why}. It stays pending, and is carried out as soon as the engine looks"
     if isinstance(command, Stop):
         return "the engine has ended meanwhile"

@@ -170,7 +170,7 @@ def alarm_of(model: Model) -> str | None:
     if not model.opened:
         return None
     if model.engine == "stalled":
-        return f"ENGINE STALLED: no sign of life for {link.heartbeat_age_s or 0:.0f} s (pid {link.pid}); {link.message}"
+        return f"ENGINE STALLED: {one_line(link.message)}"
     again = "R resumes it."
     more = "M gives it more and goes on."
     if model.source.read_only:
