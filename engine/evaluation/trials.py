@@ -21,6 +21,7 @@ from engine.evaluation.double import run_in_double
 from engine.evaluation.mixtures import Mixing, Shares, mix_into
 from engine.evaluation.nearness import Doubled
 from engine.evaluation.runner.operators import working_operators
+from engine.evaluation.runner.wire import MOST_BUFFERS
 from engine.evaluation.spikes import errors, raise_some, sizes
 from engine.evaluation.ties import choices_of
 from engine.problem.distributions import Kind, transform
@@ -33,8 +34,6 @@ _ASSERTING = ("binary_cross_entropy(", "BCELoss(")
 """Operators whose CUDA kernels assert that their inputs lie within bounds."""
 _SLOTS_BYTES, _MOST_SLOTS = {"cpu": 64 << 20, "cuda": 2 << 30}, {"cpu": 64, "cuda": 256}
 """Short kernels are called many times in a row, each time on other buffers: so much memory is there for that."""
-_MOST_BUFFERS = 4096
-"""Of all slots together: a runner is told where they are in one message."""
 _HALVES = ("float16", "bfloat16")
 _WORSE, _OFF = 2.0, 1e-2
 """So much larger an error of eager's against fp64 than on inputs as drawn, and larger than this, is no rounding: values
@@ -101,7 +100,7 @@ class JudgedProblem:
         ]
         self._mixing = self._choose_mixing(self.reference.tensors(leaves))
         footprint = sum(tensor.nbytes for tensor in spec.tensors)
-        most = max(min(_MOST_SLOTS[device.kind], _MOST_BUFFERS // len(spec.tensors)), 2)
+        most = max(min(_MOST_SLOTS[device.kind], MOST_BUFFERS // len(spec.tensors)), 2)
         slots = min(max(_SLOTS_BYTES[device.kind] // max(footprint, 1), 2), most)
         self.arena = Arena(spec.tensors, device.kind, slots if (slots + 1) * footprint < device.spare_bytes() else 1)
         self._kept: OrderedDict[tuple[int, bool], Trial] = OrderedDict()

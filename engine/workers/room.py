@@ -1,19 +1,26 @@
-"""Whether there is the memory that a problem needs at least: a judge that asks for more is killed, or others are."""
+"""Whether there is room for a problem: a judge that asks for more memory than there is is killed, or others are."""
 
 from __future__ import annotations
 
 import contextlib
 from pathlib import Path
 
+from engine.evaluation.runner.wire import MOST_BUFFERS
 from engine.events import DeviceFact
 from engine.problem.spec import ProblemSpec
 
 _COPIES = 2
 """Every tensor lies in the judge at least twice: where kernels read and write it, and as it was drawn or expected."""
+_MOST_TENSORS = MOST_BUFFERS // _COPIES
 
 
 def lack_of_room(problem: ProblemSpec, device: DeviceFact) -> str | None:
     """Why ``problem`` cannot be opened on ``device``, None if it may fit."""
+    if (count := len(problem.tensors)) > _MOST_TENSORS:
+        return (
+            f"too many tensors: {count:,} inputs, weights and outputs, and kernels can be handed {_MOST_TENSORS:,} at "
+            "most; return fewer, for example stacked in one"
+        )
     needed = _COPIES * sum(tensor.nbytes for tensor in problem.tensors)
     there = device.memory_bytes if device.kind == "cuda" else _available_bytes()
     if not there or needed <= there:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from engine.events import DeviceFact
 from engine.problem.spec import ProblemSpec, TensorSpec
 from engine.workers.log_tap import BURST_BYTES, LogTap
@@ -25,6 +27,14 @@ def test_a_problem_that_cannot_fit_is_refused_with_what_it_needs() -> None:
     gpu = DeviceFact(id="g", kind="cuda", name="a GPU", arch="sm_90", memory_bytes=80 * 10**9, cores=132)
     assert lack_of_room(problem(10**9), gpu) is None
     assert "a GPU has 80 GB;" in (lack_of_room(problem(6 * 10**9), gpu) or "")
+
+
+def test_a_problem_of_more_tensors_than_a_kernel_can_be_told_of_is_refused() -> None:
+    outputs = tuple(TensorSpec(f"out{index}", "output", "float32", (16,)) for index in range(4200))
+    many = ProblemSpec(id="p", name="p", path="p.py", source="", tensors=outputs)
+    refused = lack_of_room(many, CPU) or ""
+    assert "too many tensors: 4,200" in refused and "2,048 at most" in refused
+    assert lack_of_room(replace(many, tensors=outputs[:2048]), CPU) is None
 
 
 def test_a_problem_that_prints_without_end_fills_no_disk(tmp_path: Path) -> None:

@@ -7,7 +7,10 @@ import os
 import socket
 from typing import Any
 
-MAX_MESSAGE_BYTES = 1 << 16
+MAX_MESSAGE_BYTES = 1 << 17
+"""Linux takes datagrams of up to 208 KiB, unless configured otherwise."""
+MOST_BUFFERS = 4096
+"""Of all slots together: a runner is told in one message where they are, and tells in one where its results lie."""
 
 
 def send(sock: socket.socket, message: dict[str, Any], descriptors: tuple[int, ...] = ()) -> None:
