@@ -1,4 +1,4 @@
-"""What a hostile runner sends costs the judge nothing that it keeps."""
+"""What a hostile runner sends costs the judge nothing that it keeps; what an honest one has to tell fits."""
 
 from __future__ import annotations
 
@@ -23,3 +23,11 @@ def test_descriptors_beside_what_is_no_message_are_closed(datagram: bytes) -> No
         with pytest.raises((ValueError, RecursionError)):
             wire.receive(judge)
         assert open_descriptors() == before
+
+
+def test_where_all_results_lie_fits_in_one_message() -> None:
+    addresses = [-(1 << 47) + 64 * number for number in range(wire.MOST_BUFFERS)]
+    judge, runner = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with judge, runner:
+        wire.send(runner, {"left": addresses})
+        assert wire.receive(judge) == ({"left": addresses}, [])
