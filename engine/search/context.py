@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from engine import clock
 from engine.budget import Budget, budget_of, elapsed_s
 from engine.config import Config
 from engine.devices import usable_cores
@@ -71,7 +71,7 @@ class Context:
 
     def left_s(self, reserve_s: float = 0.0) -> float:
         """Seconds of the budget's minutes that are left."""
-        return self.budget.left_s(elapsed_s(self.state, time.time()), reserve_s)
+        return self.budget.left_s(elapsed_s(self.state, clock.now()), reserve_s)
 
     @property
     def width(self) -> int:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from engine import clock
 from engine import commands as cmd
 from engine import events as ev
 from engine.budget import caps_of, elapsed_s
@@ -170,7 +170,7 @@ class Steering:
             tokens=command.tokens,
             calls=command.calls,
         )
-        spent = elapsed_s(self._state, time.time()) / 60
+        spent = elapsed_s(self._state, clock.now()) / 60
         over = command.minutes is not None and command.minutes <= spent
         ends = f", and {spent:.1f} minutes are spent: the search ends" if over else ""
         return Outcome(f"the budget is {listed}{ends}", events=(change,))

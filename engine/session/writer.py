@@ -26,6 +26,7 @@ from typing import TypeVar
 import msgspec
 from msgspec import Struct, field
 
+from engine import clock
 from engine.events import AnyEvent, Recorded, encode, kind_of
 from engine.session.database import connect_engine, write_turn
 from engine.session.errors import SessionError, of_sqlite
@@ -89,6 +90,8 @@ class _Pending(Struct):
 class EventWriter:
     """Appends events, blobs, samples and the heartbeat. Only the process that holds the engine lock makes one.
 
+    Events have the engine's own time, which no setting of the clock disturbs; heartbeats the machine's, as others do.
+
     Every method may be called from any thread. ``on_trouble`` is called once per outage, from the writer's thread,
     with the sentence to show, ``on_relief`` when the outage is over. Raises SessionError where the session cannot be
     opened for writing.
@@ -132,7 +135,7 @@ class EventWriter:
 
     def append_all(self, events: Iterable[AnyEvent]) -> list[Future[Recorded]]:
         """Queue events that only make sense together: one commit holds them all, so no death comes between them."""
-        rows = [_Row(time.time(), event, kind_of(event), encode(event).decode(), Future(), True) for event in events]
+        rows = [_Row(clock.now(), event, kind_of(event), encode(event).decode(), Future(), True) for event in events]
         if not rows:
             return []
         rows[-1].together = False

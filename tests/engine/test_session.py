@@ -89,6 +89,19 @@ def test_a_reader_sees_an_event_once_it_is_acknowledged(paths: SessionPaths, wri
         assert list(reader.read(after_seq=1)) == [recorded]
 
 
+async def test_a_clock_that_is_set_while_the_engine_runs_adds_no_time_to_the_search(
+    paths: SessionPaths, writer: EventWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, machine_time = await writer.record(line("before")), time.time
+    monkeypatch.setattr(time, "time", lambda: machine_time() + 3600.0)
+    after = await writer.record(line("after"))
+    writer.heartbeat()
+    writer.flush(5)
+    assert 0.0 <= after.time - before.time < 60.0
+    age_s = engine_liveness(paths).heartbeat_age_s
+    assert age_s is not None and age_s < 60.0, "heartbeats are seen by others, whose clock was set too"
+
+
 def test_events_of_many_tasks_come_back_in_the_order_of_the_file(paths: SessionPaths, writer: EventWriter) -> None:
     async def record_all() -> list[int]:
         return [r.seq for r in await asyncio.gather(*(writer.record(line(str(n))) for n in range(500)))]
