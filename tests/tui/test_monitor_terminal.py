@@ -21,6 +21,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.synthetic_session import Shape, write_session
+from engine.events import CommandHandled
 from engine.session import SessionPaths, SessionReader, engine_liveness
 from engine.state import fold
 from tests.engine.proposers import canned
@@ -93,6 +94,13 @@ class Tmux:
             time.sleep(0.1)
         raise AssertionError(f"{text!r} {'stayed' if gone else 'never came'}:\n{self.screen()}")
 
+    def shows(self, text: str, seconds: float) -> bool:
+        """Whether ``text`` comes on the screen within ``seconds``."""
+        with contextlib.suppress(AssertionError):
+            self.until(text, seconds)
+            return True
+        return False
+
     def close(self) -> None:
         with contextlib.suppress(subprocess.SubprocessError):
             self._run("kill-server")
@@ -107,6 +115,18 @@ class Tmux:
             timeout=20,
         )
         return done.stdout
+
+
+def answer(paths: SessionPaths, count: int) -> CommandHandled:
+    """The engine's newest answer, once there are ``count``."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        with SessionReader(paths) as reader:
+            handled = fold(reader.read()).handled
+        if len(handled) >= count:
+            return handled[max(handled)]
+        time.sleep(0.1)
+    raise AssertionError(f"{len(handled)} answers, not {count}")
 
 
 def confirmation_ms(tmux: Tmux) -> float:
@@ -154,18 +174,26 @@ def test_a_search_is_watched_and_steered_from_a_terminal(tmux: Tmux, tmp_path: P
     tmux.until("round 0", 60)
     tmux.until("★ v", 120)  # the first correct kernel
 
-    tmux.keys("B", "i")
-    dialog = tmux.until("Seed an idea for softmax")
-    assert dialog.index("Moves of the playbook") < dialog.index("In your own words"), "what works comes first"
-    tmux.keys("Enter")
+    paths = SessionPaths.at(tmp_path / "sessions" / "steered")
+    tmux.keys("B")
+    for place in range(6):  # the search goes on meanwhile: the best may have a move by now, or all of it was tried
+        tmux.keys("i")
+        dialog = tmux.until("Seed an idea for softmax")
+        assert dialog.index("Moves of the playbook") < dialog.index("In your own words"), "what works comes first"
+        tmux.keys(*["Down"] * place, "Enter")
+        if answer(paths, 1 + place).ok:
+            break
     tmux.until("playbook writes kernels for it", 20)
     tmux.keys("i", "Tab")
     tmux.type("a lookup table")
     tmux.keys("Enter")
-    tmux.until("a lookup table", 20)  # the editor has saved a template with a line more: it is judged as that idea's
-    tmux.until("is judged next, as i", 20)
+    tmux.until("a lookup table", 20)
+    # The editor has saved a template with a line more: it is judged as that idea's. After an answer that took long, it
+    # is opened by hand.
+    if not tmux.shows("is judged next, as i", 10):
+        tmux.keys("e")
+        tmux.until("is judged next, as i", 20)
 
-    paths = SessionPaths.at(tmp_path / "sessions" / "steered")
     best = next((paths.directory / "best").glob("softmax.*"))
     seed = tmp_path / f"seed{best.suffix}"
     seed.write_text(best.read_text() + "\n// seeded by hand\n")
