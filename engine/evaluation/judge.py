@@ -113,7 +113,8 @@ class Judge:
         if self._peaks[0] is None or self._peaks[1] is None:
             self._peaks = roofline.measure(self._device)
         bandwidth, gflops = self._peaks
-        floor = roofline.floor_ms(request.problem, self._device, bandwidth or 1.0, gflops or 1.0)
+        floor = request.floor_ms or roofline.floor_ms(request.problem, self._device, bandwidth or 1.0, gflops or 1.0)
+        self._specs[request.problem.id] = replace(request, floor_ms=floor)
         eager_ms = eager.timing.median_ms if eager.timing is not None else None
         nulls = try_null_kernels(judged, Tolerances(self._settings.tolerance_fp32, self._settings.tolerance_other))
         opened = OpenedProblem(judged, self._settings, eager_ms, floor, nulls)

@@ -42,7 +42,10 @@ class Measure(Struct, frozen=True, tag_field="do", tag="measure"):
 
 
 class OpenProblem(Struct, frozen=True, tag_field="do", tag="open"):
+    """``floor_ms``: as it was found when the problem was opened before, None where it is to be found."""
+
     problem: ProblemSpec
+    floor_ms: float | None = None
 
 
 class JudgeKernel(Struct, frozen=True, tag_field="do", tag="judge"):

@@ -110,7 +110,7 @@ class Opening:
         what a killed judge prevented is left to a resume."""
         problem = self._state.problems[name]
         try:
-            opened = await self._context.evaluator.open(problem.spec, problem.header)
+            opened = await self._context.evaluator.open(problem.spec, problem.header, problem.floor_ms)
         except JudgeKilled as error:
             self._context.unopened[name] = str(error)
             await self._context.journal.record(LogLine(level="error", text=f"{name}: not opened: {error}"))

@@ -82,6 +82,8 @@ class LocalEvaluator:
         self._free = asyncio.Condition()
         self._busy: set[JudgeProcess] = set()
         self._headers: dict[str, str] = {}
+        self._floors: dict[str, float] = {}
+        """By problem, milliseconds: all judges that open it, now or after a resume, go by the same."""
         self._begun: dict[tuple[str, Form, str], asyncio.Task[tuple[Path | None, BuildReport]]] = {}
         self._devices: tuple[DeviceFact, ...] = ()
         self._closing = False
@@ -122,9 +124,14 @@ class LocalEvaluator:
         judge.settings = replace(judge.settings, bandwidth_gbs=answer.bandwidth_gbs, peak_gflops=answer.peak_gflops)
         return replace(device, bandwidth_gbs=answer.bandwidth_gbs, peak_gflops=answer.peak_gflops)
 
-    async def open(self, problem: ProblemSpec, header: str, limit_s: float = _OPEN_S) -> Opened:
+    async def open(
+        self, problem: ProblemSpec, header: str, floor_ms: float | None = None, *, limit_s: float = _OPEN_S
+    ) -> Opened:
         """``limit_s``: seconds from when the device is free."""
         self._headers[problem.id] = header
+        self._floors.pop(problem.id, None)
+        if floor_ms is not None:
+            self._floors[problem.id] = floor_ms
         if (lack := lack_of_room(problem, self._devices[0])) is not None:
             raise EvaluationError(lack)
         async with self._take(problem.id) as judge:
@@ -328,8 +335,10 @@ class LocalEvaluator:
     ) -> messages.ProblemOpened:
         if problem.id in judge.opened:
             return messages.ProblemOpened(Baseline("eager"), None)
-        answer = await judge.ask(messages.OpenProblem(problem), limit_s, _ignore)
+        answer = await judge.ask(messages.OpenProblem(problem, self._floors.get(problem.id)), limit_s, _ignore)
         assert isinstance(answer, messages.ProblemOpened)
+        if answer.floor_ms is not None:
+            self._floors[problem.id] = answer.floor_ms
         judge.opened.add(problem.id)
         return answer
 

@@ -67,9 +67,12 @@ class Evaluator(Protocol):
         """
         ...
 
-    async def open(self, problem: ProblemSpec, header: str) -> Opened:
+    async def open(self, problem: ProblemSpec, header: str, floor_ms: float | None = None) -> Opened:
         """Load the reference in the judge and time it in eager. Raises ``EvaluationError`` if the model raises,
-        ``JudgeKilled`` if the judge was killed more than once meanwhile."""
+        ``JudgeKilled`` if the judge was killed more than once meanwhile.
+
+        ``floor_ms``: as an earlier engine found it, so that all shares of the floor in a session go by one figure.
+        """
         ...
 
     async def evaluate(

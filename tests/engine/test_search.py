@@ -299,7 +299,14 @@ def test_a_problem_whose_judge_is_killed_while_it_opens_fails_in_words_and_is_op
     assert not state.finished and not state.refused and state.problems["chain"].finished
     assert state.problems["chain"].best is not None and state.problems["softmax"].best is None
 
+    send_command(paths, ChangeBudget(rounds=2), "test")
     start_engine(paths)
     wait_for_end(paths)
     state = fold(events_of(paths))
     assert state.finished and state.problems["softmax"].best is not None, log_tail(paths, 50)
+    floors = {
+        (one.problem, one.verdict.floor_ms)
+        for one in state.variants.values()
+        if one.verdict is not None and one.verdict.correct
+    }
+    assert len(floors) == 2, "a resume goes by the floors that it finds"

@@ -63,7 +63,7 @@ async def _found(evaluator: LocalEvaluator, problem: ProblemSpec) -> str:
     from engine.workers.protocol import EvaluationError
 
     try:
-        opened = await evaluator.open(problem, "", OPEN_S)
+        opened = await evaluator.open(problem, "", limit_s=OPEN_S)
     except JudgeSilent:
         return f"TOOK TOO LONG to open here, more than {OPEN_S:g} s: it hangs, or is too slow for this device"
     except EvaluationError as error:
