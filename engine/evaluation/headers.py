@@ -12,6 +12,7 @@ import contextlib
 import fcntl
 import hashlib
 import os
+import re
 import shutil
 import sysconfig
 import time
@@ -26,13 +27,23 @@ _DEADLINE_S = 240.0
 _KEPT = 2
 _STANDARD = ("-std=c++20", "-std=c++17")
 WITHOUT = 4
+_HARMLESS = re.compile(
+    r"-O\w*|-g\d?|-w|-pthread|-std=[\w+]+|-W[a-z-]+(=\d+)?|-m[\w.=+-]+|-[DU]\w+(=[\w.+-]*)?|-fno-[a-z-]+|-ffp-contract=\w+"
+    r"|-f(PIC|openmp|openmp-simd|fast-math|finite-math-only|associative-math|reciprocal-math|unsafe-math-optimizations"
+    r"|tree-vectorize|unroll-loops|unroll-all-loops|inline-functions|omit-frame-pointer|strict-aliasing|permissive)"
+)
+"""Flags come from a kernel, and no sandbox is around this compiler, which others (``-wrapper``, ``-fplugin``, ``-o``)
+make run programs and read and write files."""
 
 
 async def precompiled(flags: tuple[str, ...], directory: Path) -> Path | None:
     """The include directory with the precompiled header for these compiler flags, built if it is not there.
 
-    None for the first ``WITHOUT`` who ask, and where it cannot be had. Others wait for it, but not for ever.
+    None for the first ``WITHOUT`` who ask, for flags that may do more than compile, and where it cannot be had. Others
+    wait for it, but not for ever.
     """
+    if not all(_HARMLESS.fullmatch(flag) for flag in flags):
+        return None
     try:
         compiler = find_cpp_compiler()
     except NoCompiler:

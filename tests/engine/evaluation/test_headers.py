@@ -18,7 +18,7 @@ SCRIPT = """
 import asyncio, sys
 from pathlib import Path
 from engine.evaluation.headers import precompiled
-print(asyncio.run(precompiled(("-DWIDTH=4",), Path(sys.argv[1]))))
+print(asyncio.run(precompiled(tuple(sys.argv[2:]), Path(sys.argv[1]))))
 """
 SOURCE = "#include <torch/extension.h>\nint width() { return WIDTH + HELD; }\n"
 
@@ -41,10 +41,10 @@ def install_wanted(directory: Path, text: str) -> None:
     assert not list(directory.rglob("*.gch"))
 
 
-def ask(directory: Path) -> str:
+def ask(directory: Path, *flags: str) -> str:
     """What a process of its own is told, in which the torch of ``directory`` is found."""
     result = subprocess.run(
-        [sys.executable, "-c", SCRIPT, str(directory / "cache")],
+        [sys.executable, "-c", SCRIPT, str(directory / "cache"), *(flags or ("-DWIDTH=4",))],
         env=os.environ | {"PYTHONPATH": os.pathsep.join([str(directory), str(ROOT)])},
         capture_output=True,
         text=True,
@@ -90,3 +90,37 @@ def test_those_that_cannot_be_had_are_tried_once(tmp_path: Path) -> None:
     assert ask(tmp_path) == "None"
     install(tmp_path, "#define HELD 3")
     assert ask(tmp_path) == "None"
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("-wrapper", "sh,-c,touch {made}"),
+        ("-o", "{made}"),
+        ("-MD", "-MF{made}"),
+        ("-fdump-tree-original={made}",),
+        ("-fmodule-mapper=|touch {made}",),
+    ],
+)
+def test_no_flags_of_a_kernel_make_the_compiler_do_more_than_compile(tmp_path: Path, flags: tuple[str, ...]) -> None:
+    install(tmp_path, "#define HELD 3")
+    made = tmp_path / "made"
+    given = [flag.format(made=made) for flag in flags]
+    assert {ask(tmp_path, *given) for _ in range(WITHOUT + 1)} == {"None"}
+    assert not made.exists() and not list(tmp_path.rglob("*.gch"))
+
+
+def test_flags_for_speed_are_taken(tmp_path: Path) -> None:
+    install(tmp_path, "#define HELD 3")
+    flags = (
+        "-O3",
+        "-march=native",
+        "-mavx2",
+        "-ffast-math",
+        "-fopenmp",
+        "-fno-math-errno",
+        "-funroll-loops",
+        "-std=c++20",
+    )
+    assert [ask(tmp_path, *flags) for _ in range(WITHOUT)] == ["None"] * WITHOUT
+    assert (Path(ask(tmp_path, *flags)) / "torch" / "extension.h.gch").is_file()
