@@ -149,6 +149,21 @@ def test_a_problem_in_half_precision_asks_for_its_own(tmp_path: Path) -> None:
     assert (narrow.name, narrow.sufficient) == ("below fp16", False)
 
 
+def test_in_fp64_it_is_said_who_computes_in_less(tmp_path: Path) -> None:
+    source = problem("x @ y", *("torch.randn(64, 512, dtype=torch.float64)", "torch.randn(512, 33, dtype=torch.float64)"))
+    found = gauged(
+        "double",
+        source,
+        tmp_path,
+        lambda x, y: x.flip(1) @ y.flip(0),
+        lambda x, y: (x.float() @ y.float()).double(),
+        lambda x, y: (as_tf32(x.float()) @ as_tf32(y.float())).double(),
+        lambda x, y: (x.bfloat16().float() @ y.bfloat16().float()).double(),
+    )
+    assert [one.name for one in found] == ["fp64", "fp32", "tf32", "bf16"]
+    assert [one.sufficient for one in found] == [True, True, False, False]
+
+
 def test_who_is_exact_at_mean_zero_only_is_found_by_inputs_as_drawn(tmp_path: Path) -> None:
     source = problem("x @ y", "torch.rand(8, 8192)", "torch.rand(8192, 9)")
 
@@ -165,7 +180,7 @@ def test_who_is_exact_at_mean_zero_only_is_found_by_inputs_as_drawn(tmp_path: Pa
 @pytest.mark.parametrize(
     ("forward", "inputs", "why"),
     [
-        ("torch.argmax(x, dim=1)", "torch.randn(8, 9)", "no output in fp32 or less"),
+        ("torch.argmax(x, dim=1)", "torch.randn(8, 9)", "no output in floating point"),
         ("torch.dropout(x, 0.5, True)", "torch.randn(8, 9)", "random numbers"),
         ("x.to(torch.float16).float()", "torch.randn(8, 9)", "casts to another dtype"),
         ("x * 0", "torch.randn(8, 9)", "no output with values"),
