@@ -109,8 +109,9 @@ class Verdict(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     ``stage_s`` gives seconds per stage: queue, build, start, check, timing, kernelbench; in ``waiting`` those, part of
     none of them, for which other processes kept the device until then; and in ``runs`` those in which kernel or
     reference ran.
-    ``precision``: how exact it computes ("fp64", "fp32", "tf32", "fp16", "bf16", "below ..."), "" where that was not measured;
-    ``fp64_error`` and ``eager_fp64_error`` are the errors behind it, root mean square relative to the outputs'.
+    ``precision``: how exact it computes ("fp64", "fp32", "tf32", "fp16", "bf16", "below ..."), "" where that was not
+    measured; ``fp64_error`` and ``eager_fp64_error`` are the errors behind it, root mean square relative to the
+    outputs'.
     ``kernelbench``: the second verdict; None where the kernel did not get as far as being run.
     """
 

@@ -150,7 +150,9 @@ def test_a_problem_in_half_precision_asks_for_its_own(tmp_path: Path) -> None:
 
 
 def test_in_fp64_it_is_said_who_computes_in_less(tmp_path: Path) -> None:
-    source = problem("x @ y", *("torch.randn(64, 512, dtype=torch.float64)", "torch.randn(512, 33, dtype=torch.float64)"))
+    source = problem(
+        "x @ y", *("torch.randn(64, 512, dtype=torch.float64)", "torch.randn(512, 33, dtype=torch.float64)")
+    )
     found = gauged(
         "double",
         source,
