@@ -197,6 +197,10 @@ def _connect_writing(paths: SessionPaths) -> sqlite3.Connection:
     return connection
 
 
+_CODE = "SELECT 1 FROM sqlite_master WHERE coalesce(rootpage, 0) = 0 LIMIT 1"
+"""A view, whose rows may never end, a trigger or a virtual table: who asks those runs what someone has written."""
+
+
 def _opened(database: Path, mode: str) -> sqlite3.Connection:
     """Connect and check that it is a session of a version this program knows.
 
@@ -221,6 +225,8 @@ def _opened(database: Path, mode: str) -> sqlite3.Connection:
                 "Update kernel-tui to open it.",
                 database,
             )
+        if connection.execute(_CODE).fetchone() is not None:
+            raise not_a_session(database, "has views or triggers, which no session of kernel-tui has")
     except BaseException:
         connection.close()
         raise

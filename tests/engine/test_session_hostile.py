@@ -51,6 +51,12 @@ def at(time: float) -> Callable[[SessionPaths], None]:
     return lambda paths: add_event(paths, time, "problem_finished", '{"kind":"problem_finished","problem":"x"}')
 
 
+def endless_events(paths: SessionPaths) -> None:
+    alter(paths, "ALTER TABLE event RENAME TO past")
+    endless = "WITH RECURSIVE n(seq) AS (SELECT 1 UNION ALL SELECT seq + 1 FROM n)"
+    alter(paths, f"CREATE VIEW event AS {endless} SELECT seq, 1.0 AS time, '?' AS kind, '{{}}' AS json FROM n")
+
+
 def as_pipe(name: str) -> Callable[[SessionPaths], None]:
     def replaced(paths: SessionPaths) -> None:
         (paths.directory / name).unlink(missing_ok=True)
@@ -70,6 +76,8 @@ ALTERED: dict[str, Callable[[SessionPaths], None]] = {
     "deep json": lambda paths: add_event(paths, 1.0, "heat_finished", DEEP),
     "a time beyond the calendar": at(1e300),
     "an endless time": at(float("inf")),
+    "events without end": endless_events,
+    "a trigger": lambda paths: alter(paths, "CREATE TRIGGER t AFTER INSERT ON event BEGIN DELETE FROM event; END"),
     "a version below 0": lambda paths: alter(paths, "PRAGMA user_version = -5"),
     "version 0": lambda paths: alter(paths, "PRAGMA user_version = 0"),
     "a directory as session.db": database_as_directory,
@@ -100,7 +108,14 @@ def test_a_lock_that_says_nothing_readable_is_held_by_nobody(tmp_path: Path, con
 
 
 @pytest.mark.parametrize(
-    "what", ["a heat of nobody", "a version below 0", "a pipe as config.toml", "a directory as session.db"]
+    "what",
+    [
+        "a heat of nobody",
+        "a version below 0",
+        "events without end",
+        "a pipe as config.toml",
+        "a directory as session.db",
+    ],
 )
 def test_the_commands_say_it_in_one_line(kernel_tui: KernelTui, tmp_path: Path, what: str) -> None:
     paths = create_session(tmp_path / "sessions", "altered", "", "config.toml", 0)
