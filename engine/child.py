@@ -21,8 +21,11 @@ async def end_group(process: Process) -> None:
     """
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
-    with contextlib.suppress(TimeoutError):
+    try:
         await asyncio.wait_for(process.wait(), REAP_S)
+    except TimeoutError:
+        # Or its pipes are closed when the event loop is gone, with a traceback.
+        process._transport.close()  # type: ignore[attr-defined]
 
 
 async def end_what_it_leaves(process: Process) -> None:

@@ -31,6 +31,7 @@ from engine.text_file import UnreadableFile, read_text
 BUILTIN = "builtin:"
 _START_S = 60
 _GRACE_S = 10
+_LAST_WORDS_S = 1.0
 _STDERR_TAIL_BYTES = 4000
 _MAX_LINE_BYTES = 64 << 20
 
@@ -263,7 +264,10 @@ async def _inspect_batch(
                                         "create tensors with torch functions, without long loops"))  # fmt: skip
                 break
             if not line:
-                results.append(_ended(job, await process.wait(), await tail))
+                await end_group(process)
+                # What has left the group may keep the pipe for ever: no words are waited for then.
+                said, _ = await asyncio.wait([tail], timeout=_LAST_WORDS_S)
+                results.append(_ended(job, process.returncode or 0, tail.result() if said else ""))
                 break
             answer = msgspec.json.decode(line, type=Inspected)
             results.append(answer.spec or answer.failure or _failure(job, "gave no answer", "report this as a fault"))

@@ -149,6 +149,17 @@ async def test_a_file_that_hangs_crashes_or_prints_takes_no_other_with_it(tmp_pa
     assert f"{paths[3]}:1: asked for more memory" in str(answers[3])
 
 
+async def test_what_a_file_leaves_running_is_not_waited_for(tmp_path: Path) -> None:
+    leaves = "import os, time\nif os.fork() == 0:\n    os.setsid()\n    os.closerange(3, 64)\n    os.close(1)\n"
+    leaves += "    time.sleep(30)\nos._exit(3)\n"
+    started = time.monotonic()
+
+    (answer,) = await inspect_files(written(tmp_path, leaves=leaves))
+
+    assert "ended with exit status 3" in str(answer)
+    assert time.monotonic() - started < 20
+
+
 async def test_a_broken_torch_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (broken := tmp_path / "site" / "torch").mkdir(parents=True)
     (broken / "__init__.py").write_text("raise ImportError('libtorch.so: cannot open shared object file')")
