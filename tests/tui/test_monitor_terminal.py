@@ -15,7 +15,7 @@ import sys
 import termios
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -25,6 +25,7 @@ from engine.events import CommandHandled
 from engine.session import SessionPaths, SessionReader, engine_liveness
 from engine.state import fold
 from tests.engine.proposers import canned
+from tests.tui.conftest import Engine
 
 ROOT = Path(__file__).parents[2]
 CONFIG = """
@@ -324,6 +325,62 @@ def test_a_stopped_monitor_comes_back(terminal: Terminal) -> None:
     while b"softmax" not in terminal.seen[before:]:
         assert time.monotonic() < deadline
         time.sleep(0.05)
+
+
+@pytest.fixture
+def steering_terminal(engine: Engine, tmp_path: Path) -> Iterator[Callable[[str], Terminal]]:
+    """Opens a monitor on a session with an engine, for a person with this ``$EDITOR``."""
+    opened: list[Terminal] = []
+
+    def open_terminal(editor: str) -> Terminal:
+        with pytest.MonkeyPatch.context() as world:
+            world.setenv("EDITOR", editor)
+            terminal = Terminal(engine.paths, tmp_path)
+        opened.append(terminal)
+        terminal.wait_for(b"softmax")
+        os.write(terminal.master, b"B")
+        return terminal
+
+    yield open_terminal
+    for terminal in opened:
+        terminal.process.kill()
+        terminal.process.wait()
+
+
+@pytest.mark.parametrize(
+    ("editor", "said"),
+    [
+        ("no-such-editor", b"cannot be started: No such file or directory."),
+        ("vi 'x", b"$EDITOR is no command: No closing quotation."),
+    ],
+)
+def test_an_editor_that_cannot_be_started_leaves_the_monitor_alive(
+    steering_terminal: Callable[[str], Terminal], editor: str, said: bytes
+) -> None:
+    terminal = steering_terminal(editor)
+    os.write(terminal.master, b"e")
+    terminal.wait_for(said)
+    os.write(terminal.master, b"?")
+    terminal.wait_for(b"Used most here")
+
+
+def test_ctrl_c_in_the_editor_is_the_editors(
+    steering_terminal: Callable[[str], Terminal], engine: Engine, tmp_path: Path
+) -> None:
+    editor = tmp_path / "editor"
+    editor.write_text(f'#!/bin/sh\necho "// half done" >> "$1"\ntouch {tmp_path}/opened\nexec sleep 60\n')
+    editor.chmod(0o755)
+    terminal = steering_terminal(str(editor))
+    os.write(terminal.master, b"e")
+    deadline = time.monotonic() + 20
+    while not (tmp_path / "opened").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    os.killpg(terminal.process.pid, signal.SIGINT)  # what the terminal sends to monitor and editor alike
+    terminal.wait_for(b"ended by signal 2. Nothing is submitted.")
+    os.write(terminal.master, b"?")
+    terminal.wait_for(b"Used most here")
+    assert engine.commands() == []
 
 
 def test_no_color_means_no_color(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from textual.widgets.option_list import Option
 
 from engine.proposers.mailbox import MAX_READ_BYTES, RULER, Mailbox
 from engine.session import SessionError
-from tui.editor import edit_text
+from tui.editor import EditorError, edit_text
 from tui.model import Model
 from tui.sanitize import one_line
 from tui.widgets.detail.text import wrapped
@@ -119,8 +119,8 @@ class ReplyScreen(ModalScreen[None]):
             return
         try:
             text = edit_text(self._monitor, self.query_one("#reply", TextArea).text, f"{call}.md")
-        except OSError as error:
-            self._say(f"The editor could not be started: {error}. Set $EDITOR.")
+        except EditorError as error:
+            self._say(f"{error} Nothing is handed over.")
             return
         if text is None:
             self._say("Left as it was: nothing is handed over.")

@@ -13,7 +13,7 @@ from engine.spend import MANUAL
 from engine.state import IdeaState, ProblemState, SessionState
 from tui import steering
 from tui.conversation import directory_of
-from tui.editor import edit_text
+from tui.editor import EditorError, edit_text
 from tui.going_on import more_minutes
 from tui.sanitize import one_line
 from tui.source import ALIVE
@@ -305,8 +305,8 @@ class SteeringKeys:
         """The text as saved in the person's editor, None if it was left unchanged."""
         try:
             edited = edit_text(self._monitor, text, file_name)
-        except OSError as error:
-            self._monitor.say(f"The editor could not be started: {error}. Set $EDITOR.", severity="error")
+        except EditorError as error:
+            self._monitor.say(f"{error} Nothing is submitted.", severity="error")
             return None
         if edited is None:
             self._monitor.say("Left as it was: nothing is submitted.")
