@@ -34,13 +34,17 @@ PRINTED_LINES = 50_000
 def show_session(state: SessionState, results: Results, head: str, argument: str, *, full: bool) -> None:
     """Results, then the rounds of every problem. ``argument``: what names the session on the command line."""
     echo(head)
-    print_results(results)
+    if results.problems:
+        print_results(results)
     if full:
         print_rounds(state)
         return
-    _print_round_table(list(state.problems.values()), state)
-    best = next((problem.best for problem in state.problems.values() if problem.best is not None), "v1")
-    echo(f"a kernel: kernel-tui show {argument} {best}    ideas and reasons: kernel-tui show {argument} --full")
+    problems = list(state.problems.values())
+    if any(problem.rounds for problem in problems):
+        _print_round_table(problems, state)
+    some = next((problem.best for problem in problems if problem.best is not None), next(iter(state.variants), None))
+    if some is not None:
+        echo(f"a kernel: kernel-tui show {argument} {some}    ideas and reasons: kernel-tui show {argument} --full")
 
 
 def show_problem(state: SessionState, name: str, *, full: bool) -> None:

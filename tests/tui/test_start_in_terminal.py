@@ -151,6 +151,20 @@ def test_a_search_whose_minutes_are_spent_says_what_it_would_take(kernel_tui: Ke
     assert f"demo: {listed['note']}" == told
 
 
+def test_a_limit_for_a_search_without_an_engine_is_for_resume(kernel_tui: KernelTui, tmp_path: Path) -> None:
+    spent_session(tmp_path)
+    raised = kernel_tui("budget", "demo", "--minutes", "6", "--tokens", "2000000")
+    assert raised.returncode == ExitCode.FAILURE
+    assert raised.stderr.endswith("Resume it so: kernel-tui resume demo --minutes 6 --tokens 2000000\n")
+    assert kernel_tui("pause", "demo").stderr.endswith("Resume it first: kernel-tui resume demo\n")
+
+
+def test_show_of_a_search_without_a_kernel_names_none(kernel_tui: KernelTui, tmp_path: Path) -> None:
+    spent_session(tmp_path)
+    (line,) = kernel_tui("show", "demo").stdout.splitlines()
+    assert line.endswith("0 verdicts")
+
+
 @pytest.mark.parametrize(("answer", "sessions", "minutes"), [("y\n", 1, [4.0]), ("\n", 2, [])])
 def test_a_search_whose_minutes_are_spent_is_offered_with_more(
     kernel_tui_in_terminal: Open, tmp_path: Path, answer: str, sessions: int, minutes: list[float]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -49,7 +50,7 @@ def _send(root: Path, session: str, command: Command, as_json: bool) -> None:
             raise Failure(f"{paths.name}: no engine runs on this session, so there is nothing to stop")
         raise Failure(
             f"{paths.name}: no engine runs on this session, so nobody would carry this out. "
-            f"Resume it first: kernel-tui resume {session}"
+            f"Resume it {_resumed_by(session, command)}"
         )
     number = send_command(paths, command, f"{getpass.getuser()} (command line)")
     answer = wait_handled(paths, number, ANSWER_S)
@@ -64,6 +65,21 @@ def _send(root: Path, session: str, command: Command, as_json: bool) -> None:
         echo(answer.message, err=not answer.ok)
     if not answer.ok:
         sys.exit(ExitCode.USAGE if answer.unknown else ExitCode.FAILURE)
+
+
+def _resumed_by(session: str, command: Command) -> str:
+    """The command that resumes, with the limits that were to change: without them a spent budget would refuse it."""
+    from engine.commands import ChangeBudget, ChangeShare
+
+    resume = f"kernel-tui resume {shlex.quote(session)}"
+    if not isinstance(command, ChangeBudget | ChangeShare):
+        return f"first: {resume}"
+    names = ("minutes", "rounds", "dollars", "tokens", "calls")
+    limits = {name: value for name in names if (value := getattr(command, name, None)) is not None}
+    options = [f"--{name} {f'{value:g}' if isinstance(value, float) else value}" for name, value in limits.items()]
+    if isinstance(command, ChangeShare):
+        options.append(f"--model {shlex.quote(command.model)}" if command.model else "--per-problem")
+    return f"so: {resume} {' '.join(options)}"
 
 
 def _what_becomes_of_it(live: Liveness, command: Command) -> str:
