@@ -295,6 +295,26 @@ async def test_an_idea_in_words_is_seeded_under_the_selected_kernel(open_monitor
         assert len(engine.commands()) == 1, "the editor saved nothing"
 
 
+@pytest.mark.parametrize("key", ["e", "i", "a"])
+async def test_nothing_is_written_for_what_is_pruned(
+    open_monitor: Any, engine: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str
+) -> None:
+    editor = tmp_path / "editor"
+    editor.write_text(f"#!/bin/sh\ntouch {tmp_path}/opened\n")
+    editor.chmod(0o755)
+    monkeypatch.setenv("EDITOR", str(editor))
+    async with open_monitor(engine.paths) as monitor:
+        await monitor.press("B")
+        node = "softmax" if key == "a" else monitor.row()
+        engine.record(ev.NodePruned(node=node))
+        await monitor.until(lambda: monitor.app.model.state.is_pruned(node), "pruned")
+        assert monitor.app.monitor_screen.tree_view.select(node)
+        await monitor.press(key)
+        await monitor.until_shown(f"{node} is pruned: restore it first, with d or z.")
+        assert monitor.app.screen is monitor.app.monitor_screen
+        assert not (tmp_path / "opened").exists()
+
+
 async def test_an_idea_that_nobody_reads_opens_the_editor_with_a_template(
     open_monitor: Any, engine: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

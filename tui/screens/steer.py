@@ -104,6 +104,8 @@ class SteeringKeys:
             return
         subject = self._here.detail.subject
         parent = subject.id if subject is not None and subject.problem == problem.id else None
+        if parent is not None and not self._may_add_to(parent):
+            return
         try:
             catalogue = await catalogue_of(self._here.model, problem, parent)
         except SessionError as error:
@@ -144,14 +146,14 @@ class SteeringKeys:
         row = self._here.tree_view.row
         idea = self._state.ideas.get(row.id) if row is not None else None
         if idea is not None and not idea.variants:
-            if self._may_steer():
+            if self._may_steer() and self._may_add_to(idea.id):
                 self.write_for(idea)
             return
         subject = self._here.detail.subject
         if subject is None:
             self._monitor.say("There is no kernel here to edit.", severity="warning")
             return
-        if not self._may_steer():
+        if not self._may_steer() or not self._may_add_to(subject.id):
             return
         problem = self._state.problems[subject.problem]
         try:
@@ -261,6 +263,13 @@ class SteeringKeys:
             self._monitor.say(why, severity="warning")
         return why is None
 
+    def _may_add_to(self, node: str) -> bool:
+        """Whether the engine would take what descends from ``node``, before a person writes it; says why not."""
+        if self._state.is_pruned(node):
+            self._monitor.say(f"{node} is pruned: restore it first, with d or z.", severity="warning")
+            return False
+        return True
+
     def _for_node(self, plan: Callable[[SessionState, str], Plan]) -> None:
         row = self._here.tree_view.row
         if row is None:
@@ -299,7 +308,7 @@ class SteeringKeys:
         if name is None:
             self._monitor.say("There is no problem to seed yet.", severity="warning")
             return None
-        return self._state.problems[name]
+        return self._state.problems[name] if self._may_add_to(name) else None
 
     def _edited(self, problem: ProblemState, text: str, file_name: str) -> str | None:
         """The text as saved in the person's editor, None if it was left unchanged."""
