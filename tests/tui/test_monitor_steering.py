@@ -263,7 +263,9 @@ async def test_a_kernel_is_seeded_from_a_file(
 @pytest.mark.keys("SeedKernelScreen", "ctrl+s")
 async def test_a_kernel_is_pasted(open_monitor: Any, engine: Any) -> None:
     async with open_monitor(engine.paths) as monitor:
-        await monitor.press("a", "tab")
+        await monitor.press("a")
+        await monitor.until_shown("or its source, pasted; then ctrl+s")
+        await monitor.press("tab")
         await monitor.type("//x")
         await monitor.press("ctrl+s")
         await monitor.until(lambda: bool(engine.commands()), "the command")

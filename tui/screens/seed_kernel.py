@@ -50,7 +50,9 @@ class SeedKernelScreen(ModalScreen[KernelWish | None]):
         with Vertical():
             yield Static(f"Seed a .{self._problem.form} kernel for {one_line(self._problem.id, 60)}", markup=False)
             yield Input(placeholder=f"path of a .{self._problem.form} file, then enter", id="path")
-            yield TextArea("", id="pasted", soft_wrap=False, tab_behavior="focus")
+            yield TextArea(
+                "", id="pasted", soft_wrap=False, tab_behavior="focus", placeholder="or its source, pasted; then ctrl+s"
+            )
             yield Static(
                 "enter: the file    tab, paste, ctrl+s: the pasted text    ctrl+e: $EDITOR    esc: cancel", markup=False
             )
