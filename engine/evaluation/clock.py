@@ -277,8 +277,10 @@ class Clock(Struct, frozen=True):
 
     @property
     def busy(self) -> bool:
-        """Whether other programs keep the processor busy, so that nothing can be said of a kernel on it."""
-        return self.settings.kind == "cpu" and self.neighbours.share() > BUSY
+        """Whether other programs keep the processor busy, so that nothing can be said of a kernel on it, nor of one that
+        Python launches."""
+        on_processor = self.settings.kind == "cpu" or self.copies_ms is not None
+        return on_processor and self.neighbours.share() > BUSY
 
     def _misreports(self, claimed_ms: float, outside: str, *, excusable: bool) -> NoReturn:
         self._accuse(MISREPORT, f"claims {claimed_ms:.4g} ms a call, but {outside}", excusable=excusable)
