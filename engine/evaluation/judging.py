@@ -59,6 +59,9 @@ _ALONE_CALLS = 7
 _ANEW, _LEAST_ANEW, _ANEW_S = 24, 16, 6.0
 """Pairs that are taken anew where a clock is in doubt; so many at least, eight of either order, whatever they take."""
 _MOST_WAIT_S = 0.05
+_FOR_TRIALS = 4
+"""Slots that the first trials are made on: each comes again with other inputs, for who answers by address. Later trials
+are made on any, so that a slot does not tell them from timed calls."""
 
 _STATUS_OF_END: dict[End, Status] = {
     "crashed": "crashed",
@@ -93,6 +96,8 @@ class Judgement:
         self._reference_first = True
         self._others = 0.0
         self._empty_kernel, self._control = opened.empty_kernel, Control()
+        self._slots = len(opened.judged.arena.slots)
+        self._for_trials = secrets.SystemRandom().sample(range(self._slots), min(_FOR_TRIALS, self._slots))
         self.pairs = Pairs.none()
 
     @property
@@ -129,7 +134,7 @@ class Judgement:
                 self._stage_s["start"] = time.perf_counter() - started
                 with self._stage("check"):
                     for index in range(self._settings.trials):
-                        self._trial(runner, index)
+                        self._trial(runner, index, self._for_trials[index % len(self._for_trials)])
                     libraries.look_at_operators(runner, self._problem)
                     libraries.look_at_process(runner)
                     weights = "the same weights" if loaded.keeps_weights else "changed weights"
@@ -173,16 +178,17 @@ class Judgement:
 
     # Correctness
 
-    def _trial(self, runner: Runner, index: int) -> None:
-        """One call on inputs that this process has not seen, everything checked."""
+    def _trial(self, runner: Runner, index: int, place: int | None = None) -> None:
+        """One call on inputs that this process has not seen, everything checked; ``place``: its slot, else any."""
         trial = self._problem.trial(index)
-        slot = self._slot(index)
+        place = secrets.randbelow(self._slots) if place is None else place
+        slot = self._slot(place)
         trial.load(slot)
         slot.poison(index % 2)
         self._problem.device.synchronize()
         others = self._others_of(slot) if self._calls == 0 else []  # they hold poison still
         before = checks.checksum(others)
-        self._call(runner, index, trial.seed)
+        self._call(runner, place, trial.seed)
         check_writes(slot)
         if checks.checksum(others) != before:
             raise Rejected("out_of_bounds", "writes out of bounds", "wrote into the buffers of other calls")
@@ -217,7 +223,7 @@ class Judgement:
             clock = Clock(self._settings, neighbours, self._control, copies_ms, warm=warm, least_ms=least_ms)
             self._time(runner, lambda: clock.busy)
             self._confirm_clock(runner, clock)
-            self._trial(runner, 0)
+            self._trial(runner, 0, self._for_trials[0])
             self._pass("right after timing", f"call {self._calls}")
             self._check_processes(runner, module)
         finally:  # while the runner lives: what it used is not theirs
@@ -275,7 +281,7 @@ class Judgement:
         Neither the order nor the buffers tell the kernel which of its calls this is. ``may_raise``: some elements may
         be large.
         """
-        slot_index = secrets.randbelow(len(self._problem.arena.slots))
+        slot_index = secrets.randbelow(self._slots)
         slot = self._slot(slot_index)
         if index % 2 == 0:
             self._reference_first = bool(secrets.randbelow(2))
