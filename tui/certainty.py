@@ -7,7 +7,7 @@ from engine.verdict import WIDE, Verdict, relative_width
 from tui import format as fmt
 
 MARK = "~"
-UNSURE = f"{MARK}: hardly known: a 95 % interval wider than a fifth, or timed beside other programs"
+UNSURE = f"{MARK}: hardly known: 95 % interval wider than a fifth, or other programs ran too"
 """What stands under a table with a mark."""
 
 
