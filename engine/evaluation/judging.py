@@ -60,8 +60,8 @@ _ANEW, _LEAST_ANEW, _ANEW_S = 24, 16, 6.0
 """Pairs that are taken anew where a clock is in doubt; so many at least, eight of either order, whatever they take."""
 _MOST_WAIT_S = 0.05
 _FOR_TRIALS = 4
-"""Slots that the first trials are made on: each comes again with other inputs, for who answers by address. Later trials
-are made on any, so that a slot does not tell them from timed calls."""
+"""So many slots the first trials are made on: each comes again with other inputs, for who answers by address. Later
+trials are made on any, so that a slot does not tell them from timed calls."""
 
 _STATUS_OF_END: dict[End, Status] = {
     "crashed": "crashed",
@@ -97,7 +97,6 @@ class Judgement:
         self._others = 0.0
         self._empty_kernel, self._control = opened.empty_kernel, Control()
         self._slots = len(opened.judged.arena.slots)
-        self._for_trials = secrets.SystemRandom().sample(range(self._slots), min(_FOR_TRIALS, self._slots))
         self.pairs = Pairs.none()
 
     @property
@@ -134,7 +133,7 @@ class Judgement:
                 self._stage_s["start"] = time.perf_counter() - started
                 with self._stage("check"):
                     for index in range(self._settings.trials):
-                        self._trial(runner, index, self._for_trials[index % len(self._for_trials)])
+                        self._trial(runner, index, index % min(_FOR_TRIALS, self._slots))
                     libraries.look_at_operators(runner, self._problem)
                     libraries.look_at_process(runner)
                     weights = "the same weights" if loaded.keeps_weights else "changed weights"
@@ -223,7 +222,7 @@ class Judgement:
             clock = Clock(self._settings, neighbours, self._control, copies_ms, warm=warm, least_ms=least_ms)
             self._time(runner, lambda: clock.busy)
             self._confirm_clock(runner, clock)
-            self._trial(runner, 0, self._for_trials[0])
+            self._trial(runner, 0, 0)
             self._pass("right after timing", f"call {self._calls}")
             self._check_processes(runner, module)
         finally:  # while the runner lives: what it used is not theirs
