@@ -59,7 +59,7 @@ class Hint(NamedTuple):
 FILTERING = (
     Hint("enter", "keep"),
     Hint("esc", "drop"),
-    Hint("words", "begin a word"),
+    Hint("words", "must all match"),
     Hint("!word", "not"),
     Hint(">1.5 <1", "speedup"),
     Hint("v7 r2 hand", "just that"),
