@@ -2,25 +2,29 @@
 whenever aiohttp happens to be installed).
 
 The SDK is imported at the first call (a second) and repeats nothing by itself. Its time-outs are in milliseconds. A
-stream counts as a reply only when a ``finish_reason`` came. Thoughts are billed beside the candidates.
+stream counts as a reply only when a ``finish_reason`` came. Addresses, keys, errors and streams are the SDK's; its
+classes for requests and replies are passed by, which needs a method that it does not document: a stream of plain JSON.
 """
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
 from engine.config_models import GeminiModel
+from engine.models import gemini_wire
 from engine.models.importing import imported
 from engine.models.keys import refused_key, without_keys
 from engine.models.protocol import CallFailed, FailureKind, Finish, Prompt, Reply, Usage
 from engine.models.streaming import Growing, Watch, retry_after_s, short
+from engine.models.wire import read
 
 if TYPE_CHECKING:
     from google.genai import Client
     from google.genai.errors import APIError
-    from google.genai.types import GenerateContentResponse, GenerateContentResponseUsageMetadata
 
 OFFICIAL = "https://generativelanguage.googleapis.com/"
 _FINISH: dict[str, Finish] = {
@@ -87,67 +91,22 @@ class GeminiClient:
 
     async def _ask(self, sdk: Client, prompt: Prompt, text: Growing, watch: Watch) -> Reply:
         ended, usage, answered = "", None, ""
-        chunks = await sdk.aio.models.generate_content_stream(
-            model=self.model, contents=prompt.user, config=self._options(prompt)
+        events = await sdk.aio.models._api_client.async_request_streamed(
+            "post", gemini_wire.path(self.model), gemini_wire.request(self._config, prompt)
         )
-        async for chunk in chunks:
-            watch.heard()
-            answered = chunk.model_version or answered
-            usage = _usage(chunk.usage_metadata) if chunk.usage_metadata is not None else usage
-            ended = _end_of(chunk) or ended
-            for part in _parts(chunk):
-                text.add(part)
+        async with aclosing(events):
+            async for event in events:
+                watch.heard()
+                chunk = read(json.loads(event.body), gemini_wire.Chunk)
+                answered = chunk.model_version or answered
+                usage = chunk.usage_metadata.usage if chunk.usage_metadata is not None else usage
+                ended = chunk.end or ended
+                for words in chunk.words():
+                    text.add(words)
         if not ended:
             raise CallFailed("cut_short", "the stream ended without a finish_reason")
         finish = "length" if text.too_long else _FINISH.get(ended, "refusal")
         return Reply(text.text, answered or self.model, usage, finish)
-
-    def _options(self, prompt: Prompt) -> Any:
-        from google.genai import types
-
-        config = self._config
-        options = types.GenerateContentConfig(
-            system_instruction=prompt.system,
-            max_output_tokens=self.limit,
-            automatic_function_calling=types.AutomaticFunctionCallingConfig(disable=True),
-        )
-        if config.thinking_level is not None:
-            options.thinking_config = types.ThinkingConfig(thinking_level=types.ThinkingLevel(config.thinking_level))
-        elif config.thinking_budget is not None:
-            options.thinking_config = types.ThinkingConfig(thinking_budget=config.thinking_budget)
-        if config.service_tier is not None:
-            options.service_tier = types.ServiceTier(config.service_tier)
-        if prompt.schema is not None and config.structured:
-            options.response_mime_type, options.response_json_schema = "application/json", prompt.schema
-        return options
-
-
-def _parts(chunk: GenerateContentResponse) -> Iterator[str]:
-    """The words of the reply, without thoughts."""
-    for candidate in (chunk.candidates or [])[:1]:
-        for part in (candidate.content.parts or []) if candidate.content is not None else []:
-            if part.text and not part.thought:
-                yield part.text
-
-
-def _end_of(chunk: GenerateContentResponse) -> str:
-    """How the reply ended, "" where it goes on. A prompt that was blocked has no candidates."""
-    if chunk.prompt_feedback is not None and chunk.prompt_feedback.block_reason is not None:
-        return chunk.prompt_feedback.block_reason.value
-    for candidate in (chunk.candidates or [])[:1]:
-        if candidate.finish_reason is not None:
-            return str(candidate.finish_reason.value)
-    return ""
-
-
-def _usage(usage: GenerateContentResponseUsageMetadata) -> Usage:
-    thoughts = usage.thoughts_token_count or 0
-    return Usage(
-        input=(usage.prompt_token_count or 0) + (usage.tool_use_prompt_token_count or 0),
-        output=(usage.candidates_token_count or 0) + thoughts,
-        cached=usage.cached_content_token_count or 0,
-        reasoning=thoughts,
-    )
 
 
 def _failure_of(error: Exception, *, streaming: bool) -> CallFailed:

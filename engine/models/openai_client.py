@@ -14,11 +14,12 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
 from engine.config_models import OpenAIModel
-from engine.models import openai_wire as wire
+from engine.models import openai_wire
 from engine.models.importing import imported
 from engine.models.keys import refused_key, without_keys
 from engine.models.protocol import CallFailed, FailureKind, Finish, Prompt, Reply, Usage
 from engine.models.streaming import Growing, Watch, must_be_events, retry_after_s, short
+from engine.models.wire import read
 
 if TYPE_CHECKING:
     from openai import APIError, AsyncOpenAI
@@ -108,28 +109,30 @@ class OpenAIClient:
                 kind = content.get("type") if isinstance(content, dict) else None
                 if kind not in _READ:
                     continue
-                event = wire.read(content, wire.Event)
-                response = event.response or wire.Response()
+                event = read(content, openai_wire.Event)
+                response = event.response or openai_wire.Response()
                 if kind in ("response.completed", "response.incomplete"):
                     await _drain(events)
                     return self._reply(response, text)
                 if kind == "response.failed":
-                    fault = response.error or wire.Fault()
+                    fault = response.error or openai_wire.Fault()
                     said = short(fault.message or "the response failed")
-                    raise CallFailed(_kind_of(None, fault.code, None), said, usage=wire.responses_usage(response.usage))
+                    raise CallFailed(
+                        _kind_of(None, fault.code, None), said, usage=openai_wire.responses_usage(response.usage)
+                    )
                 if kind == "error":
                     raise CallFailed(_kind_of(None, event.code, None), short(event.message or "an error event"))
                 text.add(event.delta)
         raise CallFailed("cut_short", "the stream ended without response.completed")
 
-    def _reply(self, response: wire.Response, text: Growing) -> Reply:
+    def _reply(self, response: openai_wire.Response, text: Growing) -> Reply:
         finish: Finish = "refusal" if response.refused else "stop"
         if response.status == "incomplete":
             reason = response.incomplete_details.reason if response.incomplete_details is not None else None
             finish = "refusal" if reason == "content_filter" else "length"
         if text.too_long:
             finish = "length"
-        usage, tier = wire.responses_usage(response.usage), response.service_tier or ""
+        usage, tier = openai_wire.responses_usage(response.usage), response.service_tier or ""
         return Reply(text.text, response.model or self.model, usage, finish, tier)
 
     # Chat completions
@@ -148,11 +151,11 @@ class OpenAIClient:
         ended, usage, answered, tier, refused = "", None, "", "", False
         async with aclosing(self._events(sdk, "/chat/completions", body, watch)) as events:
             async for content in events:
-                chunk = wire.read(content, wire.Chunk)
+                chunk = read(content, openai_wire.Chunk)
                 answered, tier = chunk.model or answered, chunk.service_tier or tier
-                usage = wire.chat_usage(chunk.usage) or usage
+                usage = openai_wire.chat_usage(chunk.usage) or usage
                 for choice in (chunk.choices or [])[:1]:
-                    delta = choice.delta or wire.Delta()
+                    delta = choice.delta or openai_wire.Delta()
                     refused |= bool(delta.refusal)
                     text.add(delta.content or delta.refusal)
                     ended = choice.finish_reason or ended
