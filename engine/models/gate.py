@@ -1,7 +1,9 @@
 """How many calls of a model are in flight at once: as many as configured, fewer while its server says "too many".
 
 Additive increase, multiplicative decrease, as TCP does it (Jacobson, "Congestion avoidance and control", 1988): an
-answer of 429 halves the width, every full width of replies adds one.
+answer of 429 halves the width, every full width of replies adds one. And as with TCP, calls that begin together are
+answered together, and wait for each other again and again: so they are paced (Aggarwal, Savage and Anderson,
+"Understanding the performance of TCP pacing", 2000).
 """
 
 from __future__ import annotations
@@ -11,6 +13,10 @@ import contextlib
 import time
 from collections import deque
 from collections.abc import AsyncIterator
+
+APART_S = 0.002
+"""Between the beginnings of two calls: some more than the processor time of one. 64 calls of 200 ms that began together
+took 14 % longer each, with this 3 %."""
 
 
 class Gate:
@@ -22,6 +28,7 @@ class Gate:
         self.inside = 0
         self._closed_until = 0.0
         self._halved_at = 0.0
+        self._next_at = 0.0
         self._waiting: deque[asyncio.Future[None]] = deque()
 
     @contextlib.asynccontextmanager
@@ -40,6 +47,11 @@ class Gate:
             raise
         self.inside += 1
         try:
+            now = time.monotonic()
+            begins = max(now, self._next_at)
+            self._next_at = begins + APART_S
+            if begins > now:
+                await asyncio.sleep(begins - now)
             yield time.monotonic()
         finally:
             self.inside -= 1

@@ -10,7 +10,7 @@ import pytest
 from engine.config import parse_config
 from engine.events import BudgetChanged, ModelCallStarted, ShareChanged
 from engine.models.connect import PriceUnknown
-from engine.models.gate import Gate
+from engine.models.gate import APART_S, Gate
 from engine.models.ledger import OverBudget
 from engine.models.protocol import CallSite
 from engine.proposers.registry import check_providers
@@ -175,6 +175,37 @@ async def test_a_place_that_nobody_takes_goes_to_the_next() -> None:
     first.cancel()
     await asyncio.wait_for(second, 2)
     assert order == ["second"]
+
+
+async def test_calls_begin_one_after_the_other() -> None:
+    gate = Gate(8)
+
+    async def enter() -> float:
+        async with gate.enter() as entered:
+            await asyncio.sleep(0.05)
+            return entered
+
+    entered = sorted(await asyncio.gather(*(enter() for _ in range(16))))
+    first = entered[0]
+    assert all(at - first >= 0.99 * number * APART_S for number, at in enumerate(entered))
+    assert gate.inside == 0
+
+
+async def test_who_gives_up_before_its_turn_leaves_its_place() -> None:
+    gate = Gate(1)
+
+    async def enter() -> None:
+        async with gate.enter():
+            pass
+
+    await enter()
+    waiting = asyncio.create_task(enter())
+    await asyncio.sleep(0)
+    assert gate.inside == 1
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert gate.inside == 0
 
 
 async def test_a_resumed_search_does_not_pay_again_for_a_reply_it_has(server: ModelServer, engine: Engine) -> None:
