@@ -463,9 +463,10 @@ class Judgement:
         return _Stopwatch(self._stage_s, name)
 
 
-def timed(verdict: Verdict, pairs: Pairs) -> Verdict:
-    """``verdict`` with what its pairs say."""
-    middle, low, high = timing.median_interval(pairs.ratios)
+def timed(verdict: Verdict, *sittings: Pairs) -> Verdict:
+    """``verdict`` with what its pairs say, those of each sitting by themselves."""
+    middle, low, high = timing.over_sittings(sittings)
+    pairs = Pairs.pooled(sittings)
     kernel, reference = timing.summarize(pairs.kernel_ms), timing.summarize(pairs.reference_ms)
     return replace(
         verdict,

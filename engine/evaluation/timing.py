@@ -6,7 +6,7 @@ freed of what their order does, its interval comes from order statistics (binomi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 from math import comb, floor, sqrt
 from statistics import NormalDist, median
@@ -96,10 +96,14 @@ class Pairs(Struct):
     def none(cls) -> Pairs:
         return cls([], [], [], [], [], [])
 
-    def add(self, more: Pairs) -> None:
-        """Append the pairs of another sitting."""
-        for name in self.__struct_fields__:
-            getattr(self, name).extend(getattr(more, name))
+    @classmethod
+    def pooled(cls, sittings: Iterable[Pairs]) -> Pairs:
+        """Those of all ``sittings``."""
+        pooled = cls.none()
+        for pairs in sittings:
+            for name in cls.__struct_fields__:
+                getattr(pooled, name).extend(getattr(pairs, name))
+        return pooled
 
     @property
     def ratios(self) -> list[float]:
@@ -112,6 +116,14 @@ def median_interval(samples: Sequence[float], confidence: float = CONFIDENCE) ->
     ordered = sorted(samples)
     low, high = interval_ranks(len(ordered), confidence) or (0, len(ordered) - 1)
     return median(ordered), ordered[low], ordered[high]
+
+
+def over_sittings(sittings: Sequence[Pairs]) -> tuple[float, float, float]:
+    """Median ratio of all pairs with its interval, which reaches as far as the medians of the sittings lie apart: what
+    differs from process to process, many pairs within one do not show."""
+    middle, low, high = median_interval(Pairs.pooled(sittings).ratios)
+    medians = [median(pairs.ratios) for pairs in sittings]
+    return middle, min(low, *medians), max(high, *medians)
 
 
 def is_settled(ratios: Sequence[float], relative_half_width: float, least: int) -> bool:

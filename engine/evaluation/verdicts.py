@@ -35,15 +35,15 @@ def judge(
     """Judge one kernel; each time in a runner of its own, on fresh data.
 
     A thorough verdict is several whole judgements, whose pairs are pooled: two processes with the same code differ by
-    about a percent in where their memory and threads come to lie.
+    about a percent in where their memory and threads come to lie. Its interval covers what they said.
     """
-    verdict, pairs = _judge_fairly(opened, library, build, on_stage, cancelled)
-    for _ in range(1, timing.sittings(opened.settings.thorough)):
+    sittings: list[Pairs] = []
+    for _ in range(timing.sittings(opened.settings.thorough)):
+        verdict, pairs = _judge_fairly(opened, library, build, on_stage, cancelled)
         if not verdict.correct:
-            break
-        verdict, more = _judge_fairly(opened, library, build, on_stage, cancelled)
-        pairs.add(more)
-    return timed(verdict, pairs) if verdict.correct else verdict
+            return verdict
+        sittings.append(pairs)
+    return timed(verdict, *sittings)
 
 
 def _judge_fairly(

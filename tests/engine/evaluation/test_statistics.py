@@ -106,3 +106,18 @@ def test_who_looks_after_every_round_still_finds_no_difference_between_a_kernel_
                 taken.append(draw.lognormvariate(0, 0.15))
         different += not heat.standings(times, 0.03)[1].tied
     assert different <= 1
+
+
+def test_the_interval_covers_what_each_sitting_says() -> None:
+    def sitting(ratio: float) -> timing.Pairs:
+        pairs = timing.Pairs.none()
+        for i in range(100):
+            pairs.kernel_ms.append(1.0)
+            pairs.reference_ms.append(ratio + 0.001 * (i % 5))
+            pairs.reference_first.append(i % 2 == 0)
+        return pairs
+
+    agreeing = timing.over_sittings([sitting(2.0), sitting(2.0), sitting(2.0)])
+    assert agreeing == timing.median_interval(sitting(2.0).ratios * 3)
+    middle, low, high = timing.over_sittings([sitting(2.0), sitting(1.8), sitting(2.2)])
+    assert 2.0 <= middle < 2.01 and 1.8 <= low < 1.81 and 2.2 <= high < 2.21
