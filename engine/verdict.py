@@ -23,6 +23,7 @@ Status = Literal[
     "build_error",
     "wrong",
     "cheating",
+    "library",
     "out_of_bounds",
     "crashed",
     "timeout",
@@ -32,8 +33,9 @@ Status = Literal[
     "error",
 ]
 """``correct``: every check passed and it was timed. ``wrong``: outputs differ. ``cheating``: a false win was
-found (``Verdict.pattern`` names it). ``forbidden``: did what the sandbox denies, or printed without bound.
-``error``: the evaluation itself failed, which says nothing about the kernel."""
+found (``Verdict.pattern`` names it). ``library``: it calls one, and only work of its own counts
+(``evaluation.libraries``). ``forbidden``: did what the sandbox denies, or printed without bound. ``error``: the
+evaluation itself failed, which says nothing about the kernel."""
 
 
 class Timing(Struct, frozen=True, omit_defaults=True, gc=False):

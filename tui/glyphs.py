@@ -24,6 +24,7 @@ GLYPHS: dict[str, Glyph] = {
     "build_error": Glyph("■", "#", "bad", "does not build"),
     "failed": Glyph("▼", "!", "bad", "crashed, timed out, or was stopped by the sandbox"),
     "cheating": Glyph("≈", "=", "warn", "false win: a cheat was found"),
+    "library": Glyph("▤", "%", "warn", "calls a library, which does not count"),
     "error": Glyph("?", "?", "warn", "the evaluation itself failed"),
     "cancelled": Glyph("○", "0", "dim", "cancelled"),
     "pruned": Glyph("⊘", "-", "dim", "pruned by a person"),

@@ -95,15 +95,15 @@ class Libraries:
         if replaced and not others:
             self._said[f"calls PyTorch's {_listed(called)} beside its own kernels"] = None
         else:
-            self._found(others or called)
+            self._found(others or called, "calls PyTorch's operators")
 
-    def _found(self, names: Iterable[str]) -> None:
+    def _found(self, names: Iterable[str], what: str = PATTERN) -> None:
         names = list(names)
         if not names:
             return
-        said = f"{PATTERN}: {_listed(names)}"
+        said = f"{what}: {_listed(names)}"
         if self._refuse:
-            raise Rejected("cheating", PATTERN, f"{said}; only work of its own counts (evaluation.libraries)", CHECK)
+            raise Rejected("library", PATTERN, f'{said}; counts with evaluation.libraries = "label" only', CHECK)
         self._said[said] = None
 
 

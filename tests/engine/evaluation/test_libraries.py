@@ -136,8 +136,9 @@ def test_the_judge_sees_what_is_mapped_into_an_isolated_process(tmp_path: Path) 
 
 def test_a_module_that_calls_the_operator_itself_does_not_count(judge: Bench) -> None:
     verdict = judge.judge(module_softmax(), "py")
-    assert (verdict.status, verdict.pattern) == ("cheating", "calls a library"), verdict.reason
-    assert "aten::_softmax" in verdict.reason
+    assert (verdict.status, verdict.pattern) == ("library", "calls a library"), verdict.reason
+    assert "calls PyTorch's operators: aten::_softmax" in verdict.reason
+    assert 'evaluation.libraries = "label"' in verdict.reason
 
 
 def test_a_module_with_a_kernel_of_its_own_counts(judge: Bench) -> None:
@@ -150,7 +151,7 @@ def test_a_module_with_a_kernel_of_its_own_counts(judge: Bench) -> None:
 def test_a_module_that_holds_the_profiler_itself_hides_nothing(judge: Bench) -> None:
     held = "held = torch.autograd.profiler.profile()\nheld.__enter__()"
     verdict = judge.judge(module_softmax(top=held), "py")
-    assert verdict.status in ("cheating", "forbidden") and verdict.pattern == "calls a library", verdict.reason
+    assert verdict.status in ("library", "forbidden") and verdict.pattern == "calls a library", verdict.reason
 
 
 def test_a_module_may_keep_some_of_the_models_operators(judge: Bench, tmp_path: Path) -> None:
