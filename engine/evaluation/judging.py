@@ -29,13 +29,14 @@ from engine.evaluation.neighbours import Neighbours
 from engine.evaluation.opened import OpenedProblem
 from engine.evaluation.outside import Outside, confirm
 from engine.evaluation.patterns import PROPERTY
-from engine.evaluation.precision import Precision
-from engine.evaluation.rejected import Rejected
+from engine.evaluation.precision import MOST_TIMED, Precision, TimedCall
+from engine.evaluation.rejected import STATUS_OF_END, Rejected
+from engine.evaluation.reservoir import Reservoir
 from engine.evaluation.rows import after_kernel
-from engine.evaluation.sandbox import End, Runner, RunnerEnded
+from engine.evaluation.sandbox import Runner, RunnerEnded
 from engine.evaluation.timing import Pairs
 from engine.events import Stage
-from engine.verdict import BUSY, BuildReport, Check, Status, Verdict
+from engine.verdict import BUSY, BuildReport, Check, Verdict
 
 LEAST_PAIRS = 8
 LEAST_PAIRS_FAR = 6
@@ -63,17 +64,6 @@ _FOR_TRIALS = 4
 """So many slots the first trials are made on: each comes again with other inputs, for who answers by address. Later
 trials are made on any, so that a slot does not tell them from timed calls."""
 
-_STATUS_OF_END: dict[End, Status] = {
-    "crashed": "crashed",
-    "timeout": "timeout",
-    "memory": "memory",
-    "forbidden": "forbidden",
-    "cancelled": "cancelled",
-    "launch_failed": "crashed",
-    "not_loaded": "build_error",
-    "error": "error",
-}
-
 
 class Judgement:
     """Its steps; ``_checks`` collects the evidence as they pass."""
@@ -91,6 +81,7 @@ class Judgement:
         self._between_s = 0.0
         """What trials between the pairs have taken."""
         self._precision = Precision("")
+        self._timed_calls = Reservoir[TimedCall](MOST_TIMED)
         self._between_ms = 0.0
         self._answered_at_s: float | None = None
         self._reference_first = True
@@ -141,6 +132,7 @@ class Judgement:
                 self._on_stage("timing")
                 with self._stage("timing"):
                     self._time_and_confirm(runner, module)
+                    self._confirm_precision()
                     libraries.look_at_process(runner)
                     self._pass(CHECK, "; ".join(libraries.flags) or "none found")
             self._confirm_reference()
@@ -154,7 +146,7 @@ class Judgement:
             )
         except RunnerEnded as ended:
             self._fail(str(ended))
-            verdict = replace(verdict, status=_STATUS_OF_END[ended.end], reason=str(ended))
+            verdict = replace(verdict, status=STATUS_OF_END[ended.end], reason=str(ended))
         except torch.OutOfMemoryError:
             self._fail("the device ran out of memory")
             verdict = replace(
@@ -208,8 +200,17 @@ class Judgement:
             raise Rejected("cheating", PROPERTY, found.dodges, "precision")
         if self._settings.precision == "fp32" and not found.sufficient:
             raise Rejected("wrong", "lower precision", f'{found.words}; evaluation.precision = "fp32"', "precision")
-        self._pass("precision", found.words)
         self._precision = found
+
+    def _confirm_precision(self) -> None:
+        """Timed calls must be as exact as the probes were, where fp32 is asked for; else they say what it is called."""
+        gauge, found, calls = self._opened.gauge(self._problem), self._precision, self._timed_calls.kept()
+        below = gauge.below_probes(calls, found) if found.name else None
+        if below is not None and self._settings.precision == "fp32":
+            reason = f"in timed calls {below.words}; in the probes between them {found.words}"
+            raise Rejected("cheating", "less exact when timed", reason, "precision")
+        self._precision = below or found
+        self._pass("precision", f"{self._precision.words}{', by timed calls' if below is not None else ''}")
 
     # Timing
 
@@ -332,6 +333,8 @@ class Judgement:
             if raised and rejected.pattern == PROPERTY:  # if it is wrong on others as well, that is what it is called
                 self._pair(runner, index, may_raise=False)
             raise
+        if not raised and (gauge := self._opened.gauge(self._problem)).most_timed:
+            self._timed_calls.offer(lambda: gauge.answered(slot, load))
         self._raised += raised
         self.pairs.kernel_ms.append(kernel_ms)
         self.pairs.wall_ms.append(wall_ms)
@@ -396,6 +399,7 @@ class Judgement:
         """More pairs, some dozens, for a clock that is in doubt. Only they count from now on, so a kernel that is
         honest from here on has gained nothing by what it said before."""
         self.pairs = Pairs.none()
+        self._timed_calls.clear()
         self._control.clear()
         until = time.monotonic() + _ANEW_S
         count = _ANEW + secrets.randbelow(_ANEW)  # nobody can count on it

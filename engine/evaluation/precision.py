@@ -5,6 +5,9 @@ run in fp64, in fp32 (TF32 off), and in fp32 on operands rounded as TF32 rounds 
 still counts as fp32. A sequential sum in fp32 does, products in TF32, fp16 or bf16 do not. One more probe has inputs as
 they are drawn: who is far less exact there than at mean zero has told the two apart. So has who rounds operands there,
 where a long sum hides it: such errors are small, but element by element those of the model on rounded operands.
+
+A probe is no timed call, and may not look like one. So a few timed calls are measured in the same way, afterwards, from
+what they have left (:meth:`Gauge.below_probes`).
 """
 
 from __future__ import annotations
@@ -12,11 +15,13 @@ from __future__ import annotations
 import contextlib
 import math
 import secrets
+import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 import torch
 from msgspec import Struct
+from msgspec.structs import replace
 
 from engine.evaluation.arena import Slot
 from engine.evaluation.double import run_in_double
@@ -52,9 +57,17 @@ _SEQUENTIAL = 4e-6
 """What a sequential sum of some ten thousand positive values may be off by."""
 _CLASSES = ("fp32", "tf32", "fp16", "bf16", "below bf16")
 _FP32, _TF32, _FP16, _BF16, _LESS = range(len(_CLASSES))
+_FP64_ITSELF = -1
 _HALVES = {torch.float16: "fp16", torch.bfloat16: "bf16"}
 _FP64 = 2.0**-36
 """In fp64 any order of a sum stays below this, and nothing in fp32 comes near it."""
+MOST_TIMED, _MOST_TIMED_S = 8, {True: 0.5, False: 0.05}
+"""So many timed calls of a kernel are measured, if that takes no longer; where fp32 is asked for, and else. If one of
+fewer is of a lower class than the probes, the others are as well."""
+_AS_PROBE = 4.0
+"""What is so many times less exact than the probe of its kind is no other draw of the same inputs."""
+_LEAST_BELOW = 2
+"""So many timed calls must be of a lower class than the probes: one may be chance, where a sum is nearly zero."""
 
 
 class Precision(Struct, frozen=True):
@@ -62,6 +75,7 @@ class Precision(Struct, frozen=True):
 
     ``error``, ``eager_error``: root mean square relative to that of the outputs, at the first scale. ``sufficient``:
     as exact as the reference's own dtype. ``dodges``: in words, how much less exact it is on inputs as they are drawn.
+    ``as_timed``: for each output class (as a number) and error where inputs are as in timed calls, () if not known.
     """
 
     name: str
@@ -70,6 +84,7 @@ class Precision(Struct, frozen=True):
     sufficient: bool = True
     note: str = ""
     dodges: str = ""
+    as_timed: tuple[tuple[int, float], ...] = ()
 
     @property
     def words(self) -> str:
@@ -141,11 +156,25 @@ def _are_alike(mine: torch.Tensor, theirs: torch.Tensor) -> bool:
     return correlation >= _ALIKE and all(least < share < most for share in shares)
 
 
+class TimedCall(Struct, frozen=True):
+    """Some elements of what a timed call answered; ``load`` puts its inputs and weights into ``slot`` again."""
+
+    slot: Slot
+    load: Callable[[], object]
+    answered: list[torch.Tensor]
+
+
 class Gauge:
     """The probes of one problem, made once. ``note``: why there are none. ``asked``: a class may decide the verdict."""
 
     def __init__(self, problem: JudgedProblem, eager_ms: float | None, asked: bool = False) -> None:
-        self._problem = problem
+        self._problem, self._asked = problem, asked
+        self._took_s = math.inf
+        """What making the goals of one probe takes."""
+        self._places = [
+            torch.randint(tensor.numel(), (_SAMPLED,), device=tensor.device) if tensor.numel() > _SAMPLED else None
+            for tensor in _floating(problem.arena.slots[0].outputs)
+        ]
         self._probes: list[tuple[Trial, list[_Goal]]] = []
         self._drawn: tuple[Trial, list[_Goal]] | None = None
         self._beside_eager: list[tuple[Trial, list[_Goal]]] = []
@@ -173,11 +202,59 @@ class Gauge:
         if self.note:
             return Precision("", note=self.note, dodges=self._dodges_beside_eager(call))
         found = [self._errors(call, *probe) for probe in self._probes]
-        if self._drawn is None:
-            return judged(found, None)
         roundings: list[str] = []
-        drawn = self._errors(call, *self._drawn, roundings)
-        return judged(found, drawn, next(filter(None, roundings), ""))
+        drawn = self._errors(call, *self._drawn, roundings) if self._drawn is not None else None
+        precision = judged(found, drawn, next(filter(None, roundings), ""))
+        timed_as_drawn = not self._asked and "centred" in self._problem.kinds
+        as_timed = drawn if timed_as_drawn else found[0]
+        classes = [max(_class_of(*pair) for pair in pairs) for pairs in zip(*found, as_timed or (), strict=False)]
+        return replace(precision, as_timed=tuple(zip(classes, (error for error, _ in as_timed or ()), strict=False)))
+
+    @property
+    def most_timed(self) -> int:
+        """How many timed calls of a kernel may be measured; 0 where that takes too long."""
+        return min(MOST_TIMED, int(_MOST_TIMED_S[self._asked] / self._took_s))
+
+    def answered(self, slot: Slot, load: Callable[[], object]) -> TimedCall:
+        """To be kept of the call that was made last on ``slot``."""
+        return TimedCall(slot, load, self._taken(_floating(slot.outputs)))
+
+    def below_probes(self, calls: Sequence[TimedCall], precision: Precision) -> Precision | None:
+        """What timed ``calls`` amount to where that is less than ``precision``, which the probes have found; else None.
+
+        The first ``most_timed`` are measured, and the others if one of those is of a lower class.
+        """
+        below: list[Precision] = []
+        with contextlib.suppress(RuntimeError, MemoryError), _without_tf32():  # the kernel may hold the memory
+            for number, call in enumerate(calls):
+                if number >= self.most_timed and not below:
+                    break
+                if (one := self._below_probe(call, precision)) is not None:
+                    below.append(one)
+                if len(below) == _LEAST_BELOW:
+                    return min(below, key=lambda one: one.error)
+        return None
+
+    def _below_probe(self, call: TimedCall, precision: Precision) -> Precision | None:
+        call.load()
+        inputs, weights = ([one.clone() for one in tensors] for tensors in (call.slot.inputs, call.slot.weights))
+        goals = self._goals(Trial("drawn", inputs, weights, None), self._taken)
+        if not goals or len(precision.as_timed) != len(goals):
+            return None
+        errors = [(goal.error(out), goal) for goal, out in zip(goals, call.answered, strict=True)]
+        below = [
+            found
+            for found, (place, error) in zip(errors, precision.as_timed, strict=True)
+            if _class_of(*found) > place and found[0] > _AS_PROBE * error
+        ]
+        return judged([below], None) if below else None
+
+    def _taken(self, outputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """The elements of outputs that are kept of timed calls."""
+        return [
+            tensor.reshape(-1)[places] if places is not None else tensor.clone()
+            for tensor, places in zip(outputs, self._places, strict=True)
+        ]
 
     def _dodges_beside_eager(self, call: Callable[[int], object]) -> str:
         found = [self._errors(call, *probe) for probe in self._beside_eager]
@@ -256,10 +333,13 @@ class Gauge:
                 for goal, own in zip(goals, self._run(_rounded(trial, rounded)), strict=True):
                     goal.remember(name, own)
 
-    def _goals(self, trial: Trial) -> list[_Goal] | None:
-        """None where there is nothing to compare, and with a note where the model casts."""
-        exact, eager = self._run_in_double(trial), self._run(trial)
-        rounded = self._run(_rounded(trial, _as_tf32))
+    def _goals(
+        self, trial: Trial, taken: Callable[[Sequence[torch.Tensor]], Sequence[torch.Tensor]] = list
+    ) -> list[_Goal] | None:
+        """None where there is nothing to compare, and with a note where the model casts. ``taken``: of outputs."""
+        started = time.perf_counter()
+        exact, eager = taken(self._run_in_double(trial)), taken(self._run(trial))
+        rounded = taken(self._run(_rounded(trial, _as_tf32)))
         goals = []
         for right, off, own in zip(exact, rounded, eager, strict=True):
             goal = _Goal(right, own.dtype)
@@ -271,6 +351,7 @@ class Gauge:
             if not goal.usable or not math.isfinite(goal.eager + goal.rounded):
                 return None
             goals.append(goal)
+        self._took_s = min(self._took_s, time.perf_counter() - started)
         return goals
 
     def _run(self, trial: Trial) -> list[torch.Tensor]:
@@ -321,6 +402,15 @@ def judged(
     # As exact as TF32, or more, but only near to one: the range of fp16.
     worst = _FP16 if classes[0] < _BF16 <= classes[-1] else max(classes)
     return Precision(_CLASSES[worst], error, goal.eager, worst == _FP32, dodges=dodges)
+
+
+def _class_of(error: float, goal: _Goal) -> int:
+    """As :func:`class_of`, but that fp64 is a class of its own, and fp16 and bf16 have those that they ask for."""
+    if goal.dtype in _HALVES:
+        return _FP32 if error <= _SAME * max(goal.eager, _STEP) else _LESS
+    if goal.dtype == torch.float64 and error <= _FP64:
+        return _FP64_ITSELF
+    return class_of(*_figures((error, goal)))
 
 
 def _figures(found: tuple[float, _Goal]) -> tuple[float, float, float]:

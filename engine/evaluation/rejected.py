@@ -1,8 +1,20 @@
-"""How a check of the judge says that a kernel has failed it."""
+"""How a check of the judge says that a kernel has failed it, and what a verdict says of one whose process has ended."""
 
 from __future__ import annotations
 
+from engine.evaluation.sandbox import End
 from engine.verdict import Status
+
+STATUS_OF_END: dict[End, Status] = {
+    "crashed": "crashed",
+    "timeout": "timeout",
+    "memory": "memory",
+    "forbidden": "forbidden",
+    "cancelled": "cancelled",
+    "launch_failed": "crashed",
+    "not_loaded": "build_error",
+    "error": "error",
+}
 
 
 class Rejected(Exception):

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 
+from engine.evaluation.arena import Slot
 from engine.evaluation.device import JudgeDevice
-from engine.evaluation.precision import Gauge, Precision
+from engine.evaluation.precision import MOST_TIMED, Gauge, Precision
 from engine.evaluation.trials import JudgedProblem
 from engine.problem.inspect import inspect_file
 from tests.engine.evaluation.conftest import Bench
@@ -34,6 +36,40 @@ def gauged(name: str, source: str, directory: Path, *kernels: Kernel) -> list[Pr
     try:
         gauge = Gauge(judged, 1.0)
         return [gauge.measure(caller(kernel)) for kernel in kernels]
+    finally:
+        judged.close()
+
+
+def found_when_timed(
+    source: str, directory: Path, probed: Kernel, timed: Callable[[int], Kernel], asked: bool
+) -> Precision | None:
+    """What timed calls say of a kernel that computes ``probed`` for the probes and ``timed(i)`` in timed call ``i``;
+    None where that is what the probes say."""
+    file = directory / "timed.py"
+    file.write_text(source)
+    judged = JudgedProblem(inspect_file(file, "timed"), JudgeDevice("cpu", 1), 3)
+
+    def call(kernel: Kernel, index: int) -> Slot:
+        slot = judged.arena.slots[index]
+        slot.outputs[0].copy_(kernel(*slot.inputs))
+        return slot
+
+    def load(index: int, mixture: int) -> None:
+        slot = judged.arena.slots[index % 2]
+        judged.load_mixed(index, slot, mixture)
+        if asked and "centred" in judged.kinds:
+            judged.centre(slot)
+
+    try:
+        gauge = Gauge(judged, 1.0, asked)
+        precision = gauge.measure(lambda index: call(probed, index))
+        assert precision.name == "fp32" and gauge.most_timed > 0
+        calls = []
+        for index in range(MOST_TIMED):
+            load_again = partial(load, index, judged.fresh_seed())
+            load_again()
+            calls.append(gauge.answered(call(timed(index), index % 2), load_again))
+        return gauge.below_probes(calls, precision)
     finally:
         judged.close()
 
@@ -277,6 +313,50 @@ def test_who_stores_in_half_precision_where_the_mean_is_not_zero(tmp_path: Path)
 
     (found,) = gauged("softmax", problem("torch.softmax(x, dim=1)", "torch.rand(64, 64)"), tmp_path, stored)
     assert found.name == "fp32" and "on inputs as they are drawn" in found.dodges, found
+
+
+HALF = problem("torch.softmax(x, dim=1)", "torch.randn(64, 300)")
+
+
+@pytest.mark.parametrize("low", [as_tf32, lambda x: x.half().float(), lambda x: x.bfloat16().float()])
+def test_who_rounds_operands_in_timed_calls_only(low: Kernel, tmp_path: Path) -> None:
+    def rounded(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return sequential(low(x), low(y))
+
+    found = found_when_timed(LONG, tmp_path, sequential, lambda _: rounded, asked=True)
+    assert found is not None and found.name in ("tf32", "bf16") and not found.sufficient, found
+    sometimes = found_when_timed(LONG, tmp_path, sequential, lambda i: rounded if i % 2 else sequential, asked=True)
+    assert sometimes is not None and sometimes.name == found.name, sometimes
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_who_stores_in_half_precision_in_timed_calls_only(asked: bool, tmp_path: Path) -> None:
+    def stored(x: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(x, dim=1).half().float()
+
+    found = found_when_timed(HALF, tmp_path, lambda x: torch.softmax(x, dim=1), lambda _: stored, asked)
+    assert found is not None and found.name == "tf32", found
+    assert found.error > 1e-4 > 1e-6 > found.eager_error
+
+
+@pytest.mark.parametrize("asked", [True, False])
+@pytest.mark.parametrize(
+    ("source", "kernel"),
+    [
+        (LONG, sequential),
+        (LONG, split),
+        (problem("torch.layer_norm(x, (1024,))", "torch.rand(32, 1024)"), lambda x: moments(x)),
+        (problem("torch.softmax(x, dim=1)", "torch.rand(32, 2000)"), lambda x: online(x)),
+        (problem("torch.tanh(x)", "torch.randn(64, 100)"), lambda x: 1 - 2 / ((2 * x).exp() + 1)),
+        # Single sums that come out near zero are off by anything, of eager's as of others.
+        (problem("x.mean()", "torch.randn(100, 1000)"), lambda x: torch.cumsum(x.reshape(-1), 0)[-1] / x.numel()),
+        (problem("(x * y).sum()", *("torch.randn(40, 500)",) * 2), lambda x, y: torch.cumsum(x * y, 1)[:, -1].sum()),
+        (problem("(x - y).mean(1)", *("torch.rand(4, 900)",) * 2), lambda x, y: x.mean(1) - y.mean(1)),
+    ],
+)
+def test_who_computes_the_same_when_timed_is_as_exact(source: str, kernel: Kernel, asked: bool, tmp_path: Path) -> None:
+    for _ in range(3):  # each time other inputs
+        assert found_when_timed(source, tmp_path, kernel, lambda _: kernel, asked) is None
 
 
 @pytest.fixture
