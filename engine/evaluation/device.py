@@ -12,8 +12,7 @@ import torch
 
 from engine.evaluation.runner.cuda import FLUSH_BYTES
 
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_TOP_PAD = -1, -3, -2
-_MMAP_THRESHOLD_MAX = 32 << 20
+_M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_MAX = -1, -2, -4
 _LEAST_OF, _FLUSHES_TIMED = 20, 5
 COLD_UP_TO_MS = 5.0
 """Work on a GPU that takes longer does not show that its first launches from Python were cold."""
@@ -87,13 +86,20 @@ class JudgeDevice:
 
 
 def keep_freed_memory() -> None:
-    """Let glibc recycle blocks up to 32 MiB instead of returning them to the system after each call.
+    """Let glibc recycle blocks of any size instead of returning them to the system after each call.
 
     PyTorch allocates its output anew in each call; page faults there would flatter every kernel that is handed a
     buffer. This makes the eager baseline faster, which is the fair one to beat.
     """
     libc = ctypes.CDLL(None)
     if hasattr(libc, "mallopt"):
-        libc.mallopt(_M_MMAP_THRESHOLD, _MMAP_THRESHOLD_MAX)
+        libc.mallopt(_M_MMAP_MAX, 0)
         libc.mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)
         libc.mallopt(_M_TOP_PAD, 256 << 20)
+
+
+def give_back_freed_memory() -> None:
+    """Return to the system what was kept, once it is of no use any more."""
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "malloc_trim"):
+        libc.malloc_trim(0)

@@ -16,7 +16,7 @@ import torch
 
 from engine.evaluation.arena import Arena, Slot
 from engine.evaluation.checks import Tolerances, checksum
-from engine.evaluation.device import JudgeDevice
+from engine.evaluation.device import JudgeDevice, give_back_freed_memory
 from engine.evaluation.double import run_in_double
 from engine.evaluation.mixtures import Mixing, Shares, mix_into
 from engine.evaluation.nearness import Doubled
@@ -386,6 +386,8 @@ class JudgedProblem:
         self._kept.clear()
         self._bind(self._home)
         self.arena.close()
+        if not self.device.cuda:
+            give_back_freed_memory()
 
     def _bind(self, weights: list[torch.Tensor]) -> None:
         for (_, tensor), values in zip(self.reference.weights(), weights, strict=True):
