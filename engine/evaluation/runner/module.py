@@ -257,9 +257,8 @@ class CpuModule:
             _SEED(seed)
         with _NO_GRAD():
             for slot, count in _runs(slots):
-                forward, result = self._model.bind(slot), list[Any]()
+                forward = self._model.bind(slot)
                 for _ in range(count):
-                    result = []  # or the next call cannot have its memory, as it has after a call of its own
                     start = clock()
                     result = forward()
                     times.append((clock() - start) * 1e3)

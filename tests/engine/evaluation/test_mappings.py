@@ -8,7 +8,7 @@ import os
 
 import torch
 
-from engine.evaluation.mappings import mappings_of, not_its_own
+from engine.evaluation.mappings import mappings_of, not_its_own, unwritten_bytes
 from engine.evaluation.shared_memory import shared_memory
 
 SIZE = 1 << 20
@@ -45,4 +45,23 @@ def test_results_in_memory_that_is_mapped_from_elsewhere_are_found() -> None:
     for mapped in (kept, mmap.mmap(descriptor, SIZE, mmap.MAP_PRIVATE), anonymous):
         found = not_its_own(mappings_of(os.getpid()), [(address_of(mapped) + 100, 8)], arena=0)
         assert found is not None and "mapped from" in found
+    os.close(descriptor)
+
+
+def test_pages_that_nobody_has_written_are_counted() -> None:
+    fresh = mmap.mmap(-1, SIZE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    address = address_of(fresh)
+    assert unwritten_bytes(os.getpid(), address, SIZE) == SIZE
+    fresh[: SIZE // 4] = bytes(SIZE // 4)  # zeros, but written
+    assert not any(fresh[SIZE // 2 :])  # read, which writes nothing
+    assert unwritten_bytes(os.getpid(), address, SIZE) == SIZE - SIZE // 4
+    part = mmap.PAGESIZE // 2
+    assert unwritten_bytes(os.getpid(), address + SIZE // 2 + part, 2 * mmap.PAGESIZE) == mmap.PAGESIZE
+    assert unwritten_bytes(os.getpid(), address, 0) == 0
+
+
+def test_what_the_judge_shares_counts_as_written() -> None:
+    descriptor, arena = shared_memory("arena", SIZE)
+    arena[:SIZE] = bytes(SIZE)
+    assert unwritten_bytes(os.getpid(), address_of(arena), SIZE) == 0
     os.close(descriptor)
