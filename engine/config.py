@@ -266,7 +266,8 @@ def parse_config(text: str, path: Path | str) -> Config:
         config = Config.model_validate(named, context={"directory": path.absolute().parent})
     except ValidationError as error:
         lines = key_lines(text)
-        details = [detail for detail in error.errors(include_url=False) if not _echo(detail)]
+        found = error.errors(include_url=False)
+        details = [detail for detail in found if not _echo(detail) and not _is_misspelt(detail, found, table)]
         faults = {_fault(detail, lines, table) for detail in details}
         raise ConfigError(path, tuple(sorted(faults, key=lambda fault: (fault.line or 0, fault.key)))) from None
     config._path = path.absolute()
@@ -317,10 +318,24 @@ def _echo(detail: ErrorDetails) -> bool:
     return detail["type"] == "too_short" and bool(detail["input"])
 
 
-def _fault(detail: ErrorDetails, lines: dict[KeyPath, int], table: dict[str, Any]) -> Fault:
+def _is_misspelt(detail: ErrorDetails, all_: list[ErrorDetails], table: dict[str, Any]) -> bool:
+    """Whether a missing key only is so because it is misspelt, which is told of the key that stands there."""
+    path = _path_of(detail)
+    return detail["type"] == "missing" and any(
+        (*there[:-1], _meant(there, table)) == path
+        for there in (_path_of(one) for one in all_ if one["type"] == "extra_forbidden")
+    )
+
+
+def _path_of(detail: ErrorDetails) -> KeyPath:
     path = tuple(part for part in detail["loc"])
     if len(path) > 2 and path[0] == "models" and path[2] in MODEL_TABLES:
-        path = (*path[:2], *path[3:])  # pydantic names the member of the union that it chose
+        return (*path[:2], *path[3:])  # pydantic names the member of the union that it chose
+    return path
+
+
+def _fault(detail: ErrorDetails, lines: dict[KeyPath, int], table: dict[str, Any]) -> Fault:
+    path = _path_of(detail)
     return Fault(line_of(lines, path), _dotted(path), _message(detail, path, table))
 
 
@@ -340,6 +355,8 @@ def _message(detail: ErrorDetails, path: KeyPath, table: dict[str, Any]) -> str:
     if kind in ("union_tag_invalid", "union_tag_not_found"):
         allowed = ", ".join(f'"{name}"' for name in MODEL_TABLES)
         given = value.get("provider") if isinstance(value, dict) else None
+        if not given and isinstance(value, dict) and (near := difflib.get_close_matches("provider", value, n=1)):
+            return f'unknown key {near[0]}, did you mean "provider"?'
         return f"provider is {given!r}, allowed: {allowed}" if given else f"provider is missing, allowed: {allowed}"
     if kind == "literal_error":
         return f"is {value!r}, allowed: {context['expected'].replace(chr(39), chr(34))}"
@@ -389,12 +406,17 @@ def _unknown_key(path: KeyPath, table: dict[str, Any]) -> str:
     if _SECRET_KEY.search(key):
         variable = _KEY_VARIABLE.get(owner, "OPENAI_API_KEY or GEMINI_API_KEY")
         return f"keys are never read from this file: set the environment variable {variable}"
-    known = list(model.model_fields)
-    if near := difflib.get_close_matches(key, known, n=1, cutoff=0.6):
-        return f'unknown key, did you mean "{near[0]}"?'
+    if near := _meant(path, table):
+        return f'unknown key, did you mean "{near}"?'
     if elsewhere := _home_of(key, model):
         return f"unknown key here, it belongs to {elsewhere}"
-    return f"unknown key, allowed: {', '.join(known)}"
+    return f"unknown key, allowed: {', '.join(model.model_fields)}"
+
+
+def _meant(path: KeyPath, table: dict[str, Any]) -> str | None:
+    """The key of the same table that is written most like an unknown one."""
+    model, _ = _table_at(path[:-1], table)
+    return next(iter(difflib.get_close_matches(str(path[-1]), model.model_fields, n=1, cutoff=0.6)), None)
 
 
 def _table_at(path: KeyPath, table: dict[str, Any]) -> tuple[type[Table], str]:

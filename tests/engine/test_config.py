@@ -139,6 +139,15 @@ memory_limit = "a lot"
         (MINIMAL + "[search]\nideals = 3\n", 'config.toml:3: search.ideals: unknown key, did you mean "ideas"?'),
         (MINIMAL + "search = 3\n", "config.toml:2: search: is 3 (a number), allowed: a table"),
         ("seed = 1\n", "config.toml:1: problems: is missing, allowed: a list of problems"),
+        ('problms = ["a.py"]\n', 'config.toml:1: problms: unknown key, did you mean "problems"?'),
+        (
+            MINIMAL + '[[models]]\nprovider = "openai"\nmodl = "m"\n',
+            'config.toml:4: models[1].modl: unknown key, did you mean "model"?',
+        ),
+        (
+            MINIMAL + '[[models]]\nprovidr = "playbook"\n',
+            'config.toml:2: models[1]: unknown key providr, did you mean "provider"?',
+        ),
         ("problems = []\n", "config.toml:1: problems: is empty, allowed: one or more"),
         ('problems = [\n  "a.py",\n  3,\n]\n', "config.toml:3: problems[2]: is 3 (a number), allowed: text in quotes"),
         ("problems = [\n", "config.toml:2: not TOML: Invalid value at the end of the file"),
