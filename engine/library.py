@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from engine.events import DeviceFact
+from engine.factor import interval_factor
 from engine.globbing import TooWide, matches
 from engine.problem.spec import Form, ProblemSpec
 from engine.session import SessionError, SessionPaths, SessionReader
@@ -153,7 +154,7 @@ def best_for(
 
 def _figures(one: SavedKernel) -> str:
     ms = f"{one.ms:.3g} ms" if one.ms < 100 else f"{one.ms:.0f} ms"
-    return f"{ms}, {one.speedup:.2f}x eager"
+    return f"{ms}, {interval_factor(one.speedup, one.speedup_low, one.speedup_high)} eager"
 
 
 def _kernels_of(reader: SessionReader, state: SessionState) -> Iterator[SavedKernel]:

@@ -11,12 +11,12 @@ from typing import Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
+from engine.factor import hardly_known, interval_factor, relative_width, speedup
+
 UNJUDGED = ("cancelled", "error")
 """Statuses that say nothing about the kernel."""
 BUSY = 0.15
 """Share of all cores that other programs may use before they are blamed for a time."""
-WIDE = 0.2
-"""Relative width of an interval from which a factor is hardly known."""
 
 Status = Literal[
     "correct",
@@ -86,19 +86,12 @@ class KernelBenchVerdict(Struct, frozen=True, omit_defaults=True):
     @property
     def outcome(self) -> str:
         """In a few words: "correct, 2.31x"."""
-        factor = f", {self.speedup:.2f}x" if self.status == "correct" and self.speedup is not None else ""
+        factor = f", {speedup(self.speedup)}" if self.status == "correct" and self.speedup is not None else ""
         return self.status + factor
 
     @property
     def words(self) -> str:
         return f"{self.outcome} ({self.reason})" if self.reason else self.outcome
-
-
-def relative_width(factor: float | None, low: float | None, high: float | None) -> float:
-    """Of an interval, over the factor within; 0 where there is none."""
-    if not factor or low is None or high is None:
-        return 0.0
-    return (high - low) / factor
 
 
 class Verdict(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -166,9 +159,14 @@ class Verdict(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
         return relative_width(self.speedup, self.speedup_low, self.speedup_high)
 
     @property
+    def factor(self) -> str:
+        """Over eager, in words: ``1.57x``, ``~1.57x`` where it is hardly known, ``-`` where there is none."""
+        return interval_factor(self.speedup, self.speedup_low, self.speedup_high)
+
+    @property
     def hardly_known(self) -> bool:
         """Whether its factor is: the interval is wide."""
-        return self.relative_width > WIDE
+        return hardly_known(self.speedup, self.speedup_low, self.speedup_high)
 
     @property
     def precision_in_words(self) -> str:
@@ -241,6 +239,11 @@ class AtSizes(Struct, frozen=True, omit_defaults=True):
     speedup_high: float | None = None
 
     @property
+    def factor(self) -> str:
+        """Over eager, in words."""
+        return interval_factor(self.speedup, self.speedup_low, self.speedup_high)
+
+    @property
     def unfit(self) -> bool:
         """Whether the kernel itself says that it is not for these sizes, rather than failing at them."""
         return self.status == "build_error" and self.reason.startswith(NOT_FOR_THIS_SIZE)
@@ -265,8 +268,8 @@ def sizes_in_words(results: Sequence[AtSizes]) -> str:
     untried = [f"not judged at {one.shapes}" for one in results if one not in judged]
     if not judged:
         return "; ".join(untried)
-    factors = [one.speedup for one in right if one.speedup is not None]
-    slower = [f"{one.speedup:.2f}x at {one.shapes}" for one in right if one.speedup is not None and one.speedup <= 1.0]
+    by_factor = [one.factor for one in sorted(right, key=lambda one: one.speedup or 0.0)]
+    slower = [f"{one.factor} at {one.shapes}" for one in right if one.speedup is not None and one.speedup <= 1.0]
     if only_searched_sizes(results):
         words = ["right only at the searched sizes"]
     else:
@@ -275,7 +278,7 @@ def sizes_in_words(results: Sequence[AtSizes]) -> str:
             if len(right) == len(judged)
             else f"{len(right)} of {len(judged)} other sizes"
         )
-        span = f"{min(factors):.2f}x" + (f" to {max(factors):.2f}x" if len(factors) > 1 else "")
+        span = by_factor[0] + (f" to {by_factor[-1]}" if len(by_factor) > 1 else "")
         words = [f"right at {where}, {span} eager"]
         if slower:
             words.append("the win does not survive: " + ", ".join(slower))

@@ -9,11 +9,10 @@ from collections.abc import Callable, Sequence
 from engine.state import SessionState, VariantState
 from engine.verdict import Standing, Verdict, sizes_in_words
 from tui import format as fmt
-from tui.certainty import factor_words
+from tui.certainty import factor_words, over_compile, over_compile_words
 from tui.compare import MOST, NOTABLE, Better, Cell, Comparison, Head, Row, Section, known_rows, words
 from tui.glyphs import standing_of
 from tui.heat import place_in_heat
-from tui.model import over_compile
 from tui.sanitize import one_line
 
 ERROR_MARGIN = 2.0
@@ -232,7 +231,8 @@ def _time(variant: VariantState) -> Cell:
 def _over_compile(state: SessionState, variant: VariantState) -> Cell:
     problem = state.problems.get(variant.problem)
     value = over_compile(problem, variant) if problem is not None else None
-    return _scaled(variant, value, fmt.speedup(value))
+    words = over_compile_words(problem, variant) if problem is not None else None
+    return _scaled(variant, value, words or "-")
 
 
 def _floor(variant: VariantState) -> Cell:

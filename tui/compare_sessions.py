@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable, Sequence
 from math import sqrt
 
+from engine.factor import hardly_known, interval_factor, marked, speedup
 from tui import format as fmt
-from tui.certainty import interval_factor
 from tui.compare import Cell, Comparison, Head, Row, Section, known_rows, words
 from tui.sanitize import one_line
 from tui.session_figures import ProblemFigures, SessionFigures
@@ -209,7 +209,8 @@ def _eager(one: ProblemFigures | None) -> Cell:
 
 def _over_compile(one: ProblemFigures | None) -> Cell:
     value = one.result.over_compile if one is not None else None
-    return _as_sure(one, value, fmt.speedup(value))
+    unsure = one is not None and one.result.compile_unsure
+    return _as_sure(one, value, marked(speedup(value), unsure))
 
 
 def _floor(one: ProblemFigures | None) -> Cell:
@@ -248,7 +249,8 @@ def _mean(session: SessionFigures, shared: Sequence[str]) -> Cell:
             [row.factor_high or row.factor for row in rows],
         )
     )
-    return Cell(fmt.speedup(mean), mean, low, high)
+    unsure = any(hardly_known(row.factor, row.factor_low, row.factor_high) for row in rows)
+    return Cell(marked(speedup(mean), unsure), mean, low, high)
 
 
 def _when(created: float) -> str | None:

@@ -11,13 +11,6 @@ SPARKS = " ▁▂▃▄▅▆▇█"
 SPARKS_ASCII = " .:-=+*#@"
 
 
-def speedup(value: float | None) -> str:
-    """A factor over the reference: ``3.12x``, ``104x``, ``-`` where there is none."""
-    if value is None:
-        return "-"
-    return f"{value:.2f}x" if value < 99.995 else f"{value:.0f}x"
-
-
 def milliseconds(value: float | None) -> str:
     """A time in milliseconds with three figures: ``0.0123``, ``0.843``, ``12.3``, ``1234``."""
     if value is None:

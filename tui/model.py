@@ -166,11 +166,3 @@ def change_against_parent(state: SessionState, variant: VariantState) -> float |
     if parent is None or not parent.speedup or variant.speedup is None:
         return None
     return variant.speedup / parent.speedup - 1
-
-
-def over_compile(problem: ProblemState, variant: VariantState) -> float | None:
-    """Time of ``torch.compile`` / the kernel's, None until that is measured."""
-    compiled = problem.baselines.get("compile")
-    if not variant.correct or not variant.kernel_ms or compiled is None or compiled.timing is None:
-        return None
-    return compiled.timing.median_ms / variant.kernel_ms

@@ -56,7 +56,7 @@ class Story(Struct):
             if moved or isinstance(event, ev.HeatFinished) or _is_judged_again(state, event):
                 told += self._rewritten(state, event)
         elif isinstance(event, ev.RoundFinished):
-            self._reached[event.problem, event.round] = fmt.speedup(state.best_of_round(event.problem, event.round))
+            self._reached[event.problem, event.round] = round_factor_words(state, event.problem, event.round)
         elif isinstance(event, ev.ModelCallFailed):
             told += self._repeated(state, event, recorded.time)
         elif (waiting := self._waits.line_of(recorded)) is not None:
@@ -91,7 +91,7 @@ class Story(Struct):
             by = f"by the verdict on {event.variant}"
         lines: list[tuple[Level, str]] = []
         for (problem, number), before in self._reached.items():
-            leader, factor = state.leader_of_round(problem, number), fmt.speedup(state.best_of_round(problem, number))
+            leader, factor = state.leader_of_round(problem, number), round_factor_words(state, problem, number)
             if factor == before or leader is None:
                 continue
             self._reached[problem, number] = factor

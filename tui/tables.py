@@ -15,15 +15,16 @@ from rich.table import Table
 from rich.text import Text
 
 from engine.evaluation.profile import KernelProfile
+from engine.factor import MARK, UNSURE, interval_factor, marked, speedup
 from engine.library import SavedKernel
 from engine.problem.catalog import ProblemRow
 from engine.problem.sizes import written
 from engine.session import SessionSummary
 from engine.state import SessionState
 from engine.verdict import AtSizes, BuildReport, Standing, Verdict, sizes_in_words
-from tui.certainty import MARK, UNSURE, factor_words, interval_factor, marked
+from tui.certainty import factor_words
 from tui.clean_console import clean_console
-from tui.format import age, milliseconds, speedup
+from tui.format import age, milliseconds
 from tui.results import Results
 from tui.same_code import factor_in_words, same_machine_code, twin_of
 from tui.sanitize import clean_lines, one_line
@@ -125,6 +126,8 @@ def print_verdict(name: str, verdict: Verdict) -> None:
     for label, value in _facts(verdict):
         facts.add_row(label, Text(value))
     out.print(facts)
+    if verdict.hardly_known:
+        out.print(Text(UNSURE), soft_wrap=True)
     if verdict.checks:
         table = columns("check", "result", "detail")
         for check in verdict.checks:
@@ -237,11 +240,7 @@ def _sessions_table(sessions: Sequence[SessionSummary], *, in_lines: bool) -> Ta
     beside = ("config", "") if in_lines else ()
     table = columns("session", "state", "age", "verdicts", "best", *beside, right=("age", "verdicts"))
     for one in sessions:
-        best = Text(
-            ", ".join(
-                f"{problem} {marked(speedup(factor), problem in one.unsure)}" for problem, factor in one.best.items()
-            )
-        )
+        best = Text(", ".join(one.bests))
         since = age(time.time() - one.created) if one.created else "-"
         config, note = one_line(Path(one.config_name).name), one_line(one.note)
         below = Text(": ".join(filter(None, [config, note])), style="dim")

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterable
 from math import exp, log
 
+from engine.factor import MARK, UNSURE, marked
 from engine.nodes import ProblemState, VariantState
 from engine.state import SessionState
 from engine.verdict import Baseline
@@ -28,16 +29,19 @@ def report(state: SessionState, text: Callable[[str], str]) -> str:
         found += _problem(state, problem, text)
     for refused in state.refused.values():
         found.append(f"{_line(refused.problem)} was not searched: {_line(refused.reason)}.")
+    if any(f"| {MARK}" in part for part in found):
+        found.append(f"{UNSURE}.")
     return "\n\n".join(part for part in found if part) + "\n"
 
 
 def _summary(state: SessionState) -> str:
-    rows, factors = [], []
+    rows, factors, unsure = [], [], False
     for problem in state.problems.values():
         best, first = _best(state, problem), _first(state, problem)
         eager_ms, compiled = problem.eager_ms(best), problem.baselines.get("compile")
         factor = best.speedup if best is not None else None
         factors += [factor] if factor is not None else []
+        unsure |= best is not None and best.verdict is not None and best.verdict.hardly_known
         rows.append(
             [
                 problem.spec.id,
@@ -55,7 +59,7 @@ def _summary(state: SessionState) -> str:
     table = _table(head, rows)
     if len(factors) > 1:
         mean = exp(sum(log(factor) for factor in factors) / len(factors))
-        table += f"\n\nGeometric mean of the factors over eager: {mean:.3g}."
+        table += f"\n\nGeometric mean of the factors over eager: {marked(f'{mean:.3g}', unsure)}."
     return table
 
 
@@ -100,9 +104,10 @@ def _factor(variant: VariantState | None) -> str:
     verdict = variant.verdict if variant is not None else None
     if verdict is None or verdict.speedup is None:
         return "-"
+    figure = marked(f"{verdict.speedup:.3g}", verdict.hardly_known)
     if verdict.speedup_low is None or verdict.speedup_high is None:
-        return f"{verdict.speedup:.3g}"
-    return f"{verdict.speedup:.3g} [{verdict.speedup_low:.3g}, {verdict.speedup_high:.3g}]"
+        return figure
+    return f"{figure} [{verdict.speedup_low:.3g}, {verdict.speedup_high:.3g}]"
 
 
 def _share(variant: VariantState | None) -> str:

@@ -162,4 +162,4 @@ class Owed:
 def _words(verdict: Verdict | None) -> str:
     if verdict is None or verdict.speedup is None:
         return verdict.status if verdict is not None else "nothing"
-    return f"{verdict.speedup:.2f}x [{verdict.speedup_low:.2f}, {verdict.speedup_high:.2f}]"
+    return f"{verdict.factor} [{verdict.speedup_low:.2f}, {verdict.speedup_high:.2f}]"

@@ -13,6 +13,7 @@ from typing import Protocol
 from msgspec import Struct
 
 from engine.events import Carried
+from engine.factor import interval_factor
 from engine.ranking import reached_in_heat
 
 
@@ -40,6 +41,11 @@ class Candidate(Struct, frozen=True, kw_only=True):
     heat_tied: bool = False
     pinned: bool = False
     exhausted: bool = False
+
+    @property
+    def factor(self) -> str:
+        """Over eager, in words."""
+        return interval_factor(self.speedup, self.speedup_low, self.speedup_high)
 
 
 class Selection(Struct, frozen=True):
@@ -109,13 +115,13 @@ def answer(ranked: Sequence[Candidate], carried: Mapping[str, str], dropped: Map
 def why_fast(one: Candidate, ranked: Sequence[Candidate], rank: int) -> str:
     if one is ranked[0]:
         where = "in the heat" if one.heat_ratio is not None else "by its own verdict"
-        return f"fastest {where}: {milliseconds(one.ms)}, {one.speedup:.2f}x eager"
+        return f"fastest {where}: {milliseconds(one.ms)}, {one.factor} eager"
     place = "the fastest that a proposer has something new for" if rank == 1 else f"number {rank} of the fastest"
     return f"{place}: {against(one, ranked[0], ranked)}"
 
 
 def why_exhausted(one: Candidate) -> str:
-    return f"no proposer has anything new for it at {milliseconds(one.ms)}, {one.speedup:.2f}x eager"
+    return f"no proposer has anything new for it at {milliseconds(one.ms)}, {one.factor} eager"
 
 
 def against(one: Candidate, best: Candidate, ranked: Sequence[Candidate]) -> str:
@@ -132,7 +138,7 @@ def against(one: Candidate, best: Candidate, ranked: Sequence[Candidate]) -> str
     if one.heat_ratio is None:
         return f"behind {best.variant}, which leads by the heat; {own}"
     winner = next(other for other in ranked if other.heat_ratio is not None)
-    said = f"its own verdict had said {_percent(slowdown(one, best))} ({one.speedup:.2f}x)"
+    said = f"its own verdict had said {_percent(slowdown(one, best))} ({one.factor})"
     return f"{_in_heat(one, winner)}, and that {_by_verdicts(winner, best)}; {said}"
 
 
@@ -143,7 +149,7 @@ def _in_heat(one: Candidate, best: Candidate) -> str:
 
 
 def _by_verdicts(one: Candidate, best: Candidate) -> str:
-    factors = f"({one.speedup:.2f}x against {best.speedup:.2f}x eager)"
+    factors = f"({one.factor} against {best.factor} eager)"
     slower, faster = sorted((one, best), key=lambda candidate: candidate.speedup)
     if (slower.speedup_high or slower.speedup) >= (faster.speedup_low or faster.speedup):
         return f"not told apart from {best.variant} by their own verdicts {factors}"

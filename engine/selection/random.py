@@ -20,7 +20,7 @@ def random(candidates: Sequence[Candidate], *, round_number: int, width: int, se
     odds = f"{len(drawn)} of {len(open_ones)}"
     return answer(
         ranked,
-        {one.variant: f"drawn by lot, {odds}: {milliseconds(one.ms)}, {one.speedup:.2f}x eager" for one in drawn},
+        {one.variant: f"drawn by lot, {odds}: {milliseconds(one.ms)}, {one.factor} eager" for one in drawn},
         {one.variant: f"not drawn, {odds} were: {against(one, ranked[0], ranked)}" for one in ranked},
     )
 

@@ -17,6 +17,7 @@ from msgspec import Struct
 from engine import __version__
 from engine.budget import elapsed_s
 from engine.events import SessionCreated, encode, kind_of
+from engine.factor import marked, speedup
 from engine.near import did_you_mean
 from engine.session.database import connect_engine, create, must_be_files, write_turn
 from engine.session.errors import SessionError, SessionMissing, StorageError, of_os, of_sqlite
@@ -56,6 +57,11 @@ class SessionSummary(Struct, frozen=True, kw_only=True):
     search_s: float = 0.0
     minutes: float | None = None
     by_budget: bool = False
+
+    @property
+    def bests(self) -> list[str]:
+        """The best factors in words: ``softmax 1.18x``."""
+        return [f"{problem} {marked(speedup(factor), problem in self.unsure)}" for problem, factor in self.best.items()]
 
 
 def create_session(root: Path, name: str, config_text: str, config_name: str, seed: int) -> SessionPaths:

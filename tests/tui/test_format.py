@@ -8,13 +8,6 @@ from tui import format as fmt
 
 
 @pytest.mark.parametrize(
-    ("value", "shown"), [(None, "-"), (0.5, "0.50x"), (3.125, "3.12x"), (99.99, "99.99x"), (104.2, "104x")]
-)
-def test_speedup(value: float | None, shown: str) -> None:
-    assert fmt.speedup(value) == shown
-
-
-@pytest.mark.parametrize(
     ("value", "shown"), [(None, "-"), (0.01234, "0.0123"), (0.8431, "0.843"), (12.345, "12.35"), (123.45, "123.5")]
 )
 def test_milliseconds(value: float | None, shown: str) -> None:

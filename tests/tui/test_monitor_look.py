@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -123,9 +124,7 @@ async def test_lineage_hangs_kernels_under_their_parents(open_monitor: Any, sess
         assert sum(row.kind == "variant" for row in rows) == 60
 
 
-async def test_a_factor_that_is_hardly_known_is_marked_or_shown_with_its_interval(
-    open_monitor: Any, engine: Any
-) -> None:
+async def test_a_factor_that_is_hardly_known_is_marked_in_every_pane(open_monitor: Any, engine: Any) -> None:
     from engine import events as ev
     from engine.verdict import Timing, Verdict
 
@@ -138,10 +137,19 @@ async def test_a_factor_that_is_hardly_known_is_marked_or_shown_with_its_interva
         text = monitor.text()
         assert "layernorm   ~1.57x" in text and "softmax      1.13x" in text
         await monitor.press("2", "plus")
-        await monitor.until_shown("layernorm    1.57x   [1.30, 1.70]")
+        await monitor.until_shown("layernorm   ~1.57x   [1.30, 1.70]")
         assert "softmax      1.13x   [1.12, 1.13]" in monitor.text()
     async with open_monitor(engine.paths, (80, 24)) as monitor:
-        assert "layernorm 1.57x [1.30, 1.70]" in monitor.text()
+        assert "layernorm ~1.57x [1.30, 1.70]" in monitor.text()
+    async with open_monitor(engine.paths, (200, 60)) as monitor:
+        monitor.app.monitor_screen.tree_view.select("v57")
+        await monitor.until_shown("Best  layernorm")
+        for tab, shown in (("Evidence", "over eager   ~1.57x"), ("Why", "own verdict  ~1.57x eager"), ("Kernel", "")):
+            monitor.app.monitor_screen.detail.turn(tab)
+            await monitor.until_shown(shown)
+            text = monitor.text()
+            assert "v57 ~1.57x [1.30, 1.70]" in text, "the title of the pane of the best"
+            assert not re.search(r"(?<!~)1\.57x", text), f"{tab}:\n{text}"
 
 
 @pytest.mark.keys("MonitorScreen", "F")

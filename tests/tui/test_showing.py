@@ -16,14 +16,13 @@ from textual.strip import Strip
 from benchmarks.synthetic_session import CPU, Shape, write_session
 from engine.events import EngineStopped, RoundFinished, RoundStarted, VerdictGiven
 from engine.exit_codes import ExitCode
+from engine.factor import UNSURE, speedup
 from engine.session import EngineLock, EventWriter, SessionPaths, SessionReader
 from engine.verdict import KernelBenchVerdict, Standing, Timing, Verdict
 from tests.commandline import KernelTui
 from tui import tables
-from tui.certainty import UNSURE
 from tui.clean_console import clean_console
 from tui.compare_kernels import compare_kernels
-from tui.format import speedup
 from tui.headless import follow
 from tui.model import Model
 from tui.narration import line_of
@@ -242,6 +241,7 @@ def test_a_factor_that_is_hardly_known_is_marked_wherever_a_person_reads_it(
         if words[0] != "kernels":
             assert "~77" not in json.dumps(kernel_tui.json(*words))
     assert "~77.00x" in kernel_tui("show", "small", best.id).stdout
+    assert UNSURE in (full := kernel_tui("show", "small", best.id, "--full").stdout) and "~77.00x (95 %" in full
     with SessionReader(session) as reader:
         state, story = fold_with_story(reader.read())
     lines = [line.text for line in story.lines]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from engine.exit_codes import ExitCode
+from engine.factor import marked
 from engine.near import did_you_mean
 from tui.commands.common import Failure, cannot_write, find, sessions_option
 from tui.commands.kernels import form_of, inspect_problem, read_kernel
@@ -93,7 +94,8 @@ def _of_session(reader: SessionReader, state: SessionState, variant: str | None,
         raise Failure(f"{state.name}: no kernel {variant}{near}", ExitCode.USAGE)
     about, verdict = f"Kernel {kernel.id} of the search {state.name}", kernel.verdict
     if verdict is not None and verdict.speedup is not None:
-        about += f": {verdict.speedup:.3g} times as fast as eager PyTorch on {verdict.device}"
+        factor = marked(f"{verdict.speedup:.3g}", verdict.hardly_known)
+        about += f": {factor} times as fast as eager PyTorch on {verdict.device}"
     elif verdict is not None:
         about += f"; its verdict: {verdict.status.replace('_', ' ')}"
     return _solution(state.problems[kernel.problem].spec, kernel.form, reader.text(kernel.source), about + ".")

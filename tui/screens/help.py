@@ -10,8 +10,8 @@ from textual.screen import ModalScreen
 from textual.strip import Strip
 from textual.widget import Widget
 
+from engine.factor import MARK
 from tui.actions import ACTIONS, GROUP_NAMES, KEY_NAMES, Action
-from tui.certainty import MARK
 from tui.filters import HELP as FILTER_HELP
 from tui.glyphs import GLYPHS
 from tui.palette import Palette

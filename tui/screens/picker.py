@@ -15,8 +15,8 @@ from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
 from engine.session import SessionError, SessionPaths, SessionSummary, list_sessions
-from tui import certainty, reading
 from tui import format as fmt
+from tui import reading
 from tui.compare import MOST
 from tui.sanitize import one_line
 from tui.settings import Settings, load_settings
@@ -173,10 +173,7 @@ def _followed(chosen: list[Path]) -> list[FollowedSession]:
 
 def entry(one: SessionSummary, width: int, *, marked: bool = False) -> Text:
     """One session: mark, state, name, when, verdicts, and its best speedups, on a narrow screen in a second line."""
-    bests = "  ".join(
-        f"{name} {certainty.marked(fmt.speedup(factor), name in one.unsure)}"
-        for name, factor in sorted(one.best.items())
-    )
+    bests = "  ".join(sorted(one.bests))
     when = time.strftime("%Y-%m-%d %H:%M", time.localtime(one.created)) if one.created else " " * 16
     name, verdicts = fmt.pad(one_line(one.name, 60), NAME_WIDTH), f" {when} {one.verdicts:>6} verdicts"
     head = Text.assemble(

@@ -6,8 +6,8 @@ from textual.strip import Strip
 
 from engine.state import ProblemState, SessionState
 from tui import format as fmt
-from tui.certainty import factor_words, interval_words, marked
-from tui.model import Model, over_compile
+from tui.certainty import factor_words, interval_words, over_compile_words
+from tui.model import Model
 from tui.palette import Palette
 from tui.widgets.lines import LinesView, line
 
@@ -20,7 +20,7 @@ ROUNDS_MIN = 4
 
 class Scoreboard(LinesView):
     HELP = (
-        "Per problem: best speedup over eager, with its 95 % interval where there is room (~: one wider than 20 %), "
+        "Per problem: best speedup over eager, with its 95 % interval where there is room (~: wider than a fifth), "
         "its time, eager's, the factor over torch.compile, share of the floor. They are of the best kernel's own "
         "verdict, in one minute; only torch.compile's time is of another."
     )
@@ -47,17 +47,14 @@ def scoreboard(model: Model, palette: Palette, width: int, *, ascii_only: bool) 
         best = model.best(problem)
         verdict = model.verdict_of_best(problem)
         factor = verdict.speedup if verdict is not None else None
-        ahead = over_compile(problem, best) if best is not None else None
+        ahead = over_compile_words(problem, best) if best is not None else None
         share = verdict.floor_share if verdict is not None else None
         cells = [
-            (
-                fmt.speedup(factor) if between else factor_words(verdict),
-                palette.best if factor and factor > 1 else palette.bold,
-            ),
+            (factor_words(verdict), palette.best if factor and factor > 1 else palette.bold),
             *([(interval_words(verdict), palette.dim)] if between else []),
             (fmt.milliseconds(best.kernel_ms if best is not None else None), palette.text),
             (fmt.milliseconds(problem.eager_ms(best)), palette.dim),
-            (_over_compile(problem, ahead) if ahead is not None else _compile_word(model, problem), palette.dim),
+            (ahead if ahead is not None else _compile_word(model, problem), palette.dim),
             (f"{share * 100:.0f}%" if share is not None else "-", palette.dim),
         ]
         reached = best_so_far(state, problem)
@@ -87,11 +84,6 @@ def best_so_far(state: SessionState, problem: ProblemState) -> list[float]:
         reached = max(reached, state.best_of_round(problem.id, round_.number) or 0.0)
         series.append(reached)
     return series
-
-
-def _over_compile(problem: ProblemState, ahead: float) -> str:
-    compiled = problem.baselines.get("compile")
-    return marked(fmt.speedup(ahead), compiled is not None and compiled.disturbed)
 
 
 def _compile_word(model: Model, problem: ProblemState) -> str:

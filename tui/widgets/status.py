@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from textual.strip import Strip
 
 from engine.devices import DeviceSample
+from engine.factor import marked, speedup
 from tui import format as fmt
 from tui.activity import LIVE, activity_of, now_of, overrun_of, owed_of, reopening_of, waiting_of
-from tui.certainty import factor_words, interval_words, is_unsure, marked
+from tui.certainty import factor_words, interval_words, is_unsure
 from tui.conversation import prompts_waiting
 from tui.going_on import more_minutes, resume_command
 from tui.model import Model
@@ -58,7 +59,7 @@ def status_line(
     factors = [v.speedup for p in state.problems.values() if (v := model.best(p)) is not None and v.speedup is not None]
     mean = fmt.geometric_mean(factors)
     unsure = any(is_unsure(model.verdict_of_best(problem)) for problem in state.problems.values())
-    best = (f" {star} {marked(fmt.speedup(mean), unsure)}", palette.best)
+    best = (f" {star} {marked(speedup(mean), unsure)}", palette.best)
     over = _over(len(factors), len(state.problems))
     newest = max((p.rounds[-1].number for p in state.problems.values() if p.rounds), default=0)
     of = f"/{model.rounds}" if model.rounds is not None else ""
@@ -146,14 +147,13 @@ def bests_line(model: Model, palette: Palette, width: int) -> Strip:
 
 
 def _bests(model: Model, palette: Palette, room: int, *, intervals: bool) -> Iterator[Part]:
-    """``room``: columns of a problem's name. ``intervals``: in full; else an unsure factor is marked."""
+    """``room``: columns of a problem's name. ``intervals``: with these."""
     yield " "
     for problem in model.state.problems.values():
         verdict = model.verdict_of_best(problem)
         factor = verdict.speedup if verdict is not None else None
         yield fmt.fit(problem.id, room), palette.dim
-        shown = fmt.speedup(factor) if intervals else factor_words(verdict)
-        yield f" {shown} ", palette.best if factor is not None and factor > 1 else palette.text
+        yield f" {factor_words(verdict)} ", palette.best if factor is not None and factor > 1 else palette.text
         yield f"{interval_words(verdict)}  " if intervals and interval_words(verdict) else " ", palette.dim
 
 

@@ -7,10 +7,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+from msgspec.structs import replace
+
+from engine.events import VerdictGiven
 from engine.export.report import report
 from engine.export.training import Record, encode, records
-from engine.session import SessionPaths, SessionReader
-from engine.state import SessionState
+from engine.factor import UNSURE
+from engine.session import EventWriter, SessionPaths, SessionReader
+from engine.state import SessionState, fold
 from tests.engine.export.conftest import FIRST, SECOND
 
 Opened = tuple[SessionState, SessionReader]
@@ -67,6 +71,24 @@ def test_the_command_writes_the_best_kernel_of_a_problem(session: SessionPaths, 
     assert "class ModelNew" in text and SECOND.strip() in text
     assert "# Kernel v2 of the search night: 2.5 times as fast as eager PyTorch on a processor." in text
     assert command(session, str(session.directory), "v1").stdout.count("// a first kernel") == 1
+
+
+def test_a_factor_that_is_hardly_known_is_marked_in_what_a_person_reads(session: SessionPaths) -> None:
+    assert UNSURE not in command(session, str(session.directory), "--report", "-").stdout
+    with SessionReader(session) as reader:
+        known = fold(reader.read()).variants["v2"].verdict
+    assert known is not None
+    writer = EventWriter(session)
+    writer.append(VerdictGiven(variant="v2", verdict=replace(known, speedup_low=1.5, speedup_high=3.5)))
+    writer.flush(5)
+    writer.close()
+    solution = command(session, str(session.directory), "--best", "relu").stdout
+    assert "# Kernel v2 of the search night: ~2.5 times as fast as eager PyTorch on a processor." in solution
+    report = command(session, str(session.directory), "--report", "-").stdout
+    assert report.count("| ~2.5 [1.5, 3.5] |") == 2 and report.endswith(f"{UNSURE}.\n")
+    assert "1.25 [1.24, 1.26]" in report
+    data = command(session, str(session.directory), "--training", "-").stdout
+    assert "~" not in json.dumps([json.loads(line)["kernel"]["outcome"] for line in data.splitlines()])
 
 
 def test_the_command_writes_training_data_and_a_report(session: SessionPaths, tmp_path: Path) -> None:

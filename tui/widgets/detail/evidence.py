@@ -8,9 +8,10 @@ from textual.strip import Strip
 from engine.state import VariantState
 from engine.verdict import BuildReport, Timing, Verdict, sizes_in_words
 from tui import format as fmt
+from tui.certainty import over_compile_words
 from tui.glyphs import GLYPHS, standing_of
 from tui.machine_code import occupancies
-from tui.model import Model, over_compile
+from tui.model import Model
 from tui.palette import Palette
 from tui.results import is_for_searched_sizes_only
 from tui.sanitize import one_line
@@ -78,13 +79,13 @@ def _speed(model: Model, variant: VariantState, verdict: Verdict, palette: Palet
         if verdict.speedup_low is not None and verdict.speedup_high is not None:
             interval = f"  95 % within {verdict.speedup_low:.3f} to {verdict.speedup_high:.3f}"
         pairs = f", {verdict.pairs} pairs" if verdict.pairs else ""
-        lines.append(field("over eager", f"{fmt.speedup(verdict.speedup)}{interval}{pairs}", palette, palette.best))
+        lines.append(field("over eager", f"{verdict.factor}{interval}{pairs}", palette, palette.best))
     problem = model.state.problems.get(variant.problem)
     if problem is not None and verdict.speedup is not None:
-        ahead = over_compile(problem, variant)
+        ahead = over_compile_words(problem, variant)
         compiled = problem.baselines.get("compile")
         missing = f"failed: {compiled.failure}" if compiled and compiled.failure else model.without_compile(problem)
-        lines.append(field("over compile", fmt.speedup(ahead) if ahead is not None else missing, palette))
+        lines.append(field("over compile", ahead if ahead is not None else missing, palette))
         if compiled is not None and compiled.disturbed:
             lines.append(field("remark", f"torch.compile was {compiled.disturbance}", palette, palette.warn))
     for name, timing in (("kernel", verdict.kernel), ("reference", verdict.reference)):
@@ -114,7 +115,7 @@ def _at_sizes(variant: VariantState, palette: Palette, width: int) -> list[Strip
     lines += wrapped(checked.note or sizes_in_words(checked.results), palette.text, width)
     for one in checked.results:
         won = one.speedup is not None and one.speedup > 1.0
-        figures = f"{fmt.speedup(one.speedup)}, {fmt.milliseconds(one.kernel_ms)} ms" if one.speedup is not None else ""
+        figures = f"{one.factor}, {fmt.milliseconds(one.kernel_ms)} ms" if one.speedup is not None else ""
         words = figures or one_line(one.reason if one.unfit else f"{one.outcome}: {one.reason}")
         lines.append(
             field(one.label or "sizes", f"{one.shapes}  {words}", palette, palette.good if won else palette.warn)

@@ -11,7 +11,6 @@ from textual.timer import Timer
 
 from engine.session import SessionError
 from engine.state import VariantState
-from tui import format as fmt
 from tui.activity import activity_of
 from tui.certainty import factor_words, interval_words
 from tui.glyphs import glyph, standing_of
@@ -195,9 +194,8 @@ class DetailPane(Pane):
             parts.append((f" {mark} {subject.id}", palette.bold))
             if subject.speedup is not None:
                 between = f" {interval_words(subject.verdict)}"
-                fits = TITLE_AT + line(*parts).cell_length + len(between) + 8 <= self.size.width
-                factor = fmt.speedup(subject.speedup) if fits else factor_words(subject.verdict)
-                parts += [(f" {factor}", palette.best), (between if fits else "", palette.dim)]
+                fits = TITLE_AT + line(*parts).cell_length + len(between) + 9 <= self.size.width
+                parts += [(f" {factor_words(subject.verdict)}", palette.best), (between if fits else "", palette.dim)]
         self.set_title(*parts)
 
     def _lines(self, subject: VariantState | None) -> list[Strip]:

@@ -7,9 +7,10 @@ from typing import Any
 from textual.strip import Strip
 
 from engine.events import BY_HAND
+from engine.factor import speedup
 from engine.state import IdeaState, VariantState
 from tui import format as fmt
-from tui.certainty import interval_words
+from tui.certainty import factor_words, interval_words
 from tui.heat import NO_HEAT, decided_after, last_heat, why_no_star
 from tui.model import Model, change_against_parent
 from tui.palette import Palette
@@ -41,7 +42,7 @@ def why_lines(model: Model, variant: VariantState, palette: Palette, width: int)
             line(
                 (f"{above.id:<7}", palette.bold),
                 (f"r{above.round:<3}", palette.dim),
-                (f"{fmt.speedup(above.speedup):>7} ", palette.text),
+                (f"{factor_words(above.verdict):>7} ", palette.text),
                 (f"{fmt.change(change_against_parent(state, above)):>7}  ", palette.good),
                 (one_line(why.text, 160) if why is not None else "", palette.dim),
             )
@@ -57,14 +58,14 @@ def _figures(model: Model, variant: VariantState, palette: Palette) -> list[Stri
     if problem is None or variant.speedup is None:
         return []
     between = f" {words}" if (words := interval_words(variant.verdict)) else ""
-    own = f"{fmt.speedup(variant.speedup)} eager{between}, {fmt.milliseconds(variant.kernel_ms)} ms"
+    own = f"{factor_words(variant.verdict)} eager{between}, {fmt.milliseconds(variant.kernel_ms)} ms"
     lines = [field("own verdict", own, palette)]
     if heat := last_heat(problem, variant):
         lines.append(field("last heat", heat, palette))
     reached, star = model.state.best_of_round(variant.problem, variant.round), model.best(problem)
     leads = model.state.leader_of_round(variant.problem, variant.round) is variant
     if leads and reached is not None and star is not None and reached != variant.speedup:
-        own = f"{fmt.speedup(reached)}: {star.id}'s {fmt.speedup(star.speedup)} by as much less as the heat says"
+        own = f"{speedup(reached)}: {star.id}'s {factor_words(star.verdict)} by as much less as the heat says"
         lines.append(field(f"row of r{variant.round}", own, palette))
     if (why := why_no_star(model.state, variant)).startswith(NO_HEAT):
         lines.append(field("no star", f"{why}, and each one's figures are of its own minute", palette))
