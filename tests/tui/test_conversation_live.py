@@ -134,7 +134,7 @@ async def test_a_reply_is_seen_while_it_streams_and_a_raised_limit_continues_the
         assert not partial_directory(paths.directory).exists()
 
         # One call is all that it may spend: the search stops, and a larger limit continues it.
-        await shown(monitor, "THE BUDGET IS SPENT")
+        await shown(monitor, "BUDGET SPENT")
         assert server.books.calls == 1
         await until(monitor, lambda: not engine_liveness(paths).running)
         await monitor.press("M")
@@ -171,7 +171,7 @@ async def test_a_reply_is_seen_while_it_streams_and_a_raised_limit_continues_the
         told = server.books.told
         assert (spent.usage.input, spent.usage.output) == (told.input, told.output)
         await monitor.press("escape")
-        await shown(monitor, "THE BUDGET IS SPENT")
+        await shown(monitor, "BUDGET SPENT")
         assert server.books.calls == 3
 
 

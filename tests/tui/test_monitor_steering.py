@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
+from benchmarks.synthetic_session import write_session
 from engine import commands as cmd
 from engine import events as ev
-from engine.session import SessionPaths, SessionReader
+from engine.session import EventWriter, SessionPaths, SessionReader
+from tests.tui.conftest import NOW, SMALL
 
 
 @pytest.mark.keys("MonitorScreen", "d", "z", "Z")
@@ -108,6 +110,8 @@ async def test_each_key_sends_its_command(
 async def test_the_budget_is_changed(open_monitor: Any, engine: Any) -> None:
     async with open_monitor(engine.paths) as monitor:
         await monitor.press("M")
+        minutes = monitor.app.model.search_seconds() / 60
+        await monitor.until_shown(f"Minutes, over every run ({minutes:.1f} spent)")
         await monitor.type("abc")
         await monitor.press("enter")
         await monitor.until_shown("Minutes are a number")
@@ -378,10 +382,33 @@ async def test_a_read_only_monitor_says_what_a_shell_goes_on_with(
     )
     engine.lock.release()
     async with open_monitor(engine.paths, (200, 60), read_only=True) as monitor:
-        await monitor.until_shown("THE BUDGET IS SPENT")
+        await monitor.until_shown("BUDGET SPENT")
         second = monitor.text().splitlines()[1]
-        assert f"In a shell: kernel-tui resume {monitor.app.model.source.argument} {flag}" in second
+        assert f"Shell: kernel-tui resume {monitor.app.model.source.argument} {flag}" in second
         assert "M gives" not in second
+
+
+@pytest.mark.parametrize(
+    ("reason", "shown"),
+    [
+        ("budget", "BUDGET SPENT. Shell: kernel-tui resume quickstart --minutes N (more than "),
+        ("stopped", "ENGINE STOPPED, as asked. Shell: kernel-tui resume quickstart"),
+        (None, "without a word. Shell: kernel-tui resume quickstart"),
+    ],
+)
+async def test_what_goes_on_with_it_fits_a_narrow_screen(
+    open_monitor: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reason: Any, shown: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    paths = write_session(tmp_path / "sessions", "quickstart", SMALL, end=NOW)
+    if reason is not None:
+        writer = EventWriter(paths)
+        writer.append(ev.EngineStopped(reason=reason, message="it has ended"))
+        if reason == "budget":
+            writer.append(ev.BudgetChanged(minutes=5.0))
+        writer.close()
+    async with open_monitor(paths, (80, 24), read_only=True) as monitor:
+        await monitor.until_shown(shown)
 
 
 async def test_without_an_engine_keys_say_so_and_the_screen_says_how_to_resume(

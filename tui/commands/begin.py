@@ -11,7 +11,6 @@ import click
 from engine.commands import ChangeBudget, ChangeShare
 from engine.exit_codes import ExitCode
 from engine.session import SessionError, SessionPaths, SessionReader, create_session, engine_liveness, send_command
-from tui import format as fmt
 from tui.commands.common import Failure, count, find
 from tui.commands.run import Beginning
 from tui.echo import echo
@@ -148,7 +147,7 @@ def _resumed(paths: SessionPaths, config: Config, choice: str | None) -> Beginni
         return _again(paths, None)
     name, verdicts = paths.name, count(state.verdicts, "verdict")
     if state.engine is not None and state.engine.stopped == "budget" and (left := _minutes_left(paths, state)):
-        verdicts += f", {fmt.clock(left[1])} of its {left[0]:g} minutes left"
+        verdicts += f", {left[1] / 60:.1f} of its {left[0]:g} minutes left"
     if _has_changed(config, paths):
         echo(f"{name} is unfinished ({verdicts}), but the configuration has changed since: new session", err=True)
         return None

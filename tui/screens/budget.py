@@ -14,7 +14,6 @@ from textual.widgets import Input, Static
 from engine.budget import Cap
 from engine.commands import ChangeBudget, ChangeShare
 from engine.spend import Spend
-from tui import format as fmt
 from tui.model import Model
 from tui.sanitize import one_line
 from tui.source import Limits
@@ -119,7 +118,7 @@ class BudgetScreen(ModalScreen[ChangeBudget | ChangeShare | None]):
 
 def _spent(model: Model, share: str | None) -> dict[str, str]:
     """What is gone of each limit, in words; of models only where some are asked."""
-    words = {"minutes": fmt.clock(model.search_seconds())}
+    words = {"minutes": f"{model.search_seconds() / 60:.1f}"}
     spending = model.state.spending
     if is_spending(model) and share != "":  # each problem has spent something else
         spend = spending.total if share is None else spending.model.get(share, Spend())

@@ -174,15 +174,15 @@ def alarm_of(model: Model) -> str | None:
     again = "R resumes it."
     more = "M gives it more and goes on."
     if model.source.read_only:
-        resume = again = more = f"In a shell: {resume_command(model)}"
+        resume = again = more = f"Shell: {resume_command(model)}"
     elif more_minutes(model) is not None:
         resume = again = "Its minutes are spent: M gives it more and goes on."
     if model.engine == "dead" and engine is not None:
-        return f"ENGINE DEAD (pid {engine.pid}): ended without a word. {resume}"
+        return f"ENGINE DEAD (pid {engine.pid}), without a word. {resume}"
     if model.engine == "ended early":
         return f"ENGINE ENDED: {one_line(link.message, 160)} {resume}"
     if model.engine == "stopped" and engine is not None and engine.stopped == "budget":
-        return f"THE BUDGET IS SPENT, the search has stopped. {more}"
+        return f"BUDGET SPENT. {more}"
     if model.engine == "stopped" and engine is not None and engine.stopped == "stopped":
         return f"ENGINE STOPPED, as asked. {again}"
     if model.engine == "stopped" and engine is not None:
