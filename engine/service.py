@@ -174,7 +174,7 @@ async def _search(
 async def _run(paths: SessionPaths, writer: EventWriter, state: SessionState, asked_at: float) -> StopReason:
     await _refuse_late_stops(paths, writer, state, asked_at)
     config = load_config(paths.config)
-    from engine.search import run_search  # here, so that a second engine or a wrong config is told at once
+    from engine.search.loop import run_search  # here, so that a second engine or a wrong config is told at once
 
     inbox = CommandInbox(paths, state.handled)
     try:

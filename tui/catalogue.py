@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
+import importlib
+import sys
 import tomllib
 from typing import TYPE_CHECKING
 
@@ -19,21 +22,31 @@ if TYPE_CHECKING:
 
 READERS = ("openai", "gemini", "manual")
 """Providers whose proposers read an idea in prose."""
+_HEAVY = ("engine.config", "engine.proposers.playbook", "engine.search.untried")
+"""Takes a good part of a second to import, so it is done when it is needed, and beside the screen."""
 
 
 def readers_of(model: Model) -> list[str]:
-    """Names of the session's models that read prose, by its frozen configuration."""
+    """Names of the session's models that read prose."""
+    return [name for provider, name in _models_of(model) if provider in READERS]
+
+
+def _models_of(model: Model) -> list[tuple[str, str]]:
+    """Provider and name of each of the session's models, by its frozen configuration."""
     try:
         models = toml_table(model.source.text(model.state.config)).get("models", [])
-        return [str(one.get("model") or one["provider"]) for one in models if one.get("provider") in READERS]
-    except (SessionError, tomllib.TOMLDecodeError, AttributeError, TypeError):
+        return [(str(one["provider"]), str(one.get("model") or one["provider"])) for one in models]
+    except (SessionError, tomllib.TOMLDecodeError, AttributeError, KeyError, TypeError):
         return []
 
 
-class Catalogue(Struct, frozen=True):
-    """The moves that come to a new kernel for ``parent`` (None: the reference), and the names of those that do not."""
+def _has_playbook(model: Model) -> bool:
+    return any(provider == "playbook" for provider, _ in _models_of(model))
 
-    parent: str | None
+
+class Catalogue(Struct, frozen=True):
+    """The moves that come to a new kernel for the one that was asked about, and the names of those that do not."""
+
     moves: tuple[CatalogueEntry, ...] = ()
     spent: tuple[str, ...] = ()
 
@@ -52,12 +65,20 @@ class _Read:
         return hashlib.sha256(text.encode()).hexdigest() in self._known
 
 
+def answers_at_once(model: Model) -> bool:
+    """Whether ``catalogue_of`` has nothing to import."""
+    return not _has_playbook(model) or all(name in sys.modules for name in _HEAVY)
+
+
 async def catalogue_of(model: Model, problem: ProblemState, parent: str | None) -> Catalogue:
     """What the playbook would write for ``parent``, or for the best kernel, as the engine will judge the wish. Empty
     where the session has no playbook, or that no family for the problem, and before the first round. Raises
     SessionError."""
+    if not _has_playbook(model):
+        return Catalogue()
+    for name in _HEAVY:
+        await asyncio.to_thread(importlib.import_module, name)
     from engine.config import ConfigError, parse_config
-    from engine.config_models import PlaybookModel
     from engine.proposers.playbook import Playbook
     from engine.search.context import demands_of
     from engine.search.ids import Ids
@@ -70,17 +91,15 @@ async def catalogue_of(model: Model, problem: ProblemState, parent: str | None) 
         iter(state.devices.values()), None
     )
     if device is None or not problem.rounds:
-        return Catalogue(parent)
+        return Catalogue()
     try:
         config = parse_config(model.source.text(state.config), model.source.paths.config)
     except ConfigError:  # of another version
-        return Catalogue(parent)
-    if not any(isinstance(one, PlaybookModel) for one in config.models):
-        return Catalogue(parent)
+        return Catalogue()
     playbook = Playbook()
     task = task_of(state, problem, device, demands_of(config, problem.spec))
     if playbook.refusal(task) is not None:
-        return Catalogue(parent)
+        return Catalogue()
     untried = Untried(
         state,
         _Read(model, problem.id),
@@ -91,9 +110,12 @@ async def catalogue_of(model: Model, problem: ProblemState, parent: str | None) 
         next_idea=Ids(state).next_idea,
     )
     known = playbook.catalogue(task)
-    new = [await _is_new(untried, move.name, parent) for move in known]
+    new = []
+    for move in known:  # each is written to see whether it is new, and the screen goes on between them
+        await asyncio.sleep(0)
+        new.append(await _is_new(untried, move.name, parent))
     moves = tuple(move for move, is_new in zip(known, new, strict=True) if is_new)
-    return Catalogue(parent, moves, tuple(move.name for move in known if move not in moves))
+    return Catalogue(moves, tuple(move.name for move in known if move not in moves))
 
 
 async def _is_new(untried: Untried, move: str, parent: str | None) -> bool:

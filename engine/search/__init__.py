@@ -3,7 +3,3 @@
 The loop keeps no truth of its own. It looks at the folded state and does what is missing, so that a resumed session
 continues exactly where its events end.
 """
-
-from engine.search.loop import run_search
-
-__all__ = ["run_search"]

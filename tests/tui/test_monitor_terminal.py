@@ -179,7 +179,7 @@ def test_a_search_is_watched_and_steered_from_a_terminal(tmux: Tmux, tmp_path: P
     tmux.keys("B")
     for place in range(6):  # the search goes on meanwhile: the best may have a move by now, or all of it was tried
         tmux.keys("i")
-        dialog = tmux.until("Seed an idea for softmax")
+        dialog = tmux.until("Moves of the playbook, which")
         assert dialog.index("Moves of the playbook") < dialog.index("In your own words"), "what works comes first"
         tmux.keys(*["Down"] * place, "Enter")
         if answer(paths, 1 + place).ok:

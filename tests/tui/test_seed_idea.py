@@ -22,6 +22,8 @@ from engine.proposers.protocol import Board, Task
 from engine.session import EngineLock, EventWriter, create_session
 from engine.verdict import Baseline, Timing, Verdict
 from tests.tui.conftest import Engine
+from tui.catalogue import Catalogue, catalogue_of
+from tui.screens.seed_idea import SeedIdeaScreen
 
 CONFIG = """problems = ["builtin:quickstart/softmax"]
 
@@ -101,6 +103,7 @@ async def test_a_move_that_the_kernel_cannot_take_is_not_offered(open_monitor: A
     async with open_monitor(searching.paths) as monitor:
         await monitor.press("B", "i")
         await monitor.until_shown("Seed an idea for softmax; it works on v1")
+        await monitor.until_shown("Moves of the playbook")
         offered = [monitor.app.screen.query_one("#moves").get_option_at_index(0).prompt.plain.split()[0]]
         shown = " ".join(monitor.text().split())
         assert "tried on it, or not for it: " in shown
@@ -127,7 +130,7 @@ async def test_the_dialog_has_room_for_moves_and_none_to_spare(
 ) -> None:
     async with open_monitor(searching.paths, size) as monitor:
         await monitor.press("B", "i")
-        await monitor.until_shown("Seed an idea for")
+        await monitor.until_shown("Moves of the playbook")
         dialog = monitor.app.screen
         box = dialog.query_one(Vertical)
         moves, about, hint = (dialog.query_one(name) for name in ("#moves", "#about", "#hint"))
@@ -143,5 +146,23 @@ async def test_a_recipe_of_another_version_leaves_the_answer_to_the_engine(
     async with open_monitor(searching.paths) as monitor:
         monitor.app.model.state.variants["v1"].data["recipe"]["choices"] = {"a knob of another version": 1}
         await monitor.press("B", "i")
-        await monitor.until_shown("Seed an idea for softmax; it works on v1")
-        assert monitor.app.screen.query("#moves")
+        await monitor.until_shown("Moves of the playbook")
+
+
+async def test_the_dialog_does_not_wait_for_its_moves(open_monitor: Any, searching: Engine) -> None:
+    async with open_monitor(searching.paths) as monitor:
+        model, known = monitor.app.model, asyncio.Event()
+        problem = model.state.problems["softmax"]
+
+        async def look() -> Catalogue:
+            await known.wait()
+            return await catalogue_of(model, problem, "v1")
+
+        monitor.app.push_screen(SeedIdeaScreen(problem, "v1", look, []))
+        await monitor.until_shown("Looking for moves of the playbook")
+        await monitor.type("fuse")
+        known.set()
+        await monitor.until_shown("Moves of the playbook")
+        assert "Looking for moves" not in monitor.text()
+        await monitor.type(" it")
+        assert monitor.app.screen.query_one("#prose").value == "fuse it", "what was begun stays, and goes on"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Awaitable, Callable
 from typing import ClassVar
 
 from msgspec import Struct
@@ -57,15 +58,27 @@ class SeedIdeaScreen(ModalScreen[IdeaWish | None]):
     SeedIdeaScreen #hint { color: $text-muted; margin-top: 1; }
     """
 
-    def __init__(self, problem: ProblemState, catalogue: Catalogue, readers: list[str]) -> None:
-        """``readers``: names of the models that read prose."""
+    def __init__(
+        self,
+        problem: ProblemState,
+        on: str | None,
+        catalogue: Catalogue | Callable[[], Awaitable[Catalogue]],
+        readers: list[str],
+    ) -> None:
+        """``on``: the kernel that the idea works on, None for the reference. ``catalogue``: the moves for it, or what
+        looks for them while the dialog is there already. ``readers``: names of the models that read prose."""
         super().__init__()
-        self._problem, self._catalogue, self._readers = problem, catalogue, readers
-        self._moves = catalogue.moves
+        self._problem, self._on, self._readers = problem, on, readers
+        self._catalogue = catalogue if isinstance(catalogue, Catalogue) else None
+        self._look = catalogue if not isinstance(catalogue, Catalogue) else None
+
+    @property
+    def _moves(self) -> tuple[CatalogueEntry, ...]:
+        return self._catalogue.moves if self._catalogue is not None else ()
 
     def compose(self) -> ComposeResult:
-        readers, on = self._readers, self._catalogue.parent or "the reference"
-        under = f"works on {on}"
+        readers = self._readers
+        under = f"works on {self._on or 'the reference'}"
         longest = max((len(move.name) for move in self._moves), default=0)
         with Vertical():
             yield Static(f"Seed an idea for {one_line(self._problem.id, 60)}; it {under}", markup=False, id="title")
@@ -73,7 +86,9 @@ class SeedIdeaScreen(ModalScreen[IdeaWish | None]):
                 yield Static("Moves of the playbook, which writes the kernels:", markup=False, classes="label")
                 yield OptionList(*(Option(_entry(move, longest)) for move in self._moves), markup=False, id="moves")
                 yield Static("", markup=False, id="about")
-            if spent := self._catalogue.spent:
+            if self._catalogue is None:
+                yield Static("Looking for moves of the playbook that are new for it …", markup=False, classes="label")
+            elif spent := self._catalogue.spent:
                 words = (
                     f"{len(spent)} tried on it, or not for it"
                     if self._moves
@@ -85,16 +100,28 @@ class SeedIdeaScreen(ModalScreen[IdeaWish | None]):
             else:
                 label = "In your own words; no model here reads them, so $EDITOR opens:"
             yield Static(one_line(label, 300), markup=False, classes="label")
-            yield Input(placeholder="what should be tried?", id="prose", compact=True)
+            yield Input(placeholder="what should be tried?", id="prose", compact=True, select_on_focus=False)
             moves = "up/down: choose   tab: your own words   " if self._moves else ""
             yield Static(f"enter: seed   {moves}esc: cancel", markup=False, id="hint")
 
     def on_mount(self) -> None:
         self.query_one("#moves" if self._moves else "#prose").focus()
+        if (look := self._look) is not None:
+            self.call_after_refresh(lambda: self.run_worker(self._show_moves(look)))
+
+    async def _show_moves(self, look: Callable[[], Awaitable[Catalogue]]) -> None:
+        """Once they are known; what a person has begun to write stays, and so does the focus then."""
+        self._catalogue = await look()
+        begun = self.query_one("#prose", Input).value
+        await self.recompose()
+        prose = self.query_one("#prose", Input)
+        prose.value, prose.cursor_position = begun, len(begun)
+        (prose if begun or not self._moves else self.query_one("#moves")).focus()
+        self.on_resize()
 
     def on_resize(self) -> None:
         """As many moves as there is room for beside the rest, of which the longest description is seen whole."""
-        if not self._moves:
+        if self._catalogue is None or not self._moves:
             return
         width = min(MOST_COLUMNS, self.app.size.width * 9 // 10) - BESIDE_WORDS
         described = max(len(textwrap.wrap(one_line(move.text, 600), max(20, width))) for move in self._moves)

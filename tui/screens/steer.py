@@ -96,7 +96,7 @@ class SteeringKeys:
             self._monitor.push_screen(ReplyScreen(self._here.model, directory))
 
     async def action_seed_idea(self) -> None:
-        from tui.catalogue import catalogue_of, readers_of
+        from tui.catalogue import Catalogue, answers_at_once, catalogue_of, readers_of
         from tui.screens.seed_idea import SeedIdeaScreen
 
         problem = self._problem_to_seed()
@@ -106,11 +106,13 @@ class SteeringKeys:
         parent = subject.id if subject is not None and subject.problem == problem.id else None
         if parent is not None and not self._may_add_to(parent):
             return
-        try:
-            catalogue = await catalogue_of(self._here.model, problem, parent)
-        except SessionError as error:
-            self._monitor.say(error.brief, severity="error")
-            return
+
+        async def look() -> Catalogue:
+            try:
+                return await catalogue_of(self._here.model, problem, parent)
+            except SessionError as error:
+                self._monitor.say(error.brief, severity="error")
+                return Catalogue()
 
         def chosen(wish: IdeaWish | None) -> None:
             if wish is None:
@@ -120,7 +122,9 @@ class SteeringKeys:
             )
             self._ask(lambda: Plan(command, "seeding an idea", parent or problem.id))
 
-        self._monitor.push_screen(SeedIdeaScreen(problem, catalogue, readers_of(self._here.model)), chosen)
+        catalogue = await look() if answers_at_once(self._here.model) else look
+        screen = SeedIdeaScreen(problem, parent or problem.best, catalogue, readers_of(self._here.model))
+        self._monitor.push_screen(screen, chosen)
 
     def action_seed_kernel(self) -> None:
         from tui.screens.seed_kernel import SeedKernelScreen
