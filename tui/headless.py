@@ -76,7 +76,7 @@ def _watch(
     interrupts: list[int],
     stops_on_interrupt: bool,
 ) -> bool:
-    """Until the engine ends (False) or the person leaves (True)."""
+    """Until the engine ends (False) or the person detaches (True)."""
     asked = stalled = False
     checked_at = 0.0
     while True:
@@ -97,7 +97,7 @@ def _watch(
                 return True
             asked = True
             send_command(paths, cmd.Stop(), "Ctrl-C")
-            view.say("stopping; press Ctrl-C again to leave without waiting")
+            view.say("stopping; press Ctrl-C again to detach without waiting")
         time.sleep(POLL_S)
 
 

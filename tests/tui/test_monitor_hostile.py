@@ -147,16 +147,16 @@ async def test_of_a_million_lines_the_first_are_shown_and_what_shows_all(open_mo
         await monitor.press("4")
         shown: dict[str, int] = {}
         while detail.tab not in shown:
-            if detail.tab == "Conversation":
+            if detail.tab == "Calls":
                 await monitor.press("v")
             shown[detail.tab] = len(detail.view.lines)
             last = "".join("".join(strip.text for strip in detail.view.lines[-300:]).split())
             if detail.tab in ("Kernel", "Why"):
                 node = "v1" if detail.tab == "Kernel" else "i1"
                 assert re.search(rf"990,00[01]linesmore;allofit:kernel-tuishow\S+/giant{node}--json", last)
-            elif detail.tab == "Conversation":
+            elif detail.tab == "Calls":
                 assert "linesmore" in last
             await monitor.press("right_square_bracket")
-        assert set(shown) == {"Kernel", "Diff", "Evidence", "Why", "Leaders", "Conversation"}
+        assert set(shown) == {"Kernel", "Diff", "Evidence", "Why", "Leaders", "Calls"}
         assert all(count < 3 * MAX_LINES for count in shown.values()), shown
-        assert min(shown[tab] for tab in ("Kernel", "Evidence", "Why", "Conversation")) >= MAX_LINES
+        assert min(shown[tab] for tab in ("Kernel", "Evidence", "Why", "Calls")) >= MAX_LINES

@@ -206,7 +206,7 @@ async def test_ctrl_c_says_what_leaves_and_ctrl_q_does(live: Engine, monkeypatch
         sent: list[str] = []
         monkeypatch.setattr(monitor.app, "write_sequence", sent.append)
         await monitor.press("B", "ctrl+c")
-        await monitor.until_shown("q leaves the monitor, and the search goes on; Q stops that.")
+        await monitor.until_shown("q detaches, and the search goes on; Q stops that.")
         assert not [text for text in sent if text.startswith("\x1b]52;c;")]
         await monitor.press("ctrl+q")
         await monitor.until(lambda: monitor.app.return_value == 0, "it ends")

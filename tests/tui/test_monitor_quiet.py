@@ -42,7 +42,7 @@ async def test_keys_that_do_nothing_here_are_not_shown(
     engine.lock.release()
     async with open_monitor(session, (200, 60), read_only=True) as monitor:
         shown = keys(monitor)
-        assert "/ filter" in shown and "q leave" in shown
+        assert "/ filter" in shown and "q detach" in shown
         for key in ("seed idea", "undo", "resume engine", "budget", "follow best"):
             assert key not in shown
         await monitor.press("enter")

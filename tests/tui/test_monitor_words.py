@@ -459,7 +459,7 @@ async def test_a_replay_shows_its_own_keys_and_none_that_steer(session: SessionP
 
         keys = screen_text(app).splitlines()[-1]
         assert keys.startswith(" space hold/go on  , back  . forward  < slower  > faster  0 begin")
-        assert "seed" not in keys and "prune" not in keys and "q leave" in keys
+        assert "seed" not in keys and "prune" not in keys and "q detach" in keys
         assert " at 20x" in screen_text(app).splitlines()[0]
         await pilot.press("question_mark")
         await pilot.pause(0.3)

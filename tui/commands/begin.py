@@ -36,7 +36,7 @@ def begin_run(config_path: Path, choice: str | None) -> Beginning:
     _check(config)
     earlier = _newest_session(config)
     if earlier is not None and choice != "new" and engine_liveness(earlier).running:
-        echo(f"{earlier.name}: its search is running; attaching (Ctrl-C here leaves it running)", err=True)
+        echo(f"{earlier.name}: its search is running; attaching (Ctrl-C here detaches)", err=True)
         return Beginning(earlier.directory, starts=False)
     if (
         earlier is not None
@@ -66,7 +66,7 @@ def _again(paths: SessionPaths, wish: ChangeBudget | ChangeShare | None) -> Begi
     if wish is not None:
         send_command(paths, wish, "resume")
     if running:
-        echo(f"{paths.name}: its engine lives; attaching (Ctrl-C here leaves it running)", err=True)
+        echo(f"{paths.name}: its engine lives; attaching (Ctrl-C here detaches)", err=True)
     return Beginning(paths.directory, starts=not running, seq=state.seq)
 
 

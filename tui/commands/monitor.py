@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 @click.argument("session", required=False)
 @sessions_option
 @click.option("--read-only", is_flag=True, help="Watch without being able to steer.")
-@click.option("--once", is_flag=True, help="Print the monitor's screen as text and leave.")
+@click.option("--once", is_flag=True, help="Print the monitor's screen as text and exit.")
 @click.option("--size", default="120x40", show_default=True, help="Columns x lines for --once.")
 @click.option("--headless", is_flag=True, help="No monitor: progress and a table at the end.")
 @click.option("--json", "as_json", is_flag=True, help="Headless, every event as a line of JSON.")
@@ -38,7 +38,7 @@ def attach(
 
     Without SESSION, choose one from a list.
 
-    Leaving (q) does not stop a search. Several monitors may watch one session at a time.
+    Detaching (q) does not stop a search. Several monitors may watch one session at a time.
     """
     paths = find(root, session) if session is not None else _picked(root)
     if paths is None:
@@ -72,7 +72,7 @@ def attach(
 def replay(session: str, root: Path, speed: float) -> int:
     """Show a recorded search as it happened.
 
-    Space holds it, comma and full stop seek, < and > change the speed, 0 begins again, q leaves.
+    Space holds it, comma and full stop seek, < and > change the speed, 0 begins again, q detaches.
     """
     paths = find(root, session)
     if not on_terminal():

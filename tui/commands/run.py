@@ -51,7 +51,7 @@ def run(
 
     If a search of this configuration is running, attach to it; if one was left unfinished, offer to resume it,
     with more minutes where its own are spent.
-    Ctrl-C asks a headless search to stop; a second Ctrl-C leaves it running.
+    Ctrl-C asks a headless search to stop; a second Ctrl-C detaches, and it goes on.
     """
 
     if new and go_on:

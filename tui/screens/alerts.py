@@ -60,7 +60,7 @@ class AlertsScreen(ModalScreen[Settings | None]):
             yield Input(self._settings.command, placeholder="such as: notify-send kernel-tui", id="command")
             yield Static('A webhook; it is sent {"text": "the news"}', markup=False)
             yield Input(self._settings.webhook, placeholder="https://…", id="webhook")
-            yield Static("enter: keep    ctrl+t: try it    tab: next    esc: leave it as it was", markup=False)
+            yield Static("enter: keep    ctrl+t: try it    tab: next    esc: cancel", markup=False)
             yield Static("", markup=False, id="outcome")
 
     def on_mount(self) -> None:

@@ -69,7 +69,7 @@ class BudgetScreen(ModalScreen[ChangeBudget | ChangeShare | None]):
                     yield Static(label + spent.get(name, ""), markup=False)
                     yield Input(shown, placeholder="no limit", id=name, compact=True)
             turn = "ctrl+n: of a model, of each problem\n" if self._shares else ""
-            yield Static(f"{turn}tab: next    enter: change    esc: leave it", markup=False)
+            yield Static(f"{turn}tab: next    enter: change    esc: cancel", markup=False)
             yield Static("", markup=False, id="problem")
 
     @property

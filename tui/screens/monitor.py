@@ -316,11 +316,11 @@ class MonitorScreen(SteeringKeys, Screen[None]):
         if not self._has_room(self.detail):
             self.action_pane(4)
 
-    def action_conversation(self) -> None:
-        """The conversation that wrote what is selected; where it is shown, whole or in short."""
-        if self.detail.tab == "Conversation":
+    def action_calls(self) -> None:
+        """The calls that wrote what is selected; where they are shown, whole or in short."""
+        if self.detail.tab == "Calls":
             self.detail.talk.whole = not self.detail.talk.whole
-        self.detail.turn("Conversation")
+        self.detail.turn("Calls")
         if not self._has_room(self.detail):
             self.action_pane(4)
 

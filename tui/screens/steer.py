@@ -244,7 +244,7 @@ class SteeringKeys:
     def action_interrupt(self) -> None:
         """Ctrl-C ends nothing by mistake, and says what does."""
         goes_on = ", and the search goes on; Q stops that" if self._here.model.link.kind in ALIVE else ""
-        self._monitor.say(f"q leaves the monitor{goes_on}. y copies the kernel.")
+        self._monitor.say(f"q detaches{goes_on}. y copies the kernel.")
 
     # Parts
 

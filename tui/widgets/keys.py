@@ -12,7 +12,6 @@ from textual.strip import Strip
 from textual.timer import Timer
 
 from tui.actions import ACTIONS, REPLAY_ACTIONS, Action
-from tui.source import ALIVE
 from tui.spend import is_spending
 from tui.widgets.lines import EMPTY, LinesView, line
 
@@ -24,7 +23,7 @@ MOST_LINES, MOST_LINES_SHORT = 4, 2
 """Of a word to the person, which takes them from the tree; the second where the terminal is short."""
 READ_S = 1.0
 """A key ends a word to the person that has stood this long."""
-DETAIL = ("tab(1)", "diff", "conversation", "mark", "copy", "edit", "retry", "zoom", "back", "compare")
+DETAIL = ("tab(1)", "diff", "calls", "mark", "copy", "edit", "retry", "zoom", "back", "compare")
 PANE = ("zoom", "back")
 FILTERED = ("next_match(1)", "next_match(-1)", "back", "filter", "open_detail")
 ON_A_ROW = {
@@ -157,8 +156,7 @@ def hints_of(screen: MonitorScreen) -> tuple[list[Hint], list[Hint]]:
 
     if isinstance(screen.focused, FilterBar):
         return list(FILTERING), []
-    goes_on = screen.model.link.kind in ALIVE
-    always = [Hint("?", "help", "help"), Hint("q", "detach" if goes_on else "leave", "detach")]
+    always = [Hint("?", "help", "help"), Hint("q", "detach", "detach")]
     return [_hint(action) for action in used_most(screen)], always
 
 
@@ -189,7 +187,7 @@ def used_most(screen: MonitorScreen) -> list[Action]:
     if screen.tree_view.row is None:
         useless |= ON_A_ROW
     if not is_spending(model):
-        useless.add("conversation")
+        useless.add("calls")
     chosen = [known[name] for name in names if name not in useless]
     return [*(REPLAY_ACTIONS if model.link.kind == "replay" else ()), *chosen]
 

@@ -1,4 +1,4 @@
-"""Tab Conversation: the calls that wrote an idea or a kernel, with prompt, reply, tokens and price; and the text so far
+"""Tab Calls: those that wrote an idea or a kernel, with prompt, reply, tokens and price; and the text so far
 of those under way. Replies are shown by their beginnings, prompts not at all, until somebody asks for the whole."""
 
 from __future__ import annotations

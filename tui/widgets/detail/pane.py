@@ -1,4 +1,4 @@
-"""The detail pane: tabs Kernel, Diff, Evidence, Why, Leaders and Conversation of the selected node."""
+"""The detail pane: tabs Kernel, Diff, Evidence, Why, Leaders and Calls of the selected node."""
 
 from __future__ import annotations
 
@@ -27,10 +27,8 @@ from tui.widgets.leaders import FIGURES, leader_lines
 from tui.widgets.lines import LinesView, Part, line
 from tui.widgets.pane import Pane
 
-Tab = Literal["Kernel", "Diff", "Evidence", "Why", "Leaders", "Conversation"]
-TABS: tuple[Tab, ...] = ("Kernel", "Diff", "Evidence", "Why", "Leaders", "Conversation")
-SHORT: dict[Tab, str] = {"Conversation": "Talk"}
-"""Names where there is no room for the whole."""
+Tab = Literal["Kernel", "Diff", "Evidence", "Why", "Leaders", "Calls"]
+TABS: tuple[Tab, ...] = ("Kernel", "Diff", "Evidence", "Why", "Leaders", "Calls")
 PROSE: tuple[Tab, ...] = ("Evidence", "Why")
 """Tabs whose lines are broken to fit; source and diffs keep theirs."""
 Against = Literal["parent", "best", "marked"]
@@ -41,8 +39,6 @@ FIRST_STEPS = (
 )
 GROW_S = 0.25
 """How often a reply that streams is looked at."""
-SHORT_BELOW = 76
-"""Columns of the pane below which names of tabs are shortened."""
 LEADERS_ROOM = 100
 """Lines for leaders in their tab, which scrolls."""
 TITLE_AT = 3
@@ -54,7 +50,7 @@ SETTLE_S = 0.08
 class DetailView(LinesView):
     HELP = (
         "The selected kernel: source, diff, evidence of its verdict, why it was carried or dropped, leaders, and the "
-        "conversation with the models that wrote it, whose replies are seen while they stream."
+        "calls to the models that wrote it, whose replies are seen while they stream."
     )
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("left,h", "screen.tab(-1)", "previous tab", show=False),
@@ -124,7 +120,7 @@ class DetailPane(Pane):
         subject = self.subject
         key = self._key(subject)
         if self._growing is not None:
-            watched = self.tab == "Conversation" and self.talk.live
+            watched = self.tab == "Calls" and self.talk.live
             self._growing.resume() if watched else self._growing.pause()
         if key == self._shown and not force:
             return
@@ -138,16 +134,11 @@ class DetailPane(Pane):
     def tab_at(self, x: int) -> Tab | None:
         """The tab whose name stands at column ``x`` of the title."""
         place = TITLE_AT
-        for tab, name in self._names():
-            if place <= x < place + len(name) + 2:
+        for tab in TABS:
+            if place <= x < place + len(tab) + 2:
                 return tab
-            place += len(name) + 2
+            place += len(tab) + 2
         return None
-
-    def _names(self) -> list[tuple[Tab, str]]:
-        """The tabs as the title has them: those that can be are shortened where the kernel would find no room."""
-        short = self.size.width < SHORT_BELOW
-        return [(tab, SHORT.get(tab, tab) if short else tab) for tab in TABS]
 
     def _grow(self) -> None:
         """A reply on show may have grown."""
@@ -174,9 +165,9 @@ class DetailPane(Pane):
             else None,
             subject is not None and (state.is_pruned(subject.id), state.is_pinned(subject.id)),
             state.seq if self.tab == "Leaders" else None,
-            self.view.size.width if self.tab in (*PROSE, "Leaders", "Conversation") or subject is None else None,
+            self.view.size.width if self.tab in (*PROSE, "Leaders", "Calls") or subject is None else None,
             activity_of(self.model) if subject is None else None,
-            self.talk.look(row, subject) if self.tab == "Conversation" else None,
+            self.talk.look(row, subject) if self.tab == "Calls" else None,
             self.app.theme,
         )
 
@@ -185,13 +176,13 @@ class DetailPane(Pane):
         parts: list[Part] = []
         if self.is_best:
             of = one_line(subject.problem, 40) if subject is not None else "none yet"
-            parts += [("Best  ", palette.title), (of, palette.text)]
+            parts += [("Best  ", palette.title), (f"{of} ", palette.text)]
         else:
-            for tab, name in self._names():
-                parts.append((f"{name}  ", palette.title if tab == self.tab else palette.dim))
+            for tab in TABS:
+                parts.append((f"{tab}  ", palette.title if tab == self.tab else palette.dim))
         if subject is not None:
             mark = glyph(standing_of(self.model.state, subject), ascii_only=self.view.ascii_only)
-            parts.append((f" {mark} {subject.id}", palette.bold))
+            parts.append((f"{mark} {subject.id}", palette.bold))
             if subject.speedup is not None:
                 between = f" {interval_words(subject.verdict)}"
                 fits = TITLE_AT + line(*parts).cell_length + len(between) + 9 <= self.size.width
@@ -200,7 +191,7 @@ class DetailPane(Pane):
 
     def _lines(self, subject: VariantState | None) -> list[Strip]:
         palette = self.view.palette
-        if self.tab == "Conversation" and (subject is not None or self._row is not None):
+        if self.tab == "Calls" and (subject is not None or self._row is not None):
             return self._conversation(subject)
         if subject is None:
             return self._without_kernel()
