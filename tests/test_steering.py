@@ -268,6 +268,9 @@ def test_problems_are_known_by_what_the_config_calls_them(tmp_path: Path) -> Non
     for name, words in (
         ("softmax", "no engine runs"),
         ("builtin:quickstart/softmax", "no engine runs"),
+        ("softmax.py", "no engine runs"),
+        ("../quickstart/softmax.py", "no engine runs"),
+        ("other/softmax.py", "no problem other/softmax.py, did you mean softmax? This session has softmax"),
         ("builtin:quickstart/gelu", "no problem builtin:quickstart/gelu; this session has softmax"),
         ("builtin:quickstart/softmx", "no problem builtin:quickstart/softmx"),
     ):

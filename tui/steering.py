@@ -125,7 +125,7 @@ def plan_stop(state: SessionState, *, after_round: bool) -> Plan:
         return Plan(cmd.Stop(after_round=True), "stopping after the round", None, question=question, undoable=False)
     question = (
         "Stop the search now?",
-        f"Cancelled: {_count(busy, 'running evaluation')}; dropped: {len(flight) - busy} queued.",
+        *([_what_stops(busy, len(flight) - busy)] if flight else []),
         "Everything recorded is kept; resume goes on from there.",
     )
     return Plan(cmd.Stop(), "stopping the search", None, question=question, undoable=False)
@@ -137,9 +137,11 @@ def _what_dies(state: SessionState, node: str) -> tuple[str, ...]:
     ideas = sum(name in state.ideas for name in branch)
     running = sum(variant.stage not in (None, "queued") for variant in variants)
     queued = sum(variant.stage == "queued" for variant in variants)
-    lines = [f"Prune {node}?", f"The branch holds {_count(ideas, 'idea')} and {_count(len(variants), 'kernel')}."]
+    lines = [f"Prune {node}?"]
+    if branch != {node}:
+        lines.append(f"The branch holds {_count(ideas, 'idea')} and {_count(len(variants), 'kernel')}.")
     if running or queued:
-        lines.append(f"{_count(running, 'running evaluation')} cancelled, {queued} queued dropped.")
+        lines.append(_what_stops(running, queued))
     bests = [problem.id for problem in state.problems.values() if problem.best in branch]
     for problem in bests:
         best = state.variants[state.problems[problem].best or ""]
@@ -148,6 +150,12 @@ def _what_dies(state: SessionState, node: str) -> tuple[str, ...]:
     if pinned:
         lines.append(f"Pinned in it: {', '.join(pinned[:5])}.")
     return (*lines, "It is never a parent or the best again until restored (d again, or z).")
+
+
+def _what_stops(running: int, queued: int) -> str:
+    """Of evaluations, at least one of which there is."""
+    stops = [f"{_count(running, 'running evaluation')} cancelled"] if running else []
+    return ", ".join([*stops, *([f"{queued} queued dropped"] if queued else [])]) + "."
 
 
 def _count(number: int, noun: str) -> str:

@@ -13,6 +13,7 @@ from engine import commands as cmd
 from engine import events as ev
 from engine.session import EventWriter, SessionPaths, SessionReader
 from tests.tui.conftest import NOW, SMALL
+from tui.steering import plan_prune
 
 
 @pytest.mark.keys("MonitorScreen", "d", "z", "Z")
@@ -24,7 +25,9 @@ async def test_prune_says_what_it_kills_shows_pending_and_can_be_undone(open_mon
         await monitor.press("d")
         await monitor.until_shown(f"Prune {best}?")
         assert "It holds the best kernel of softmax" in monitor.text()
-        assert "y yes    n, enter no" in monitor.text()
+        question = plan_prune(monitor.app.model.state, str(best)).question
+        assert not any(" 0 " in f" {text} " for text in question), "nothing of which there is none"
+        assert "y: yes    n, enter: no" in monitor.text()
         await monitor.press("y")
         await monitor.until_shown("pruning …")
         assert engine.commands() == [cmd.Prune(node=best)]

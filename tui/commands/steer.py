@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 ANSWER_S = 20.0
 """How long an answer may take before we say that it is still missing."""
-_PROBLEM = "Problem of the session: its id there, or as its configuration names it."
+_PROBLEM = "Problem of the session: by its name there, or as its config names it."
 
 
 def _steering(command: F) -> F:
@@ -109,8 +109,8 @@ def _check_names(paths: SessionPaths, command: Command) -> None:
 
 
 def _id_of(paths: SessionPaths, problem: str) -> str:
-    """The id in the session of a problem that is named as a config does (``builtin:quickstart/softmax``, a path);
-    ``problem`` as it is where that names none, for the engine to say so."""
+    """The id in the session of a problem that is named as a config does (``builtin:quickstart/softmax``, a path, also
+    one that began at the config); ``problem`` as it is where that names none, for the engine to say so."""
     from engine.problem.catalog import CatalogError, resolve
 
     state = _state_of(paths)
@@ -118,8 +118,12 @@ def _id_of(paths: SessionPaths, problem: str) -> str:
         return problem
     try:
         named = {str(file.path) for file in resolve([problem], Path.cwd())}
-    except CatalogError:
-        return problem
+    except CatalogError:  # no such file from here
+        parts = tuple(part for part in Path(problem).parts if part != "..")
+        ending = [
+            one.id for one in state.problems.values() if parts and Path(one.spec.path).parts[-len(parts) :] == parts
+        ]
+        return ending[0] if len(ending) == 1 else problem
     return next((one.id for one in state.problems.values() if {one.spec.path} == named), problem)
 
 

@@ -33,7 +33,7 @@ class ConfirmScreen(ModalScreen[bool]):
     def __init__(self, question: tuple[str, ...], *, yes: str = "yes", no: str = "no") -> None:
         super().__init__()
         self._question = tuple(clean_line(one, 300) for one in question)
-        self._answers = f"y {yes}    n, enter {no}"
+        self._answers = f"y: {yes}    n, enter: {no}"
 
     def compose(self) -> ComposeResult:
         with Vertical():

@@ -53,9 +53,7 @@ class SeedKernelScreen(ModalScreen[KernelWish | None]):
             yield TextArea(
                 "", id="pasted", soft_wrap=False, tab_behavior="focus", placeholder="or its source, pasted; then ctrl+s"
             )
-            yield Static(
-                "enter: the file    tab, paste, ctrl+s: the pasted text    ctrl+e: $EDITOR    esc: cancel", markup=False
-            )
+            yield Static("enter: file   ctrl+s: pasted text   ctrl+e: $EDITOR   esc: cancel", markup=False)
             yield Static("", markup=False, id="problem")
 
     def on_mount(self) -> None:
