@@ -79,6 +79,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("pane(4)", "4", "detail", "Focus the detail", "look", palette=False),
     Action("pane(5)", "5", "log", "Focus the log", "look", palette=False),
     Action("pane(6)", "6", "leaders", "Focus the leaderboard", "look", palette=False),
+    Action("pane(7)", "7", "best kernel", "Focus the source of the problem's best kernel", "look", palette=False),
     Action("seed_idea", "i", "seed idea", "Seed an idea under the selected kernel", "steer", 2),
     Action(
         "edit", "e", "edit a copy", "Edit a copy in $EDITOR; saved, it is a child. On an idea: write for it", "steer", 3

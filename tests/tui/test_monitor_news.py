@@ -177,6 +177,7 @@ async def test_how_news_reach_a_person_is_chosen_tried_and_kept(
     async with open_monitor(engine.paths) as monitor:
         await monitor.press("A")
         await monitor.until_shown("News: a new best kernel")
+        assert all(f"{way}: " in monitor.text() for way in ("bell", "osc9", "off"))
         await monitor.press("home", "down", "tab")
         monitor.app.screen.focused.post_message(Paste(command))
         await monitor.press("tab")

@@ -44,6 +44,7 @@ class AlertsScreen(ModalScreen[Settings | None]):
         border: round $primary;
     }
     AlertsScreen OptionList { height: 3; background: $surface; border: none; }
+    AlertsScreen OptionList:focus { border: none; }
     AlertsScreen Static { height: auto; }
     AlertsScreen #outcome { color: $text-accent; }
     """

@@ -165,7 +165,7 @@ def used_most(screen: MonitorScreen) -> list[Action]:
     from tui.widgets.detail.pane import DetailView
 
     model = screen.model
-    if isinstance(screen.focused, DetailView):
+    if isinstance(screen.focused, DetailView) and screen.focused is not screen.best.body:
         names: tuple[str, ...] = DETAIL
     elif screen.focused is not None and screen.focused is not screen.tree_view:
         names = PANE
