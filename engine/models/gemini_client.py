@@ -106,7 +106,7 @@ class GeminiClient:
         if not ended:
             raise CallFailed("cut_short", "the stream ended without a finish_reason")
         finish = "length" if text.too_long else _FINISH.get(ended, "refusal")
-        return Reply(text.text, answered or self.model, usage, finish)
+        return Reply(text.text, short(answered) or self.model, usage, finish)
 
 
 def _failure_of(error: Exception, *, streaming: bool) -> CallFailed:
@@ -129,7 +129,7 @@ def _failure_of(error: Exception, *, streaming: bool) -> CallFailed:
         return CallFailed("connection", short(error) or type(error).__name__)
     if isinstance(error, ValueError):  # also the SDK's UnknownApiResponseError, whose text is the whole answer
         return CallFailed("broken_reply", f"the answer is no JSON: {short(error)}")
-    return CallFailed("broken_reply", f"{type(error).__name__}: {short(error)}")
+    return CallFailed("broken_reply", f"the answer cannot be read ({type(error).__name__}: {short(error)})")
 
 
 def _kind_of(error: APIError) -> FailureKind:

@@ -133,7 +133,7 @@ class OpenAIClient:
         if text.too_long:
             finish = "length"
         usage, tier = openai_wire.responses_usage(response.usage), response.service_tier or ""
-        return Reply(text.text, response.model or self.model, usage, finish, tier)
+        return Reply(text.text, short(response.model) or self.model, usage, finish, short(tier))
 
     # Chat completions
 
@@ -167,7 +167,7 @@ class OpenAIClient:
         if ended == "error":
             raise CallFailed("server", "the stream ended with finish_reason error", usage=usage)
         finish: Finish = "refusal" if refused else _FINISH.get(ended, "stop")
-        return Reply(text.text, answered or self.model, usage, "length" if text.too_long else finish, tier)
+        return Reply(text.text, short(answered) or self.model, usage, "length" if text.too_long else finish, short(tier))
 
     async def _events(
         self, sdk: AsyncOpenAI, path: str, body: dict[str, Any], watch: Watch
@@ -218,7 +218,7 @@ def _failure_of(error: Exception) -> CallFailed:
         return CallFailed(_kind_of(None, error.code, error.type), short(_said(error)))
     if isinstance(error, json.JSONDecodeError):
         return CallFailed("broken_reply", f"the stream holds malformed JSON ({short(error)})")
-    return CallFailed("broken_reply", f"{type(error).__name__}: {short(error)}")
+    return CallFailed("broken_reply", f"the answer cannot be read ({type(error).__name__}: {short(error)})")
 
 
 def _if_sent(error: Exception) -> Usage | None:

@@ -135,7 +135,7 @@ class CallFailed(Exception):
     def __init__(
         self, kind: FailureKind, message: str, retry_after_s: float | None = None, usage: Usage | None = None
     ) -> None:
-        super().__init__(message)
+        super().__init__(message.encode(errors="replace").decode())  # a server's words may be no text at all
         self.kind, self.retry_after_s, self.usage = kind, retry_after_s, usage
 
 

@@ -42,7 +42,8 @@ class Growing:
 
     @property
     def text(self) -> str:
-        return "".join(self._parts)
+        # A server may cut between the two halves of a character, and send one alone, which no file can hold.
+        return "".join(self._parts).encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
     @property
     def too_long(self) -> bool:
@@ -91,7 +92,7 @@ def retry_after_s(headers: Mapping[str, str]) -> float | None:
         pass
     try:
         return max(0.0, parsedate_to_datetime(wish).timestamp() - time.time())
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
 
 
@@ -103,6 +104,6 @@ def must_be_events(headers: Mapping[str, str]) -> None:
 
 
 def short(message: object) -> str:
-    """One line of a server's words."""
-    text = " ".join(str(message).split())
+    """One line of a server's words, which may be no text at all."""
+    text = " ".join(str(message).encode(errors="replace").decode().split())
     return text if len(text) <= _MESSAGE else text[: _MESSAGE - 3] + "..."

@@ -13,8 +13,8 @@ from msgspec import Meta
 
 from engine.models.protocol import CallFailed
 
-Count = Annotated[int, Meta(ge=0)]
-"""Of tokens."""
+Count = Annotated[int, Meta(ge=0, le=1_000_000_000)]
+"""Of tokens; no call has so many."""
 _T = TypeVar("_T")
 
 

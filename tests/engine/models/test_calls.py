@@ -242,3 +242,40 @@ async def test_a_reply_without_end_is_cut_and_says_so(wire: Wire, server: ModelS
         assert (len(reply.text), reply.finish) == (1 << 20, "length")
         assert desk.spent.usage == server.books.told
         assert isinstance(desk.spent.usage, Usage)
+
+
+async def test_what_is_no_text_is_a_reply_all_the_same(wire: Wire, server: ModelServer, engine: Engine) -> None:
+    server.script(Do(text="a\ud83d\ude00\ud800b", piece=1, answered="m\ud800", tier="t\ud800"))
+    async with engine.life(model_table(wire, server, MODEL)) as desk:
+        reply = await desk.caller.call(SITE, PROMPT)
+        assert (reply.text, reply.model) == ("a\N{GRINNING FACE}\ufffdb", "m?")
+        assert (desk.spent.usage, desk.spent.uncertain) == (server.books.told, 0)
+
+
+@pytest.mark.parametrize(
+    "do",
+    [
+        Do("server_error", message="broken \ud800"),
+        Do("server_error", retry_after="Mon, 01 Jan 2020 00:00:00 +99999999999999"),
+        Do("server_error", retry_after="Mon, 01 Jan 99999999999 00:00:00 GMT"),
+    ],
+)
+async def test_an_error_in_words_that_cannot_be_read_is_one_failure(
+    wire: Wire, do: Do, server: ModelServer, engine: Engine
+) -> None:
+    server.script(do, Do(text="at last"))
+    async with engine.life(model_table(wire, server, MODEL)) as desk:
+        assert (await desk.caller.call(SITE, PROMPT)).text == "at last"
+        assert [failed.failure for failed in desk.failures()] == ["server"]
+        assert (desk.spent.usage, desk.spent.uncertain) == (server.books.told, 0)
+
+
+async def test_counts_that_no_call_can_have_are_not_believed(wire: Wire, server: ModelServer, engine: Engine) -> None:
+    server.script(Do(reasoning=10**30), Do(text="at last"))
+    async with engine.life(model_table(wire, server, MODEL)) as desk:
+        assert (await desk.caller.call(SITE, PROMPT)).text == "at last"
+        first = desk.events()[0]
+        assert isinstance(first, ModelCallStarted)
+        assert [failed.failure for failed in desk.failures()] == ["broken_reply"]
+        assert desk.spent.tokens < 100
+        assert (desk.spent.uncertain, desk.spent.unknown.tokens) == (1, first.tokens)
