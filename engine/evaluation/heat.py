@@ -15,8 +15,10 @@ from pathlib import Path
 from statistics import median
 
 import torch
+from msgspec.structs import replace
 
 from engine.evaluation import checks, timing
+from engine.evaluation.allowances import limits_of
 from engine.evaluation.answers import Answers
 from engine.evaluation.arena import Slot
 from engine.evaluation.clock import Clock
@@ -27,7 +29,7 @@ from engine.evaluation.neighbours import Neighbours
 from engine.evaluation.opened import OpenedProblem
 from engine.evaluation.outside import Outside, confirm
 from engine.evaluation.rejected import Rejected
-from engine.evaluation.sandbox import Limits, Runner, RunnerEnded
+from engine.evaluation.sandbox import Runner, RunnerEnded
 from engine.evaluation.trials import JudgedProblem
 from engine.verdict import Standing
 
@@ -80,9 +82,10 @@ class _Heat:
         problem, settings = opened.judged, opened.settings
         self._opened, self._settings, self._libraries = opened, settings, libraries
         self.margin = NO_DIFFERENCE[settings.kind]
-        limits = Limits(settings.deadline_s, settings.deadline_s, settings.memory_bytes, settings.isolate)
         self._runners: dict[str, Runner] = {}
         for name, library in libraries.items():
+            limits = limits_of(problem.spec, settings, opened.eager_ms, library.suffix == ".py")
+            limits = replace(limits, call_s=settings.deadline_s)
             self._runners[name] = stack.enter_context(runner_for(library, settings, limits, cancelled))
             with _blaming(name):
                 loaded = self._runners[name].load(library, problem)

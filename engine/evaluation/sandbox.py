@@ -24,6 +24,7 @@ from engine.evaluation.gate import Gate
 from engine.evaluation.holder import is_suspended
 from engine.evaluation.neighbours import processor_s
 from engine.evaluation.runner import wire
+from engine.evaluation.usage import Usage, shared_addresses, usage_of
 
 if TYPE_CHECKING:
     from engine.evaluation.trials import JudgedProblem
@@ -37,7 +38,8 @@ _QUEUE_S = 0.25
 """Calls that are not queued by then wait for the device. Launching takes microseconds."""
 _AWAKE_S = 0.0005
 """How long a runner is given to wake up before its calls may run: the empty kernel's too."""
-_MEMORY = ("VmData:", "RssShmem:")
+MOST_THREADS = 1024 + 16 * (os.cpu_count() or 1)
+"""Of a kernel: the system has some ten thousands for all, and who has none left can start no process."""
 FORGED = "the runner's answer was forged"
 _SIGNALS = frozenset(signal.Signals)
 
@@ -91,7 +93,7 @@ class Runner:
         self._limits, self._cancelled = limits, cancelled
         self._output, self._printed = bytearray(), 0
         self._pid: int | None = None
-        self._start_bytes: int | None = None
+        self._at_start: Usage | None = None
         self._arena_bytes = 0
         self._gate = Gate() if kind == "cuda" else None
         self._reports = reports or limits.isolate
@@ -177,7 +179,7 @@ class Runner:
         if not isinstance(layers, list):
             raise RunnerEnded("forbidden", FORGED)
         self.sandbox = "; ".join(map(str, layers)) or "none"
-        self._start_bytes = self._data_bytes() or 0
+        self._at_start = usage_of(self._pid or 0)
         ready = self._answer(self._limits.start_s, "load")
         self._stand_still()
         return ready
@@ -319,8 +321,10 @@ class Runner:
                 setattr(self, name, -1)
 
     def _stand_still(self) -> None:
-        """Stop the process between its calls, so that no thread of it changes inputs or slows the reference."""
+        """Stop the process between its calls, so that no thread of it changes inputs or slows the reference. Of short
+        calls nobody has looked meanwhile at what they take."""
         self._signal(signal.SIGSTOP)
+        self._check_usage()
 
     def _signal(self, number: signal.Signals) -> None:
         if self._pid is not None:
@@ -360,7 +364,7 @@ class Runner:
                 return self._receive(stage)
             if self._cancelled():
                 raise RunnerEnded("cancelled", "cancelled")
-            self._check_memory()
+            self._check_usage()
             if time.monotonic() > deadline:
                 if self._pid is not None and is_suspended(self._pid):  # which the judge undid when it asked
                     raise RunnerEnded("error", f"a signal that is not the judge's has stopped its process ({stage})")
@@ -427,21 +431,18 @@ class Runner:
                 if self._printed > OUTPUT_LIMIT_BYTES:
                     return
 
-    def _check_memory(self) -> None:
-        if self._limits.data_bytes and self._start_bytes is not None:
-            held = self._data_bytes()
-            if held is not None and held - self._start_bytes > self._limits.data_bytes:
-                raise RunnerEnded("memory", f"took more than its {self._bound()} of memory")
-
-    def _data_bytes(self) -> int | None:
-        """Memory of the runner beside the arena: private and writable, or shared and touched; None if unreadable."""
-        with contextlib.suppress(OSError, ValueError, KeyError):
-            # A process chooses its name, which stands there too.
-            text = Path(f"/proc/{self._pid}/status").read_text(errors="replace")
-            held = {line.partition(":")[0]: line.split()[1] for line in text.splitlines() if line.startswith(_MEMORY)}
-            shared = max(0, int(held.get("RssShmem", 0)) * 1024 - self._arena_bytes)
-            return int(held["VmData"]) * 1024 + shared
-        return None
+    def _check_usage(self) -> None:
+        """Raises ``RunnerEnded`` where it has more threads, or more memory beside the arena, than a kernel may."""
+        start, now, bound = self._at_start, usage_of(self._pid or 0), self._limits.data_bytes
+        if start is None or now is None:
+            return
+        if now.threads > MOST_THREADS:
+            raise RunnerEnded("forbidden", f"started more than {MOST_THREADS:,} threads")
+        shared = now.shared_bytes
+        if now.other_bytes - start.other_bytes > bound:
+            shared = max(shared, shared_addresses(self._pid or 0))
+        if bound and now.private_bytes - start.private_bytes + max(0, shared - self._arena_bytes) > bound:
+            raise RunnerEnded("memory", f"took more than its {self._bound()} of memory")
 
     def _bound(self) -> str:
         return f"{self._limits.data_bytes / 2**30:.1f} GiB"

@@ -167,7 +167,8 @@ class OpenAIClient:
         if ended == "error":
             raise CallFailed("server", "the stream ended with finish_reason error", usage=usage)
         finish: Finish = "refusal" if refused else _FINISH.get(ended, "stop")
-        return Reply(text.text, short(answered) or self.model, usage, "length" if text.too_long else finish, short(tier))
+        finish = "length" if text.too_long else finish
+        return Reply(text.text, short(answered) or self.model, usage, finish, short(tier))
 
     async def _events(
         self, sdk: AsyncOpenAI, path: str, body: dict[str, Any], watch: Watch

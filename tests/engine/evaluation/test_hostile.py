@@ -24,6 +24,17 @@ CASES = {
         "GiB of memory",
     ),
     "forks": ({"after": "fork();"}, "forbidden", "start a process"),
+    "starts threads without end": (
+        {
+            "outside": "#include <pthread.h>\nvoid* sleep_on(void*) { for (;;) pause(); }",
+            "after": """pthread_attr_t small;
+                pthread_attr_init(&small);
+                pthread_attr_setstacksize(&small, 1 << 15);
+                for (pthread_t id; pthread_create(&id, &small, sleep_on, nullptr) == 0;) usleep(20);""",
+        },
+        "forbidden",
+        "threads",
+    ),
     "executes a program": ({"after": 'execl("/bin/true", "true", (char*)0);'}, "forbidden", "start a process"),
     "writes out of bounds": ({"after": "out[x_numel + 3] = 1;"}, "out_of_bounds", "past the end of out"),
     "writes before its buffer": ({"after": "out[-2] = 1;"}, "out_of_bounds", "before the start of out"),

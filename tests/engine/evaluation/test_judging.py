@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from engine.verdict import Verdict
+from engine.workers.protocol import EvaluationError
 from tests.engine.evaluation.conftest import COLUMNS, PROBLEM, ROWS, Bench
 from tests.engine.evaluation.kernels import softmax
 
@@ -257,6 +258,13 @@ def test_a_kernel_and_its_copy_are_tied_in_a_heat(bench: Bench) -> None:
     standings = bench.heat({"v1": softmax(bench.form), "v2": softmax(bench.form, outside="// the same\n")})
     assert {row.variant for row in standings} == {"v1", "v2"}
     assert all(row.tied for row in standings)
+
+
+def test_a_kernel_has_no_more_memory_in_a_heat(bench: Bench) -> None:
+    greedy = softmax(bench.form, after="static void* volatile taken = malloc(400 << 20);")
+    with pytest.raises(EvaluationError, match="took more than its") as found:
+        bench.heat({"v1": softmax(bench.form), "v2": greedy})
+    assert found.value.variant == "v2"
 
 
 _OTHER_CONTEXT = """
