@@ -226,6 +226,10 @@ def test_what_waits_for_the_device_knows_of_every_verdict_before(bench: Bench) -
     assert len(given) == 1, "only the first was run"
 
 
+def test_a_kernel_cannot_end_as_if_the_machine_had_ended_it(bench: Bench) -> None:
+    assert bench.judge(softmax(bench.form, outside="#include <csignal>\n", after="raise(SIGKILL);")).correct
+
+
 def test_cancelling_ends_a_running_kernel_within_a_second(bench: Bench) -> None:
     async def cancel() -> float:
         source = softmax(bench.form, after='for (;;) asm volatile("");')
