@@ -13,12 +13,12 @@ from pathlib import Path
 from msgspec import Struct, field
 
 from engine.models.protocol import CallSite, Purpose, call_name
-from engine.proposers.mailbox import Mailbox
 from engine.proposers.partial import Partial, read_partial
 from engine.proposers.protocol import CALL
 from engine.spend import MANUAL, CallState, Spending
 from engine.state import IdeaState, SessionState, VariantState
 from tui.model import Model
+from tui.prompts import unanswered
 from tui.row import Row
 from tui.source import SessionSource
 
@@ -155,7 +155,4 @@ def text_so_far(model: Model, call: CallState) -> Partial | None:
 
 def prompts_waiting(model: Model) -> int:
     """Prompts that the search waits for and a person has not answered: no reply of theirs lies in the inbox."""
-    asked = [call_name(call.site) for call in model.state.spending.flying.values() if call.provider == MANUAL]
-    directory = directory_of(model)
-    replied = Mailbox(directory).replied() if asked and directory is not None else set()
-    return sum(name not in replied for name in asked)
+    return len(unanswered(model.state, directory_of(model)))

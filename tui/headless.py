@@ -21,8 +21,9 @@ from engine.session import Liveness, SessionPaths, SessionReader, engine_livenes
 from engine.state import SessionState
 from tui.activity import owed_of
 from tui.echo import echo
+from tui.prompts import PromptLines
 from tui.results import Results, results_of
-from tui.source import Limits, limits_of
+from tui.source import limits_of
 from tui.waiting import WaitLines
 
 POLL_S = 0.1
@@ -183,8 +184,8 @@ def _view(as_json: bool, paths: SessionPaths) -> View:
         from tui.progress import LiveTable
 
         config = load_config(paths.config)
-        return LiveTable(config.budget.minutes, config.search.rounds, limits_of(paths))
-    return PlainLines(limits_of(paths))
+        return LiveTable(config.budget.minutes, config.search.rounds, paths)
+    return PlainLines(paths)
 
 
 class JsonLines:
@@ -206,11 +207,12 @@ class JsonLines:
 class PlainLines:
     """One line per fact that a person would want in a log, and what is measured when the rounds are over."""
 
-    def __init__(self, limits: Limits) -> None:
-        self._limits = limits
+    def __init__(self, paths: SessionPaths) -> None:
+        self._limits = limits_of(paths)
         self._best: dict[str, str | None] = {}
         self._owed: str | None = None
         self._waits = WaitLines()
+        self._prompts = PromptLines(paths)
 
     def recorded(self, one: Recorded, state: SessionState) -> None:
         from tui.narration import line_of
@@ -224,8 +226,9 @@ class PlainLines:
 
     def tick(self, state: SessionState) -> None:
         now = time.time()
-        if (line := self._waits.lasting(now)) is not None:
-            echo(f"{time.strftime('%H:%M:%S', time.localtime(now))} {line}")
+        for line in (self._waits.lasting(now), self._prompts.lasting(state, now)):
+            if line is not None:
+                echo(f"{time.strftime('%H:%M:%S', time.localtime(now))} {line}")
 
     def say(self, text: str) -> None:
         echo(text, err=True)

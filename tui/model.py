@@ -62,6 +62,8 @@ class Model(Struct):
     """Of a replay: its place and speed, in words."""
     recorded_starts: int = 0
     """Of a replay: how often an engine was started in all of the recording."""
+    recorded_at: Callable[[float], float] | None = None
+    """Of a replay: when what it shows at a time had happened."""
 
     def now(self) -> float:
         return self.source.now()

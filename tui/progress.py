@@ -13,12 +13,14 @@ from rich.text import Text
 from engine import events as ev
 from engine.budget import Budget, budget_of, elapsed_s
 from engine.events import Recorded
+from engine.session import SessionPaths
 from engine.state import ProblemState, SessionState
 from tui.activity import kernels_at_work, owed_of
 from tui.certainty import factor_words
 from tui.format import clock, milliseconds
 from tui.narration import line_of
-from tui.source import Limits
+from tui.prompts import PromptLines
+from tui.source import limits_of
 from tui.tables import columns, interval
 from tui.waiting import WaitLines, held_in_words
 
@@ -29,13 +31,14 @@ REDRAW_S = 0.25
 class LiveTable:
     """A ``View``: a table that stays in place; what must not be missed scrolls by above it."""
 
-    def __init__(self, minutes: float | None, rounds: int, limits: Limits) -> None:
-        self._minutes, self._rounds, self._limits = minutes, rounds, limits
+    def __init__(self, minutes: float | None, rounds: int, paths: SessionPaths) -> None:
+        self._minutes, self._rounds, self._limits = minutes, rounds, limits_of(paths)
         self._console = Console(highlight=False, markup=False)
         self._live = Live(console=self._console, auto_refresh=False, transient=True)
         self._live.start()
         self._best: dict[str, str | None] = {}
         self._waits = WaitLines()
+        self._prompts = PromptLines(paths)
         self._drawn_at = 0.0
         self._verdicts_before: int | None = None
         self._began = time.time()
@@ -51,6 +54,8 @@ class LiveTable:
     def tick(self, state: SessionState) -> None:
         if self._verdicts_before is None:
             self._verdicts_before = state.verdicts
+        if (line := self._prompts.lasting(state, time.time())) is not None:
+            self._console.print(Text(line))
         if time.monotonic() - self._drawn_at >= REDRAW_S:
             self._drawn_at = time.monotonic()
             self._live.update(self._screen(state), refresh=True)

@@ -143,11 +143,14 @@ class ReplaySource:
         return skipped
 
     def elapsed_s(self) -> float:
-        """How far the recording has come, in its own time: what is cut from a gap counts when the gap is over."""
+        """How far the recording has come, in its own time."""
         if not self._times:
             return 0.0
-        now = self.clock.now()
-        return now - self._times[0] + self._shifts[max(0, bisect_right(self._times, now) - 1)]
+        return self.recorded_at(self.clock.now()) - self._recorded[0].time
+
+    def recorded_at(self, when: float) -> float:
+        """The recording's own time at ``when`` of the replay: what is cut from a gap counts when the gap is over."""
+        return when + (self._shifts[max(0, bisect_right(self._times, when) - 1)] if self._shifts else 0.0)
 
     @property
     def span_s(self) -> float:
@@ -189,6 +192,7 @@ class ReplayApp(MonitorApp):
         self.clock = source.clock
         self._replayed = source
         self.model.playing = self._playing
+        self.model.recorded_at = source.recorded_at
         self.model.recorded_starts = source.starts
 
     def flush(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from math import log
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,11 @@ from engine.events import AnyEvent
 from engine.models.protocol import CallSite, FailureKind, Finish, Prompt, Purpose, Usage, call_name
 from engine.proposers.mailbox import RULER, Mailbox
 from engine.proposers.partial import WRITE_EVERY_S, Partials
-from engine.session import SessionPaths
+from engine.session import SessionPaths, SessionReader
+from engine.state import fold
 from engine.verdict import Timing, Verdict
 from tests.tui.conftest import Engine, monitor_of
+from tui.prompts import PromptLines
 
 HOSTILE = "\x1b]52;c;b3duZWQ=\x07[red]\u202e \x9b31m"
 REPLY = "Here it is.\n\n```cuda\n" + "".join(f"// line {number}\n" for number in range(90)) + "```\nGood luck.\n"
@@ -247,3 +250,24 @@ async def test_prompts_that_wait_are_news_and_a_read_only_monitor_answers_none(e
         await monitor.until_shown("0 prompts wait for a reply")
         await monitor.press("escape")
         await monitor.until_shown("1 prompt to answer (I)")
+
+
+def test_a_search_without_a_monitor_says_once_that_prompts_wait(engine: Engine) -> None:
+    asked, lines = Asked(engine), PromptLines(engine.paths)
+
+    def said(after_s: float) -> str | None:
+        with SessionReader(engine.paths) as reader:
+            return lines.lasting(fold(reader.read()), time.time() + after_s)
+
+    asked.start(site("kernel", "i1"), model="manual", provider="manual")
+    asked.start(site("kernel", "i1", 1))
+    assert said(0) is None, "--until-idle may be about to list it"
+    assert said(6) == f"1 prompt waits for a reply by hand; see: kernel-tui reply {engine.paths.directory}"
+    assert said(60) is None
+    for number in (2, 3):
+        asked.start(site("kernel", "i1", number), model="manual", provider="manual")
+    Mailbox(engine.paths.directory).deliver(call_name(site("kernel", "i1", 3)), "words")
+    assert said(6) == f"2 prompts wait for a reply by hand; see: kernel-tui reply {engine.paths.directory}"
+    asked.start(site("kernel", "i1", 4), model="manual", provider="manual")
+    Mailbox(engine.paths.directory).deliver(call_name(site("kernel", "i1", 4)), "words")
+    assert said(6) is None, "who waits was said, and who is new is answered"

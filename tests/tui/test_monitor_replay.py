@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
+import time
 from pathlib import Path
 
 import pytest
@@ -51,6 +53,10 @@ async def test_the_clock_of_a_replay_is_the_recordings_though_gaps_are_cut(sessi
         await pilot.pause(1.2)
         assert f"{clock_words(ended - begun)}/{clock_words(ended - begun)} the end" in screen_text(app)
         assert ended - begun > 3600 > source.clock.span_s
+        moments = re.findall(r"^ (\d\d:\d\d:\d\d) ", screen_text(app), re.MULTILINE)
+        gap_s = ended - begun - source.clock.span_s
+        told = time.localtime(app.model.story.lines[-1].time + gap_s)
+        assert moments[-1] == time.strftime("%H:%M:%S", told), "the log's too"
 
 
 async def test_a_gap_that_is_cut_is_said_when_it_is_played_over(session: SessionPaths) -> None:

@@ -52,9 +52,10 @@ class LogPane(LinesView):
 def log_lines(model: Model, palette: Palette, count: int = 500) -> list[Strip]:
     styles = {"info": palette.text, "good": palette.good, "warning": palette.warn, "error": palette.bad}
     told = model.story.lines
+    recorded_at = model.recorded_at or float
     return [
         line(
-            (time.strftime(" %H:%M:%S ", time.localtime(one.time)), palette.dim),
+            (time.strftime(" %H:%M:%S ", time.localtime(recorded_at(one.time))), palette.dim),
             (one.text[:MAX_LINE].replace("\n", " "), styles[one.level]),
         )
         for one in islice(told, max(0, len(told) - count), None)
