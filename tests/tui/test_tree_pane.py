@@ -41,6 +41,8 @@ async def test_ideas_that_begin_alike_are_told_apart(open_monitor: Any, engine: 
         IdeaProposed(idea="i91", text=f"{alike}the epilogue", **about),
         IdeaProposed(idea="i92", text="Use wider loads", **about | {"parent": "v1"}),
         IdeaProposed(idea="i93", text="Use wider loads", **about | {"parent": "v2"}),
+        IdeaProposed(idea="i94", text=f"{alike}both", **about | {"parent": "v1", "data": {"move": "reuse"}}),
+        IdeaProposed(idea="i95", text=f"{alike}both at once", **about | {"parent": "v2", "data": {"move": "reuse"}}),
     )
     async with open_monitor(engine.paths, (80, 24)) as monitor:
         view = monitor.app.monitor_screen.tree_view
@@ -48,6 +50,8 @@ async def test_ideas_that_begin_alike_are_told_apart(open_monitor: Any, engine: 
         assert shown["i90"].endswith(" … two wgmmas") and shown["i91"].endswith(" … the epilogue")
         assert shown["i92"].endswith("  on v1: Use wider loads") and shown["i93"].endswith("  on v2: Use wider loads")
         assert all("Read each fragment" in shown[name] for name in ("i90", "i91"))
+        assert "reuse on v1: Read each fragment of the inner" in shown["i94"], "the kernel tells them apart"
+        assert "reuse on v2: Read each fragment of the inner" in shown["i95"]
 
 
 def line_of_cursor(monitor: Any) -> int:

@@ -129,14 +129,15 @@ class RowLines:
 
     def _idea_text(self, idea: IdeaState, width: int) -> str:
         """Its words, behind a move's name and the kernel that it works on, such that those of two ideas of a round that
-        begin alike are told apart; where they are the same, the kernels that they work on differ."""
+        begin alike are told apart: by the kernels that they work on, or by what follows that beginning."""
         ideas = self.model.state.ideas
         round_ = round_of(self.model.state, idea.problem, idea.round)
         beside = [ideas[name] for name in round_.ideas if name != idea.id] if round_ is not None else []
         same = idea.parent is not None and any(one.text == idea.text and one.parent != idea.parent for one in beside)
         move = f"{one_line(idea.move, MOVE_NAMED)} " if idea.move and idea.parent is not None else ""
         on = f"{move}on {idea.parent}: " if same or move else ""
-        others = (one_line(one.text, IDEA) for one in beside)
+        apart = beside if not on else [one for one in beside if one.parent == idea.parent]
+        others = (one_line(one.text, IDEA) for one in apart)
         return on + fmt.fit_apart(one_line(idea.text, IDEA), others, width - len(on))
 
     def _best_of(self, idea: IdeaState) -> str:
