@@ -38,6 +38,7 @@ class SavedKernel(Struct, frozen=True, kw_only=True):
     speedup_low: float | None
     speedup_high: float | None
     category: str
+    move: str
     idea: str
     note: str
     proposer: str
@@ -114,8 +115,8 @@ def matching(
     device: str | None = None,
     form: str | None = None,
 ) -> Iterator[SavedKernel]:
-    """Those in which every one of ``words`` occurs (idea, category, note, problem, session, proposer or source), with
-    ``problem`` and ``device`` in the names of theirs. Case does not matter."""
+    """Those in which every one of ``words`` occurs (idea, category, move, note, problem, session, proposer or source),
+    with ``problem`` and ``device`` in the names of theirs. Case does not matter."""
     wanted = [word.casefold() for word in words]
     for one in kernels:
         if problem is not None and problem.casefold() not in one.problem.casefold():
@@ -124,7 +125,7 @@ def matching(
             continue
         if form is not None and form != one.form:
             continue
-        parts = (one.idea, one.category, one.note, one.problem, one.session, one.proposer, one.source)
+        parts = (one.idea, one.category, one.move, one.note, one.problem, one.session, one.proposer, one.source)
         text = "\n".join(parts).casefold()
         if all(word in text for word in wanted):
             yield one
@@ -180,6 +181,7 @@ def _kernels_of(reader: SessionReader, state: SessionState) -> Iterator[SavedKer
                 speedup_low=verdict.speedup_low,
                 speedup_high=verdict.speedup_high,
                 category=idea.category if idea is not None else "other",
+                move=idea.move if idea is not None else "",
                 idea=idea.text if idea is not None else "",
                 note=variant.note,
                 proposer=variant.proposer,

@@ -11,8 +11,8 @@ from engine.events import BY_HAND
 from engine.state import IdeaState, SessionState, VariantState
 
 HELP = (
-    "all words must stand in id, idea, note, status, author or problem; an id (v7, i3, r2) and hand (written by hand) "
-    "mean just that; !word excludes; >1.5 and <1 compare the speedup"
+    "all words must stand in id, idea, move, note, status, author or problem; an id (v7, i3, r2) and hand (written by "
+    "hand) mean just that; !word excludes; >1.5 and <1 compare the speedup"
 )
 
 SHORT_HELP = "words must all match; v7, r2, hand: just that; !word: not; >1.5 <1: speedup"
@@ -51,7 +51,7 @@ class Matcher(Struct, frozen=True):
         names = [variant.id, variant.idea, variant.problem, f"r{variant.round}", status, variant.proposer]
         names += ["pinned"] if state.is_pinned(variant.id) else []
         names += ["pruned"] if state.is_pruned(variant.id) else []
-        about = f"{idea.category} {idea.text[:READ]}" if idea is not None else ""
+        about = f"{idea.category} {idea.move} {idea.text[:READ]}" if idea is not None else ""
         return self._fits(names, f"{variant.note[:READ]} {about}")
 
     def idea(self, state: SessionState, idea: IdeaState) -> bool:
@@ -59,7 +59,7 @@ class Matcher(Struct, frozen=True):
             return False
         names = [idea.id, idea.problem, f"r{idea.round}", idea.proposer, idea.category]
         names += ["waiting"] if idea.waiting is not None else []
-        return self._fits(names, idea.text[:READ])
+        return self._fits(names, f"{idea.move} {idea.text[:READ]}")
 
     def _fits(self, names: list[str], about: str) -> bool:
         names = [name.lower() for name in names]

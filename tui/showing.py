@@ -74,6 +74,8 @@ def show_idea(state: SessionState, name: str) -> None:
     echo(f"{name} of {idea.problem}, round {idea.round}, {idea.category}, by {idea.proposer}")
     for text in clean_lines(idea.text):
         console().print(Text(text))
+    if idea.move:
+        _field("move", one_line(idea.move))
     if idea.parent is not None:
         _field("works on", idea.parent)
     if idea.waiting:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import time
 from pathlib import Path
 
@@ -91,7 +92,7 @@ def write_session(root: Path, name: str, spec: ProblemSpec, factors: dict[str, f
         writer.append(
             IdeaProposed(
                 idea=f"i{number}", problem=spec.id, round=0, parent=None, category="memory",
-                text=f"Try to be {note}.", proposer="gpt",
+                text=f"Try to be {note}.", proposer="gpt", data={"move": f"{note}_loops"},
             )
         )  # fmt: skip
         writer.append(
@@ -145,6 +146,7 @@ def test_kernels_are_found_by_words_problem_and_device(bank: Path) -> None:
         ("second", "v1"),
     ]
     assert [one.note for one in matching(library.kernels, problem="columns")] == ["swift"]
+    assert [one.note for one in matching(library.kernels, ["swift_loops"])] == ["swift"], "a move's name is found"
     assert len(list(matching(library.kernels, ["fmaxf", "memory"], device="old", form="cpp"))) == 5
     assert list(matching(library.kernels, form="cu")) == []
 
@@ -204,6 +206,7 @@ def test_the_command(bank: Path, tmp_path: Path) -> None:
     shown = run("kernels", "--problem", "columns", "--bank", bank / "sessions")
     assert shown.returncode == 0, shown.stderr
     assert "swift" in shown.stdout and "9.00x" in shown.stdout and "v1 (best)" in shown.stdout
+    assert re.search("^move +swift_loops$", run("show", bank / "sessions" / "other", "i1").stdout, re.MULTILINE)
     nothing = run("kernels", "nonsense", "--bank", bank / "sessions")
     assert nothing.stdout.strip() == "no such kernel among 5 correct kernels in 3 sessions"
     misnamed = run("kernels", "--problem", "colunms", "--bank", bank / "sessions").stdout.strip()

@@ -111,8 +111,9 @@ def test_a_filter_shows_matches_and_the_way_to_them() -> None:
 def test_a_filter_finds_words_anywhere_and_names_as_they_are() -> None:
     state, search = SessionState(), Search(Shape(problems=1))
     idea = ev.IdeaProposed(
-        idea="i1", problem="softmax", round=1, parent=None, category="other", text="handle a tile", proposer="playbook"
-    )
+        idea="i1", problem="softmax", round=1, parent=None, category="other", text="handle a tile", proposer="playbook",
+        data={"move": "narrower_vectors"},
+    )  # fmt: skip
     first = ev.VariantWritten(
         variant="v1", idea="i1", problem="softmax", round=1, parent=None, form="cpp", source="", proposer="playbook"
     )
@@ -128,6 +129,7 @@ def test_a_filter_finds_words_anywhere_and_names_as_they_are() -> None:
         "r1 hand": ["v2"],
         "as_in": ["v10"],
         "=16": ["v10"],
+        "narrower !hand": ["i1", "v1", "v10"],
     }
     for text, names in found.items():
         rows = TreeRows(state)

@@ -34,8 +34,8 @@ def kernels(
 ) -> None:
     """Search the correct kernels of all sessions.
 
-    Every word of TEXT must occur in idea, note, names or source. Fastest first for each problem. Look into one with:
-    kernel-tui show SESSION KERNEL
+    Every word of TEXT must occur in idea, move, note, names or source. Fastest first for each problem. Look into one
+    with: kernel-tui show SESSION KERNEL
     """
     from engine.globbing import TooWide
     from engine.library import matching, read_library, session_directories

@@ -70,6 +70,13 @@ def test_every_form_has_its_rules_and_the_device(form: Form, words: list[str]) -
     assert ("extern" in prompt.user) == (form != "py")
 
 
+@pytest.mark.parametrize(("count", "words"), [(1, "Propose 1 way to write"), (2, "Propose 2 different ways to write")])
+def test_first_ideas_are_asked_for_where_there_is_no_kernel(count: int, words: str) -> None:
+    text = Prompts().ideas(task(), None, Board(), count).user
+    assert words in text and "There is no kernel yet" in text
+    assert ("differ from each other" in text) == (count > 1)
+
+
 def test_ideas_are_asked_for_with_several_good_kernels_and_what_was_tried() -> None:
     parent = BOARD.kernels[0]
     prompt = Prompts().ideas(task(), parent, BOARD, 3)
