@@ -108,6 +108,7 @@ def reply(session: str, call: str | None, file: Path | None, root: Path, anyway:
         print_json({"call": call, "file": str(target)})
     else:
         echo(f"{call}: reply in {target}")
+        _say_who_reads(paths)
 
 
 def _why_unusable(paths: SessionPaths, call: str, text: str) -> str | None:
@@ -141,6 +142,16 @@ def _list(paths: SessionPaths, mailbox: Mailbox, waiting: list[str], as_json: bo
         echo(f"answered, not read yet: {len(answered)}")
         for one in answered:
             echo(f"  {one}")
+        _say_who_reads(paths)
+
+
+def _say_who_reads(paths: SessionPaths) -> None:
+    """Where no engine runs, what reads the replies."""
+    from engine.session import engine_liveness
+    from tui.source import argument_of
+
+    if not engine_liveness(paths).running:
+        echo(f"no engine runs that would read it; go on with: kernel-tui resume {argument_of(paths)}")
 
 
 def _edit(paths: SessionPaths, name: str, text: str, *, asked: bool) -> None:

@@ -74,7 +74,10 @@ def test_a_search_by_hand_stops_while_it_waits_and_goes_on_elsewhere(kernel_tui:
     assert refused.returncode == ExitCode.USAGE
     assert "no idea" in refused.stderr and "softmax.r0.ideas.start.0 still waits" in refused.stderr
     ideas.write_text("Sure!\n```json\n" + canned.ideas(*canned.IDEAS[:2]) + "\n```\nGood luck.")
-    assert kernel_tui("reply", "demo", "softmax.r0.ideas.start.0", ideas).returncode == ExitCode.OK
+    replied = kernel_tui("reply", "demo", "softmax.r0.ideas.start.0", ideas)
+    assert replied.returncode == ExitCode.OK
+    assert replied.stdout.endswith("no engine runs that would read it; go on with: kernel-tui resume demo\n")
+    assert kernel_tui("reply", "demo").stdout.endswith("kernel-tui resume demo\n")
 
     # Copied to another place, where neither the config nor the problem's file exists any more.
     elsewhere = tmp_path / "elsewhere"
@@ -85,6 +88,7 @@ def test_a_search_by_hand_stops_while_it_waits_and_goes_on_elsewhere(kernel_tui:
     running = kernel_tui.start("resume", session, "--headless")
     mailbox = Mailbox(session)
     until(session, running, lambda _: len(mailbox.unanswered()) == 4)
+    assert "no engine" not in kernel_tui("reply", session).stdout
     calls = [one["call"] for one in kernel_tui.json("reply", session)]
     assert calls == [f"softmax.r0.kernel.{idea}.{number}" for idea in ("i1", "i2") for number in (0, 1)]
     assert "call softmax.r0.kernel.i1.0, waiting for its reply" in kernel_tui("prompt", session).stderr
