@@ -15,7 +15,11 @@ from engine.exit_codes import ExitCode
 from engine.problem.catalog import inspect_files, resolve
 from engine.problem.header import derive_header
 from engine.problem.spec import Form, ProblemSpec
+from engine.session import SessionPaths, SessionReader
+from engine.state import fold
 from tui.cli import COMMANDS, cli
+from tui.format import milliseconds
+from tui.results import results_of
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
@@ -56,6 +60,22 @@ def test_exit_codes_are_those_of_the_program() -> None:
     table = README.split("## Exit codes")[1].split("## ")[0]
     assert {int(code) for code in re.findall(r"(?m)^\| (\d+) \|", table)} == {int(code) for code in ExitCode}
     assert isinstance(cli, click.Group)
+
+
+def test_the_figures_of_the_example_session_are_those_that_show_prints() -> None:
+    paths = SessionPaths(ROOT / "sessions" / "by-hand")
+    with SessionReader(paths) as reader:
+        results = results_of(fold(reader.read()), paths.directory, 0.0)
+    table = README.split("best of rounds 0, 1, 2, ms |")[1]
+    assert len(results.problems) == 3
+    for row in results.problems:
+        line = re.search(rf"(?m)^\| {row.problem} \| (.*) \|$", table)
+        assert line is not None
+        eager, compiled, _, factor, over_compile, floor = line[1].split(" | ")
+        assert (eager, compiled) == (milliseconds(row.eager_ms), milliseconds(row.compile_ms))
+        assert row.factor is not None and float(factor.split()[0]) == float(f"{row.factor:.3g}")
+        assert row.over_compile is not None and float(over_compile) == float(f"{row.over_compile:.3g}")
+        assert row.floor_share is not None and floor == f"{row.floor_share * 100:.0f} %"
 
 
 @pytest.mark.parametrize(
