@@ -44,7 +44,7 @@ def line_of(event: AnyEvent, state: SessionState, best: dict[str, str | None]) -
         case ev.ProblemFinished():
             return f"{event.problem}: finished: {one_line(event.reason)}"
         case ev.CommandHandled():
-            return f"{'done' if event.ok else 'refused'}: {one_line(event.message)}"
+            return f"{'' if event.ok else 'refused: '}{one_line(event.message)}"
         case ev.LogLine() if event.level != "info":
             return f"{event.level}: {one_line(event.text)}"
         case ev.EngineStopped():

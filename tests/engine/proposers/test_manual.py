@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import time
@@ -61,6 +62,7 @@ def test_a_search_by_hand_stops_while_it_waits_and_goes_on_elsewhere(kernel_tui:
 
     first = kernel_tui("config.toml", "--headless", "--until-idle", timeout=PATIENCE_S)
     assert first.returncode == ExitCode.WAITING, first.stderr
+    assert re.search(r"^\d\d:\d\d:\d\d stopping once only replies by hand are missing$", first.stdout, re.MULTILINE)
     assert "outbox/softmax.r0.ideas.start.0.md" in first.stderr
     text = (session / "outbox" / "softmax.r0.ideas.start.0.md").read_text()
     header, _, prompt = text.partition(RULER)
