@@ -193,7 +193,10 @@ def test_a_first_word_that_is_no_command_is_a_config(kernel_tui: KernelTui) -> N
 
 def test_init_writes_a_config_and_never_replaces_one(kernel_tui: KernelTui, tmp_path: Path) -> None:
     assert kernel_tui("init", "--preset", "headline", "mine.toml").returncode == 0
-    assert "headline" in (tmp_path / "mine.toml").read_text()
+    text = (tmp_path / "mine.toml").read_text()
+    assert "headline" in text
+    assert "kernel-tui mine.toml" in text and "kernel-tui config.toml" not in text
+    assert kernel_tui("init", "my own.toml").stdout.endswith("run it with: kernel-tui 'my own.toml'\n")
     again = kernel_tui("init", "mine.toml")
     assert again.returncode == ExitCode.USAGE
     assert "--force" in again.stderr

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -62,11 +63,13 @@ def init(preset: str, force: bool, path: Path) -> None:
     if path.exists() and not force:
         raise Failure(f"{path}: is there already; give another PATH, or --force to replace it", ExitCode.USAGE)
     text = preset_text(next(one for one in PRESETS if one == preset))
+    if path.name.isprintable():  # it goes into a comment
+        text = text.replace("kernel-tui config.toml", f"kernel-tui {shlex.quote(path.name)}", 1)
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise cannot_write(path, error) from None
-    echo(f"{path} is written; run it with: kernel-tui {path}")
+    echo(f"{path} is written; run it with: kernel-tui {shlex.quote(str(path))}")
 
 
 @click.command()
