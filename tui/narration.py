@@ -29,8 +29,9 @@ def line_of(event: AnyEvent, state: SessionState, best: dict[str, str | None]) -
             parents = ", ".join(one.variant for one in event.parents)
             return f"{event.problem}: round {event.round}" + (f" from {parents}" if parents else ", first kernels")
         case ev.IdeaProposed():
-            category = CATEGORY_NAMES.get(event.category, event.category)
-            return f"{event.problem}: {event.idea} ({category}) {one_line(event.text, _REASON_CHARS)}"
+            kind = one_line(state.ideas[event.idea].move) or CATEGORY_NAMES.get(event.category, event.category)
+            on = f" on {event.parent}" if event.parent is not None else ""
+            return f"{event.problem}: {event.idea} ({kind}{on}) {one_line(event.text, _REASON_CHARS)}"
         case ev.VerdictGiven():
             return _verdict(event, state, best)
         case ev.HeatFinished() if event.standings:

@@ -13,11 +13,12 @@ from msgspec.structs import replace
 from rich.console import Console
 from textual.strip import Strip
 
-from benchmarks.synthetic_session import CPU, Shape, write_session
-from engine.events import EngineStopped, RoundFinished, RoundStarted, VerdictGiven
+from benchmarks.synthetic_session import CPU, Search, Shape, write_session
+from engine.events import EngineStopped, IdeaProposed, Recorded, RoundFinished, RoundStarted, VerdictGiven
 from engine.exit_codes import ExitCode
 from engine.factor import UNSURE, speedup
 from engine.session import EngineLock, EventWriter, SessionPaths, SessionReader
+from engine.state import SessionState
 from engine.verdict import KernelBenchVerdict, Standing, Timing, Verdict
 from tests.commandline import KernelTui
 from tui import tables
@@ -248,6 +249,34 @@ def test_a_factor_that_is_hardly_known_is_marked_wherever_a_person_reads_it(
     assert any(f"new best {best.id}, ~77.00x" in text for text in lines)
     assert re.search(rf"round {best.round} done, .* ~77\.00x", lines[-1])
     assert "~77.00x eager" in (line_of(given, state, {}) or "")
+
+
+@pytest.mark.parametrize(
+    ("parent", "data", "words"),
+    [
+        ("v1", {"move": "tune"}, "softmax: i9 (tune on v1) Vary it."),
+        ("v2", {}, "softmax: i9 (memory access on v2) Vary it."),
+        (None, {}, "softmax: i9 (memory access) Vary it."),
+    ],
+)
+def test_an_idea_is_told_with_its_move_and_the_kernel_that_it_works_on(
+    parent: str | None, data: dict[str, str], words: str
+) -> None:
+    idea = IdeaProposed(
+        idea="i9",
+        problem="softmax",
+        round=1,
+        parent=parent,
+        category="memory",
+        text="Vary it.",
+        proposer="m",
+        data=data,
+    )
+    state = SessionState()
+    opening = [*Search(Shape(problems=1)).opening(), RoundStarted(problem="softmax", round=1, parents=()), idea]
+    for seq, event in enumerate(opening, 1):
+        state.apply(Recorded(seq, float(seq), event))
+    assert line_of(idea, state, {}) == words
 
 
 def test_a_round_that_came_to_nothing_is_told_in_words(session: SessionPaths) -> None:

@@ -96,6 +96,8 @@ def _of_session(reader: SessionReader, state: SessionState, variant: str | None,
     if verdict is not None and verdict.speedup is not None:
         factor = marked(f"{verdict.speedup:.3g}", verdict.hardly_known)
         about += f": {factor} times as fast as eager PyTorch on {verdict.device}"
+        if verdict.speedup_low is not None and verdict.speedup_high is not None:
+            about += f" (95 %: {verdict.speedup_low:.3g} to {verdict.speedup_high:.3g})"
     elif verdict is not None:
         about += f"; its verdict: {verdict.status.replace('_', ' ')}"
     return _solution(state.problems[kernel.problem].spec, kernel.form, reader.text(kernel.source), about + ".")
