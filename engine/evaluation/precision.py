@@ -61,9 +61,10 @@ _FP64_ITSELF = -1
 _HALVES = {torch.float16: "fp16", torch.bfloat16: "bf16"}
 _FP64 = 2.0**-36
 """In fp64 any order of a sum stays below this, and nothing in fp32 comes near it."""
-MOST_TIMED, _MOST_TIMED_S = 8, {True: 0.5, False: 0.05}
-"""So many timed calls of a kernel are measured, if that takes no longer; where fp32 is asked for, and else. If one of
-fewer is of a lower class than the probes, the others are as well."""
+MOST_TIMED = 8
+_TIMED = {True: (MOST_TIMED, 0.5), False: (1, 0.05)}
+"""So many timed calls of a kernel are measured, in so many seconds, where fp32 is asked for, and else; all of them if
+one is of a lower class than the probes."""
 _AS_PROBE = 4.0
 """What is so many times less exact than the probe of its kind is no other draw of the same inputs."""
 _LEAST_BELOW = 2
@@ -213,7 +214,8 @@ class Gauge:
     @property
     def most_timed(self) -> int:
         """How many timed calls of a kernel may be measured; 0 where that takes too long."""
-        return min(MOST_TIMED, int(_MOST_TIMED_S[self._asked] / self._took_s))
+        most, seconds = _TIMED[self._asked]
+        return min(most, int(seconds / self._took_s))
 
     def answered(self, slot: Slot, load: Callable[[], object]) -> TimedCall:
         """To be kept of the call that was made last on ``slot``."""
