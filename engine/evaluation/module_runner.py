@@ -22,9 +22,10 @@ from typing import Any
 
 import torch
 
-from engine.evaluation.mappings import mappings_of, not_its_own, unwritten_bytes
+from engine.evaluation.mappings import mappings_of, not_its_own
 from engine.evaluation.messages import JudgeSettings
 from engine.evaluation.modules import CACHE, EXTENSIONS, starts_compilers
+from engine.evaluation.pages import unwritten_bytes
 from engine.evaluation.runner import wire
 from engine.evaluation.runner.order import BufferOrder, ModuleOrder, Slotted
 from engine.evaluation.sandbox import FORGED, Limits, Loaded, Process, Runner, RunnerEnded, cores, runner_environment

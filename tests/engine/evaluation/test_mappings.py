@@ -8,7 +8,8 @@ import os
 
 import torch
 
-from engine.evaluation.mappings import mappings_of, not_its_own, unwritten_bytes
+from engine.evaluation.mappings import mappings_of, not_its_own
+from engine.evaluation.pages import unwritten_bytes
 from engine.evaluation.shared_memory import shared_memory
 
 SIZE = 1 << 20
