@@ -26,6 +26,7 @@ from engine.events import CommandHandled, Recorded
 from engine.session import SessionDamaged, SessionError, SessionPaths
 from tui import format as fmt
 from tui import reading
+from tui.delay import after
 from tui.feed import Feed
 from tui.model import Model, Pending
 from tui.news import Messenger, News
@@ -174,7 +175,7 @@ class MonitorApp(App[int]):
         if wait <= 0:
             self.flush()
         else:
-            self.set_timer(wait, self.flush)
+            after(self, wait, self.flush)
 
     def flush(self) -> None:
         """Fold what has come and show it."""

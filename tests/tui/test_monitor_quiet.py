@@ -11,6 +11,7 @@ from engine import events as ev
 from engine.session import SessionPaths
 from engine.verdict import AtSizes
 from tests.tui.conftest import Engine, Monitor
+from tui.delay import after
 
 
 def keys(monitor: Monitor) -> str:
@@ -101,3 +102,16 @@ async def test_what_is_faint_can_be_read(open_monitor: Any, session: SessionPath
 def luminance(color: Color) -> float:
     parts = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in color.normalized]
     return 0.2126 * parts[0] + 0.7152 * parts[1] + 0.0722 * parts[2]
+
+
+async def test_what_is_to_be_done_in_a_microsecond_is_done(open_monitor: Any, engine: Engine) -> None:
+    """A timer of Textual's would not: the monitor then waited for ever for its next look at the session."""
+    async with open_monitor(engine.paths) as monitor:
+        done: list[int] = []
+        for number in range(100):
+            after(monitor.app, 1e-9, lambda number=number: done.append(number))  # type: ignore[misc]
+        await monitor.until(lambda: len(done) == 100, "all of them")
+        cancelled = after(monitor.app, 0.01, lambda: done.clear())
+        cancelled.cancel()
+        await monitor.pilot.pause(0.05)
+        assert len(done) == 100

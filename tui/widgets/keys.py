@@ -3,15 +3,16 @@ person takes its place for some seconds, so that it covers nothing."""
 
 from __future__ import annotations
 
+import asyncio
 import textwrap
 import time
 from typing import TYPE_CHECKING, Literal, NamedTuple, cast
 
 from textual import events
 from textual.strip import Strip
-from textual.timer import Timer
 
 from tui.actions import ACTIONS, REPLAY_ACTIONS, Action
+from tui.delay import after
 from tui.spend import is_spending
 from tui.widgets.lines import EMPTY, LinesView, line
 
@@ -70,7 +71,7 @@ class KeyBar(LinesView):
         super().__init__(id=id, focusable=False)
         self._spans: list[tuple[int, int, str]] = []
         self._word: tuple[str, Severity] | None = None
-        self._timer: Timer | None = None
+        self._timer: asyncio.TimerHandle | None = None
         self._said_at = 0.0
         self._covered = False
 
@@ -83,9 +84,9 @@ class KeyBar(LinesView):
     def say(self, text: str, severity: Severity, *, seconds: float) -> None:
         """Show ``text``, which must be safe, instead of the keys."""
         if self._timer is not None:
-            self._timer.stop()
+            self._timer.cancel()
         self._word, self._said_at = (text, severity), time.monotonic()
-        self._timer = self.set_timer(seconds, self._fall_silent)
+        self._timer = after(self, seconds, self._fall_silent)
         self.show()
 
     def heed(self) -> None:

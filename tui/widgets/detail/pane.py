@@ -13,6 +13,7 @@ from engine.session import SessionError
 from engine.state import VariantState
 from tui.activity import activity_of
 from tui.certainty import factor_words, interval_words
+from tui.delay import after
 from tui.glyphs import glyph, standing_of
 from tui.model import Model
 from tui.row import Row
@@ -109,7 +110,7 @@ class DetailPane(Pane):
         if at_once or not self.is_running:
             self.show()
         else:
-            self.set_timer(SETTLE_S, lambda: self.show() if self._row == row else None, name="settle")
+            after(self, SETTLE_S, lambda: self.show() if self._row == row else None)
 
     def turn(self, tab: Tab) -> None:
         self.tab = tab
