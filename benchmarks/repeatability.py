@@ -57,10 +57,9 @@ async def ten(
         eager_ms.append(verdict.reference.median_ms)
         interval = f"[{verdict.speedup_low:.4f}, {verdict.speedup_high:.4f}]"
         times = f"{verdict.kernel.median_ms:.4f} ms, eager {verdict.reference.median_ms:.4f} ms"
+        counted = f"{verdict.counted_pairs} pairs"
         remarks = "".join(f", {flag}" for flag in verdict.flags)
-        print(
-            f"verdict  {len(factors):2} factor {verdict.speedup:.4f} {interval} {times}, {verdict.pairs} pairs{remarks}"
-        )
+        print(f"verdict  {len(factors):2} factor {verdict.speedup:.4f} {interval} {times}, {counted}{remarks}")
         idle = [factor for factor, ms in zip(factors, eager_ms, strict=True) if ms <= limit * min(eager_ms)]
         wanted = idle if arguments.idle_within else factors
         if len(wanted) >= arguments.verdicts or time.monotonic() > deadline:

@@ -99,6 +99,7 @@ class Verdict(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
 
     ``speedup`` is the median over alternating pairs of reference time / kernel time;
     ``speedup_low`` and ``speedup_high`` bound its 95 % interval. ``floor_share`` is floor time / kernel time.
+    ``pairs`` of them count; ``disturbed_pairs`` do not, since something else slowed the machine meanwhile.
     ``same_code_as``: the variant whose machine code it has; it was not run, and has no times of its own.
     ``flags`` are remarks that do not change the status ("other programs used 20 % of the processor").
     ``stage_s`` gives seconds per stage: queue, build, start, check, timing, kernelbench; in ``waiting`` those, part of
@@ -118,6 +119,7 @@ class Verdict(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     speedup_low: float | None = None
     speedup_high: float | None = None
     pairs: int = 0
+    disturbed_pairs: int = 0
     kernel: Timing | None = None
     reference: Timing | None = None
     max_abs_error: float | None = None
@@ -148,10 +150,17 @@ class Verdict(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
             speedup_low=None,
             speedup_high=None,
             pairs=0,
+            disturbed_pairs=0,
             kernel=None,
             reference=None,
             floor_share=None,
         )
+
+    @property
+    def counted_pairs(self) -> str:
+        """``700``, ``480 of 700`` where the others were disturbed, "" where there are none."""
+        among = f" of {self.pairs + self.disturbed_pairs}" if self.disturbed_pairs else ""
+        return f"{self.pairs}{among}" if self.pairs else ""
 
     @property
     def relative_width(self) -> float:

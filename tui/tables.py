@@ -337,7 +337,7 @@ def _facts(verdict: Verdict) -> list[tuple[str, str]]:
         facts.append(("eager", f"{milliseconds(verdict.reference.median_ms)} ms"))
     if verdict.speedup is not None:
         between = interval(verdict.speedup_low, verdict.speedup_high)
-        facts.append(("factor", f"{factor_words(verdict)} (95 %: {between}, {verdict.pairs} pairs)"))
+        facts.append(("factor", f"{factor_words(verdict)} (95 %: {between}, {verdict.counted_pairs} pairs)"))
     if verdict.floor_share is not None:
         facts.append(("floor", f"{milliseconds(verdict.floor_ms)} ms, reached to {verdict.floor_share * 100:.0f} %"))
     if verdict.max_abs_error is not None:

@@ -19,6 +19,7 @@ import torch
 
 from engine.evaluation import checks, timing
 from engine.evaluation.device import COLD_UP_TO_MS, JudgeDevice
+from engine.evaluation.disturbance import undisturbed_times
 from engine.evaluation.locks import alone
 from engine.evaluation.messages import JudgeSettings
 from engine.evaluation.nearness import compare_in_double
@@ -55,7 +56,7 @@ def _repeat(device: JudgeDevice, call: Callable[[int], object], least_s: float =
         if device.cuda and (not times or times[-1] <= COLD_UP_TO_MS):
             call(index)
         times.append(device.time_ms(lambda: call(index)))  # noqa: B023 - called at once
-    return timing.summarize(times)
+    return timing.summarize(times if device.cuda else undisturbed_times(times))
 
 
 def precision_note(problem: ProblemSpec, kind: str) -> tuple[str, str]:

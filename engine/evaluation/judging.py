@@ -22,7 +22,7 @@ from engine.evaluation.answers import Answers, check_writes
 from engine.evaluation.arena import Slot
 from engine.evaluation.clock import Clock
 from engine.evaluation.control import Control
-from engine.evaluation.kernelbench import SecondOpinion, with_speedup
+from engine.evaluation.kernelbench import SecondOpinion
 from engine.evaluation.libraries import CHECK, Libraries
 from engine.evaluation.module_runner import copies_after_the_clock_ms, runner_for
 from engine.evaluation.neighbours import Neighbours
@@ -34,6 +34,7 @@ from engine.evaluation.rejected import STATUS_OF_END, Rejected
 from engine.evaluation.reservoir import Reservoir
 from engine.evaluation.rows import after_kernel
 from engine.evaluation.sandbox import Runner, RunnerEnded
+from engine.evaluation.speed import counted, timed
 from engine.evaluation.timing import Pairs
 from engine.events import Stage
 from engine.verdict import BUSY, BuildReport, Check, Verdict
@@ -138,7 +139,7 @@ class Judgement:
             self._confirm_reference()
             precision = self._precision
             verdict = replace(
-                timed(verdict, self.pairs),
+                timed(verdict, self._settings.kind, self.pairs),
                 flags=(*self._remarks(), *libraries.flags),
                 precision=precision.name,
                 fp64_error=precision.error if precision.name else None,
@@ -360,7 +361,8 @@ class Judgement:
         return took, outputs[0]
 
     def _is_enough(self, elapsed_s: float, busy: Callable[[], bool]) -> bool:
-        pairs, ratios, effort = self.pairs, self.pairs.ratios, timing.QUICK
+        (counting,) = counted(self._settings.kind, self.pairs)
+        pairs, ratios, effort = self.pairs, counting.ratios, timing.QUICK
         if self._settings.thorough:
             effort = timing.THOROUGH_BUSY if busy() else timing.THOROUGH
         if median(ratios) < _FAR and timing.median_interval(ratios)[2] < 1.0 and not self._settings.thorough:
@@ -465,25 +467,6 @@ class Judgement:
 
     def _stage(self, name: str) -> _Stopwatch:
         return _Stopwatch(self._stage_s, name)
-
-
-def timed(verdict: Verdict, *sittings: Pairs) -> Verdict:
-    """``verdict`` with what its pairs say, those of each sitting by themselves."""
-    middle, low, high = timing.over_sittings(sittings)
-    pairs = Pairs.pooled(sittings)
-    kernel, reference = timing.summarize(pairs.kernel_ms), timing.summarize(pairs.reference_ms)
-    return replace(
-        verdict,
-        status="correct",
-        speedup=middle,
-        speedup_low=low,
-        speedup_high=high,
-        pairs=len(pairs.ratios),
-        kernel=kernel,
-        reference=reference,
-        floor_share=verdict.floor_ms / kernel.median_ms if verdict.floor_ms else None,
-        kernelbench=with_speedup(verdict.kernelbench, pairs),
-    )
 
 
 def _slowed(alone_ms: float) -> float:

@@ -20,6 +20,8 @@ MANY = 500
 """Samples above which the binomial distribution is taken as normal."""
 MOST_BY_ORDER = 1.15
 """What may be taken out for the order of a pair, each way."""
+_LEAST_OF_A_SITTING = 16
+"""Fewer pairs of a sitting say nothing by themselves."""
 
 
 class Effort(Struct, frozen=True):
@@ -105,6 +107,14 @@ class Pairs(Struct):
                 getattr(pooled, name).extend(getattr(pairs, name))
         return pooled
 
+    def only(self, indices: Sequence[int]) -> Pairs:
+        """Times and order of those of ``indices``, and nothing else that is known of them."""
+        some = Pairs.none()
+        some.kernel_ms = [self.kernel_ms[index] for index in indices]
+        some.reference_ms = [self.reference_ms[index] for index in indices]
+        some.reference_first = [self.reference_first[index] for index in indices]
+        return some
+
     @property
     def ratios(self) -> list[float]:
         ratios = [slow / fast for slow, fast in zip(self.reference_ms, self.kernel_ms, strict=True)]
@@ -122,8 +132,8 @@ def over_sittings(sittings: Sequence[Pairs]) -> tuple[float, float, float]:
     """Median ratio of all pairs with its interval, which reaches as far as the medians of the sittings lie apart: what
     differs from process to process, many pairs within one do not show."""
     middle, low, high = median_interval(Pairs.pooled(sittings).ratios)
-    medians = [median(pairs.ratios) for pairs in sittings]
-    return middle, min(low, *medians), max(high, *medians)
+    medians = [median(pairs.ratios) for pairs in sittings if len(pairs.kernel_ms) >= _LEAST_OF_A_SITTING]
+    return middle, min([low, *medians]), max([high, *medians])
 
 
 def is_settled(ratios: Sequence[float], relative_half_width: float, least: int) -> bool:

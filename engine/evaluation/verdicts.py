@@ -10,8 +10,9 @@ from msgspec.structs import replace
 
 from engine.evaluation import timing
 from engine.evaluation.clock import BETWEEN, MISREPORT
-from engine.evaluation.judging import SLOWS, Judgement, timed
+from engine.evaluation.judging import SLOWS, Judgement
 from engine.evaluation.opened import OpenedProblem
+from engine.evaluation.speed import timed
 from engine.evaluation.timing import Pairs
 from engine.events import Stage
 from engine.verdict import BuildReport, Verdict
@@ -43,7 +44,7 @@ def judge(
         if not verdict.correct:
             return verdict
         sittings.append(pairs)
-    return timed(verdict, *sittings)
+    return timed(verdict, opened.settings.kind, *sittings)
 
 
 def _judge_fairly(

@@ -7,7 +7,8 @@ from statistics import median
 
 import pytest
 
-from engine.evaluation import heat, timing
+from engine.evaluation import disturbance, heat, speed, timing
+from engine.verdict import Verdict
 
 
 def test_ranks_are_those_of_the_binomial_tables() -> None:
@@ -121,3 +122,55 @@ def test_the_interval_covers_what_each_sitting_says() -> None:
     assert agreeing == timing.median_interval(sitting(2.0).ratios * 3)
     middle, low, high = timing.over_sittings([sitting(2.0), sitting(1.8), sitting(2.2)])
     assert 2.0 <= middle < 2.01 and 1.8 <= low < 1.81 and 2.2 <= high < 2.21
+
+
+def drawn_pairs(count: int, disturbed: float, *, alone: float = 0.0, seed: int = 1) -> timing.Pairs:
+    """Of a kernel at 1.2 times the reference's speed. So many of the pairs run beside what slows the reference
+    by half and the kernel by a fifth; the kernel takes twice as long in ``alone`` of its calls, by itself."""
+    draw, pairs = random.Random(seed), timing.Pairs.none()
+    for index in range(count):
+        slowed = draw.random() < disturbed
+        by_itself = 2.0 if draw.random() < alone else 1.0
+        pairs.reference_ms.append(1.2 * (1.5 if slowed else 1.0) * draw.uniform(1.0, 1.05))
+        pairs.kernel_ms.append((1.2 if slowed else 1.0) * by_itself * draw.uniform(1.0, 1.05))
+        pairs.reference_first.append(index % 2 == 0)
+    return pairs
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.6, 0.9])
+def test_what_something_else_slowed_does_not_count(share: float) -> None:
+    pairs = drawn_pairs(600, share)
+    (counting,) = disturbance.undisturbed([pairs])
+    assert 0.9 * (1 - share) < len(counting.kernel_ms) / 600 < 1.1 * (1 - share) + 0.03
+    assert timing.over_sittings([counting])[0] == pytest.approx(1.2, rel=0.01)
+
+
+def test_a_kernel_whose_own_times_differ_gains_nothing_by_it() -> None:
+    pairs = drawn_pairs(600, 0.0, alone=0.7)
+    (counting,) = disturbance.undisturbed([pairs])
+    assert len(counting.kernel_ms) == 600
+    assert timing.over_sittings([counting])[0] == pytest.approx(0.6, rel=0.02)
+
+
+def test_a_sitting_of_which_everything_was_disturbed_does_not_count_beside_quiet_ones() -> None:
+    quiet = [drawn_pairs(200, 0.0, seed=seed) for seed in (1, 2)]
+    counting = disturbance.undisturbed([*quiet, drawn_pairs(200, 1.0)])
+    assert [len(one.kernel_ms) for one in counting] == [200, 200, 0]
+    middle, low, high = timing.over_sittings(counting)
+    assert low <= middle <= high
+    assert middle == pytest.approx(1.2, rel=0.01)
+
+
+def test_the_least_disturbed_pairs_count_where_too_few_are_left() -> None:
+    assert [len(one.kernel_ms) for one in disturbance.undisturbed([drawn_pairs(12, 0.9)])] == [12]
+    (counting,) = disturbance.undisturbed([drawn_pairs(200, 0.97)])
+    assert len(counting.kernel_ms) == 16
+    assert disturbance.undisturbed([timing.Pairs.none()])[0].kernel_ms == []
+
+
+def test_on_a_gpu_every_pair_counts_on_a_cpu_the_verdict_says_how_many() -> None:
+    pairs = drawn_pairs(100, 0.5)
+    assert speed.counted("cuda", pairs) == [pairs]
+    verdict = speed.timed(Verdict(status="correct"), "cpu", pairs)
+    assert verdict.pairs + verdict.disturbed_pairs == 100
+    assert verdict.counted_pairs == f"{verdict.pairs} of 100"

@@ -78,7 +78,7 @@ def _speed(model: Model, variant: VariantState, verdict: Verdict, palette: Palet
         interval = ""
         if verdict.speedup_low is not None and verdict.speedup_high is not None:
             interval = f"  95 % within {verdict.speedup_low:.3f} to {verdict.speedup_high:.3f}"
-        pairs = f", {verdict.pairs} pairs" if verdict.pairs else ""
+        pairs = f", {verdict.counted_pairs} pairs" if verdict.pairs else ""
         lines.append(field("over eager", f"{verdict.factor}{interval}{pairs}", palette, palette.best))
     problem = model.state.problems.get(variant.problem)
     if problem is not None and verdict.speedup is not None:
