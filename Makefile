@@ -21,10 +21,10 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c c
 run: $(VENV)/.installed compiler
 	@$(BIN)/kernel-tui $(CONFIG)
 
-# Neighbouring tests share what takes long to make, and many use the device, which is one: each worker begins in another
-# place and takes from the others when it is through. Tests marked serial measure time or load the machine, so they run
-# alone, after the others. Status 5 means that ARGS left nothing to run in one of the two. What failed is run once more,
-# by itself: on a host that other virtual machines share, any process may stand still for a second.
+# Neighbouring tests share what takes long to make: each worker begins in another place and takes from the others when it
+# is through. Tests marked serial measure time or load the machine, so they run alone, after the others. Status 5 means
+# that ARGS left nothing to run in one of the two. What failed is run once more, by itself: on a host that other virtual
+# machines share, any process may stand still for a second.
 test: lint compiler
 	$(PYTEST) -n 4 --dist worksteal -m "not serial" $(ARGS) || test $$? -eq 5 || $(AGAIN) -m "not serial" $(ARGS)
 	$(PYTEST) -n 0 -m serial $(ARGS) || test $$? -eq 5 || $(AGAIN) -m serial $(ARGS)

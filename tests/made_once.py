@@ -15,18 +15,19 @@ from typing import IO
 
 def made_once(name: str, make: Callable[[Path], object]) -> Path:
     """A folder that ``make`` filled: once for all the processes that share the tests of a run."""
-    place = _shared_folder() / name
-    with (_shared_folder() / f"{name}.lock").open("w") as lock:
+    place = shared_folder() / name
+    with (shared_folder() / f"{name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not place.exists():
-            half = Path(tempfile.mkdtemp(dir=_shared_folder()))
+            half = Path(tempfile.mkdtemp(dir=shared_folder()))
             make(half)
             half.rename(place)
     return place
 
 
 @cache
-def _shared_folder() -> Path:
+def shared_folder() -> Path:
+    """One for all the processes of a run, removed by the last of them."""
     run = os.environ.get("PYTEST_XDIST_TESTRUNUID", str(os.getpid()))
     folder = Path(tempfile.gettempdir()) / f"made-once-{run}"
     folder.mkdir(mode=0o700, exist_ok=True)

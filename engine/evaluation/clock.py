@@ -84,6 +84,8 @@ _MOST_DRIFT = 2.0
 _MOST_CHARGED, _MOST_DISTURBED = 2.0, 3.0
 """So many times what is allowed is not taken by the least disturbed of many calls, however busy the machine is: of
 single ones beside those of an empty kernel, and of calls in a row."""
+_OVERLOADED = 0.5
+"""Where other programs have more of the processor than this, no call of many threads need ever be undisturbed."""
 _MODULE_CALL_MS = 0.2
 """What Python does around the ``forward`` of a ``.py`` kernel: arguments, weights, checks of what came back."""
 _MODULE_ROW_MS = 0.1
@@ -288,7 +290,7 @@ class Clock(Struct, frozen=True):
 
     def _accuse(self, pattern: str, found: str, *, excusable: bool) -> NoReturn:
         """Accuse the kernel, unless other programs kept the processor busy: then nothing can be said."""
-        if excusable and self.busy:
+        if self.busy and (excusable or self.neighbours.share() > _OVERLOADED):
             others = f"other programs used {self.neighbours.share():.0%} of the processor"
             raise Rejected("error", None, f"{found} while {others}: no verdict on a machine this busy")
         raise Rejected("cheating", pattern, found)
