@@ -14,8 +14,8 @@ from engine.evaluation.timing import Pairs
 
 _LONGER, _QUIETEST = 1.15, 0.02
 """A call that took so many times what the quietest of a hundred do was disturbed."""
-_LEAST = 16
-"""Pairs that count in any case, the least disturbed ones."""
+_LEAST = 8
+"""Pairs of each order that count in any case, the least disturbed ones."""
 
 
 def undisturbed_times(times_ms: Sequence[float]) -> list[float]:
@@ -31,19 +31,30 @@ def undisturbed(sittings: Sequence[Pairs]) -> list[Pairs]:
 
     A disturbed reference is known by its time. Of the kernel as large a share of its slowest calls counts as disturbed
     as of the reference's, whatever they took: a kernel whose own times differ from call to call gains nothing by it
-    on an idle machine.
+    on an idle machine. The pairs of each order are looked at by themselves, since who comes second finds other caches.
     """
     together = Pairs.pooled(sittings)
-    count = len(undisturbed_times(together.reference_ms))
-    places = [max(pair) for pair in zip(_places(together.reference_ms), _places(together.kernel_ms), strict=True)]
-    # The least disturbed ones where too few are left.
-    limit = max(count, sorted(places)[min(_LEAST, len(places)) - 1] + 1) if places else 0
-    kept, start = [], 0
+    kept: set[int] = set()
+    for wanted in (True, False):
+        indices = [index for index, first in enumerate(together.reference_first) if first is wanted]
+        reference_ms = [together.reference_ms[index] for index in indices]
+        kernel_ms = [together.kernel_ms[index] for index in indices]
+        kept.update(indices[at] for at in _least_disturbed(reference_ms, kernel_ms))
+    counting, start = [], 0
     for pairs in sittings:
         end = start + len(pairs.kernel_ms)
-        kept.append(pairs.only([index - start for index in range(start, end) if places[index] < limit]))
+        counting.append(pairs.only([index - start for index in range(start, end) if index in kept]))
         start = end
-    return kept
+    return counting
+
+
+def _least_disturbed(reference_ms: Sequence[float], kernel_ms: Sequence[float]) -> list[int]:
+    """Which of these pairs count."""
+    places = [max(pair) for pair in zip(_places(reference_ms), _places(kernel_ms), strict=True)]
+    limit = len(undisturbed_times(reference_ms))
+    if len(places) > _LEAST:
+        limit = max(limit, sorted(places)[_LEAST - 1] + 1)
+    return [index for index, place in enumerate(places) if place < limit or len(places) <= _LEAST]
 
 
 def _quietest(times_ms: Sequence[float]) -> float:

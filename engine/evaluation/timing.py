@@ -20,6 +20,8 @@ MANY = 500
 """Samples above which the binomial distribution is taken as normal."""
 MOST_BY_ORDER = 1.15
 """What may be taken out for the order of a pair, each way."""
+_LEAST_OF_AN_ORDER = 3
+"""Fewer say nothing of what it does."""
 _LEAST_OF_A_SITTING = 16
 """Fewer pairs of a sitting say nothing by themselves."""
 
@@ -75,7 +77,7 @@ def without_order(ratios: Sequence[float], reference_first: Sequence[bool]) -> l
     groups = [
         [r for r, first in zip(ratios, reference_first, strict=True) if first is wanted] for wanted in (True, False)
     ]
-    if not all(groups):
+    if min(map(len, groups)) < _LEAST_OF_AN_ORDER:
         return list(ratios)
     half = min(max(sqrt(median(groups[1]) / median(groups[0])), 1 / MOST_BY_ORDER), MOST_BY_ORDER)
     return [ratio * half if first else ratio / half for ratio, first in zip(ratios, reference_first, strict=True)]
