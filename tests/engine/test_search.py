@@ -55,8 +55,8 @@ CONFIG = """\
 problems = [{problems}]
 [search]
 rounds = {rounds}
-ideas = 2
-variants = 2
+ideas = {ideas}
+variants = {ideas}
 [budget]
 minutes = {minutes}
 [evaluation]
@@ -69,12 +69,13 @@ other_sizes = {other_sizes}
 
 
 def new_session(
-    directory: Path, *problems: str, rounds: int, minutes: float = 5.0, other_sizes: str = "false"
+    directory: Path, *problems: str, rounds: int, minutes: float = 5.0, other_sizes: str = "false", ideas: int = 2
 ) -> SessionPaths:
+    """``ideas`` a round, of as many variants each."""
     for name in problems:
         (directory / f"{name}.py").write_text(PROBLEM.format(formula=FORMULAS[name]))
     files = ", ".join(f'"{directory / name}.py"' for name in problems)
-    text = CONFIG.format(problems=files, rounds=rounds, minutes=minutes, other_sizes=other_sizes)
+    text = CONFIG.format(problems=files, rounds=rounds, minutes=minutes, other_sizes=other_sizes, ideas=ideas)
     return create_session(directory, "demo", text, "config.toml", 0)
 
 
@@ -278,7 +279,7 @@ def test_a_search_whose_time_ends_before_its_problems_are_open_comes_to_its_end(
 def test_a_problem_whose_judge_is_killed_while_it_opens_fails_in_words_and_is_opened_by_a_resume(
     tmp_path: Path,
 ) -> None:
-    paths = new_session(tmp_path, "softmax", "chain", rounds=1)
+    paths = new_session(tmp_path, "softmax", "chain", rounds=1, ideas=1)
     engine = psutil.Process(start_engine(paths))
     deadline = time.monotonic() + 60
     killed: set[int] = set()
