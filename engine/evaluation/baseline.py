@@ -41,7 +41,8 @@ _COMPILED_S = 0.2
 def _repeat(device: JudgeDevice, call: Callable[[int], object], least_s: float = 0.0) -> Timing:
     """Time ``call`` until half a second is spent or, after ``least_s``, 50 times; each call gets its number.
 
-    On a GPU another call comes right before a short one, as in the pairs with a kernel: launches go cold.
+    On a GPU another call comes right before a short one, as in the pairs with a kernel: launches go cold. On a CPU
+    disturbed times do not count.
     """
     for index in range(_WARM_UP):
         device.time_ms(lambda index=index: call(index))  # type: ignore[misc]

@@ -51,9 +51,11 @@ _BATCHES, _BATCHES_BUSY = 8, 24
 """How often calls in a row may be repeated for one undisturbed time; the second where other programs disturb."""
 _LONGER = 1.3
 """Calls in a row may take so many times the median of single ones; their data is warm, so they take less."""
-_EACH_MS = {"cpu": 0.01, "cuda": 0.05}
-"""What the runner's loop takes for each of them. Seen of an honest kernel of 0.0013 ms, on a CPU that others share:
-0.011 for all of it."""
+_EACH_MS = {"cpu": 0.004, "cuda": 0.05}
+"""What the runner's loop takes for each of them."""
+_TINY_MS = 0.05
+"""Of shorter kernels that is a share that counts: on a CPU it is what an empty kernel's calls take beside their clock
+just now, if that is more. Seen of an honest kernel of 0.0013 ms on a slow host: 0.011 for all of it."""
 _MODULE_EACH_MS = {"cpu": 0.05, "cuda": 0.15}
 """The same of a ``.py`` kernel: on a GPU Python launches what it is made of. Seen: 0.13 ms for operators of 0.03 ms."""
 _ADDS_UP = 1.1
@@ -123,6 +125,8 @@ class Clock(Struct, frozen=True):
     """Whether each of its single calls came with another right before it: a short ``.py`` kernel's on a GPU."""
     least_ms: float = 0.0
     """What the same clock says of work that is next to nothing."""
+    in_heat: bool = False
+    """Whether what is doubted here leads to another judgement, and what is excused is believed."""
 
     @property
     def times_from_outside(self) -> bool:
@@ -197,17 +201,25 @@ class Clock(Struct, frozen=True):
             return _CALL_OVERHEAD_MS[self.settings.kind]
         return _CONTROLS * self.control.beside_at(_HIDDEN_QUANTILE) + _BESIDE_MS[self.settings.kind]
 
-    def check_in_a_row(self, own_ms: Sequence[float], batch: Callable[[int], Row], drift: Callable[[], float]) -> str:
+    def check_in_a_row(
+        self,
+        own_ms: Sequence[float],
+        batch: Callable[[int], Row],
+        drift: Callable[[], float],
+        empty_ms: Callable[[int], float],
+    ) -> str:
         """Many calls in a row by the judge's clock; what was found, in words. Raises ``Rejected``.
 
         ``batch(count)`` makes them; ``drift()`` says how much slower the machine is now than while ``own_ms`` was
-        taken, by work that is not the kernel's.
+        taken, by work that is not the kernel's; ``empty_ms(count)`` what each of as many calls of an empty kernel takes
+        beside its clock.
         """
         claimed_ms = median(own_ms)
         module = self.copies_ms is not None
         most = _MOST_IN_A_ROW["cuda" if module else self.settings.kind]
         count = max(2, min(most, round(_BATCH_MS / max(claimed_ms, 1e-3))))
-        each_ms = (_MODULE_EACH_MS if module else _EACH_MS)[self.settings.kind] + (1.0 + self.beside_ms) / count
+        loop_ms = _MODULE_EACH_MS[self.settings.kind] if module else self._loop_ms(claimed_ms, count, empty_ms)
+        each_ms = loop_ms + (1.0 + self.beside_ms) / count
         least = _Least(_LONGER * claimed_ms + each_ms)
         for number in range(_BATCHES_BUSY if self.busy else _BATCHES):
             if number >= _BATCHES and least.over >= _MOST_DISTURBED:
@@ -215,7 +227,7 @@ class Clock(Struct, frozen=True):
             if least.take(batch(count), _LONGER * claimed_ms + each_ms, each_ms, claimed_ms, drift):
                 return f"{count} calls in a row took {least.took_ms:.4g} ms each from outside"
         outside = f"{count} calls in a row took {least.took_ms:.4g} ms each by the judge's clock"
-        return self._misreports(least.claimed_ms, outside, excusable=least.over < _MOST_DISTURBED)
+        return self._misreports(least.claimed_ms, outside, excusable=self._excusable(least))
 
     def check_rows(
         self,
@@ -224,6 +236,7 @@ class Clock(Struct, frozen=True):
         most: int,
         cold_ms: Callable[[], float],
         drift: Callable[[], float],
+        empty_ms: Callable[[int], float],
     ) -> str:
         """Calls in a row, each on buffers of its own: unlike calls on the same ones they cannot be skipped.
 
@@ -234,7 +247,7 @@ class Clock(Struct, frozen=True):
         if most < 2 or claimed_ms > _ROW_UP_TO_MS:
             return ""
         count = max(2, min(most, round(_ROW_MS / max(claimed_ms, 1e-3))))
-        each_ms = _EACH_MS[self.settings.kind] + self._usual_ms / count
+        each_ms = self._loop_ms(claimed_ms, count, empty_ms) + self._usual_ms / count
         if self.copies_ms is not None:
             each_ms += _MODULE_ROW_MS + _COPY_SHARE * self.copies_ms + self.beside_ms / count
         colder_ms, measured = _COLDER_MS[self.settings.kind], 0
@@ -250,7 +263,14 @@ class Clock(Struct, frozen=True):
                 return f"{count} calls on buffers of their own took {least.took_ms:.4g} ms each from outside"
         outside = f"{count} calls in a row on buffers of their own took {least.took_ms:.4g} ms each"
         outside += " by the judge's clock"
-        return self._misreports(least.claimed_ms, outside, excusable=least.over < _MOST_DISTURBED)
+        return self._misreports(least.claimed_ms, outside, excusable=self._excusable(least))
+
+    def _loop_ms(self, claimed_ms: float, count: int, empty_ms: Callable[[int], float]) -> float:
+        """What the runner's loop takes for each of ``count`` calls."""
+        known_ms = _EACH_MS[self.settings.kind]
+        if self.settings.kind != "cpu" or claimed_ms > _TINY_MS:
+            return known_ms
+        return max(known_ms, _CONTROLS * empty_ms(count))
 
     def check_queued(self, own_ms: Sequence[float], queued: Callable[[int], float | None], most: int) -> str | None:
         """Calls queued on a GPU before their inputs are there, each on buffers of its own: nothing of them can be
@@ -279,6 +299,11 @@ class Clock(Struct, frozen=True):
         outside = f"{count} calls queued at once took {fastest_ms:.4g} ms each by the judge's clock"
         return self._misreports(claimed_ms, outside, excusable=False)
 
+    def _excusable(self, least: _Least) -> bool:
+        """Whether a busy machine may be why calls in a row took so long."""
+        overloaded = self.settings.kind == "cpu" and self.neighbours.share() > _OVERLOADED
+        return least.over < _MOST_DISTURBED or (overloaded and not self.in_heat)
+
     @property
     def busy(self) -> bool:
         """Whether other programs keep the processor busy: nothing can be said of a kernel on it, or launched by it from
@@ -291,7 +316,7 @@ class Clock(Struct, frozen=True):
 
     def _accuse(self, pattern: str, found: str, *, excusable: bool) -> NoReturn:
         """Accuse the kernel, unless other programs kept the processor busy: then nothing can be said."""
-        if self.busy and (excusable or self.neighbours.share() > _OVERLOADED):
+        if excusable and self.busy:
             others = f"other programs used {self.neighbours.share():.0%} of the processor"
             raise Rejected("error", None, f"{found} while {others}: no verdict on a machine this busy")
         raise Rejected("cheating", pattern, found)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
@@ -29,6 +30,7 @@ extern "C" int launch() {
 """On a CPU it wakes all threads, as kernels do; on a GPU it launches nothing. The C calling convention lets it ignore
 whatever arguments ``launch`` has."""
 
+_ROWS = 3
 _QUEUED = 4
 """Times that an empty kernel is queued to learn what that costs; the least disturbed one counts."""
 
@@ -89,6 +91,18 @@ class EmptyKernel:
         self._answered_at_s = runner.processor_s()
         control.used_ms.append(1e3 * (self._answered_at_s - before_s))
         control.beside_ms.append(wall_ms - own_ms[0])
+
+    def row_ms(self, slots: Sequence[int]) -> float:
+        """What each of the calls in a row on ``slots`` takes beside its own clock, milliseconds, in the least disturbed
+        of some rows; 0 where there is no empty kernel."""
+        if (runner := self._running()) is None:
+            return 0.0
+        try:
+            rows = [runner.call(list(slots)) for _ in range(_ROWS)]
+        except RunnerEnded:
+            self.close()
+            return 0.0
+        return min(wall_ms - sum(own_ms) for own_ms, wall_ms in rows) / len(slots)
 
     def queue_ms(self) -> float | None:
         """What queued calls take beside their kernels (``Runner.call_behind_gate``), milliseconds, undisturbed: the

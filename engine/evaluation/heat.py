@@ -165,6 +165,7 @@ class _Heat:
             copies_after_the_clock_ms(self._problem, self._runners[name]) if module else None,
             warm=module and self._opened.runs_cold,
             least_ms=device.least_ms(),
+            in_heat=True,
         )
 
 

@@ -61,6 +61,10 @@ class Outside:
         self.runs_ms += sum(times_ms)
         return min(times_ms) / self._reference_ms
 
+    def empty_ms(self, count: int) -> float:
+        """What each of ``count`` calls in a row of an empty kernel, on buffers of their own, takes beside its clock."""
+        return self._empty_kernel.row_ms([index % self.slots for index in range(count)])
+
     def cold_ms(self) -> float:
         """What a call takes longer because its buffers were not loaded just before it."""
         return self._problem.cold_ms()
@@ -75,10 +79,12 @@ def confirm(clock: Clock, own_ms: Sequence[float], outside: Outside) -> tuple[st
     """What was found, in words, and milliseconds that a call takes longer than its clock says by right: of a kernel
     whose ``launch`` waits for the GPU, which can be timed from outside only. Raises ``Rejected`` and ``RunnerEnded``.
     """
-    words, excess_ms = [clock.check_in_a_row(own_ms, outside.on_one_slot, outside.drift)], 0.0
+    words, excess_ms = [clock.check_in_a_row(own_ms, outside.on_one_slot, outside.drift, outside.empty_ms)], 0.0
     found = clock.check_queued(own_ms, outside.queued, outside.slots)
     if found is None:
-        found = clock.check_rows(own_ms, outside.in_a_row, outside.slots, outside.cold_ms, outside.drift)
+        found = clock.check_rows(
+            own_ms, outside.in_a_row, outside.slots, outside.cold_ms, outside.drift, outside.empty_ms
+        )
         if clock.times_from_outside and outside.slots > 1 and outside.queue_ms is not None:
             each_ms = min(outside.in_a_row(outside.slots).each_ms for _ in range(_FROM_OUTSIDE))
             excess_ms = max(0.0, each_ms - median(own_ms))

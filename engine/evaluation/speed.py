@@ -5,21 +5,22 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from engine.evaluation import timing
-from engine.evaluation.disturbance import undisturbed
+from engine.evaluation.disturbance import as_quiet_as_the_quietest, undisturbed
 from engine.evaluation.kernelbench import with_speedup
 from engine.evaluation.timing import Pairs
 from engine.verdict import Verdict
 
 
-def counted(kind: str, *sittings: Pairs) -> list[Pairs]:
-    """Those that count: on a GPU all, on a CPU the undisturbed ones."""
-    return undisturbed(sittings) if kind == "cpu" else list(sittings)
+def counted(kind: str, pairs: Pairs) -> Pairs:
+    """Those of a judgement that count: on a GPU all, on a CPU the undisturbed ones."""
+    return undisturbed(pairs) if kind == "cpu" else pairs
 
 
 def timed(verdict: Verdict, kind: str, *sittings: Pairs) -> Verdict:
     """``verdict`` with what its pairs say, those of each sitting by themselves."""
-    counting, every = counted(kind, *sittings), Pairs.pooled(sittings)
-    middle, low, high = timing.over_sittings(counting)
+    every, each = Pairs.pooled(sittings), [counted(kind, pairs) for pairs in sittings]
+    counting = as_quiet_as_the_quietest(each) if kind == "cpu" else each
+    middle, low, high = timing.over_sittings(counting, each)
     pairs = Pairs.pooled(counting)
     kernel, reference = timing.summarize(pairs.kernel_ms), timing.summarize(pairs.reference_ms)
     return replace(

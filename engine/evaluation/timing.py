@@ -41,7 +41,8 @@ THOROUGH = Effort(half_width=0.004, least_s=1.5, overhead_s=3.0, runs_s=4.0)
 """For each sitting of a single verdict. A machine shared with others drifts over seconds: many pairs within one do not
 show it."""
 THOROUGH_BUSY = Effort(half_width=0.004, least_s=1.5, overhead_s=7.0, runs_s=10.0)
-"""The same where other programs keep the processor busy: the system gives it to one and to the other in turns."""
+"""The same where other programs keep the processor busy, which the system gives to one and to the other in turns, or
+where most pairs are disturbed."""
 
 
 def sittings(thorough: bool) -> int:
@@ -110,12 +111,8 @@ class Pairs(Struct):
         return pooled
 
     def only(self, indices: Sequence[int]) -> Pairs:
-        """Times and order of those of ``indices``, and nothing else that is known of them."""
-        some = Pairs.none()
-        some.kernel_ms = [self.kernel_ms[index] for index in indices]
-        some.reference_ms = [self.reference_ms[index] for index in indices]
-        some.reference_first = [self.reference_first[index] for index in indices]
-        return some
+        """Those of ``indices``."""
+        return Pairs(*([getattr(self, name)[index] for index in indices] for name in self.__struct_fields__))
 
     @property
     def ratios(self) -> list[float]:
@@ -130,12 +127,18 @@ def median_interval(samples: Sequence[float], confidence: float = CONFIDENCE) ->
     return median(ordered), ordered[low], ordered[high]
 
 
-def over_sittings(sittings: Sequence[Pairs]) -> tuple[float, float, float]:
-    """Median ratio of all pairs with its interval, which reaches as far as the medians of the sittings lie apart: what
-    differs from process to process, many pairs within one do not show."""
-    middle, low, high = median_interval(Pairs.pooled(sittings).ratios)
-    medians = [median(pairs.ratios) for pairs in sittings if len(pairs.kernel_ms) >= _LEAST_OF_A_SITTING]
-    return middle, min([low, *medians]), max([high, *medians])
+def over_sittings(counting: Sequence[Pairs], sittings: Sequence[Pairs]) -> tuple[float, float, float]:
+    """Median ratio of the pairs that count with its interval, which reaches as far as the medians of the sittings lie
+    apart: what differs from process to process, many pairs within one do not show.
+
+    ``counting``: those of each sitting that count in all; where they are few, its median is that of the sitting.
+    """
+    middle, low, high = median_interval(Pairs.pooled(counting).ratios)
+    medians = [
+        median((count if len(count.kernel_ms) >= _LEAST_OF_A_SITTING else sitting).ratios)
+        for count, sitting in zip(counting, sittings, strict=True)
+    ]
+    return middle, min(low, *medians), max(high, *medians)
 
 
 def is_settled(ratios: Sequence[float], relative_half_width: float, least: int) -> bool:

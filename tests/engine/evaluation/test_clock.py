@@ -49,7 +49,9 @@ def found(neighbours: Neighbours) -> Rejected:
     )
     clock = Clock(settings, neighbours, Control(), None)
     with pytest.raises(Rejected) as rejected:
-        clock.check_in_a_row([0.1] * 20, lambda count: Row(count, 0.1 * count, 1.0 * count), lambda: 1.0)
+        clock.check_in_a_row(
+            [0.1] * 20, lambda count: Row(count, 0.1 * count, 1.0 * count), lambda: 1.0, lambda count: 0.0
+        )
     return rejected.value
 
 
