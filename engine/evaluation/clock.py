@@ -241,7 +241,8 @@ class Clock(Struct, frozen=True):
         """Calls in a row, each on buffers of its own: unlike calls on the same ones they cannot be skipped.
 
         ``row(count)`` makes up to ``most`` of them; ``cold_ms()`` is what a call takes longer because its buffers
-        were not loaded just before it. What was found, in words; raises ``Rejected``.
+        were not loaded just before it; ``drift`` and ``empty_ms`` as above. What was found, in words; raises
+        ``Rejected``.
         """
         claimed_ms = median(own_ms)
         if most < 2 or claimed_ms > _ROW_UP_TO_MS:

@@ -30,9 +30,9 @@ extern "C" int launch() {
 """On a CPU it wakes all threads, as kernels do; on a GPU it launches nothing. The C calling convention lets it ignore
 whatever arguments ``launch`` has."""
 
-_ROWS = 3
-_QUEUED = 4
-"""Times that an empty kernel is queued to learn what that costs; the least disturbed one counts."""
+_ROWS, _QUEUED = 3, 4
+"""Rows of calls of an empty kernel, and times that one is queued, to learn what that costs; the least disturbed one
+counts."""
 
 
 class Control(Struct):
