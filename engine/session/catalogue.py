@@ -80,8 +80,7 @@ def create_session(root: Path, name: str, config_text: str, config_name: str, se
     paths = _claim_directory(root.absolute(), re.sub(r"[^\w.-]+", "-", name).strip(".-") or "session")
     try:
         replace_file(paths.config, config_text.encode())
-        create(paths)
-        _write_first_event(paths, config_text, config_name, seed)
+        _make_database(paths, config_text, config_name, seed)
         sync_directory(paths.directory)
         sync_directory(root)
     except (OSError, SessionError) as error:
@@ -184,21 +183,35 @@ def _claim_directory(root: Path, name: str) -> SessionPaths:
             raise of_os(error, root) from error
 
 
-def _write_first_event(paths: SessionPaths, config_text: str, config_name: str, seed: int) -> None:
+def _make_database(paths: SessionPaths, config_text: str, config_name: str, seed: int) -> None:
+    """Made aside and moved to its place when it is whole: who lists sessions meanwhile reads no half of it, nor holds
+    a lock in the way of its first statements."""
+    draft = SessionPaths(paths.directory / ".new")
+    draft.directory.mkdir()
+    create(draft)
     raw = config_text.encode()
     digest = hashlib.sha256(raw).hexdigest()
-    event = SessionCreated(name=paths.name, version=__version__, config=digest, seed=seed)
+    _write_first_event(
+        draft, SessionCreated(name=paths.name, version=__version__, config=digest, seed=seed), raw, config_name
+    )
+    draft.database.replace(paths.database)
+    shutil.rmtree(draft.directory)
+
+
+def _write_first_event(paths: SessionPaths, event: SessionCreated, config: bytes, config_name: str) -> None:
+    """Committed and out of SQLite's log, so that the database is one file."""
     now = time.time()
     db = connect_engine(paths)
     try:
         with write_turn(paths):
             db.execute("BEGIN IMMEDIATE")
             db.execute("INSERT INTO about VALUES ('config_name', ?)", (config_name,))
-            db.execute("INSERT INTO blob VALUES (?, ?, ?)", (digest, zlib.compress(raw), now))
+            db.execute("INSERT INTO blob VALUES (?, ?, ?)", (event.config, zlib.compress(config), now))
             db.execute(
                 "INSERT INTO event (time, kind, json) VALUES (?, ?, ?)", (now, kind_of(event), encode(event).decode())
             )
             db.execute("COMMIT")
+            db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     except sqlite3.Error as error:
         raise of_sqlite(error, paths.database) from error
     finally:

@@ -14,6 +14,7 @@ import fcntl
 import os
 import shutil
 import sqlite3
+import stat
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -148,7 +149,7 @@ def connect_reader(paths: SessionPaths) -> tuple[sqlite3.Connection, tempfile.Te
     log = database.with_name(database.name + "-wal")
     try:
         if not log.exists() or log.stat().st_size == 0:
-            return _opened(database, "immutable=1"), None
+            return _opened(database, "mode=ro&immutable=1"), None
         private = tempfile.TemporaryDirectory(prefix="kernel-tui-")
         for file in (database, log):
             shutil.copyfile(file, Path(private.name) / file.name)
@@ -174,9 +175,12 @@ def must_be_files(paths: SessionPaths) -> None:
     that of the database. Raises NotASession."""
     beside = [paths.database.with_name(f"session.db{ending}") for ending in ("-wal", "-shm", "-journal")]
     for file in (paths.database, *beside, paths.lock, paths.turn, paths.config, paths.log):
+        try:
+            mode = file.stat().st_mode  # asked once: SQLite makes and removes files meanwhile
+        except OSError:
+            continue
         # SQLite opens a directory and fails at the first read; the other files are opened by us, who say so.
-        foreign = file == paths.database or not file.is_dir()
-        if foreign and not file.is_file() and file.exists():
+        if not stat.S_ISREG(mode) and (file == paths.database or not stat.S_ISDIR(mode)):
             raise not_a_session(file, "is no regular file, so this is no session of kernel-tui")
 
 

@@ -60,6 +60,28 @@ def test_a_new_session_holds_its_config_and_its_first_event(paths: SessionPaths)
     assert quick_check(paths) is None
 
 
+def test_who_lists_sessions_while_they_are_made_sees_whole_ones_and_hinders_nobody(tmp_path: Path) -> None:
+    seen: set[str] = set()
+    done = threading.Event()
+
+    def look() -> None:
+        while not done.is_set():
+            seen.update(summary.state for summary in list_sessions(tmp_path))
+
+    watchers = [threading.Thread(target=look) for _ in range(2)]
+    for watcher in watchers:
+        watcher.start()
+    try:
+        for _ in range(30):
+            create_session(tmp_path, "demo", "seed = 7\n", "config.toml", 7)
+    finally:
+        done.set()
+        for watcher in watchers:
+            watcher.join()
+    assert seen == {"new"}
+    assert not (tmp_path / "demo" / ".new").exists()
+
+
 def test_a_taken_name_gets_a_number(tmp_path: Path) -> None:
     names = [create_session(tmp_path, "demo", "", "c.toml", 0).name for _ in range(3)]
     assert names == ["demo", "demo-2", "demo-3"]
