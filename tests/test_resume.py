@@ -6,8 +6,6 @@ import random
 import time
 from pathlib import Path
 
-import pytest
-
 from benchmarks.kills import Chain, Kill, stages
 from engine.events import EngineStarted, Recorded
 from engine.session import engine_liveness, summarize
@@ -26,7 +24,6 @@ def kill_while(doing: set[str], chain: Chain, not_before_round: int, delay_s: fl
     return chain.kill()
 
 
-@pytest.mark.serial
 def test_a_search_killed_three_times_is_resumed_and_finished(tmp_path: Path) -> None:
     draw = random.Random(2)
     with Chain(tmp_path, rounds=1) as chain:

@@ -19,6 +19,7 @@ from engine.verdict import Standing, Verdict
 from engine.workers.local import LocalEvaluator
 
 ROWS, COLUMNS = 500, 1003
+_TRIES = 6
 
 PROBLEM = f"""
 import torch
@@ -61,7 +62,7 @@ class Bench:
 
     def judge(self, source: str, form: Form | None = None) -> Verdict:
         """The verdict; where the tests beside this one leave no room for any, it is asked for again, as by a search."""
-        for _ in range(3):
+        for _ in range(_TRIES):
             verdict = self._loop.run_until_complete(
                 self.evaluator.evaluate(self.problem, form or self.form, source, lambda stage: None)
             )

@@ -14,6 +14,11 @@ from engine.evaluation.spikes import Run, raise_some, sizes
 Model = Callable[..., torch.Tensor]
 
 
+@pytest.fixture(autouse=True)
+def _the_same_inputs_each_time() -> None:
+    torch.manual_seed(1)
+
+
 def sizes_of(run: Run, inputs: list[torch.Tensor]) -> list[float]:
     def in_double(given: list[torch.Tensor]) -> Sequence[torch.Tensor]:
         return run([one.double() if one.is_floating_point() else one for one in given])
