@@ -110,6 +110,10 @@ class LiveSearch:
         with SessionReader(self.paths) as reader:
             return fold(reader.read())
 
+    def pause(self) -> None:
+        send_command(self.paths, Pause(), "test")
+        self.until(lambda state: state.paused)
+
     def until(self, holds: Callable[[SessionState], bool], within_s: float = 60) -> SessionState:
         """The first state in which ``holds``."""
         deadline = time.monotonic() + within_s
@@ -128,7 +132,8 @@ class LiveSearch:
 
 
 @pytest.fixture(scope="module")
-def search(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveSearch]:
+def waiting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveSearch]:
+    """The search, paused: for what takes no kernel that is judged meanwhile."""
     directory: Path = tmp_path_factory.mktemp("steering")
     (directory / "softmax.py").write_text(PROBLEM.format(formula="torch.softmax(x, dim=1)", rows=300))
     (directory / "sum.py").write_text(PROBLEM.format(formula="torch.tanh(x * 2.0 + 1.0) * x", rows=200))
@@ -139,19 +144,20 @@ def search(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveSearch]:
     live = LiveSearch(kernel_tui)
     try:
         live.until(lambda state: state.verdicts >= 4)
+        live.pause()
         yield live
     finally:
         kernel_tui.kill_engines()
 
 
 @pytest.fixture
-def waiting(search: LiveSearch) -> Iterator[LiveSearch]:
-    """The search, paused: for what takes no kernel that is judged meanwhile."""
-    send_command(search.paths, Pause(), "test")
-    search.until(lambda state: state.paused)
-    yield search
-    send_command(search.paths, Resume(), "test")
-    search.until(lambda state: not state.paused)
+def search(waiting: LiveSearch) -> Iterator[LiveSearch]:
+    """The search, going on: it would take the processor from all other tests if it never paused."""
+    send_command(waiting.paths, Resume(), "test")
+    waiting.until(lambda state: not state.paused)
+    yield waiting
+    if engine_liveness(waiting.paths).running:
+        waiting.pause()
 
 
 def correct_ones(state: SessionState, problem: str = "softmax") -> list[str]:
@@ -337,10 +343,10 @@ def test_a_kernel_is_judged_again_when_asked(search: LiveSearch) -> None:
     search.until(lambda state: state.variants[name].judged > judged and state.variants[name].stage is None)
 
 
-def test_a_limit_of_each_problem_is_changed_as_that_of_the_search_is(search: LiveSearch) -> None:
-    answer = search.tell("budget", "--per-problem", "--calls", "7", "--dollars", "2.5")
+def test_a_limit_of_each_problem_is_changed_as_that_of_the_search_is(waiting: LiveSearch) -> None:
+    answer = waiting.tell("budget", "--per-problem", "--calls", "7", "--dollars", "2.5")
     assert answer["message"] == "the budget of each problem is $2.5 and 7 calls"
-    assert (search.state().shares[""].calls, search.state().calls) == (7, None)
+    assert (waiting.state().shares[""].calls, waiting.state().calls) == (7, None)
 
 
 @pytest.mark.parametrize(
@@ -366,10 +372,10 @@ def test_what_makes_no_sense_is_refused_in_a_sentence(
     assert words in result.stderr
 
 
-def test_every_command_has_one_answer_in_the_session(search: LiveSearch) -> None:
-    with SessionReader(search.paths) as reader:
+def test_every_command_has_one_answer_in_the_session(waiting: LiveSearch) -> None:
+    with SessionReader(waiting.paths) as reader:
         sent = [one.id for one in reader.commands()]
-    assert sorted(search.state().handled) == sent
+    assert sorted(waiting.state().handled) == sent
 
 
 def test_stopping_after_the_round_leaves_no_round_open(search: LiveSearch) -> None:

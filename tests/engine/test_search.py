@@ -234,13 +234,13 @@ def test_the_best_kernel_of_each_problem_is_a_file(search: Finished) -> None:
 
 
 def test_when_the_minutes_are_spent_it_ends_in_order_and_more_minutes_go_on(tmp_path: Path) -> None:
-    paths = new_session(tmp_path, "softmax", "chain", rounds=500, minutes=0.2, other_sizes="true")
+    paths = new_session(tmp_path, "softmax", "chain", rounds=500, minutes=0.12, other_sizes="true")
     start_engine(paths)
     wait_for_end(paths)
     spent = fold(events_of(paths))
     assert spent.engine is not None
     assert spent.engine.stopped == "budget", log_tail(paths, 50)
-    assert spent.search_seconds >= 0.2 * 60 * 0.7
+    assert spent.search_seconds >= 0.12 * 60 * 0.7
     finishing = "the minutes are nearly spent, and no new kernel is judged: finishing with "
     assert any(line.text.startswith(finishing) for _, line in spent.log), log_tail(paths, 50)
     assert all(variant.stage == "queued" for variant in spent.in_flight())
