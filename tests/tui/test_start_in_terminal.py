@@ -41,8 +41,6 @@ torch_compile = false
 """
 Open = Callable[..., Terminal]
 
-pytestmark = pytest.mark.serial  # what is waited for in a terminal would wait for other tests too
-
 
 @pytest.fixture
 def paths(tmp_path: Path) -> SessionPaths:

@@ -37,7 +37,6 @@ def test_a_kernel_with_its_sizes_written_in_is_right_only_there(bench: Bench) ->
     assert sizes_in_words(list(found.values())).startswith("right only at the searched sizes; ")
 
 
-@pytest.mark.serial
 def test_a_kernel_may_say_which_sizes_it_is_for(bench: Bench) -> None:
     needs = f"rows of at most {COLUMNS} elements"
     limited = softmax(bench.form) + f'\nstatic_assert(x_dim1 <= {COLUMNS}, "{NOT_FOR_THIS_SIZE}: needs {needs}");\n'

@@ -23,8 +23,6 @@ from tests.engine.evaluation.conftest import PROBLEM, Bench
 from tests.engine.evaluation.kernels import softmax
 from tests.engine.evaluation.modules import softmax as module_softmax
 
-pytestmark = pytest.mark.serial
-
 C_SOFTMAX = """
 import torch
 import kernel_tui

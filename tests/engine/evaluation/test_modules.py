@@ -107,7 +107,6 @@ def test_a_hostile_module_gets_its_verdict(bench: ModuleBench, name: str) -> Non
     assert time.monotonic() - started < 30
 
 
-@pytest.mark.serial
 def test_the_next_one_is_unaffected(bench: ModuleBench) -> None:
     verdict = bench.judge(softmax())
     assert verdict.correct, verdict.reason

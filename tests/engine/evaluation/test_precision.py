@@ -367,7 +367,6 @@ def strict(tmp_path: Path) -> Iterator[Bench]:
     bench.close()
 
 
-@pytest.mark.serial
 def test_the_user_says_which_may_win(strict: Bench) -> None:
     lower = strict.judge((HERE / "cpp" / "low_precision.cpp").read_text())
     assert (lower.status, lower.pattern) == ("wrong", "lower precision"), (lower.reason, lower.checks)
@@ -398,7 +397,6 @@ extern "C" int launch(const float* a, const float* b, float* out, void* workspac
 """
 
 
-@pytest.mark.serial
 def test_who_must_be_exact_is_timed_where_it_is_measured(strict: Bench) -> None:
     verdict = strict.judge(SLOW_AT_MEAN_ZERO)
     assert verdict.correct and verdict.kernel is not None, verdict.reason
