@@ -26,7 +26,7 @@ run: $(VENV)/.installed compiler
 # that ARGS left nothing to run in one of the two. What failed is run once more, by itself: on a host that other virtual
 # machines share, any process may stand still for a second.
 test: lint compiler
-	$(PYTEST) -n 6 --dist worksteal -m "not serial" $(ARGS) || test $$? -eq 5 || $(AGAIN) -m "not serial" $(ARGS)
+	$(PYTEST) -n 5 --dist worksteal -m "not serial" $(ARGS) || test $$? -eq 5 || $(AGAIN) -m "not serial" $(ARGS)
 	$(PYTEST) -n 0 -m serial $(ARGS) || test $$? -eq 5 || $(AGAIN) -m serial $(ARGS)
 
 lint: $(VENV)/.installed-dev

@@ -55,6 +55,7 @@ rounds = 1
 ideas = 1
 variants = 1
 survivors = 4
+heat = 0
 [evaluation]
 device = "cpu"
 trials = 3

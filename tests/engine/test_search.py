@@ -57,6 +57,7 @@ problems = [{problems}]
 rounds = {rounds}
 ideas = {ideas}
 variants = {ideas}
+heat = {heat}
 [budget]
 minutes = {minutes}
 [evaluation]
@@ -69,13 +70,25 @@ other_sizes = {other_sizes}
 
 
 def new_session(
-    directory: Path, *problems: str, rounds: int, minutes: float = 5.0, other_sizes: str = "false", ideas: int = 2
+    directory: Path,
+    *problems: str,
+    rounds: int,
+    minutes: float = 5.0,
+    ideas: int = 2,
+    heat: int = 0,
+    sizes: bool = True,
 ) -> SessionPaths:
-    """``ideas`` a round, of as many variants each."""
+    """``ideas`` a round, of as many variants each; ``sizes``: whether winners are judged at other sizes, too."""
     for name in problems:
         (directory / f"{name}.py").write_text(PROBLEM.format(formula=FORMULAS[name]))
-    files = ", ".join(f'"{directory / name}.py"' for name in problems)
-    text = CONFIG.format(problems=files, rounds=rounds, minutes=minutes, other_sizes=other_sizes, ideas=ideas)
+    text = CONFIG.format(
+        problems=", ".join(f'"{directory / name}.py"' for name in problems),
+        rounds=rounds,
+        minutes=minutes,
+        ideas=ideas,
+        heat=heat,
+        other_sizes="true" if sizes else "false",
+    )
     return create_session(directory, "demo", text, "config.toml", 0)
 
 
@@ -115,7 +128,7 @@ def search() -> Finished:
     """A search of four problems, of which two can be searched, that ran to its end. Tests only read it."""
 
     def run(directory: Path) -> None:
-        paths = new_session(directory, "softmax", "raises", "chain", "sorts", rounds=1, other_sizes="true")
+        paths = new_session(directory, "softmax", "raises", "chain", "sorts", rounds=1, heat=4)
         start_engine(paths)
         wait_for_end(paths)
 
@@ -234,7 +247,7 @@ def test_the_best_kernel_of_each_problem_is_a_file(search: Finished) -> None:
 
 
 def test_when_the_minutes_are_spent_it_ends_in_order_and_more_minutes_go_on(tmp_path: Path) -> None:
-    paths = new_session(tmp_path, "softmax", "chain", rounds=500, minutes=0.12, other_sizes="true")
+    paths = new_session(tmp_path, "softmax", "chain", rounds=500, minutes=0.12, heat=4)
     start_engine(paths)
     wait_for_end(paths)
     spent = fold(events_of(paths))
@@ -254,7 +267,7 @@ def test_when_the_minutes_are_spent_it_ends_in_order_and_more_minutes_go_on(tmp_
 
 
 def test_a_search_whose_time_ends_before_its_problems_are_open_comes_to_its_end(tmp_path: Path) -> None:
-    paths = new_session(tmp_path, "softmax", "chain", rounds=500, other_sizes="true")
+    paths = new_session(tmp_path, "softmax", "chain", rounds=500)
     start_engine(paths)
     deadline = time.monotonic() + 120
 
@@ -279,7 +292,7 @@ def test_a_search_whose_time_ends_before_its_problems_are_open_comes_to_its_end(
 def test_a_problem_whose_judge_is_killed_while_it_opens_fails_in_words_and_is_opened_by_a_resume(
     tmp_path: Path,
 ) -> None:
-    paths = new_session(tmp_path, "softmax", "chain", rounds=1, ideas=1)
+    paths = new_session(tmp_path, "softmax", "chain", rounds=1, ideas=1, sizes=False)
     engine = psutil.Process(start_engine(paths))
     deadline = time.monotonic() + 60
     killed: set[int] = set()

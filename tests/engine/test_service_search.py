@@ -37,6 +37,7 @@ problems = ["{problem}"]
 rounds = 1
 ideas = 1
 variants = 2
+heat = 0
 [budget]
 minutes = 3
 [evaluation]

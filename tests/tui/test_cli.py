@@ -31,6 +31,7 @@ problems = ["softmax.py"]
 rounds = {rounds}
 ideas = 1
 variants = 1
+heat = 0
 [evaluation]
 device = "cpu"
 trials = 3

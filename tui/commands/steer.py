@@ -59,12 +59,13 @@ def _send(root: Path, session: str, command: Command, as_json: bool) -> None:
             f"{paths.name}: command {number} is written, but not answered after {ANSWER_S:g} s; "
             + _what_becomes_of_it(engine_liveness(paths), command)
         )
+    code = ExitCode.OK if answer.ok else ExitCode.USAGE if answer.unknown else ExitCode.FAILURE
     if as_json:
         print_json({"command": number, "ok": answer.ok, "message": answer.message, "node": answer.node})
-    else:
-        echo(answer.message, err=not answer.ok)
+        sys.exit(code)
     if not answer.ok:
-        sys.exit(ExitCode.USAGE if answer.unknown else ExitCode.FAILURE)
+        raise Failure(answer.message, code)
+    echo(answer.message)
 
 
 def _resumed_by(session: str, command: Command) -> str:
