@@ -42,7 +42,8 @@ def run(tmp_path: Path) -> KernelTui:
 
 def test_a_kernel_that_is_right_at_its_own_sizes_only(run: KernelTui) -> None:
     shapes = ("--shapes", "ROWS=100,COLUMNS=2000", "--shapes", "ROWS=300")
-    judged = run("eval", "root.cpp", "--problem", "root.py", "--config", "quick.toml", *shapes, "--json", timeout=280)
+    command = ("eval", "root.cpp", "--problem", "root.py", "--config", "quick.toml", "--quick")
+    judged = run(*command, *shapes, "--json", timeout=280)
     assert judged.returncode == ExitCode.NOTHING_CORRECT, judged.stderr
     found = run.decode(judged.stdout)
     assert found["verdict"]["status"] == "correct", found["verdict"]["reason"]

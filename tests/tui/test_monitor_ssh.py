@@ -40,7 +40,6 @@ provider = "playbook"
 """
 
 pytestmark = [
-    pytest.mark.serial,
     pytest.mark.timeout(240),
     pytest.mark.skipif(
         not Path(SSHD).exists() or shutil.which("ssh") is None or shutil.which("ssh-keygen") is None,

@@ -130,22 +130,16 @@ def answer(paths: SessionPaths, count: int) -> CommandHandled:
     raise AssertionError(f"{len(handled)} answers, not {count}")
 
 
-def confirmation_ms(tmux: Tmux) -> float:
-    """Pin the selected kernel and unpin it again: the time from the key to the row that says that it is pinned.
-
-    It includes tmux's own time to take the key and to give the screen.
-    """
+def pin_and_unpin(tmux: Tmux) -> None:
+    """The selected kernel, seen in its row. (How soon: ``benchmarks/monitor.py``.)"""
     tmux.press("1")
     before = tmux.screen().count("▪")
-    began = time.monotonic()
-    tmux.press("b")
-    while tmux.screen().count("▪") <= before:
-        assert time.monotonic() - began < 10, tmux.screen()
-    took_ms = (time.monotonic() - began) * 1000
-    tmux.press("b")
-    while tmux.screen().count("▪") > before:
-        assert time.monotonic() - began < 20, tmux.screen()
-    return took_ms
+    for is_so in (lambda pins: pins > before, lambda pins: pins == before):
+        tmux.press("b")
+        deadline = time.monotonic() + 10
+        while not is_so(tmux.screen().count("▪")):
+            assert time.monotonic() < deadline, tmux.screen()
+            time.sleep(0.05)
 
 
 @pytest.fixture
@@ -163,7 +157,6 @@ def tmux(tmp_path: Path) -> Iterator[Tmux]:
             os.kill(pid, signal.SIGTERM)
 
 
-@pytest.mark.serial
 @pytest.mark.timeout(600)
 @pytest.mark.keys("SeedIdeaScreen", "tab")
 def test_a_search_is_watched_and_steered_from_a_terminal(tmux: Tmux, tmp_path: Path) -> None:
@@ -208,9 +201,7 @@ def test_a_search_is_watched_and_steered_from_a_terminal(tmux: Tmux, tmp_path: P
     edited = tmux.until("Diff")
     child = edited.split(" -> ")[1].split()[0]
 
-    took_ms = [confirmation_ms(tmux) for _ in range(5)]
-    print(f"key to confirmed row, ms: {', '.join(f'{one:.0f}' for one in took_ms)}")
-    assert sorted(took_ms)[2] < 300
+    pin_and_unpin(tmux)
 
     tmux.keys("1", "d")
     tmux.until(f"Prune {child}?")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 
 import pytest
 
@@ -40,10 +39,36 @@ def get_init_inputs():
 """
 
 
-def inspected(path: Path) -> ProblemSpec:
-    (spec,) = asyncio.run(inspect_files(resolve([str(path)], path.parent)))
-    assert isinstance(spec, ProblemSpec), spec
-    return spec
+HEADS = """\
+import torch
+ROWS = 300
+WIDTH = 64
+class Model(torch.nn.Module):
+    def forward(self, x):
+        return torch.softmax(x.reshape(x.shape[0], 8, x.shape[1] // 8), dim=-1)
+def get_inputs():
+    return [torch.rand(ROWS, WIDTH)]
+"""
+FIXED = """\
+import torch
+class Model(torch.nn.Module):
+    def forward(self, x):
+        return x + 1
+def get_inputs():
+    return [torch.rand(int('40'))]
+"""
+
+
+@pytest.fixture(scope="module")
+def specs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, ProblemSpec]:
+    """The three files, inspected at once."""
+    directory = tmp_path_factory.mktemp("sizes")
+    for name, text in (("linear", FILE), ("heads", HEADS), ("fixed", FIXED)):
+        (directory / f"{name}.py").write_text(text)
+    found = asyncio.run(inspect_files(resolve([str(directory)], directory)))
+    specs = {one.name: one for one in found if isinstance(one, ProblemSpec)}
+    assert specs.keys() == {"linear", "heads", "fixed"}, found
+    return specs
 
 
 def shapes(spec: ProblemSpec) -> dict[str, tuple[int, ...]]:
@@ -85,10 +110,8 @@ def test_scaled_sizes(value: int, count: int) -> None:
         assert larger(value, count) % min(value & -value, 32) == 0
 
 
-def test_a_problem_at_named_sizes_has_another_header_and_id(tmp_path: Path) -> None:
-    path = tmp_path / "linear.py"
-    path.write_text(FILE)
-    spec = inspected(path)
+def test_a_problem_at_named_sizes_has_another_header_and_id(specs: dict[str, ProblemSpec]) -> None:
+    spec = specs["linear"]
     (other,) = asyncio.run(resize(spec, [{"ROWS": 5, "4096": 60}]))
     assert shapes(other.problem) == {
         "x": (5, 60),
@@ -100,25 +123,15 @@ def test_a_problem_at_named_sizes_has_another_header_and_id(tmp_path: Path) -> N
     assert other.problem.source == with_sizes(FILE, {"ROWS": 5, "4096": 60})
 
 
-def test_derived_sizes_scale_all_that_fits_together(tmp_path: Path) -> None:
-    path = tmp_path / "linear.py"
-    path.write_text(FILE)
-    found = {one.label: shapes(one.problem)["x"] for one in asyncio.run(other_sizes(inspected(path)))}
+def test_derived_sizes_scale_all_that_fits_together(specs: dict[str, ProblemSpec]) -> None:
+    found = {one.label: shapes(one.problem)["x"] for one in asyncio.run(other_sizes(specs["linear"]))}
     assert list(found) == ["smaller", "odd", "larger"]
     assert found["smaller"][0] < found["odd"][0] < 1000 < found["larger"][0]
     assert found["odd"][0] % 2 == found["odd"][1] % 2 == 1
 
 
-def test_a_model_that_cannot_have_all_of_them_gets_one_that_it_can(tmp_path: Path) -> None:
-    path = tmp_path / "heads.py"
-    path.write_text(
-        "import torch\nROWS = 300\nWIDTH = 64\n"
-        "class Model(torch.nn.Module):\n"
-        "    def forward(self, x):\n"
-        "        return torch.softmax(x.reshape(x.shape[0], 8, x.shape[1] // 8), dim=-1)\n"
-        "def get_inputs():\n    return [torch.rand(ROWS, WIDTH)]\n"
-    )
-    spec = inspected(path)
+def test_a_model_that_cannot_have_all_of_them_gets_one_that_it_can(specs: dict[str, ProblemSpec]) -> None:
+    spec = specs["heads"]
     found = {one.label: one.sizes for one in asyncio.run(other_sizes(spec))}
     assert found["odd"] == {"ROWS": odd(300, 1)}
     assert found["smaller"].keys() == {"ROWS", "WIDTH"}
@@ -126,11 +139,6 @@ def test_a_model_that_cannot_have_all_of_them_gets_one_that_it_can(tmp_path: Pat
         asyncio.run(resize(spec, [{"WIDTH": 60}]))
 
 
-def test_a_file_without_sizes_says_so(tmp_path: Path) -> None:
-    path = tmp_path / "fixed.py"
-    path.write_text(
-        "import torch\nclass Model(torch.nn.Module):\n    def forward(self, x):\n        return x + 1\n"
-        "def get_inputs():\n    return [torch.rand(int('40'))]\n"
-    )
+def test_a_file_without_sizes_says_so(specs: dict[str, ProblemSpec]) -> None:
     with pytest.raises(NoOtherSizes, match="names no sizes"):
-        asyncio.run(other_sizes(inspected(path)))
+        asyncio.run(other_sizes(specs["fixed"]))
