@@ -15,20 +15,7 @@ import pytest
 from engine.exit_codes import ExitCode
 from engine.session import EngineLock, SessionPaths, create_session
 from tests.commandline import KernelTui, environment
-
-SOFTMAX = """\
-import torch
-
-class Model(torch.nn.Module):
-    def forward(self, x):
-        return torch.softmax(x, dim=1)
-
-def get_inputs():
-    return [torch.randn(64, 512)]
-
-def get_init_inputs():
-    return []
-"""
+from tests.engine.proposers import canned
 
 CONFIG = """\
 problems = ["softmax.py"]
@@ -57,7 +44,7 @@ PathFinder.find_spec = staticmethod(find_spec)
 
 @pytest.fixture
 def config(tmp_path: Path) -> Path:
-    (tmp_path / "softmax.py").write_text(SOFTMAX)
+    (tmp_path / "softmax.py").write_text(canned.PROBLEM)
     path = tmp_path / "config.toml"
     path.write_text(CONFIG)
     return path
@@ -151,7 +138,7 @@ def test_a_place_where_no_directory_can_be_made_is_storage_that_fails(kernel_tui
 
 
 def test_a_problem_that_raises_is_refused_with_its_own_words(kernel_tui: KernelTui, config: Path) -> None:
-    (config.parent / "softmax.py").write_text(SOFTMAX.replace("torch.softmax(x, dim=1)", "1 / 0"))
+    (config.parent / "softmax.py").write_text(canned.PROBLEM.replace("torch.softmax(x, dim=1)", "1 / 0"))
     error = one_line(kernel_tui(config), ExitCode.NOTHING_CORRECT)
     assert "softmax.py:5" in error
     assert "division by zero" in error
@@ -177,7 +164,7 @@ def test_a_problem_that_ends_its_process_is_named_without_a_log_that_eval_does_n
     kernel_tui: KernelTui, config: Path, ending: str, words: str
 ) -> None:
     later = f"Model.calls += 1\n        if Model.calls > 4:\n            import os, sys; {ending}\n        return torch"
-    text = SOFTMAX.replace("return torch", later, 1).replace("    def forward", "    calls = 0\n    def forward")
+    text = canned.PROBLEM.replace("return torch", later, 1).replace("    def forward", "    calls = 0\n    def forward")
     (config.parent / "softmax.py").write_text(text)
     kernel = config.parent / "kernel.cpp"
     kernel.write_text("int nothing;\n")

@@ -25,22 +25,9 @@ from engine.session import (
 )
 from engine.state import SessionState, fold
 from tests.commandline import KernelTui
+from tests.engine.proposers import canned
 from tui.cli import main
 from tui.commands import steer
-
-PROBLEM = """\
-import torch
-
-class Model(torch.nn.Module):
-    def forward(self, x):
-        return {formula}
-
-def get_inputs():
-    return [torch.randn({rows}, 1000)]
-
-def get_init_inputs():
-    return []
-"""
 
 CONFIG = """\
 name = "demo"
@@ -135,8 +122,9 @@ class LiveSearch:
 def waiting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveSearch]:
     """The search, paused: for what takes no kernel that is judged meanwhile."""
     directory: Path = tmp_path_factory.mktemp("steering")
-    (directory / "softmax.py").write_text(PROBLEM.format(formula="torch.softmax(x, dim=1)", rows=300))
-    (directory / "sum.py").write_text(PROBLEM.format(formula="torch.tanh(x * 2.0 + 1.0) * x", rows=200))
+    (directory / "softmax.py").write_text(canned.PROBLEM)
+    chain = canned.PROBLEM.replace("torch.softmax(x, dim=1)", "torch.tanh(x * 2.0 + 1.0) * x")
+    (directory / "sum.py").write_text(chain)
     (directory / "config.toml").write_text(CONFIG)
     kernel_tui = KernelTui(directory)
     started = kernel_tui("run", "config.toml", "--detach")

@@ -33,6 +33,7 @@ _ROUNDED = 0.25
 _DRAWS = ((_TRIED, 1.0), (_TRIED, 1.25), (1, 1.25))
 """How many, and how much larger, in the draws on which a size must do: timed calls have other inputs and places."""
 _MOST_S = 2.0
+"""Of processor time: other programs must not take the large elements from a judgement."""
 
 Run = Callable[[list[torch.Tensor]], Sequence[torch.Tensor]]
 """Outputs of the model for inputs, which it may not change."""
@@ -55,7 +56,7 @@ def sizes(run: Run, run_in_double: Run, inputs: Sequence[torch.Tensor], toleranc
     0 where there is none: nothing depends on it, results overflow or are far from those in fp64, the model raises or
     does not run in fp64, or it takes too long to find out.
     """
-    until = time.perf_counter() + _MOST_S
+    until = time.thread_time() + _MOST_S
     try:
         right = run(list(inputs))
         least = [_ROUNDED * tolerances.of(out.dtype) if out.is_floating_point() else 0.0 for out in right]
@@ -96,11 +97,11 @@ def _size(
         return _changed(run(spiked(level, 0)), right, whole=False)
 
     low, high = 0, len(levels) - 1
-    while (reached := changed(high)) < 0 and high and time.perf_counter() < until:
+    while (reached := changed(high)) < 0 and high and time.thread_time() < until:
         high -= 1
     if reached > 0 and _FEW * changed(0) >= reached:  # not more with size, but perhaps here and there with luck
         high = low
-    while reached > 0 and low < high and time.perf_counter() < until:
+    while reached > 0 and low < high and time.thread_time() < until:
         middle = (low + high) // 2
         if changed(middle) > reached // 2:
             high = middle
@@ -113,7 +114,7 @@ def _size(
             given = spiked(level, seed, count, factor)
             outputs = run(given)
             felt = _changed(outputs, right, whole=True)
-            if (felt == 0 and count == _TRIED) or time.perf_counter() >= until:
+            if (felt == 0 and count == _TRIED) or time.thread_time() >= until:
                 return 0.0
             if felt < 0 or not is_exact(given, outputs):
                 break

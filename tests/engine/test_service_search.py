@@ -19,17 +19,7 @@ from engine.launch import log_tail, start_engine
 from engine.session import SessionPaths, SessionReader, create_session, engine_liveness, summarize
 from engine.session.lock import read_holder
 from engine.state import fold
-
-PROBLEM = """
-import torch
-class Model(torch.nn.Module):
-    def forward(self, x):
-        return torch.softmax(x, dim=1)
-def get_inputs():
-    return [torch.randn(256, 2048)]
-def get_init_inputs():
-    return []
-"""
+from tests.engine.proposers import canned
 
 CONFIG = """
 problems = ["{problem}"]
@@ -50,8 +40,8 @@ other_sizes = false
 
 @pytest.fixture
 def paths(tmp_path: Path) -> SessionPaths:
-    problem = tmp_path / "small_softmax.py"
-    problem.write_text(PROBLEM)
+    problem = tmp_path / "softmax.py"
+    problem.write_text(canned.PROBLEM)
     return create_session(tmp_path, "demo", CONFIG.format(problem=problem), "config.toml", 0)
 
 
@@ -97,7 +87,7 @@ def test_a_search_that_was_ended_by_a_signal_is_resumed_and_finished(paths: Sess
     state = fold(events)
     assert state.engine is not None
     assert (state.starts, state.engine.stopped) == (2, "finished"), log_tail(paths, 50)
-    assert [round_.finished_at is not None for round_ in state.problems["small_softmax"].rounds] == [True, True]
+    assert [round_.finished_at is not None for round_ in state.problems["softmax"].rounds] == [True, True]
     assert all(variant.verdict is not None for variant in state.variants.values())
     with SessionReader(paths) as reader:
         assert reader.quick_check() is None
