@@ -165,7 +165,8 @@ def test_while_paused_nothing_new_is_judged_and_what_runs_finishes(search: LiveS
 def test_a_pruned_branch_is_cancelled_and_never_a_parent_until_restored(search: LiveSearch) -> None:
     state = search.until(lambda state: any(state.ideas[one.idea].parent for one in state.in_flight()))
     idea = next(one.idea for one in state.in_flight() if state.ideas[one.idea].parent)
-    assert search.tell("prune", idea)["node"] == idea
+    answer = search.tell("prune", idea)
+    assert answer["node"] == idea and f"pruned {idea} and 1 kernel below it" in str(answer["message"])
     branch = search.state().branch(idea)
     state = search.until(lambda state: not any(one.id in branch for one in state.in_flight()))
     assert all(state.variants[name].verdict is not None for name in state.ideas[idea].variants)

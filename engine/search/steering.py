@@ -83,9 +83,14 @@ class Steering:
         if node in self._state.pruned:
             return Outcome(f"{node} is pruned already", node=node)
         flying = [one.id for one in self._state.in_flight() if node in self._state.lineage(one.id)]
-        below = sum(1 for one in self._state.branch(node) if one in self._state.variants)
+        below = sum(1 for one in self._state.branch(node) if one in self._state.variants and one != node)
+        said = f"pruned {node}"
+        if below:
+            said += f" and {below} kernel{'s' * (below != 1)} below it"
+        if flying:
+            said += f"; {len(flying)} that {'was' if len(flying) == 1 else 'were'} queued or running will not be judged"
         return Outcome(
-            f"pruned {node} with {below} kernel{'s' * (below != 1)}, {len(flying)} of them queued or running",
+            said,
             node=node,
             events=(ev.NodePruned(node=node),),
             then=lambda: self._cancel(flying),
