@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -86,10 +87,8 @@ def problem(forward: str, *inputs: str) -> str:
 
 
 def sequential(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    total = torch.zeros(x.shape[0], y.shape[1])
-    for k in range(x.shape[1]):
-        total += x[:, k, None] * y[None, k]
-    return total
+    """A product summed term by term in fp32."""
+    return torch.from_numpy(np.add.accumulate((x[:, :, None] * y[None]).numpy(), axis=1)[:, -1].copy())
 
 
 def as_tf32(x: torch.Tensor) -> torch.Tensor:
@@ -346,7 +345,7 @@ def test_who_stores_in_half_precision_in_timed_calls_only(asked: bool, tmp_path:
         (LONG, sequential),
         (LONG, split),
         (problem("torch.layer_norm(x, (1024,))", "torch.rand(32, 1024)"), lambda x: moments(x)),
-        (problem("torch.softmax(x, dim=1)", "torch.rand(32, 2000)"), lambda x: online(x)),
+        (problem("torch.softmax(x, dim=1)", "torch.rand(32, 500)"), lambda x: online(x)),
         (problem("torch.tanh(x)", "torch.randn(64, 100)"), lambda x: 1 - 2 / ((2 * x).exp() + 1)),
         # Single sums that come out near zero are off by anything, of eager's as of others.
         (problem("x.mean()", "torch.randn(100, 1000)"), lambda x: torch.cumsum(x.reshape(-1), 0)[-1] / x.numel()),
