@@ -211,7 +211,7 @@ def _verdict_given(state: SessionState, event: ev.VerdictGiven, time: float) -> 
     variant.judged += 1
     if variant.judged > 1 or variant.speedup is not None:  # a kernel that fails at once has led nothing
         choose_leader(state, variant)
-        choose_best(state, variant.problem, challenger=variant)
+        choose_best(state, variant.problem, challenger=variant, at=time)
 
 
 def _heat_finished(state: SessionState, event: ev.HeatFinished, time: float) -> None:
@@ -227,7 +227,8 @@ def _heat_finished(state: SessionState, event: ev.HeatFinished, time: float) -> 
     lead_again(state, problem, (standing.variant for standing in event.standings))
     for standing in event.standings:
         if not state.is_pruned(standing.variant):
-            problem.best = standing.variant
+            if problem.best != standing.variant:
+                problem.best, problem.best_at = standing.variant, time
             return
 
 
@@ -254,12 +255,12 @@ def _problem_finished(state: SessionState, event: ev.ProblemFinished, time: floa
 
 def _node_pruned(state: SessionState, event: ev.NodePruned, time: float) -> None:
     state.pruned.add(event.node)
-    rechoose(state, event.node)
+    rechoose(state, event.node, time)
 
 
 def _node_restored(state: SessionState, event: ev.NodeRestored, time: float) -> None:
     state.pruned.discard(event.node)
-    rechoose(state, event.node)
+    rechoose(state, event.node, time)
 
 
 def _node_pinned(state: SessionState, event: ev.NodePinned, time: float) -> None:

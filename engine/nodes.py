@@ -119,6 +119,8 @@ class ProblemState(Struct):
     ranking: list[tuple[float, str]] = field(default_factory=list)
     missing: dict[tuple[Purpose, str], dict[int, list[AnswerMissing]]] = field(default_factory=dict)
     best: str | None = None
+    best_at: float = 0.0
+    """Since when it is."""
     former: str | None = None
     finished: str | None = None
     standings: tuple[Standing, ...] = ()

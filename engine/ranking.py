@@ -113,16 +113,16 @@ def lead_again(state: SessionState, problem: ProblemState, names: Iterable[str])
             lead(state, round_)
 
 
-def rechoose(state: SessionState, node: str) -> None:
+def rechoose(state: SessionState, node: str, at: float) -> None:
     """After a prune or a restore: who is best, of the problem and of each round that the branch reaches into."""
     problem_id = next((above for above in state.lineage(node) if above in state.problems), node)
-    choose_best(state, problem_id, challenger=None)
+    choose_best(state, problem_id, challenger=None, at=at)
     if (problem := state.problems.get(problem_id)) is None:
         return
     lead_again(state, problem, problem.variants if node == problem_id else state.branch(node))
 
 
-def choose_best(state: SessionState, problem_id: str, challenger: VariantState | None) -> None:
+def choose_best(state: SessionState, problem_id: str, challenger: VariantState | None, at: float) -> None:
     """The best is the heat's winner until a later verdict beats it, by factor and by time: of two factors from
     different minutes one may owe more to a reference that was disturbed. Pruned variants never are the best."""
     problem = state.problems.get(problem_id)
@@ -133,7 +133,7 @@ def choose_best(state: SessionState, problem_id: str, challenger: VariantState |
         if challenger.speedup is None or state.is_pruned(challenger.id):
             return
         if best is None or _beats(challenger, best, timed=bool(problem.standings)):
-            _enthrone(problem, challenger)
+            _enthrone(problem, challenger, at)
         return
     timed = [standing.variant for standing in problem.standings]
     valid = (state.variants[name] for name in timed if not state.is_pruned(name))
@@ -143,13 +143,13 @@ def choose_best(state: SessionState, problem_id: str, challenger: VariantState |
     for leader in sorted(later, key=lambda one: one.judged_at or 0.0):
         if winner is None or _beats(leader, winner, timed=bool(timed)):
             winner = leader
-    _enthrone(problem, winner)
+    _enthrone(problem, winner, at)
 
 
-def _enthrone(problem: ProblemState, winner: VariantState | None) -> None:
+def _enthrone(problem: ProblemState, winner: VariantState | None, at: float) -> None:
     name = winner.id if winner is not None else None
     if name != problem.best:
-        problem.former, problem.best = problem.best, name
+        problem.former, problem.best, problem.best_at = problem.best, name, at
 
 
 def _beats(challenger: VariantState, best: VariantState, *, timed: bool) -> bool:

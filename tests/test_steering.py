@@ -287,6 +287,11 @@ def test_a_command_that_nobody_answers_is_said_to_stay_pending(
     assert "It stays pending, and is carried out as soon as the engine looks" in said
 
 
+def test_what_is_seeded_while_nothing_is_begun_says_what_it_waits_for(waiting: LiveSearch) -> None:
+    answer = waiting.tell("seed-kernel", waiting.new_kernel(), "--problem", "softmax")
+    assert str(answer["message"]).endswith(", once the search goes on: it is paused")
+
+
 def test_an_idea_in_prose_waits_for_an_author_when_nobody_reads_prose(waiting: LiveSearch) -> None:
     node = str(waiting.tell("seed-idea", "use a lookup table", "--problem", "softmax")["node"])
     assert waiting.state().ideas[node].waiting

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from operator import itemgetter
 
 from engine.events import StopReason
 from engine.state import ProblemState, SessionState
@@ -64,8 +65,8 @@ def now_of(model: Model) -> str:
     """What goes on, for a line that is always there; "" where that is nothing."""
     state = model.state
     newest = max(
-        (best for problem in state.problems.values() if (best := model.best(problem)) is not None),
-        key=lambda one: one.judged_at or 0.0,
+        ((problem.best_at, best) for problem in state.problems.values() if (best := model.best(problem)) is not None),
+        key=itemgetter(0),
         default=None,
     )
     said = []
@@ -75,8 +76,9 @@ def now_of(model: Model) -> str:
     elif model.engine == "finished":
         said = ["all is done, and the best kernels lie in the session's best/"]
     if newest is not None:
-        when = f", {fmt.age(model.now() - newest.judged_at)} ago" if newest.judged_at is not None else ""
-        said.append(f"newest best: {newest.id} of {newest.problem}, {factor_words(newest.verdict)}{when}")
+        since, best = newest
+        ago = fmt.age(model.now() - since)
+        said.append(f"newest best: {best.id} of {best.problem}, {factor_words(best.verdict)}, {ago} ago")
     return "   ".join(f"{one[0].upper()}{one[1:]}" for one in said)
 
 

@@ -45,10 +45,14 @@ def _has_playbook(model: Model) -> bool:
 
 
 class Catalogue(Struct, frozen=True):
-    """The moves that come to a new kernel for the one that was asked about, and the names of those that do not."""
+    """The moves that come to a new kernel for the one that was asked about, and the names of those that do not.
+
+    ``early``: whether that one is not judged yet, so that nothing is known of it.
+    """
 
     moves: tuple[CatalogueEntry, ...] = ()
     spent: tuple[str, ...] = ()
+    early: bool = False
 
 
 class _Read:
@@ -96,6 +100,8 @@ async def catalogue_of(model: Model, problem: ProblemState, parent: str | None) 
         config = parse_config(model.source.text(state.config), model.source.paths.config)
     except ConfigError:  # of another version
         return Catalogue()
+    if parent is not None and state.variants[parent].verdict is None:
+        return Catalogue(early=True)
     playbook = Playbook()
     task = task_of(state, problem, device, demands_of(config, problem.spec))
     if playbook.refusal(task) is not None:

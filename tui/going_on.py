@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from engine.session import SessionPaths
+from tui.program import program
 from tui.source import argument_of, limits_of
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ def more_minutes(model: Model) -> float | None:
 def resume_command(model: Model) -> str:
     """The shell's command that goes on with the session that a monitor shows, with the limit that it needs raised."""
     engine, limits = model.state.engine, model.limits
-    command = f"kernel-tui resume {model.source.argument}"
+    command = f"{program()} resume {model.source.argument}"
     if (needed := more_minutes(model)) is not None:
         return f"{command} {_more(needed)}"
     if engine is None or engine.stopped != "budget":
@@ -49,9 +50,14 @@ def _more(needed: float) -> str:
     return f"--minutes N (more than {needed:g})"
 
 
+def minutes_are_spent(minutes: float) -> str:
+    """That a limit is reached."""
+    return f"its {minutes:g} minute{' is' if minutes == 1 else 's are'} spent"
+
+
 def spent_in_words(minutes: float, needed: float, argument: str) -> str:
     """That ``minutes`` are spent, and what goes on. ``argument``: what names the session on the command line."""
-    return f"its {minutes:g} minutes are spent; go on with: kernel-tui resume {argument} {_more(needed)}"
+    return f"{minutes_are_spent(minutes)}; go on with: {program()} resume {argument} {_more(needed)}"
 
 
 def how_it_ended(paths: SessionPaths, said: str, minutes: float | None, search_s: float, *, by_budget: bool) -> str:

@@ -21,6 +21,7 @@ from engine.session import Liveness, SessionPaths, SessionReader, engine_livenes
 from engine.state import SessionState
 from tui.activity import owed_of
 from tui.echo import echo
+from tui.program import program
 from tui.prompts import PromptLines
 from tui.results import Results, results_of
 from tui.source import limits_of
@@ -61,8 +62,8 @@ def follow(paths: SessionPaths, *, as_json: bool, stops_on_interrupt: bool, skip
             view.close()
         if detached:
             echo(
-                f"detached; the search goes on. Come back: kernel-tui attach {paths.directory}   "
-                f"End it: kernel-tui stop {paths.directory}",
+                f"detached; the search goes on. Come back: {program()} attach {paths.directory}   "
+                f"End it: {program()} stop {paths.directory}",
                 err=True,
             )
             return ExitCode.INTERRUPTED

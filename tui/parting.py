@@ -6,6 +6,7 @@ from engine.session import SessionPaths
 from tui import format as fmt
 from tui.going_on import resume_command
 from tui.model import Model
+from tui.program import program
 from tui.sanitize import clean_lines
 from tui.source import ALIVE
 
@@ -33,7 +34,7 @@ def parting_words(model: Model) -> str:
     """What a person who leaves should know: whether the search goes on, what it may still spend, how to stop it."""
     name, argument = model.source.name, model.source.argument
     if model.link.gone:
-        return f"The session {argument} was moved or deleted. Open it where it is now: kernel-tui attach DIRECTORY"
+        return f"The session {argument} was moved or deleted. Open it where it is now: {program()} attach DIRECTORY"
     if model.link.kind not in ALIVE:
         end = "is finished" if model.state.finished else "is not running"
         again = "" if model.state.finished else f"\n  go on with it: {resume_command(model)}"
@@ -47,6 +48,6 @@ def parting_words(model: Model) -> str:
     how = "is paused and its engine goes on" if model.state.paused else "goes on"
     return (
         f"The search {name} {how}{pid}; {spend}.\n"
-        f"  watch it again: kernel-tui attach {argument}\n"
-        f"  stop it:        kernel-tui stop {argument}"
+        f"  watch it again: {program()} attach {argument}\n"
+        f"  stop it:        {program()} stop {argument}"
     )

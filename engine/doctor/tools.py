@@ -19,7 +19,7 @@ from engine.doctor.finding import Finding, run
 from engine.evaluation.build import command_line
 from engine.evaluation.profile import find_ncu
 from engine.problem.spec import Form
-from engine.toolkit import INSTALL_CUDA, NoCompiler, NoTool, find_cpp_compiler, find_nvcc
+from engine.toolkit import INSTALL_CUDA, NoCompiler, NoTool, find_cpp_compiler, find_cuda_tool, find_nvcc
 
 _PROGRAM = """\
 #include <omp.h>
@@ -163,7 +163,12 @@ def nvcc(found: Gpus, required: bool) -> Finding:
         said = "did not finish a five-line program in 60 s" if built is None else _first_error(built)
         remedy = f"reinstall it: {INSTALL_CUDA}; where it refuses the C++ compiler as too new, install an older one"
         return Finding(name, "fail" if wanted else "warn", f"{shown} cannot build a kernel: {said}", remedy)
-    return Finding(name, "ok", f"{shown} builds for {arch}")
+    without = ""
+    try:
+        find_cuda_tool("nvdisasm")
+    except NoTool:
+        without = "; no nvdisasm beside it: `kernel-tui sass` shows a .cu kernel's registers and PTX, no instructions"
+    return Finding(name, "ok", f"{shown} builds for {arch}{without}")
 
 
 def counters(found: Gpus, driver: Path = Path("/proc/driver/nvidia/params")) -> Finding:

@@ -71,7 +71,7 @@ class Owed:
         async def alone() -> None:
             try:
                 if self._context.ending == "budget":
-                    text = f"the minutes are nearly spent, and no new kernel is judged: finishing with {what}"
+                    text = f"the rest of the minutes is kept for heats and baselines, no new kernel is judged: {what}"
                     await self._context.journal.record(LogLine(level="info", text=text))
                 await job
             finally:

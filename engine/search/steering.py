@@ -212,8 +212,10 @@ class Steering:
             author = readers[0].name if readers else BY_HAND
         idea = self._idea(problem, parent, category, text, author, data)
         if author != BY_HAND:
-            return Outcome(f"{idea.idea}: {author} writes kernels for it", node=idea.idea, events=(idea,))
-        reason = "no proposer of this session reads prose; write the kernel and seed it with seed-kernel"
+            said = self._when_work_begins(f"{idea.idea}: {author} writes kernels for it")
+            return Outcome(said, node=idea.idea, events=(idea,))
+        reason = "no proposer of this session reads prose; write the kernel and seed it with"
+        reason += f" seed-kernel --idea {idea.idea}"
         waiting = IdeaWaiting(idea=idea.idea, reason=reason)
         return Outcome(f"{idea.idea} waits for an author: {reason}", node=idea.idea, events=(idea, waiting))
 
@@ -252,7 +254,8 @@ class Steering:
             proposer=BY_HAND,
             note="by hand",
         )
-        return Outcome(f"{variant.variant} is judged next, as {idea}", node=variant.variant, events=(*new, variant))
+        said = self._when_work_begins(f"{variant.variant} is judged next, as {idea}")
+        return Outcome(said, node=variant.variant, events=(*new, variant))
 
     def _retry(self, command: cmd.Retry) -> Outcome:
         variant = named_variant(self._state, command.variant)
@@ -261,13 +264,21 @@ class Steering:
         if self._state.is_pruned(variant.id):
             raise Refused(f"{variant.id} is pruned: restore it first")
         return Outcome(
-            f"{variant.id} is judged again",
+            self._when_work_begins(f"{variant.id} is judged again"),
             node=variant.id,
             events=_queued([variant.id], "asked for by hand"),
             then=lambda: self._requeue([variant.id]),
         )
 
     # Checking
+
+    def _when_work_begins(self, said: str) -> str:
+        """``said``, and what it waits for where the search begins no new work."""
+        if self._context.ending == "budget":
+            return f"{said}, once there are more minutes: what is left of them is kept for heats and baselines"
+        if self._context.ending is not None:
+            return f"{said}, once the search is resumed: it is stopping"
+        return f"{said}, once the search goes on: it is paused" if self._state.paused else said
 
     def _problem(self, name: str) -> ProblemState:
         if (refused := self._state.refused.get(name)) is not None:

@@ -254,7 +254,7 @@ def test_when_the_minutes_are_spent_it_ends_in_order_and_more_minutes_go_on(tmp_
     assert spent.engine is not None
     assert spent.engine.stopped == "budget", log_tail(paths, 50)
     assert spent.search_seconds >= 0.12 * 60 * 0.7
-    finishing = "the minutes are nearly spent, and no new kernel is judged: finishing with "
+    finishing = "the rest of the minutes is kept for heats and baselines, no new kernel is judged: "
     assert any(line.text.startswith(finishing) for _, line in spent.log), log_tail(paths, 50)
     assert all(variant.stage == "queued" for variant in spent.in_flight())
     send_command(paths, ChangeBudget(minutes=5.0), "test")

@@ -107,6 +107,7 @@ def test_who_won_the_heat_is_the_best_again_when_it_is_restored() -> None:
     won = ev.HeatFinished(problem="softmax", round=1, standings=(Standing("v1", 1.0, 1.0, 1.0, 1.0, tied=True),))
     heat = [*small_search(), Recorded(100, 2000.0, won)]
     assert fold(heat).problems["softmax"].best == "v1"  # v3, which was faster before, was not in it
+    assert fold(heat).problems["softmax"].best_at == heat[-1].time, "it is the best since then, not since its verdict"
     pruned = [*heat, Recorded(101, 2001.0, ev.NodePruned(node="v1"))]
     assert fold(pruned).problems["softmax"].best != "v1"
     assert fold([*pruned, Recorded(102, 2002.0, ev.NodeRestored(node="v1"))]).problems["softmax"].best == "v1"

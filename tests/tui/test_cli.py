@@ -371,7 +371,12 @@ def test_resume_goes_on_killing_it_leaves_the_search_and_attach_finds_it(interru
         assert "detached" in output
     assert engine_liveness(paths).running
     assert [one.name for one in (kernel_tui.directory / "sessions").iterdir()] == ["demo"]
+    starts = state_of(paths).starts
     assert kernel_tui("stop", "demo").returncode == 0
+    again = kernel_tui("resume", "demo", "--detach")  # it may not have ended yet
+    assert again.returncode == 0 and "attaching" not in again.stderr
+    wait_until(lambda: state_of(paths).starts == starts + 1)
+    kernel_tui.kill_engines()
     wait_until(lambda: not engine_liveness(paths).running)
 
 

@@ -62,13 +62,13 @@ async def test_last_readings_are_not_taken_for_live_ones(open_monitor: Any, engi
     async with open_monitor(engine.paths) as monitor:
         devices = monitor.app.monitor_screen.devices
         await monitor.until(lambda: "% " in devices.lines[0].text, "a load")
-        assert "was at" not in devices.lines[0].text and devices.lines[0].text.count("▁") + len(devices.lines) > 1
+        assert "last " not in devices.lines[0].text and devices.lines[0].text.count("▁") + len(devices.lines) > 1
         assert any(segment.style == devices.palette.running for segment in devices.lines[0])
         engine.record(ev.EngineStopped(reason="finished", message="done"))
         engine.lock.release()
         await monitor.until_shown("the session is not running")
         loads = devices.lines[1]
-        assert "was at" in loads.text and not set(loads.text) & set("▁▂▃▄▅▆▇█")
+        assert "last " in loads.text and not set(loads.text) & set("▁▂▃▄▅▆▇█")
         assert {segment.style for segment in loads if segment.text.strip()} == {devices.palette.dim}
 
 

@@ -116,6 +116,17 @@ async def test_a_move_that_the_kernel_cannot_take_is_not_offered(open_monitor: A
         assert isinstance(command, SeedIdea) and (command.catalogue, command.parent) == (offered[0], "v1")
 
 
+async def test_a_kernel_that_is_not_judged_yet_has_no_moves_to_say(open_monitor: Any, searching: Engine) -> None:
+    written = ev.VariantWritten(
+        variant="v2", idea="i1", problem="softmax", round=0, parent="v1", form="cpp", source="", proposer="hand"
+    )
+    searching.record(written)
+    async with open_monitor(searching.paths) as monitor:
+        monitor.app.monitor_screen.tree_view.select("v2")
+        await monitor.press("i")
+        await monitor.until_shown("v2 is not judged yet: which moves of the playbook are new for it")
+
+
 @pytest.mark.parametrize("searching", ["manual"], indirect=True)
 async def test_without_a_playbook_no_move_is_offered(open_monitor: Any, searching: Engine) -> None:
     async with open_monitor(searching.paths) as monitor:

@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from engine.commands import ChangeBudget, ChangeShare
+from engine.commands import ChangeBudget, ChangeShare, Stop
+from engine.events import CommandHandled, EngineStarted
 from engine.exit_codes import ExitCode
 from engine.session import SessionError, SessionPaths, SessionReader, create_session, engine_liveness, send_command
 from tui.commands.common import Failure, count, find
 from tui.commands.run import Beginning
 from tui.echo import echo
-from tui.going_on import minutes_needed, spent_in_words
+from tui.going_on import minutes_are_spent, minutes_needed, spent_in_words
+from tui.program import program
 from tui.source import argument_of, limits_of
 
 if TYPE_CHECKING:
     from engine.config import Config, ConfigError, Fault
     from engine.state import SessionState
+
+_END_S = 60.0
+"""How long an engine that was told to stop may take to end what runs."""
 
 
 def begin_run(config_path: Path, choice: str | None) -> Beginning:
@@ -35,6 +41,8 @@ def begin_run(config_path: Path, choice: str | None) -> Beginning:
         raise _with_problem_faults(error) from None
     _check(config)
     earlier = _newest_session(config)
+    if earlier is not None:
+        _wait_if_ending(earlier)
     if earlier is not None and choice != "new" and engine_liveness(earlier).running:
         echo(f"{earlier.name}: its search is running; attaching (Ctrl-C here detaches)", err=True)
         return Beginning(earlier.directory, starts=False)
@@ -59,6 +67,7 @@ def begin_resume(root: Path, session: str, wish: ChangeBudget | ChangeShare | No
 
 def _again(paths: SessionPaths, wish: ChangeBudget | ChangeShare | None) -> Beginning:
     """Resume a session, or attach to it if its engine lives."""
+    _wait_if_ending(paths)
     state = _state_of(paths)
     running = engine_liveness(paths).running
     if not running and wish is None and (reason := _nothing_left(paths, state)) is not None:
@@ -68,6 +77,33 @@ def _again(paths: SessionPaths, wish: ChangeBudget | ChangeShare | None) -> Begi
     if running:
         echo(f"{paths.name}: its engine lives; attaching (Ctrl-C here detaches)", err=True)
     return Beginning(paths.directory, starts=not running, seq=state.seq)
+
+
+def _wait_if_ending(paths: SessionPaths) -> None:
+    """An engine that was told to stop is no engine to attach to: wait for its end. Raises Failure, SessionError."""
+    if not (engine_liveness(paths).running and _was_told_to_stop(paths)):
+        return
+    echo(f"{paths.name}: its engine was told to stop; waiting for its end", err=True)
+    deadline = time.monotonic() + _END_S
+    while (living := engine_liveness(paths)).running:
+        if time.monotonic() > deadline:
+            why = living.stall or "see kernel-tui show"
+            raise Failure(f"{paths.name}: its engine was told to stop and has not ended after {_END_S:g} s; {why}")
+        time.sleep(0.05)
+
+
+def _was_told_to_stop(paths: SessionPaths) -> bool:
+    """Whether the newest engine has agreed to stop at once."""
+    with SessionReader(paths) as reader:
+        stops = {sent.id for sent in reader.commands() if sent.command == Stop()}
+        agreed = False
+        for recorded in reader.read() if stops else ():
+            event = recorded.event
+            if isinstance(event, EngineStarted):
+                agreed = False
+            elif isinstance(event, CommandHandled) and event.command in stops:
+                agreed = event.ok
+    return agreed
 
 
 def _check(config: Config) -> None:
@@ -165,7 +201,7 @@ def _has_changed(config: Config, paths: SessionPaths) -> bool:
 
 def _with_more_minutes(paths: SessionPaths, minutes: float, needed: float, more: float) -> Beginning | None:
     """Ask whether to go on with a session whose ``minutes`` are spent; with ``more`` than are ``needed`` to do so."""
-    question = f"{paths.name}: its {minutes:g} minutes are spent; go on with {more:g} more?"
+    question = f"{paths.name}: {minutes_are_spent(minutes)}; go on with {more:g} more?"
     wanted = click.confirm(question, default=False, err=True)
     return _again(paths, ChangeBudget(minutes=needed + more)) if wanted else None
 
@@ -180,7 +216,7 @@ def _state_of(paths: SessionPaths) -> SessionState:
 def _nothing_left(paths: SessionPaths, state: SessionState) -> str | None:
     """Why resuming would end at once, in a sentence with the remedy, or None."""
     if state.finished:
-        return f"{paths.name}: its search is finished; go on with: kernel-tui resume {paths.name} --rounds N"
+        return f"{paths.name}: its search is finished; go on with: {program()} resume {paths.name} --rounds N"
     if (spent := _minutes_spent(paths, state)) is None:
         return None
     return f"{paths.name}: {spent_in_words(*spent, argument_of(paths))}"

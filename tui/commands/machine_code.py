@@ -16,7 +16,7 @@ from tui.echo import echo
 from tui.working import working
 
 if TYPE_CHECKING:
-    from engine.evaluation.machine_code import MachineCode
+    from engine.evaluation.machine_code import Function, MachineCode
     from engine.problem.spec import Form
 
 
@@ -114,12 +114,17 @@ async def _of_file(path: Path, problem: str) -> tuple[str, Form, str]:
     return source, form, derive_header(await inspect_problem(problem), form)
 
 
+def _in_words(function: Function) -> str:
+    """Its name, with its instructions where they could be listed."""
+    return f"{function.name} ({function.instructions} instructions)" if function.blocks else function.name
+
+
 def _print(name: str, code: MachineCode, source: str, threads: int | None, dynamic_shared: int) -> None:
     from tui.machine_code import code_lines, occupancy_lines
     from tui.sanitize import one_line
 
     title = f"{name} for {code.arch}" if code.arch else name
-    echo(f"{title}: {', '.join(f'{one.name} ({one.instructions} instructions)' for one in code.functions)}")
+    echo(f"{title}: {', '.join(map(_in_words, code.functions))}")
     if code.note:
         echo(one_line(code.note))
     for function in code.functions:

@@ -10,6 +10,7 @@ import click
 
 from tui.commands.common import F, limit_options, on_terminal, session_argument, sessions_option, start_quickly
 from tui.echo import echo
+from tui.program import program
 
 if TYPE_CHECKING:
     from engine.commands import ChangeBudget, ChangeShare
@@ -107,7 +108,7 @@ def _go(begin: Callable[[], Beginning], *, headless: bool, as_json: bool, detach
         start_engine(paths)
     _stop_when_idle(paths, until_idle)
     if detach:
-        echo(f"{paths.name}: searching in the background. Watch it: kernel-tui attach {paths.directory}")
+        echo(f"{paths.name}: searching in the background. Watch it: {program()} attach {paths.directory}")
         return 0
     _say_where(paths, starts and not seq)
     from tui.headless import follow

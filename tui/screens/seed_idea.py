@@ -88,6 +88,9 @@ class SeedIdeaScreen(ModalScreen[IdeaWish | None]):
                 yield Static("", markup=False, id="about")
             if self._catalogue is None:
                 yield Static("Looking for moves of the playbook that are new for it …", markup=False, classes="label")
+            elif self._catalogue.early:
+                words = f"{self._on} is not judged yet: which moves of the playbook are new for it is known then."
+                yield Static(words, markup=False, classes="label")
             elif spent := self._catalogue.spent:
                 words = (
                     f"{len(spent)} tried on it, or not for it"

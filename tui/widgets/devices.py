@@ -150,7 +150,7 @@ def _worker(model: Model, variant: VariantState, palette: Palette) -> Strip:
 
 
 def _load(model: Model, percent: float | None) -> str:
-    was = "was at " if model.link.kind == "ended" else ""
+    was = "last " if model.link.kind == "ended" else ""
     return f"{was}{percent:.0f}% " if percent is not None else "- "
 
 

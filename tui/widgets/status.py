@@ -203,11 +203,11 @@ def _news(model: Model) -> str | None:
 def _over(done: int, problems: int) -> str:
     if problems <= 1:
         return " over eager"
-    return f" over eager, mean of {done}/{problems}"
+    return f" over eager, geomean of {done}/{problems}"
 
 
 def _over_short(done: int, problems: int) -> str:
-    return " eager" if problems <= 1 else f" mean of {done}/{problems}"
+    return " eager" if problems <= 1 else f" geomean {done}/{problems}"
 
 
 def _link(model: Model, palette: Palette) -> list[Part]:
