@@ -36,6 +36,7 @@ DEADLINE_S = 60.0
 LOG_KEPT_CHARS = 8000
 _MEMORY_BYTES = 8 << 30
 _FILE_BYTES = 1 << 30
+_OUTPUT_BYTES = 8 << 20
 
 CPP_FLAGS = (
     *("-std=c++20", "-O3", "-march=native", "-fopenmp", "-ffp-contract=fast", "-fno-math-errno"),
@@ -166,14 +167,23 @@ async def run_compiler(command: list[str], work: Path) -> tuple[int, str]:
     with contextlib.suppress(ProcessLookupError, PermissionError):
         resource.prlimit(process.pid, resource.RLIMIT_AS, (_MEMORY_BYTES, _MEMORY_BYTES))
         resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (_FILE_BYTES, _FILE_BYTES))
+    output = bytearray()
+    assert process.stdout is not None
     try:
-        output, _ = await asyncio.wait_for(process.communicate(), DEADLINE_S)
+        async with asyncio.timeout(DEADLINE_S):
+            while len(output) <= _OUTPUT_BYTES and (chunk := await process.stdout.read(1 << 16)):
+                output += chunk
+            if len(output) <= _OUTPUT_BYTES:
+                await process.wait()
     except TimeoutError:
         return 1, f"the compiler did not end within {DEADLINE_S:g} s"
     finally:
         if process.returncode is None:
             await end_group(process)
-    return process.returncode or 0, output.decode(errors="replace")
+    said = output.decode(errors="replace")
+    if len(output) > _OUTPUT_BYTES:
+        return 1, f"the compiler was ended: it printed more than {_OUTPUT_BYTES >> 20} MiB\n{said[:LOG_KEPT_CHARS]}"
+    return process.returncode or 0, said
 
 
 async def _defines(library: Path, function: str) -> bool:

@@ -60,6 +60,9 @@ microseconds are lost to the change from one process to the other."""
 _ALONE_CALLS = 7
 _ANEW, _LEAST_ANEW, _ANEW_S = 24, 16, 6.0
 """Pairs that are taken anew where a clock is in doubt; so many at least, eight of either order, whatever they take."""
+_GROSS, _GROSS_MS = 8.0, 100.0
+"""Calls that take so many times what their clock says, and so much longer, are nothing that another program does to
+most of them: none is taken anew."""
 _MOST_WAIT_S = 0.05
 _FOR_TRIALS = 4
 """So many slots the first trials are made on: each comes again with other inputs, for who answers by address. Later
@@ -379,6 +382,9 @@ class Judgement:
         try:
             self._check_single_calls(clock)
         except Rejected:
+            claimed_ms, wall_ms = median(self.pairs.kernel_ms), median(self.pairs.wall_ms)
+            if wall_ms > _GROSS * claimed_ms + _GROSS_MS:
+                raise
             self._take_anew(runner)
             self._check_single_calls(clock)
         pairs = self.pairs

@@ -35,6 +35,7 @@ from engine.problem.model import SEED
 _ROOT = Path(__file__).parents[2]
 _START_S = 60.0
 _LEAST_PART_BYTES = 1 << 20
+_ADDRESSES = 1 << 63
 _LEAST_UNWRITTEN_BYTES = 1 << 18
 """What is left unwritten of less than this is not looked at: some microseconds."""
 _LOOKED_AT_MS = 0.004
@@ -198,7 +199,7 @@ class ModuleRunner(Runner):
         if not isinstance(left, list) or len(left) != len(outputs):
             raise RunnerEnded("forbidden", FORGED)
         for (_, strides), address in zip(outputs, left, strict=True):
-            if type(address) is not int or (address < 0 and strides is None):
+            if type(address) is not int or (address < 0 and strides is None) or abs(address) >= _ADDRESSES:
                 raise RunnerEnded("forbidden", FORGED)
         self._look_behind([(abs(address), output.nbytes) for (output, _), address in zip(outputs, left, strict=True)])
         for (output, strides), address in zip(outputs, left, strict=True):

@@ -9,15 +9,15 @@ from msgspec import Struct
 
 from engine.evaluation.mappings import mappings_of
 
-_COUNTED = ("VmData:", "VmPTE:", "RssShmem:", "VmSize:", "Threads:")
+_COUNTED = ("VmData:", "VmPTE:", "VmSwap:", "RssAnon:", "RssShmem:", "VmSize:", "Threads:")
 _SHARED = ("/dev/zero", "/memfd:", "/SYSV", "[anon_shmem:")
 """How the names of shared memory without a file begin: proc_pid_maps(5)."""
 
 
 class Usage(Struct, frozen=True):
-    """Bytes and threads. ``private_bytes``: what is private and writable, and page tables. ``shared_bytes``: shared
-    memory whose pages it has just now; of those that it let go of nothing is said there. ``other_bytes``: addresses
-    of all that is not private and writable."""
+    """Bytes and threads. ``private_bytes``: what is private and writable, or holds pages that were, and page tables.
+    ``shared_bytes``: shared memory whose pages it has just now; of those that it let go of nothing is said there.
+    ``other_bytes``: addresses of all that is not private and writable."""
 
     private_bytes: int
     shared_bytes: int
@@ -32,7 +32,9 @@ def usage_of(pid: int) -> Usage | None:
         lines = Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines()
         found = {line.partition(":")[0]: int(line.split()[1]) for line in lines if line.startswith(_COUNTED)}
         data, tables, shared, size = (found[key] * 1024 for key in ("VmData", "VmPTE", "RssShmem", "VmSize"))
-        return Usage(data + tables, shared, size - data, found["Threads"])
+        # A stack is no data there, nor is what was made read-only once it was filled.
+        held = (found["RssAnon"] + found["VmSwap"]) * 1024
+        return Usage(max(data, held) + tables, shared, size - data, found["Threads"])
     return None
 
 

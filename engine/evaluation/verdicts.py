@@ -22,6 +22,9 @@ _AGAIN_AFTER_S = (0.0, 1.0, 3.0)
 it was not, there is nothing to wait for; nor where a kernel was found out, beside an empty one at the same moment."""
 _ACCUSATIONS = 3
 """A kernel that another program may have made suspect is accused when it was found out so many times."""
+_SLOW_S = 20.0
+"""Who lies in judgements that take so long is accused at once: in calls that long no other program makes a clock look
+wrong, and nobody is to hold the device for minutes."""
 _POLL_S = 0.05
 _SUSPICIOUS_SHARE = 1.02
 
@@ -58,6 +61,7 @@ def _judge_fairly(
     the machine can do that to an honest one for some seconds. One of which nothing could be said, up to three times.
     """
     suspected = 0
+    started = time.monotonic()
     for wait_s in (*_AGAIN_AFTER_S, None):
         judgement = Judgement(opened, on_stage, cancelled)
         verdict = judgement.judge(library, build)
@@ -65,6 +69,8 @@ def _judge_fairly(
         suspect = below_floor or verdict.pattern in (MISREPORT, BETWEEN, SLOWS)
         suspected += suspect
         if wait_s is None or suspected == _ACCUSATIONS or not (suspect or verdict.status == "error"):
+            break
+        if verdict.status == "cheating" and time.monotonic() - started > _SLOW_S:
             break
         until = time.monotonic() + (0.0 if verdict.status == "cheating" else wait_s)
         while judgement.disturbed and time.monotonic() < until and not cancelled():

@@ -136,16 +136,22 @@ def of_sqlite(error: sqlite3.Error, path: Path) -> SessionError:
         case sqlite3.SQLITE_NOTADB:
             return not_a_session(path, "is no SQLite database, or was cut short")
         case sqlite3.SQLITE_CORRUPT:
-            return SessionDamaged(
-                f"{path}: the database is damaged ({error}). Recover what is readable with "
-                f"'sqlite3 {path} .recover', or start a new session.",
-                path,
-            )
+            return _damaged(path, str(error))
+    if "decode to UTF-8" in str(error):  # Python's own word, which quotes the whole of it
+        return _damaged(path, "it holds text that is not UTF-8")
     return SessionError(f"{path}: {error}.", path)
 
 
 def not_a_session(path: Path, why: str) -> NotASession:
     return NotASession(f"{path}: {why}. 'kernel-tui sessions' lists the sessions there are.", path)
+
+
+def _damaged(path: Path, said: str) -> SessionDamaged:
+    return SessionDamaged(
+        f"{path}: the database is damaged ({said}). Recover what is readable with "
+        f"'sqlite3 {path} .recover', or start a new session.",
+        path,
+    )
 
 
 def _free_bytes(path: Path) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import signal
 import sys
@@ -20,6 +21,7 @@ from engine.events import Stage
 from engine.workers.protocol import EvaluationError, JudgeDied, JudgeKilled
 from engine.workers.waiting import DeviceWatch
 
+_log = logging.getLogger(__name__)
 _LINE_BYTES = 256 << 20
 _START_S = 120.0
 _CANCEL_S = 0.7
@@ -90,6 +92,7 @@ class JudgeProcess:
         self._process: asyncio.subprocess.Process | None = None
         self._begun: asyncio.Task[asyncio.subprocess.Process] | None = None
         self._reaper: asyncio.Task[None] | None = None
+        self._death_told = False
 
     def begin(self) -> None:
         """Start the judge without waiting for it: the first request does, and raises what went wrong."""
@@ -143,6 +146,9 @@ class JudgeProcess:
     async def _running(self) -> asyncio.subprocess.Process:
         if self._process is not None and self._process.returncode is None:
             return self._process
+        if self._process is not None and not self._death_told:
+            ended = how_it_ended(self._process.returncode or 0)
+            _log.warning("the judge of %s %s between two requests; starting another", self.settings.device_name, ended)
         self.opened.clear()
         self._process = process = await asyncio.create_subprocess_exec(
             sys.executable,
@@ -157,6 +163,7 @@ class JudgeProcess:
             limit=_LINE_BYTES,
             process_group=0,  # Ctrl-C in a terminal is for whoever asks; that one then ends the judge
         )
+        self._death_told = False
         self._reaper = asyncio.create_task(end_what_it_leaves(process))
         try:
             async with self._watch.wanted(self.settings.device_id, _START_S, process.pid):
@@ -178,6 +185,7 @@ class JudgeProcess:
             if not line.endswith(b"\n"):
                 code = await process.wait()
                 self.opened.clear()
+                self._death_told = True
                 ended = f"the judge of {self.settings.device_name} {how_it_ended(code)}"
                 if code in _FROM_OUTSIDE:
                     raise JudgeKilled(f"{ended}: by somebody, or by the system for want of memory (dmesg says so)")

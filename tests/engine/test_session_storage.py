@@ -248,6 +248,19 @@ def test_a_foreign_database_is_refused_untouched(paths: SessionPaths) -> None:
     assert paths.database.read_bytes() == before
 
 
+def test_text_that_is_no_text_is_damage_and_is_not_quoted(paths: SessionPaths) -> None:
+    writer = EventWriter(paths)
+    writer.append(line("a secret"))
+    writer.close()
+    with contextlib.closing(sqlite3.connect(paths.database)) as database:
+        database.execute("UPDATE event SET json = CAST(CAST(json AS BLOB) || x'ff' AS TEXT)")
+        database.commit()
+    with SessionReader(paths) as reader, pytest.raises(SessionError) as caught:
+        list(reader.read())
+    assert "is damaged (it holds text that is not UTF-8). Recover what is readable" in str(caught.value)
+    assert "secret" not in str(caught.value)
+
+
 def test_a_truncated_session_is_found_out(paths: SessionPaths) -> None:
     writer = EventWriter(paths)
     for number in range(200):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from textual.strip import Strip
 
 from engine.events import IdeaProposed, RoundStarted
 from engine.session import EngineLock, SessionPaths, create_session
-from tui.widgets.tree_lines import fitted
+from tui.widgets.tree_lines import fitted, indent
 
 RED = Style(color="red")
 
@@ -148,6 +149,13 @@ async def test_no_row_of_the_tree_is_cut_without_a_sign(open_monitor: Any, sessi
         for name in ideas:
             assert shown[name].endswith("…") or shown[name].endswith(state.ideas[name].text), shown[name]
         assert "round 2" in shown["softmax"] and "kern" not in shown["softmax"], "whole counts or none"
+
+
+@pytest.mark.parametrize("width", [24, 40, 90])
+def test_a_child_stands_further_in_than_its_parent(width: int) -> None:
+    steps = [indent(depth, width) for depth in range(width // 3)]
+    assert all(below > above for above, below in pairwise(steps)), steps
+    assert indent(3, width) == 6 and indent(500, width) == width // 2
 
 
 async def test_before_the_first_problem_the_tree_says_what_will_come(open_monitor: Any, tmp_path: Path) -> None:

@@ -83,10 +83,9 @@ def export(
 def _of_session(reader: SessionReader, state: SessionState, variant: str | None, best: str | None) -> str:
     if best is not None:
         if (found := state.problems.get(best)) is None:
-            near, there = did_you_mean(best, state.problems), ", ".join(state.problems)
-            raise Failure(
-                f"{state.name}: no problem {best}{f'{near} It' if near else '; it'} has {there}", ExitCode.USAGE
-            )
+            near, there = did_you_mean(best, state.problems), ", ".join(state.problems) or "none"
+            lacks = f"no problem {best}{f'{near} It' if near else '; it'} has {there}"
+            raise Failure(f"{state.name}: {lacks}" if state.name else lacks, ExitCode.USAGE)
         if (variant := found.best) is None:
             raise Failure(f"{state.name}: no correct kernel of {best} yet", ExitCode.NOTHING_CORRECT)
     if (kernel := state.variants.get(variant or "")) is None:

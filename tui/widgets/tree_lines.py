@@ -122,7 +122,7 @@ class RowLines:
             *([(f"{pending} …  ", palette.warn)] if pending else seeded),
             (self._best_of(idea), palette.dim),
         ]
-        begins = line(" " * min(2 * row.depth, width // 3), *left)
+        begins = line(" " * indent(row.depth, width), *left)
         text = self._idea_text(idea, width - begins.cell_length)
         style = palette.dim if name == "pruned" else palette.text
         return fitted(Strip.join([begins, line((text, style))]), width)
@@ -226,8 +226,7 @@ class RowLines:
         while len(columns) > 1 and not right[0][0]:  # the description may use the columns that are empty
             right, columns = right[1:], columns[1:]
         room = max(0, width - sum(size for _, size in columns))
-        indent = min(2 * depth, room // 3)
-        described = line(" " * indent, *left)
+        described = line(" " * indent(depth, room), *left)
         while counts and described.cell_length + len(counts) + 2 > room:
             counts = counts.rpartition(" · ")[0]
         described = Strip.join([described, line((f"  {counts}", self.palette.dim))]) if counts else described
@@ -242,6 +241,12 @@ class RowLines:
         if row.folded is None:
             return "  "
         return self._glyph("folded" if row.folded else "open") + " "
+
+
+def indent(depth: int, width: int) -> int:
+    """Two columns a level over a third of ``width``, then one, so that a child is seen to be one; never over half."""
+    levels = width // 6
+    return 2 * depth if depth <= levels else min(levels + depth, width // 2)
 
 
 def fitted(strip: Strip, width: int) -> Strip:

@@ -25,13 +25,16 @@ def send(sock: socket.socket, message: dict[str, Any], descriptors: tuple[int, .
 def receive(sock: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
     """The next message with its descriptors, or None when the other side is gone.
 
-    Raises ``ValueError`` for a datagram that is no JSON object: the other side may be hostile.
+    Raises ``ValueError`` for a datagram that is no JSON object of text: the other side may be hostile.
     """
     data, descriptors, _, _ = socket.recv_fds(sock, MAX_MESSAGE_BYTES, 8)
     if not data:
         return None
     try:
-        message = json.loads(data)
+        text = data.decode()
+        message = json.loads(text)
+        if "\\u" in text:  # halves of surrogate pairs, which nobody could print or pass on
+            json.dumps(message, ensure_ascii=False).encode()
         if not isinstance(message, dict):
             raise ValueError("not a JSON object")
     except (ValueError, RecursionError):

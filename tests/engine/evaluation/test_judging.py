@@ -257,6 +257,15 @@ def test_a_kernel_whose_process_a_signal_stops_is_told_so(bench: Bench) -> None:
     assert bench.judge(softmax(bench.form)).correct
 
 
+def test_a_judge_that_dies_between_two_requests_is_missed_aloud(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    process = bench.evaluator._judges[0]._process
+    assert process is not None
+    process.kill()
+    bench.run(process.wait())
+    assert bench.judge(softmax(bench.form)).correct
+    assert "was killed by SIGKILL between two requests; starting another" in caplog.text
+
+
 @pytest.mark.serial
 def test_a_kernel_and_its_copy_are_tied_in_a_heat(bench: Bench) -> None:
     standings = bench.heat({"v1": softmax(bench.form), "v2": softmax(bench.form, outside="// the same\n")})

@@ -14,7 +14,9 @@ def open_descriptors() -> int:
     return sum(1 for _ in Path("/proc/self/fd").iterdir())
 
 
-@pytest.mark.parametrize("datagram", [b"x", b"[1]", b"[" * 60000])
+@pytest.mark.parametrize(
+    "datagram", [b"x", b"[1]", b"[" * 60000, rb'{"a": "\ud800"}', b'{"a": "\xed\xa0\x80"}', rb'{"\udfff": 1}']
+)
 def test_descriptors_beside_what_is_no_message_are_closed(datagram: bytes) -> None:
     judge, runner = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with judge, runner:
@@ -31,3 +33,10 @@ def test_where_all_results_lie_fits_in_one_message() -> None:
     with judge, runner:
         wire.send(runner, {"left": addresses})
         assert wire.receive(judge) == ({"left": addresses}, [])
+
+
+def test_text_of_any_script_is_passed_on() -> None:
+    judge, runner = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with judge, runner:
+        wire.send(runner, {"text": "größer, 大きい, 🙂"})
+        assert wire.receive(judge) == ({"text": "größer, 大きい, 🙂"}, [])

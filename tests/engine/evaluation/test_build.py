@@ -1,0 +1,27 @@
+"""What a compiler may say is bounded: a source can make it say gigabytes."""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import time
+from pathlib import Path
+
+from engine.evaluation.build import DEADLINE_S, build
+
+ENDLESS = """\
+asm(".macro say\\n.print \\"{word}\\"\\n.endm\\n.rept 2000000\\nsay\\n.endr\\n");
+extern "C" int launch(void) {{ return 0; }}
+"""
+
+
+def test_a_compiler_that_prints_without_end_is_ended(tmp_path: Path) -> None:
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    started = time.monotonic()
+    library, report = asyncio.run(build(ENDLESS.format(word="A" * 4000), "cpp", "", "", tmp_path))
+    assert library is None and not report.ok
+    assert report.log.startswith("the compiler was ended: it printed more than 8 MiB")
+    assert time.monotonic() - started < DEADLINE_S / 2
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100 << 10, "KiB"
+    library, report = asyncio.run(build('extern "C" int launch(void) { return 0; }', "cpp", "", "", tmp_path))
+    assert report.ok, "the next one is unaffected"
