@@ -62,7 +62,8 @@ class Tmux:
             "EDITOR": str(directory / "editor"),
             "LC_ALL": "C.UTF-8",
         }
-        self.environment.pop("TMUX", None)
+        for name in ("TMUX", "COLUMNS", "LINES"):
+            self.environment.pop(name, None)
         self._run(
             "-f", "/dev/null", "new-session", "-d", "-x", str(width), "-y", str(height), "-c", str(directory), "sh"
         )
