@@ -1,10 +1,10 @@
-"""What a verdict costs, stage by stage, and what the same kernels cost through ``load_inline``.
+"""Measure the time of a verdict, stage by stage, and compare it with ``load_inline``.
 
-    python benchmarks/evaluator.py [--form cpp|cu] [--kernels 20] [--inline 20] [--parallel N]
+    python benchmarks/evaluator.py [--language cpp|cu] [--kernels 20] [--inline 20] [--parallel N]
 
-Judges distinct softmax kernels with the evaluator that the search uses, then builds and checks the same sources with
-``torch.utils.cpp_extension.load_inline``, as many at once. "overhead" is a verdict's time beside its build and the
-runs of kernel and reference. Prints one table. Needs an otherwise idle machine.
+Judges distinct softmax kernels with the search's evaluator. Then builds and checks the same sources with
+``torch.utils.cpp_extension.load_inline``, with the same parallelism. "overhead" is the time of a verdict without the
+build and without the runs of kernel and reference. Prints one table. Needs an idle machine.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from engine.config import EvaluationConfig  # noqa: E402
+from engine.config.schema import EvaluationConfig  # noqa: E402
+from engine.evaluation.local_evaluator import LocalEvaluator  # noqa: E402
+from engine.problem.c_header import derive_header  # noqa: E402
 from engine.problem.catalog import inspect_files  # noqa: E402
-from engine.problem.header import derive_header  # noqa: E402
-from engine.problem.spec import Form, ProblemSpec  # noqa: E402
-from engine.verdict import Verdict  # noqa: E402
-from engine.workers.local import LocalEvaluator  # noqa: E402
+from engine.problem.spec import Language, ProblemSpec  # noqa: E402
+from engine.session.records.verdict import Verdict  # noqa: E402
 
 CPP = """
 #include <cmath>
@@ -81,44 +81,46 @@ extern "C" int launch(const float* x, float* out, void*, cudaStream_t stream) {{
 INLINE = """
 import sys, torch
 from torch.utils.cpp_extension import load_inline
-form, file, directory = sys.argv[1:]
+language, file, directory = sys.argv[1:]
 source = open(file).read()
 stream = "c10::cuda::getCurrentCUDAStream().stream()"
 glue = '#include <torch/extension.h>\\n'
-if form == "cu":
+if language == "cu":
     glue += '#include <c10/cuda/CUDAStream.h>\\n#include <cuda_runtime.h>\\n'
     glue += 'extern "C" int launch(const float*, float*, void*, cudaStream_t);\\n'
 else:
     glue += 'extern "C" int launch(const float*, float*, void*);\\n'
 glue += 'torch::Tensor run(torch::Tensor x) { auto out = torch::empty_like(x); launch(x.data_ptr<float>(), '
-glue += 'out.data_ptr<float>(), nullptr' + (", " + stream if form == "cu" else "") + '); return out; }\\n'
+glue += 'out.data_ptr<float>(), nullptr' + (", " + stream if language == "cu" else "") + '); return out; }\\n'
 flags = ["-O3", "-march=native", "-fopenmp"]
-if form == "cu":
+if language == "cu":
     module = load_inline("kernel", glue, source, functions=["run"], build_directory=directory)
 else:
     module = load_inline("kernel", glue + source, functions=["run"], build_directory=directory,
                          extra_cflags=flags, extra_ldflags=["-fopenmp"])
-x = torch.randn(ROWS, COLUMNS, device="cuda" if form == "cu" else "cpu")
+x = torch.randn(ROWS, COLUMNS, device="cuda" if language == "cu" else "cpu")
 assert torch.allclose(module.run(x), torch.softmax(x, 1), rtol=1e-2, atol=1e-6)
 """
 
 
-def sources(form: Form, count: int) -> list[str]:
-    """``count`` kernels that differ in their text and their schedule."""
+def sources(language: Language, count: int) -> list[str]:
+    """Return ``count`` kernels that differ in text and schedule."""
     made = []
     for i in range(count):
-        if form == "cu":
+        if language == "cu":
             made.append(CU.format(threads=64 << (i % 4), exp=("expf", "__expf")[i % 2]) + f"// {i}\n")
         else:
             made.append(CPP.format(chunk=1 + i, exp=("std::exp", "expf")[i % 2]))
     return made
 
 
-async def judge_all(problem: ProblemSpec, header: str, form: Form, kernels: list[str]) -> tuple[list[Verdict], float]:
-    """Verdicts, built fresh, and the wall time of all together in seconds."""
+async def judge_all(
+    problem: ProblemSpec, header: str, language: Language, kernels: list[str]
+) -> tuple[list[Verdict], float]:
+    """Judge all sources with fresh builds. Returns the verdicts and the total wall time in seconds."""
     with tempfile.TemporaryDirectory() as cache:
         os.environ["XDG_CACHE_HOME"] = cache
-        device = "cuda" if form == "cu" else "cpu"
+        device = "cuda" if language == "cu" else "cpu"
         evaluator = LocalEvaluator(EvaluationConfig(device=device), Path(cache))
         try:
             devices = await evaluator.start()
@@ -129,7 +131,7 @@ async def judge_all(problem: ProblemSpec, header: str, form: Form, kernels: list
             print(f"problem   {problem.name}, eager {eager:.3f} ms; opened in {time.perf_counter() - started:.1f} s")
             started = time.perf_counter()
             verdicts = await asyncio.gather(
-                *(evaluator.evaluate(problem, form, k, lambda stage: None) for k in kernels)
+                *(evaluator.evaluate(problem, language, k, lambda stage: None) for k in kernels)
             )
             return list(verdicts), time.perf_counter() - started
         finally:
@@ -137,9 +139,9 @@ async def judge_all(problem: ProblemSpec, header: str, form: Form, kernels: list
 
 
 def inline_all(
-    problem: ProblemSpec, header: str, form: Form, kernels: list[str], parallel: int
+    problem: ProblemSpec, header: str, language: Language, kernels: list[str], parallel: int
 ) -> tuple[list[float], float]:
-    """Seconds per kernel through ``load_inline`` (its own process, as a search would), and for all together."""
+    """Build each kernel with ``load_inline`` in its own process. Return the seconds per kernel and in total."""
     rows, columns = problem.inputs[0].shape
     script = INLINE.replace("ROWS", str(rows)).replace("COLUMNS", str(columns))
     with tempfile.TemporaryDirectory() as directory:
@@ -150,7 +152,7 @@ def inline_all(
             file = home / "source"
             file.write_text(header.replace("#pragma once", "") + kernels[index])
             started = time.perf_counter()
-            command = [sys.executable, "-c", script, form, str(file), str(home)]
+            command = [sys.executable, "-c", script, language, str(file), str(home)]
             subprocess.run(command, check=True, capture_output=True, env=os.environ | {"MAX_JOBS": "1"})
             return time.perf_counter() - started
 
@@ -162,23 +164,25 @@ def inline_all(
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--form", choices=("cpp", "cu"), default="cpp")
+    parser.add_argument("--language", choices=("cpp", "cu"), default="cpp")
     parser.add_argument("--kernels", type=int, default=20)
-    parser.add_argument("--inline", type=int, default=20, help="how many of them also through load_inline; 0: none")
+    parser.add_argument(
+        "--inline", type=int, default=20, help="number of kernels to build through load_inline; 0: none"
+    )
     parser.add_argument("--parallel", type=int, default=len(os.sched_getaffinity(0)))
     arguments = parser.parse_args()
-    form: Form = arguments.form
-    folder = "headline" if form == "cu" else "quickstart"
+    language: Language = arguments.language
+    folder = "headline" if language == "cu" else "quickstart"
     with resources.as_file(resources.files("problems") / folder / "softmax.py") as file:
         (problem,) = asyncio.run(inspect_files([file]))
     if not isinstance(problem, ProblemSpec):
         sys.exit(str(problem))
-    header = derive_header(problem, form)
-    kernels = sources(form, arguments.kernels)
-    verdicts, wall_s = asyncio.run(judge_all(problem, header, form, kernels))
+    header = derive_header(problem, language)
+    kernels = sources(language, arguments.kernels)
+    verdicts, wall_s = asyncio.run(judge_all(problem, header, language, kernels))
     wrong = [f"{verdict.status}: {verdict.reason}" for verdict in verdicts if not verdict.correct]
-    print(f"verdicts  {len(verdicts)} in {wall_s:.1f} s ({60 * len(verdicts) / wall_s:.0f} a minute); wrong: {wrong}")
-    print(f"{'stage':12}{'median s':>10}{'most s':>10}")
+    print(f"verdicts  {len(verdicts)} in {wall_s:.1f} s ({60 * len(verdicts) / wall_s:.0f} per minute); wrong: {wrong}")
+    print(f"{'stage':12}{'median s':>10}{'max s':>10}")
     for stage in ("queue", "build", "start", "check", "timing", "kernelbench", "runs"):
         spent = [verdict.stage_s[stage] for verdict in verdicts]
         print(f"{stage:12}{statistics.median(spent):10.3f}{max(spent):10.3f}")
@@ -188,11 +192,11 @@ def main() -> None:
     print(f"{'overhead':12}{statistics.median(overhead):10.3f}{max(overhead):10.3f}")
     if arguments.inline:
         chosen = kernels[: arguments.inline]
-        each, inline_s = inline_all(problem, header, form, chosen, arguments.parallel)
-        print(f"{'load_inline':12}{statistics.median(each):10.3f}{max(each):10.3f}   {arguments.parallel} at once")
+        each, inline_s = inline_all(problem, header, language, chosen, arguments.parallel)
+        print(f"{'load_inline':12}{statistics.median(each):10.3f}{max(each):10.3f}   {arguments.parallel} in parallel")
         rate = (inline_s / len(chosen)) / (wall_s / len(kernels))
         print(
-            f"load_inline: {len(chosen)} built and checked once in {inline_s:.1f} s: {rate:.1f} times as long a kernel"
+            f"load_inline: {len(chosen)} built and checked once in {inline_s:.1f} s: {rate:.1f} x the time per kernel"
         )
 
 

@@ -1,13 +1,11 @@
-"""The same kernels as ``.cu`` and as ``.py`` (KernelBench's ``ModelNew``): are verdicts and times the same?
+"""Compare verdicts and times of the same kernels as ``.cu`` and as ``.py`` (KernelBench's ``ModelNew``).
 
     python benchmarks/forms.py [--device cuda|cpu] [--how load_inline|load_c|both] [--only NAME ...]
 
-Ten kernels, plain ones, over problems of the package and of this file. Each is judged in its C form, then inside a
-``ModelNew`` that calls the very same source, built by ``torch.utils.cpp_extension.load_inline`` or by
-``kernel_tui.load_c`` ("both": in turn); when all are judged the two forms of each are timed side by side in a heat.
-Prints one table. Exits with 1 where verdicts differ, or where the heat's times differ by more than 3 % above 0.1 ms.
-Needs an otherwise idle machine. ``--device cpu`` does the same with ``.cpp`` at
-smaller sizes.
+Judges each of ten simple kernels twice: as a C source, and inside a ``ModelNew`` that calls the same source.
+``torch.utils.cpp_extension.load_inline`` or ``kernel_tui.load_c`` builds the ``ModelNew``, or both do with ``--how
+both``. A runoff then times both kernels side by side. Prints one table. Exit status 1: verdicts differ, or runoff times
+above 0.1 ms differ by more than 3%. Needs an idle machine. ``--device cpu`` uses ``.cpp`` kernels and smaller sizes.
 """
 
 from __future__ import annotations
@@ -23,12 +21,12 @@ from typing import Literal
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from engine.config import EvaluationConfig  # noqa: E402
+from engine.config.schema import EvaluationConfig  # noqa: E402
+from engine.evaluation.local_evaluator import LocalEvaluator  # noqa: E402
+from engine.problem.c_header import derive_header  # noqa: E402
 from engine.problem.catalog import inspect_sources  # noqa: E402
-from engine.problem.header import derive_header  # noqa: E402
-from engine.problem.spec import Form, ProblemSpec  # noqa: E402
-from engine.verdict import Verdict  # noqa: E402
-from engine.workers.local import LocalEvaluator  # noqa: E402
+from engine.problem.spec import Language, ProblemSpec  # noqa: E402
+from engine.session.records.verdict import Verdict  # noqa: E402
 
 How = Literal["load_inline", "load_c"]
 ALLOWED, ABOVE_MS = 0.03, 0.1
@@ -50,7 +48,7 @@ def get_init_inputs():
     return [{init}]
 """
 
-# One source for both devices: an item is the work of a block (its LANES threads share it) or of a single thread.
+# One source for both devices. An item is the work of one block of LANES threads, or of one thread.
 PRELUDE = {
     "cu": """
 #define DEVICE __device__
@@ -107,7 +105,11 @@ extern "C" int launch({arguments}) {{
 
 @dataclass(frozen=True)
 class Case:
-    """``sizes`` by device; ``body`` does the work of one ``item`` of ``items``, by a whole block if ``rows``."""
+    """A problem and its kernel.
+
+    ``sizes`` are the problem's sizes by device. ``body`` computes one of ``items`` items, with a whole thread block if
+    ``rows``.
+    """
 
     name: str
     sizes: dict[str, str]
@@ -134,7 +136,7 @@ def __init__(self):
 def forward(self, x):
     return {}
 """
-# The sum over one window of an 11 x 11 convolution with stride 4 and padding 2.
+# Computes the sum over one window of an 11 x 11 convolution with stride 4 and padding 2.
 WINDOW = """
     float sum = conv_bias[f];
     for (int c = 0; c < 3; c++) {
@@ -315,17 +317,17 @@ CASES = (
 )
 
 
-def kernel(case: Case, header: str, form: Form) -> str:
-    """The C form: what both forms run."""
+def kernel(case: Case, header: str, language: Language) -> str:
+    """Return the C source that both variants run."""
     declared = next(line for line in header.splitlines() if " launch(" in line)
     arguments = declared.removeprefix('extern "C" int launch(').removesuffix(");")
     tensors = [part for part in arguments.split(", ") if part.split()[-1] not in ("workspace", "stream")]
     names = [part.split()[-1] for part in tensors]
     body = f"DEVICE void one(long long item, {', '.join(tensors)}) {{{case.body}}}\n"
     return (
-        PRELUDE[form]
+        PRELUDE[language]
         + body
-        + LAUNCH[form].format(
+        + LAUNCH[language].format(
             parameters=", ".join(tensors),
             arguments=arguments,
             given=", ".join(names),
@@ -337,23 +339,23 @@ def kernel(case: Case, header: str, form: Form) -> str:
     )
 
 
-def module(spec: ProblemSpec, source: str, header: str, form: Form, how: How) -> str:
-    """A ``ModelNew`` that calls the same source; it inherits its constructor, so that the state dicts match."""
+def module(spec: ProblemSpec, source: str, header: str, language: Language, how: How) -> str:
+    """Return a ``ModelNew`` that calls the same source. It inherits the constructor, so that the state dicts match."""
     (out,) = spec.outputs
     text = header.replace("#pragma once\n", "") + source
     given = [f"inputs[{index}]" for index in range(len(spec.inputs))]
     given += [f"self.{weight.source_name}" for weight in spec.weights]
     allocate = f"out = torch.empty({out.shape}, dtype=torch.{out.dtype}, device=inputs[0].device)"
     if how == "load_c":
-        build = f"from kernel_tui import load_c\nkernels = load_c({text!r}, {form!r})\n"
+        build = f"from kernel_tui import load_c\nkernels = load_c({text!r}, {language!r})\n"
         call = f"{allocate}\n        kernels.launch({', '.join(given)}, out, None)\n        return out"
     else:
-        build, call = inline(spec, text, form), f"return module.run({', '.join(given)})"
+        build, call = inline(spec, text, language), f"return module.run({', '.join(given)})"
     return f"{spec.source}\n{build}\nclass ModelNew(Model):\n    def forward(self, *inputs):\n        {call}\n"
 
 
-def inline(spec: ProblemSpec, text: str, form: Form) -> str:
-    """The call of ``load_inline`` for a function ``run`` of tensors that allocates the output and launches."""
+def inline(spec: ProblemSpec, text: str, language: Language) -> str:
+    """Return the ``load_inline`` call for a function ``run`` that allocates the output and launches the kernel."""
     (out,) = spec.outputs
     tensors = [*spec.inputs, *spec.weights]
     parameters = ", ".join(f"torch::Tensor t{index}" for index in range(len(tensors)))
@@ -361,7 +363,7 @@ def inline(spec: ProblemSpec, text: str, form: Form) -> str:
     shape = ", ".join(map(str, out.shape))
     pointers = [f"static_cast<decltype({_pointer(spec, index)})>(t{index}.data_ptr())" for index in range(len(tensors))]
     pointers.append(f"static_cast<decltype({_pointer(spec, len(tensors))})>(out.data_ptr())")
-    stream = ", c10::cuda::getCurrentCUDAStream().stream()" if form == "cu" else ""
+    stream = ", c10::cuda::getCurrentCUDAStream().stream()" if language == "cu" else ""
     wrapper = (
         f"template <int N, typename... A> auto pointer_of(int (*)(A...)) {{ "
         f"return std::get<N>(std::tuple<A...>{{}}); }}\n"
@@ -370,12 +372,12 @@ def inline(spec: ProblemSpec, text: str, form: Form) -> str:
         f"    TORCH_CHECK(launch({', '.join(pointers)}, nullptr{stream}) == 0);\n    return out;\n}}\n"
     )
     head = "from torch.utils.cpp_extension import load_inline\n"
-    if form == "cpp":
+    if language == "cpp":
         flags = "extra_cflags=['-O3', '-march=native', '-fopenmp'], extra_ldflags=['-fopenmp']"
         return f"{head}module = load_inline('both', {text + wrapper!r}, functions=['run'], {flags})\n"
     cuda = "#include <tuple>\n#include <c10/cuda/CUDAStream.h>\n" + text + wrapper
     declaration = f"torch::Tensor run({parameters});"
-    # torch forbids the plain conversions of half numbers unless it is told otherwise.
+    # torch disables plain conversions of half numbers by default.
     flags = "extra_cuda_cflags=['-O3', '-U__CUDA_NO_HALF_OPERATORS__', '-U__CUDA_NO_HALF_CONVERSIONS__']"
     return f"{head}module = load_inline('both', {declaration!r}, {cuda!r}, functions=['run'], {flags})\n"
 
@@ -386,39 +388,39 @@ def _pointer(spec: ProblemSpec, index: int) -> str:
 
 @dataclass(frozen=True)
 class Pair:
-    """One kernel in both forms."""
+    """A kernel as C source and as ``ModelNew``."""
 
     case: Case
     how: How
     spec: ProblemSpec
-    form: Form
+    language: Language
     source: str
     module: str
 
 
 async def pair(evaluator: LocalEvaluator, case: Case, device: str, how: How) -> Pair:
-    """Its sources, the problem opened."""
-    form: Form = "cu" if device == "cuda" else "cpp"
+    """Open the problem and return both sources of its kernel."""
+    language: Language = "cu" if device == "cuda" else "cpp"
     (spec,) = await inspect_sources(case.name, f"{case.name}.py", [case.problem(device)])
     if not isinstance(spec, ProblemSpec):
         sys.exit(str(spec))
-    header = derive_header(spec, form)
-    source = kernel(case, header, form)
+    header = derive_header(spec, language)
+    source = kernel(case, header, language)
     await evaluator.open(spec, header)
-    return Pair(case, how, spec, form, source, module(spec, source, header, form, how))
+    return Pair(case, how, spec, language, source, module(spec, source, header, language, how))
 
 
 async def judge(evaluator: LocalEvaluator, both: Pair) -> tuple[Verdict, Verdict]:
     return (
-        await evaluator.evaluate(both.spec, both.form, both.source, lambda stage: None),
+        await evaluator.evaluate(both.spec, both.language, both.source, lambda stage: None),
         await evaluator.evaluate(both.spec, "py", both.module, lambda stage: None),
     )
 
 
 async def race(evaluator: LocalEvaluator, both: Pair) -> float:
-    """The time of ``.py`` / the C form, side by side."""
-    heat = await evaluator.heat(both.spec, {"c": (both.form, both.source), "py": ("py", both.module)})
-    ratios = {row.variant: row.ratio for row in heat}
+    """Return the ``.py`` kernel's time / the C kernel's time, from a runoff."""
+    runoff = await evaluator.runoff(both.spec, {"c": (both.language, both.source), "py": ("py", both.module)})
+    ratios = {row.variant: row.ratio for row in runoff}
     return ratios["py"] / ratios["c"]
 
 
@@ -435,33 +437,35 @@ async def main() -> int:
         try:
             (device, *_) = await evaluator.start()
             print(f"device {device.name}; sandbox: {evaluator.sandbox}")
-            print(f"{'kernel':20}{'built by':>12}{'s':>7}{'C form':>10}{'.py':>10}", end="")
-            print(f"{'C ms':>10}{'.py ms':>10}{'ratio':>8}{'in a heat':>11}  weights", flush=True)
+            print(f"{'kernel':20}{'built by':>12}{'s':>7}{'C kernel':>10}{'.py':>10}", end="")
+            print(f"{'C ms':>10}{'.py ms':>10}{'ratio':>8}{'in a runoff':>11}  weights", flush=True)
             pairs = []
             for index, case in enumerate(chosen):
                 how: How = options.how if options.how != "both" else ("load_inline", "load_c")[index % 2]
                 pairs.append(await pair(evaluator, case, options.device, how))
-            verdicts = await asyncio.gather(*(judge(evaluator, both) for both in pairs))  # compilers run together
+            verdicts = await asyncio.gather(*(judge(evaluator, both) for both in pairs))  # compile in parallel
             for both, (plain, wrapped) in zip(pairs, verdicts, strict=True):
-                heat = await race(evaluator, both) if plain.correct and wrapped.correct else None
-                failed += _print_row(both.case, both.how, plain, wrapped, heat)
+                runoff = await race(evaluator, both) if plain.correct and wrapped.correct else None
+                failed += _print_row(both.case, both.how, plain, wrapped, runoff)
         finally:
             await evaluator.close()
-    print(f"{len(chosen) - failed} of {len(chosen)}: the same verdict, times within {ALLOWED:.0%} above {ABOVE_MS} ms")
+    print(
+        f"{len(chosen) - failed} of {len(chosen)} kernels: same verdict, times above {ABOVE_MS} ms within {ALLOWED:.0%}"
+    )
     return 1 if failed else 0
 
 
-def _print_row(case: Case, how: How, plain: Verdict, wrapped: Verdict, heat: float | None) -> bool:
-    """Print one line; whether the two forms disagree."""
+def _print_row(case: Case, how: How, plain: Verdict, wrapped: Verdict, runoff: float | None) -> bool:
+    """Print one line. Return whether the two forms disagree."""
     built = wrapped.build.seconds if wrapped.build is not None else 0.0
     line = f"{case.name:20}{how:>12}{built:7.1f}{plain.status:>10}{wrapped.status:>10}"
-    if plain.kernel is None or wrapped.kernel is None or heat is None:
+    if plain.kernel is None or wrapped.kernel is None or runoff is None:
         print(f"{line}  {plain.reason or wrapped.reason}", flush=True)
         return True
     ours, theirs = plain.kernel.median_ms, wrapped.kernel.median_ms
     detail = wrapped.checks[0].detail if wrapped.checks else ""
-    print(f"{line}{ours:10.4f}{theirs:10.4f}{theirs / ours:8.3f}{heat:11.3f}  {detail}", flush=True)
-    return ours > ABOVE_MS and abs(heat - 1) > ALLOWED
+    print(f"{line}{ours:10.4f}{theirs:10.4f}{theirs / ours:8.3f}{runoff:11.3f}  {detail}", flush=True)
+    return ours > ABOVE_MS and abs(runoff - 1) > ALLOWED
 
 
 if __name__ == "__main__":

@@ -1,12 +1,12 @@
-"""Hostile texts through every pane of the monitor. Prints what was shown, and everything that went wrong.
+"""Show hostile texts in every pane of the monitor. Print the number of texts shown, and all faults.
 
 Usage: python benchmarks/fuzz_monitor.py [--texts 10000] [--seed 1] [--only drawn,terminal,giants]
 
-drawn     each text in every field that a model, a compiler, a kernel, a device or a file system may fill; every pane
-          draws it; no character of the lines that come out may be one that a terminal acts on
-terminal  the texts in sessions of 500, opened in a real pseudo-terminal with a living engine; every pane is paged
-          through by keys; the bytes that reach the terminal may hold no sequence but Textual's own
-giants    lines of 10 MB, a million lines, and bytes that are no text, in a real pseudo-terminal
+drawn     puts each text into every field that a model, compiler, kernel, device or file system can fill, and draws
+          every pane; no drawn line may contain a character that a terminal would interpret
+terminal  opens the texts in a real pseudo-terminal, in sessions of 500 with a running engine, and pages through every
+          pane; the terminal may receive no escape sequences but Textual's own
+giants    shows lines of 10 MB, a million lines, and bytes that are not text, in a real pseudo-terminal
 """
 
 from __future__ import annotations
@@ -27,49 +27,49 @@ from textual.strip import Strip
 
 from benchmarks.hostile import GIANT, HostileSearch, faults_of, hostile, unsafe_in, write_hostile_session
 from benchmarks.pseudo_terminal import Terminal
-from engine.commands import Command
-from engine.devices import DeviceSample
-from engine.events import CommandHandled, Recorded
-from engine.session import EngineLock, EventWriter, SessionReader, SessionSummary
-from engine.state import SessionState
-from tui.app import MonitorApp
-from tui.compare_kernels import compare_kernels
-from tui.model import Model, Pending
-from tui.parting import parting_words
-from tui.rows import TreeRows, View
-from tui.sanitize import clean_lines, one_line
-from tui.screens.confirm import ConfirmScreen
-from tui.screens.picker import entry
-from tui.screens.spend import spend_lines
-from tui.settings import Settings
-from tui.source import Limits, Link, Reading, Update
-from tui.spend import spend_table
-from tui.steering import Refused, plan_pin, plan_prune, plan_retry
-from tui.story import fold_with_story
-from tui.terminal import notification_sequence
-from tui.widgets.compare import head_line, table_lines
-from tui.widgets.detail.conversation import Conversation
-from tui.widgets.detail.diff import diff_lines
-from tui.widgets.detail.evidence import evidence_lines
-from tui.widgets.detail.kernel import kernel_lines
-from tui.widgets.detail.pane import subject_of
-from tui.widgets.detail.story import idea_lines, why_lines
-from tui.widgets.detail.text import folded
-from tui.widgets.devices import device_lines
-from tui.widgets.leaders import leader_lines
-from tui.widgets.log import log_lines
-from tui.widgets.scoreboard import scoreboard
-from tui.widgets.status import alarm_of, bests_line, status_line
-from tui.widgets.tree_lines import RowLines
+from engine.devices.hardware import DeviceSample
+from engine.session.records.events import CommandHandled, Recorded
+from engine.session.records.requests import Command
+from engine.session.state.session_state import SessionState
+from engine.session.store import EngineLock, EventWriter, SessionReader, SessionSummary
+from tui.compare.kernels import compare_kernels
+from tui.monitor.app import MonitorApp
+from tui.monitor.panes.compare import head_line, table_lines
+from tui.monitor.panes.detail.conversation import Conversation
+from tui.monitor.panes.detail.diff import diff_lines
+from tui.monitor.panes.detail.evidence import evidence_lines
+from tui.monitor.panes.detail.kernel import kernel_lines
+from tui.monitor.panes.detail.pane import subject_of
+from tui.monitor.panes.detail.story import idea_lines, why_lines
+from tui.monitor.panes.detail.text import folded
+from tui.monitor.panes.devices import device_lines
+from tui.monitor.panes.leaders import leader_lines
+from tui.monitor.panes.log import log_lines
+from tui.monitor.panes.scoreboard import scoreboard
+from tui.monitor.panes.status import bests_line, notice_of, status_line
+from tui.monitor.panes.tree.rows import TreeRows, View
+from tui.monitor.panes.tree.tree_lines import RowLines
+from tui.monitor.screens.confirm import ConfirmScreen
+from tui.monitor.screens.picker import entry
+from tui.monitor.screens.spend import spend_lines
+from tui.monitor.settings import Settings
+from tui.monitor.steering.plans import Refused, plan_pin, plan_prune, plan_retry
+from tui.monitor.terminal.farewell import parting_words
+from tui.monitor.terminal.terminal import notification_sequence
+from tui.text.sanitize import clean_lines, one_line
+from tui.text.story import fold_with_story
+from tui.view.model import Model, Pending
+from tui.view.source import Limits, Link, Reading, Update
+from tui.view.spend import spend_table
 
 WIDTH = 90
 PER_SESSION = 500
 QUIET_S = 0.05
-"""Seconds without a byte after which a screen counts as painted."""
+"""Seconds without output after which a screen counts as painted."""
 
 
 class HostileSource:
-    """A session of one text, in memory."""
+    """An in-memory session that contains one text."""
 
     read_only = False
     limits = Limits()
@@ -90,17 +90,17 @@ class HostileSource:
         return 100.0
 
     def text(self, digest: str) -> str:
-        return self.source.encode("utf-8", "surrogatepass").decode(errors="replace")  # as a session's blobs are read
+        return self.source.encode("utf-8", "surrogatepass").decode(errors="replace")  # as a session reads its blobs
 
     def send(self, command: Command) -> int:
         return 1
 
 
 def model_of(text: str, seed: int) -> Model:
-    """A model in which ``text`` stands wherever somebody else's words may stand."""
+    """Return a model with ``text`` in every field that can contain foreign text."""
     rng = random.Random(seed)
     model = Model(HostileSource(text))
-    json_text = text.encode("utf-8", "ignore").decode()  # events come as JSON, which has no lone surrogates
+    json_text = text.encode("utf-8", "ignore").decode()  # events are JSON, which has no lone surrogates
     events = HostileSearch([json_text] * 8).events(ended=rng.random() < 0.5)
     state, story = fold_with_story(Recorded(seq, float(seq), event) for seq, event in enumerate(events, 1))
     kinds = (Link("live", 1), Link("stalled", 1, 9.0), Link("ended", 1, None, text))
@@ -114,7 +114,7 @@ def model_of(text: str, seed: int) -> Model:
 
 
 def panes_of(app: MonitorApp, text: str, seed: int) -> Iterator[tuple[str, Iterable[Strip]]]:
-    """Every pane with ``text`` in it, by name."""
+    """Yield every pane with ``text`` in it, by name."""
     palette = app.monitor_screen.tree_view.palette
     model = model_of(text, seed)
     state = model.state
@@ -124,9 +124,9 @@ def panes_of(app: MonitorApp, text: str, seed: int) -> Iterator[tuple[str, Itera
         yield name, (artist.draw(row, WIDTH, marked=row.id == "v2") for row in rows.rows)
         rows.set_filter(one_line(text))
         yield f"{name}, filtered", (artist.draw(row, WIDTH) for row in rows.rows)
-    yield "tree's title", [Strip.join([*_strips(artist.header(f"Tree /{text}", WIDTH))])]
-    for form in ("cu", "py"):
-        yield "kernel", kernel_lines(text, form, palette)  # type: ignore[arg-type]
+    yield "tree's title", [Strip.join([*_strips(artist.header(f"Tree /{text}", "", WIDTH))])]
+    for language in ("cu", "py"):
+        yield "kernel", kernel_lines(text, language, palette)  # type: ignore[arg-type]
     yield "diff", diff_lines(text, text[::-1], text, text, palette)
     for variant in list(state.variants.values())[:4]:
         yield "evidence and build log", folded(evidence_lines(model, variant, palette, WIDTH), WIDTH)
@@ -140,7 +140,7 @@ def panes_of(app: MonitorApp, text: str, seed: int) -> Iterator[tuple[str, Itera
             talk.look(row, subject)
             yield "conversation", talk.lines(row, subject, palette, WIDTH)
     yield "spending", spend_lines(model, spend_table(model), palette, WIDTH, ascii_only=False)
-    compared = compare_kernels(state, list(state.variants)[:3])
+    compared = compare_kernels(state, list(state.variants)[:3], "kernelbench")
     yield "kernels side by side", [head_line(compared, palette, WIDTH, ascii_only=False)]
     yield "kernels side by side", table_lines(compared, palette, WIDTH, ascii_only=False)
     yield "kernels side by side", _plain(*map(one_line, compared.words))
@@ -148,7 +148,8 @@ def panes_of(app: MonitorApp, text: str, seed: int) -> Iterator[tuple[str, Itera
         yield "leaders", leader_lines(model, problem, palette, ascii_only=False)
     yield "log", log_lines(model, palette)
     yield "status", [status_line(model, palette, WIDTH, ascii_only=False, held=True, follow=True)]
-    yield "alarm", _strips([(alarm_of(model) or "", palette.alarm)])
+    notice = notice_of(model)
+    yield "alarm", _strips([(notice.text if notice is not None else "", palette.alarm)])
     yield "status", [bests_line(model, palette, WIDTH)]
     yield "scoreboard", scoreboard(model, palette, WIDTH, ascii_only=False)
     yield "devices", device_lines(model, palette, WIDTH, ascii_only=False)
@@ -173,7 +174,7 @@ def panes_of(app: MonitorApp, text: str, seed: int) -> Iterator[tuple[str, Itera
 
 
 def _strips(parts: Iterable[object]) -> list[Strip]:
-    from tui.widgets.lines import line
+    from tui.monitor.panes.lines import line
 
     return [line(*parts)]  # type: ignore[arg-type]
 
@@ -185,7 +186,7 @@ def _plain(*texts: str) -> list[Strip]:
 
 
 def fault_of(strip: Strip) -> str | None:
-    """What in a line a terminal would act on, or None."""
+    """Return a character or sequence in a line that a terminal would interpret, or None."""
     for text, style, control in strip:
         if (found := unsafe_in(text)) is not None:
             return f"{found!r} in {text[:80]!r}"
@@ -195,7 +196,7 @@ def fault_of(strip: Strip) -> str | None:
 
 
 async def drawn(texts: list[str], faults: list[str]) -> Counter[str]:
-    """Through the functions that draw each pane, in an app that runs."""
+    """Call the functions that draw each pane, in a running app."""
     shown: Counter[str] = Counter()
     app = MonitorApp(HostileSource("fuzz"), settings=Settings(notify="off"), ascii_only=False)
     async with app.run_test(size=(120, 40)) as pilot:
@@ -218,7 +219,7 @@ async def drawn(texts: list[str], faults: list[str]) -> Counter[str]:
 
 
 class Visit:
-    """A session in a real terminal, paged through by keys. This process is its engine."""
+    """Page through a session in a real terminal, with this process as its engine."""
 
     def __init__(self, directory: Path, name: str, texts: list[str], size: tuple[int, int]) -> None:
         self.paths = write_hostile_session(directory, name, texts)
@@ -240,14 +241,14 @@ class Visit:
             self.screens += 1
 
     def answer(self, text: str) -> None:
-        """Refuse the newest command with ``text``."""
+        """Reject the newest request with ``text``."""
         with SessionReader(self.paths) as reader:
             newest = max((sent.id for sent in reader.commands()), default=0)
         self.writer.append(CommandHandled(command=newest, ok=False, message=text))
         self.writer.flush(5)
 
     def leave(self) -> list[str]:
-        """What went wrong."""
+        """Leave the monitor, and return all faults."""
         terminal = self.terminal
         alive = terminal.process.poll() is None
         terminal.close()
@@ -258,7 +259,7 @@ class Visit:
         faults = faults_of(painted)
         if not alive or terminal.process.returncode != 0:
             faults.append(
-                f"it ended with status {terminal.process.returncode}: {painted[-3000:].decode(errors='replace')}"
+                f"exited with status {terminal.process.returncode}: {painted[-3000:].decode(errors='replace')}"
             )
         return faults
 
@@ -267,7 +268,7 @@ KEYS = {"pgdn": "\x1b[6~", "pgup": "\x1b[5~", "esc": "\x1b", "end": "\x1b[F", "h
 
 
 def page_through(visit: Visit, kernels: int) -> None:
-    """Every pane of a session, the detail of ``kernels`` kernels in all its tabs."""
+    """Open every pane of a session, with all detail tabs of ``kernels`` kernels."""
     visit.terminal.wait_for("softmax", 30)
     visit.press("*", "*")
     rows = 2 * len(visit.texts) // 30 + 2
@@ -291,7 +292,7 @@ def page_through(visit: Visit, kernels: int) -> None:
         visit.press("1", dialog, f"\x1b[200~{paste}\x1b[201~", "\t", f"\x1b[200~{paste}\x1b[201~", "esc", "esc")
     visit.terminal.forget()
     visit.press("1", "B", "e")
-    # What is typed while the editor has the terminal is for the editor.
+    # These keys go to the editor while it owns the terminal.
     visit.terminal.read_for(10.0, lambda _: b"nothing is submitted" in visit.terminal.seen)
 
 

@@ -1,7 +1,7 @@
-"""Texts as a hostile or broken model, compiler or kernel may write them, and sessions that are full of them.
+"""Generate hostile texts like those of a malicious model, compiler or kernel, and sessions that contain such texts.
 
-Escape sequences in these texts carry the number 777, which no part of the monitor ever writes: whatever of them reaches
-a terminal is found by ``faults_of``.
+Every escape sequence in these texts contains the number 777, which the monitor never writes. ``faults_of`` finds the
+sequences that reach a terminal.
 """
 
 from __future__ import annotations
@@ -15,17 +15,19 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from benchmarks.synthetic_session import reading
-from engine import events as ev
-from engine.devices import DeviceSample, encode_samples
-from engine.events import AnyEvent, Carried, DeviceFact, encode, kind_of
-from engine.models.protocol import CallSite, Usage, call_name
+from engine.devices.fact import DeviceFact
+from engine.devices.hardware import DeviceSample, encode_samples
 from engine.problem.spec import ProblemSpec, TensorSpec
-from engine.proposers.partial import Partials
-from engine.session import SessionPaths, create_session
-from engine.verdict import AtSizes, Baseline, BuildReport, Check, Timing, Verdict
+from engine.proposers.partial_replies import Partials
+from engine.session.records import events as ev
+from engine.session.records.events import AnyEvent, Selected, encode, kind_of
+from engine.session.records.model_calls import CallSite, Usage, call_name
+from engine.session.records.other_sizes import AtSizes
+from engine.session.records.verdict import Baseline, BuildReport, CheckResult, Timing, Verdict
+from engine.session.store import SessionPaths, create_session
 
 PIECES: tuple[str, ...] = (
-    # sequences that colour, move, clear, ask, set titles and clipboards, link, and end the alternate screen
+    # sequences that color, move, clear, query, set titles and clipboards, link, and leave the alternate screen
     "\x1b[31;777m", "\x1b[777;777H", "\x1b[777J", "\x1b[777n", "\x1b[777c", "\x1b[?777h", "\x1b[?1049;777l", "\x1b7",
     "\x1b]0;777 owned\x07", "\x1b]52;c;777b3duZWQ=\x07", "\x1b]8;;http://777\x1b\\", "\x1b]9;777\x1b\\",
     "\x1b]1337;777",
@@ -33,19 +35,19 @@ PIECES: tuple[str, ...] = (
     "\x1b",    "\x9b777m", "\x9b777;777H", "\x9d0;777\x9c", "\x90777q\x9c", "\x9f777\x9c", "\x84", "\x85",
     # control characters
     *map(chr, range(0x20)), "\x7f", "\r", "\r\n", "\n", "\n\n", "\t", "\t\t\t", "\x08" * 40, "\x0b", "\x0c", "\x00" * 9,
-    # markup of Rich and Textual, formats, shells
+    # markup of Rich and Textual, format strings, shell syntax
     "[red]", "[/]", "[/red]", "[@click=app.exit]777[/]", "[link=file:///777]", "[[", "]]", "\\[", "[b", "$text", "{x}",
     "{0.__class__}", "%s%n", "`reboot`", "$(reboot)", "<script>", "&amp;", "'", '"', "\\", "\\x1b[777m", ":warning:",
     # bidirectional, zero width, joiners, tags, variation selectors, combining, wide, private use, non-characters
     "\u202eabc\u202c", "\u2066\u2069", "\u200b", "\u200d", "\u200e", "\ufeff", "\u2028", "\u2029", "\u00ad", "\u180e",
     "e\u0301", "\u0301" * 60, "a\u20dd", "\u0e49" * 20, "漢字", "ｱｲｳ", "ＡＢ", "한글", "🧨", "\u115f", "\u3164",
     "👩\u200d👩\u200d👧", "🇩🇪", "❤\ufe0f", "\U000e0041", "\ue0b0", "\ufffe", "\uffff", "\U0010ffff", "\U0001fbc5",
-    # plain stuff between
+    # harmless text
     "ﷺ", "𒐫", "İ", "ß", "a", " ", "   ", "error: x", "warning", "v1", "softmax", "9.99x", "a" * 300,
     "word " * 40, "-" * 90, "0" * 40,
 )  # fmt: skip
 LONE = ("\ud800", "\udfff", "\ud83d")
-"""Lone surrogates: in Python's strings, and as bytes in blobs; JSON has none."""
+"""Lone surrogates, which occur in Python strings and in blobs, but not in JSON."""
 GIANT = 10_000_000
 
 UNSAFE = re.compile(
@@ -65,27 +67,27 @@ ALLOWED = re.compile(
       | \x1b\[\?1049[hl]""",
     re.VERBOSE,
 )
-"""What Textual writes: colours, places, modes of the terminal, the pointer's shape."""
+"""Sequences that Textual writes: colors, positions, terminal modes, pointer shape."""
 
 
 def hostile(rng: random.Random, *, lone: bool = False) -> str:
-    """A text of a few pieces. ``lone``: lone surrogates may be among them."""
+    """Return a text of several hostile pieces. ``lone`` adds lone surrogates."""
     pieces = (*PIECES, *LONE) if lone else PIECES
     return "".join(rng.choices(pieces, k=rng.randrange(1, 12)))
 
 
 def unsafe_in(shown: str) -> str | None:
-    """A character that must never be shown as it is, or None."""
+    """Return a character that must not reach the screen, or None."""
     found = UNSAFE.search(shown)
     return found.group() if found is not None else None
 
 
 def faults_of(painted: bytes) -> list[str]:
-    """What the terminal was sent that the monitor does not send by itself."""
+    """Return the sequences in the terminal's output that neither Textual nor the monitor writes."""
     try:
         text = painted.decode()
     except UnicodeDecodeError as error:
-        return [f"no UTF-8: {painted[error.start - 20 : error.end + 20]!r}"]
+        return [f"invalid UTF-8: {painted[error.start - 20 : error.end + 20]!r}"]
     faults = [found for found in SEQUENCE.findall(text) if not ALLOWED.fullmatch(found) or "777" in found]
     rest = SEQUENCE.sub("", text)
     faults += sorted({found for found in UNSAFE.findall(rest) if found not in "\r\n"})
@@ -93,9 +95,9 @@ def faults_of(painted: bytes) -> list[str]:
 
 
 class HostileSearch:
-    """Writes the events of a search in which every text is taken from ``texts``, several times over.
+    """Generate the events of a search whose texts all come from ``texts``.
 
-    Of every ``per_page`` texts one kernel holds all: as lines of its source and its build log, as checks and remarks.
+    Each kernel contains ``per_page`` texts, in its source, build log, checks and remarks.
     """
 
     per_page = 20
@@ -103,7 +105,7 @@ class HostileSearch:
     def __init__(self, texts: Sequence[str]) -> None:
         self.texts = texts
         self.large = max(map(len, texts)) > 100_000
-        """Then a text stands in few places, or a session would be larger than a disk."""
+        """Longer texts go into few fields, to limit the size of the session."""
         self.blobs: dict[str, bytes] = {}
         self._next = 0
 
@@ -118,8 +120,8 @@ class HostileSearch:
         yield ev.DeviceAwaited(device="GPU-1", pid=2, command=text(), held_since=1.0, seconds=1.0)
         yield ev.DeviceFree(device="GPU-1", seconds=11.0)
         for number, name in enumerate(("softmax", text() or "x")):
-            yield ev.ProblemAdded(problem=_spec(name, text()), form="cu", header=text())
-            yield ev.BaselineMeasured(problem=name, baseline=Baseline("eager", _timing(4.0)), floor_ms=0.9)
+            yield ev.ProblemAdded(problem=_spec(name, text()), language="cu", header=text())
+            yield ev.BaselineMeasured(problem=name, baseline=Baseline("eager", _timing(4.0)), sol_ms=0.9)
             failed = Baseline("compile", None, precision=text(), note=text(), failure=text())
             yield ev.BaselineMeasured(problem=name, baseline=failed)
             yield ev.RoundStarted(problem=name, round=0, parents=())
@@ -128,8 +130,8 @@ class HostileSearch:
         yield ev.ProblemRefused(problem=text(), path=text(), reason=text())
         for number in range(1, len(self.texts) + 1):
             yield from self._kernel(number, "softmax", f"v{number - 1}" if number > 1 and number % 3 else None)
-        why = tuple(Carried(f"v{number}", text()) for number in range(1, len(self.texts) + 1))
-        yield ev.RoundFinished(problem="softmax", round=0, survivors=why[::2], dropped=why[1::2])
+        why = tuple(Selected(f"v{number}", text()) for number in range(1, len(self.texts) + 1))
+        yield ev.RoundFinished(problem="softmax", round=0, selected=why[::2], dropped=why[1::2])
         yield ev.ProblemFinished(problem="softmax", reason=text())
         yield ev.CommandHandled(command=9, ok=True, message=text())
         yield ev.CommandHandled(command=8, ok=False, message=text())
@@ -154,7 +156,7 @@ class HostileSearch:
         yield from self._call(number, site, mine)
         yield ev.VariantWritten(
             variant=f"v{number}", idea=f"i{number}", problem=problem, round=0, parent=parent, note=mine,
-            form="py" if number % 7 == 0 else "cu", source=self._store(number, page), proposer=text(),
+            language="py" if number % 7 == 0 else "cu", source=self._store(number, page), proposer=text(),
             data={text(): text(), "all": [] if self.large else page, "call": call_name(site)},
         )  # fmt: skip
         if number % 50 == 11:
@@ -168,7 +170,7 @@ class HostileSearch:
                 reason=mine, pattern=None if correct else mine, device=text(), sandbox=text(),
                 flags=tuple(text() for _ in range(5)),
                 speedup=1 + number / 1000 if correct else None, kernel=_timing(2.0) if correct else None,
-                reference=_timing(4.0), checks=tuple(Check(text(), correct, one) for one in page),
+                reference=_timing(4.0), checks=tuple(CheckResult(text(), correct, one) for one in page),
                 build=BuildReport(correct, 1.0, text(), log="\n".join(page), registers=9, spill_bytes=4),
                 output_tail=text() if self.large else "\n".join(page), stage_s={text(): 1.0},
             ),
@@ -178,7 +180,7 @@ class HostileSearch:
             yield ev.SizesChecked(problem=problem, variant=f"v{number}", results=(sizes,), note=mine)
 
     def _call(self, number: int, site: CallSite, mine: str) -> Iterator[AnyEvent]:
-        """The call to a model that wrote a kernel: it fails, then replies. One of ten is still under way."""
+        """Yield the model call for a kernel. Each call fails once, then replies. One in ten stays in flight."""
         text, call = self.text, f"c{number}"
         prompt, reply = (self._store(number, [mine], kind) for kind in ("a", "b"))
         for attempt in (1, 2):
@@ -206,8 +208,10 @@ class HostileSearch:
 
 
 def write_hostile_session(root: Path, name: str, texts: Sequence[str], *, ended: bool = False) -> SessionPaths:
-    """A session of ``texts``, in a directory called ``name``, which may be hostile too. JSON has no lone surrogates:
-    of those, ``texts`` may hold none."""
+    """Write a session of ``texts``. Its directory ``name`` may be hostile too.
+
+    ``texts`` must not contain lone surrogates, since JSON has none.
+    """
     made = create_session(root, "made", "# hostile\n", name, 1)
     paths = SessionPaths.at(made.directory.rename(root / name))
     search = HostileSearch(texts)
@@ -229,13 +233,13 @@ def write_hostile_session(root: Path, name: str, texts: Sequence[str], *, ended:
     for number, site in enumerate(flying):
         with contextlib.suppress(OSError, ValueError), contextlib.ExitStack() as stack:
             stack.enter_context(partials.of(site))(texts[number % len(texts)])
-            stack.pop_all()  # as an engine that was killed leaves it
+            stack.pop_all()  # as a killed engine leaves it
     return paths
 
 
 def _spec(name: str, path: str) -> ProblemSpec:
     tensors = (TensorSpec("x", "input", "float32", (64, 64)), TensorSpec("out", "output", "float32", (64, 64)))
-    return ProblemSpec(id=name, name=name, path=path, source="", tensors=tensors, floor_bytes=1 << 14)
+    return ProblemSpec(id=name, name=name, path=path, source="", tensors=tensors, sol_bytes=1 << 14)
 
 
 def _timing(ms: float) -> Timing:

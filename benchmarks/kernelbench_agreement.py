@@ -1,15 +1,17 @@
-"""Does KernelBench's own evaluator say the same of exported kernels as our judge? Verdicts and times side by side.
+"""Compare our judge's verdicts and times with those of KernelBench's evaluator, on exported kernels.
 
     python benchmarks/kernelbench_agreement.py CHECKOUT [--trials 100] [--keep DIRECTORY]
 
-CHECKOUT is a clone of https://github.com/ScalingIntelligence/KernelBench, used as it is: ``eval_kernel_against_ref``
-with its defaults (5 correctness trials, CUDA events, cold cache) and ``validate_kernel_static``. Kernels are what the
-playbook writes for six problems, and the same spoiled. Each is exported by ``engine.export.kernelbench``, built by
-``load_inline`` with the others, then judged by both. Prints one table, our strict verdict beside, and ends with 1 where
-our verdict by KernelBench's rules is not KernelBench's, or a time above 0.1 ms differs by more than 5 %. Needs a GPU
-and nvcc.
+CHECKOUT is an unmodified clone of https://github.com/ScalingIntelligence/KernelBench. The benchmark calls its
+``eval_kernel_against_ref`` with defaults (5 correctness trials, CUDA events, cold cache) and
+``validate_kernel_static``.
+The kernels are the playbook's kernels for six problems, and corrupted copies. ``engine.export.kernelbench`` exports
+each kernel, and ``load_inline`` builds all exports in parallel. Then both evaluators judge the kernels.
 
-What KernelBench imports for its language models and is not installed is put in place as an empty module.
+Prints one table, which includes our verdict under our own rules. Exit status 1: our verdict under KernelBench's rules
+differs from KernelBench's, or a time above 0.1 ms differs by more than 5%. Needs a GPU and nvcc.
+
+Empty modules replace packages that KernelBench imports for its language models and that are not installed.
 """
 
 from __future__ import annotations
@@ -29,16 +31,17 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from engine.config import EvaluationConfig  # noqa: E402
-from engine.events import DeviceFact  # noqa: E402
+from engine.config.schema import EvaluationConfig  # noqa: E402
+from engine.devices.fact import DeviceFact  # noqa: E402
+from engine.evaluation.local_evaluator import LocalEvaluator  # noqa: E402
 from engine.export.kernelbench import solution  # noqa: E402
-from engine.problem.catalog import ProblemFile, inspect_files  # noqa: E402
-from engine.problem.header import derive_header, prototype  # noqa: E402
+from engine.problem.c_header import derive_header, prototype  # noqa: E402
+from engine.problem.catalog import inspect_files  # noqa: E402
+from engine.problem.names import ProblemFile  # noqa: E402
 from engine.problem.spec import ProblemSpec  # noqa: E402
-from engine.proposers.playbook.families import FAMILIES  # noqa: E402
-from engine.proposers.playbook.moves import apply  # noqa: E402
-from engine.verdict import Verdict  # noqa: E402
-from engine.workers.local import LocalEvaluator  # noqa: E402
+from engine.proposers.playbook.patterns import PATTERNS  # noqa: E402
+from engine.proposers.playbook.transformations.catalog import apply  # noqa: E402
+from engine.session.records.verdict import Verdict  # noqa: E402
 
 COMPARED_ABOVE_MS, APART = 0.1, 0.05
 ANSWER = "answer: "
@@ -63,7 +66,7 @@ SPOILED = {
         "__global__ void spoil(float* out) {\n"
         "    for (long long i = threadIdx.x; i < out_numel; i += 1024) out[i] *= 1.005f;\n}"
     ),
-    "NaN in one place": '__global__ void spoil(float* out) { out[out_numel - 1] = nanf(""); }',
+    "a single NaN": '__global__ void spoil(float* out) { out[out_numel - 1] = nanf(""); }',
     "zeros at the end": "__global__ void spoil(float* out) { out[out_numel - 1 - threadIdx.x] = 0.0f; }",
     "illegal address": "__global__ void spoil(float* out) { out[1LL << 50] = 0.0f; }",
 }
@@ -99,22 +102,22 @@ async def problems(directory: Path) -> list[ProblemSpec]:
 
 
 def right(problem: ProblemSpec, device: DeviceFact, count: int) -> list[str]:
-    """The playbook's first kernel, then with one more move each."""
-    for family in FAMILIES:
-        if (program := family.recognise(problem)) is None:
+    """Return the playbook's first kernel, and further kernels that each add a transformation."""
+    for pattern in PATTERNS:
+        if (program := pattern.recognize(problem)) is None:
             continue
-        template = next(one for one in family.templates if one.language == "cu" and not one.refusal(program))
-        recipe = template.first(program, problem, device)[-1].recipe
+        template = next(one for one in pattern.templates if one.language == "cu" and not one.refusal(program))
+        recipe = template.starts(program, problem, device)[-1].recipe
         found = [template.emit(program, recipe, problem)]
-        while len(found) < count and (moves := template.moves(program, recipe, device)):
-            recipe = apply(recipe, moves[0])
+        while len(found) < count and (transformations := template.transformations(program, recipe, device)):
+            recipe = apply(recipe, transformations[0])
             found.append(template.emit(program, recipe, problem))
         return list(dict.fromkeys(found))
-    raise AssertionError(f"the playbook has nothing for {problem.id}")
+    raise AssertionError(f"the playbook has no kernel for {problem.id}")
 
 
 def spoiled(problem: ProblemSpec, source: str, spoil: str) -> str:
-    """``source`` whose ``launch`` does something to its output afterwards."""
+    """Return ``source`` with a ``launch`` that corrupts the output afterwards."""
     declared = prototype(problem, "cu").removesuffix(";")
     names = [part.split()[-1].lstrip("*") for part in declared.split("(")[1].rstrip(")").split(",")]
     call = f"    const int code = inner_launch({', '.join(names)});"
@@ -138,8 +141,7 @@ def kernels(found: list[ProblemSpec], device: DeviceFact) -> list[Kernel]:
 
 
 def judge_theirs(checkout: Path, files: list[Path], trials: int) -> list[dict[str, Any]]:
-    """One child imports what KernelBench needs and forks for each solution: a kernel may leave its process without a
-    usable context."""
+    """Run a child that imports KernelBench and forks for each solution, since a kernel can break its CUDA context."""
     command = [sys.executable, __file__, str(checkout), "--trials", str(trials), "--theirs", *map(str, files)]
     answers: list[dict[str, Any]] = []
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
@@ -152,14 +154,14 @@ def judge_theirs(checkout: Path, files: list[Path], trials: int) -> list[dict[st
 
 
 def theirs(checkout: Path, files: list[Path], trials: int) -> None:
-    """The child: KernelBench's two functions on each solution, a line of JSON for each."""
+    """Run KernelBench's two functions on each solution, in the child. Prints one line of JSON for each."""
     import importlib.util
     import multiprocessing
     from types import ModuleType
 
     class Absent(ModuleType):
         def __getattr__(self, name: str) -> Any:
-            """Whatever is imported from it does nothing."""
+            """Return an attribute that does nothing."""
             if name.startswith("__"):
                 raise AttributeError(name)
             return lambda *arguments, **named: None
@@ -179,14 +181,14 @@ def theirs(checkout: Path, files: list[Path], trials: int) -> None:
         try:
             answer = receiving.recv()
         except EOFError:
-            answer = {"compiled": None, "correct": False, "valid": None, "note": "its process ended without an answer"}
+            answer = {"compiled": None, "correct": False, "valid": None, "note": "its process ended without a result"}
         process.join(20)
         process.kill()
         print(f"\n{ANSWER}{json.dumps(answer)}", flush=True)
 
 
 def one(file: Path, trials: int, answer: Any) -> None:
-    """What KernelBench says of one solution, sent to ``answer``."""
+    """Send KernelBench's result for one solution to ``answer``."""
     import torch
     from kernelbench.eval import eval_kernel_against_ref  # type: ignore[import-not-found]
     from kernelbench.kernel_static_checker import validate_kernel_static  # type: ignore[import-not-found]
@@ -209,7 +211,7 @@ def one(file: Path, trials: int, answer: Any) -> None:
 
 
 def build(file: Path) -> None:
-    """Fill the build directory that the evaluator will look into."""
+    """Build a solution into the directory that the evaluator will use."""
     environment = {**os.environ, "TORCH_EXTENSIONS_DIR": str(file.parent), "TORCH_USE_CUDA_DSA": "1", "MAX_JOBS": "2"}
     subprocess.run([sys.executable, str(file)], env=environment, capture_output=True, timeout=600, check=False)
 
@@ -240,7 +242,7 @@ async def measure(checkout: Path, directory: Path, trials: int) -> int:
             file.with_suffix(".ref").write_text(kernel.problem.source)
             files.append(file)
         with ThreadPoolExecutor(max(1, (os.cpu_count() or 2) - 2)) as pool:
-            built = pool.map(build, files)  # at once; the judge's compilers take the processors that are left
+            built = pool.map(build, files)  # in parallel with the judge's compilers
             ours = await judge_ours(made, evaluator)
             list(built)
     finally:
@@ -275,16 +277,16 @@ def show(made: list[Kernel], ours: list[Verdict], found: list[dict[str, Any]], d
             if words and not (same and verdict.correct == bool(their["correct"])):
                 print(f"    {words[:200]}")
     refused = sum(their["valid"] is False for their in found)
-    print(f"\n{differing} of {len(made)} verdicts by KernelBench's rules differ")
-    print(f"{apart} of {compared} times above {COMPARED_ABOVE_MS} ms are more than {APART:.0%} apart")
-    print(f"{refused} solutions refused by the static checker")
+    print(f"\n{differing} of {len(made)} verdicts under KernelBench's rules differ")
+    print(f"{apart} of {compared} times above {COMPARED_ABOVE_MS} ms differ by more than {APART:.0%}")
+    print(f"{refused} solutions rejected by the static checker")
     return int(bool(differing or apart or refused))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("checkout", type=Path, help="a clone of KernelBench")
-    parser.add_argument("--trials", type=int, default=100, help="timed calls of KernelBench for each kernel")
+    parser.add_argument("--trials", type=int, default=100, help="KernelBench's timed calls per kernel")
     parser.add_argument("--keep", type=Path, help="keep the solutions and their builds in this new directory")
     parser.add_argument("--theirs", type=Path, nargs="+", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -293,7 +295,7 @@ def main() -> None:
         theirs(checkout, arguments.theirs, arguments.trials)
         return
     if not (checkout / "src" / "kernelbench" / "eval.py").is_file():
-        sys.exit(f"{checkout} is no clone of KernelBench: it has no src/kernelbench/eval.py")
+        sys.exit(f"{checkout} is not a clone of KernelBench: src/kernelbench/eval.py is missing")
     if arguments.keep is not None:
         arguments.keep.mkdir(parents=True)
         sys.exit(asyncio.run(measure(checkout, arguments.keep.resolve(), arguments.trials)))

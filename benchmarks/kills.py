@@ -1,12 +1,13 @@
-"""What ``kill -9`` of the engine costs a search: nothing but the work in flight.
+"""Check that ``kill -9`` of the engine costs a search only its work in flight.
 
     python benchmarks/kills.py [--kills 30] [--seed 0] [--directory DIR]
 
-Kills the engine of one short search after a random 0.5 to 6 s, goes on with ``kernel-tui resume``, kills that one, and
-in the end lets the search finish. One engine in three is killed so long after its start, the others so long after
-their first word about a kernel: a judge takes seconds to start, and kills during those alone would show little. After
-every kill the session file, what was done twice and the processes left behind are looked at. Prints one table; the
-exit status is 1 if anything was lost, changed, done twice or left behind.
+Kills the engine of a short search after a random delay of 0.5 to 6 s and resumes the search with ``kernel-tui resume``,
+many times, and finally lets the search finish. The delay counts from the start for every third engine, and from the
+first event about a kernel for the others. Otherwise most kills would hit the start of the judge, which takes seconds.
+
+After every kill, the script checks the session file, repeated work and leftover processes. Prints one table. Exit
+status 1: an event was lost or changed, work was repeated, or a process was left over.
 """
 
 from __future__ import annotations
@@ -33,16 +34,16 @@ from msgspec.structs import replace
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from engine import events as ev  # noqa: E402
-from engine.events import Recorded  # noqa: E402
-from engine.launch import log_tail  # noqa: E402
-from engine.session import SessionPaths, SessionReader, engine_liveness  # noqa: E402
-from engine.session.lock import Holder, read_holder  # noqa: E402
-from engine.state import ProblemState, SessionState, fold  # noqa: E402
+from engine.daemon.launch import log_tail  # noqa: E402
+from engine.session.records import events as ev  # noqa: E402
+from engine.session.records.events import Recorded  # noqa: E402
+from engine.session.state.session_state import ProblemState, SessionState, fold  # noqa: E402
+from engine.session.store import SessionPaths, SessionReader, engine_liveness  # noqa: E402
+from engine.session.store.lock import Holder, read_holder  # noqa: E402
 
 ORPHAN_S = 2.0
-"""How long a process of a dead engine may still be there."""
-HEAT = 3
+"""Time limit for a dead engine's processes to end."""
+RUNOFF = 3
 
 PROBLEM = """
 import torch
@@ -62,7 +63,7 @@ problems = ["small_softmax.py"]
 rounds = {rounds}
 ideas = {ideas}
 variants = {variants}
-heat = {heat}
+runoff = {runoff}
 [evaluation]
 device = "cpu"
 max_pairs = 10
@@ -70,13 +71,13 @@ torch_compile = false
 other_sizes = false
 """
 
-STAGES = ("starting", "opening", "building", "waiting", "checking", "timing", "heat", "choosing")
-OF_KERNELS = (ev.VariantStage, ev.VariantWritten, ev.VerdictGiven, ev.HeatFinished, ev.RoundFinished)
+STAGES = ("starting", "opening", "building", "waiting", "checking", "timing", "runoff", "choosing")
+OF_KERNELS = (ev.VariantStage, ev.VariantWritten, ev.VerdictGiven, ev.RunoffFinished, ev.RoundFinished)
 
 
 @dataclass(frozen=True)
 class Kill:
-    """One ``kill -9``. ``faults``: all that must not be, one sentence each; ``orphans``: command lines."""
+    """A ``kill -9``. ``faults`` contains a sentence for each violation, and ``orphans`` the leftover command lines."""
 
     stages: tuple[str, ...]
     lost: int
@@ -86,15 +87,15 @@ class Kill:
 
 
 class Chain:
-    """One small search in ``directory``, started, killed, resumed and finished through the real command.
+    """A small search in ``directory`` that the real command starts, kills, resumes and finishes.
 
-    ``known`` is what was read of its session so far: whatever is read later must begin with it.
+    ``known`` contains the events read so far. Every later read must begin with these events.
     """
 
     def __init__(self, directory: Path, *, rounds: int, ideas: int = 2, variants: int = 2) -> None:
         (directory / "small_softmax.py").write_text(PROBLEM)
         config = directory / "config.toml"
-        config.write_text(CONFIG.format(rounds=rounds, ideas=ideas, variants=variants, heat=HEAT))
+        config.write_text(CONFIG.format(rounds=rounds, ideas=ideas, variants=variants, runoff=RUNOFF))
         self._directory = directory
         self.known: list[Recorded] = []
         self.resumed_at = time.time()
@@ -105,16 +106,16 @@ class Chain:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        """Leave no engine behind, however this ended."""
+        """Kill the engine, no matter how the benchmark ended."""
         if engine_liveness(self.paths).running:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.engine.pid, signal.SIGKILL)
 
     def command(self, *arguments: str) -> None:
-        """Run ``kernel-tui`` with a build cache of its own, so that kernels are really built. Raises RuntimeError."""
+        """Run ``kernel-tui`` with a separate build cache, so that every kernel is built. Raises RuntimeError."""
         places = {"PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": str(self._directory / "cache")}
         done = subprocess.run(
-            [sys.executable, "-m", "tui.cli", *arguments],
+            [sys.executable, "-m", "tui.cli.main", *arguments],
             capture_output=True,
             text=True,
             cwd=self._directory,
@@ -135,7 +136,7 @@ class Chain:
             return list(reader.read())
 
     def wait_for(self, wanted: Callable[[list[Recorded]], bool], within_s: float = 120.0) -> bool:
-        """Whether ``wanted(all events)`` came true while the engine lived. Raises TimeoutError."""
+        """Return whether ``wanted(all events)`` became true while the engine was running. Raises TimeoutError."""
         deadline = time.monotonic() + within_s
         events: list[Recorded] = []
         with SessionReader(self.paths) as reader:
@@ -148,10 +149,10 @@ class Chain:
                 if not alive:
                     return False
                 time.sleep(0.01)
-        raise TimeoutError(f"nothing came within {within_s:g} s:\n{log_tail(self.paths, 30)}")
+        raise TimeoutError(f"no event within {within_s:g} s:\n{log_tail(self.paths, 30)}")
 
     def kill(self) -> Kill:
-        """Kill the living engine as it stands and look at what is left. Raises psutil.NoSuchProcess."""
+        """Kill the running engine, and check the session file and the processes. Raises psutil.NoSuchProcess."""
         engine = self.engine
         process = psutil.Process(engine.pid)
         family = {process, *process.children(recursive=True)}
@@ -162,7 +163,7 @@ class Chain:
         lost = missing(self.known, before) + missing(before, after)
         orphans = tuple(map(described, left))
         faults = [
-            *([f"{lost} events that had been read are gone or altered"] if lost else []),
+            *([f"{lost} recorded events are missing or changed"] if lost else []),
             *self.damage(),
             *done_twice(after),
             *changed_rounds(fold(self.known), fold(after)),
@@ -193,7 +194,7 @@ class Chain:
         self.command("resume", str(self.paths.directory), "--detach")
 
     def finish(self, rounds: int | None = None) -> tuple[SessionState, list[str]]:
-        """Resume and let the search come to its end, after ``rounds`` if given: how it stands then, and faults."""
+        """Resume and let the search finish, after ``rounds`` if given. Return the state and all faults."""
         options = [] if rounds is None else ["--rounds", str(rounds)]
         before = fold(self.known)
         if not fold(self.read()).finished:
@@ -203,34 +204,34 @@ class Chain:
         lost = missing(self.known, events)
         unjudged = [one.id for one in state.variants.values() if one.verdict is None]
         return state, [
-            *([f"{lost} events that had been read are gone or altered"] if lost else []),
+            *([f"{lost} recorded events are missing or changed"] if lost else []),
             *self.damage(),
             *done_twice(events),
             *changed_rounds(before, state),
             *([f"no verdict: {', '.join(unjudged)}"] if unjudged else []),
             *([] if state.finished else [f"the search did not finish: {log_tail(self.paths)}"]),
-            *(f"{problem.id}: its best kernel's file is another" for problem in self._other_best(state)),
+            *(f"{problem.id}: the file of its best kernel differs" for problem in self._other_best(state)),
             *(f"left behind: {described(one)}" for one in await_end(set(), self.engine, self.paths)[0]),
         ]
 
 
-# What must not be
+# Violations
 
 
 def missing(before: Sequence[Recorded], after: Sequence[Recorded]) -> int:
-    """How many of the events read ``before`` do not stand at the same place, unaltered, ``after``."""
+    """Count the events read ``before`` that are missing or changed ``after``."""
     return len(before) - sum(one == other for one, other in zip(before, after, strict=False))
 
 
 def done_twice(events: Iterable[Recorded]) -> list[str]:
-    """What the engines of an unsteered search did although it had been recorded: one sentence each.
+    """Return a sentence for each piece of recorded work that a search repeated.
 
-    A kernel that is judged once more for a reason that stands in the session was not judged twice.
+    Judging a kernel again for a recorded reason does not count as a repetition.
     """
     seen: Counter[Hashable] = Counter()
     judged: set[str] = set()
     asked: set[str] = set()
-    """Kernels to be judged once more for a recorded reason."""
+    """Kernels to be judged again for a recorded reason."""
     again: dict[str, None] = {}
     for one in events:
         event = one.event
@@ -239,7 +240,7 @@ def done_twice(events: Iterable[Recorded]) -> list[str]:
                 keys: list[Hashable] = [("problem added", event.problem.id)]
             case ev.BaselineMeasured():
                 keys = [("baseline", event.problem, event.baseline.which)]
-            case ev.RoundStarted() | ev.RoundFinished() | ev.HeatFinished():
+            case ev.RoundStarted() | ev.RoundFinished() | ev.RunoffFinished():
                 keys = [(ev.kind_of(event), event.problem, event.round)]
             case ev.IdeaProposed():
                 keys = [("idea", event.idea), ("the same idea", event.problem, event.parent, event.text)]
@@ -266,21 +267,21 @@ def done_twice(events: Iterable[Recorded]) -> list[str]:
 
 
 def changed_rounds(before: SessionState, after: SessionState) -> list[str]:
-    """Rounds that were finished ``before`` and are not just the same ``after``."""
+    """Return the rounds that were finished ``before`` and differ ``after``."""
     changed = []
     for name, problem in before.problems.items():
         now = {one.number: one for one in after.problems[name].rounds} if name in after.problems else {}
         finished = [one for one in problem.rounds if one.finished_at is not None]
         for one in finished:
             after_it = now.get(one.number)
-            # Its best factor goes by verdicts, and one of them may have been given anew for a recorded reason.
+            # Ignore the best speedup, since verdicts can change for a recorded reason.
             if after_it is None or replace(after_it, best=one.best) != one:
-                changed.append(f"{one.id} was finished and has changed")
+                changed.append(f"{one.id} has changed since it was finished")
     return changed
 
 
 def await_end(family: set[psutil.Process], engine: Holder, paths: SessionPaths) -> tuple[list[psutil.Process], float]:
-    """Processes of a dead engine that still run after ``ORPHAN_S``, and the seconds until the last one had ended."""
+    """Return a dead engine's processes that are still running after ``ORPHAN_S``, and when the last one ended."""
     began = time.monotonic()
     while left := living(family | belonging(engine, paths)):
         if time.monotonic() - began > ORPHAN_S:
@@ -290,7 +291,7 @@ def await_end(family: set[psutil.Process], engine: Holder, paths: SessionPaths) 
 
 
 def belonging(engine: Holder, paths: SessionPaths) -> set[psutil.Process]:
-    """Processes of an engine: in its process session, with its marker, or with its session in their command line."""
+    """Return an engine's processes, found by process session, marker, or session path in the command line."""
     found = set()
     for process in psutil.process_iter():
         if process.pid == os.getpid():
@@ -304,7 +305,7 @@ def belonging(engine: Holder, paths: SessionPaths) -> set[psutil.Process]:
 
 
 def living(processes: Iterable[psutil.Process]) -> list[psutil.Process]:
-    """Those that run: a dead one that nobody has waited for yet does nothing."""
+    """Return the running processes. Zombies do not count."""
     alive = []
     for process in processes:
         with contextlib.suppress(psutil.NoSuchProcess):
@@ -319,18 +320,18 @@ def described(process: psutil.Process) -> str:
     return str(process.pid)
 
 
-# Where a search stands
+# State of a search
 
 
 def life_of(pid: int, events: list[Recorded]) -> list[Recorded]:
-    """The events of the running engine ``pid``, from its start on; none before it has recorded that."""
+    """Return the events of the running engine ``pid`` since its recorded start."""
     starts = [place for place, one in enumerate(events) if isinstance(one.event, ev.EngineStarted)]
     started = events[starts[-1]].event if starts else None
     return events[starts[-1] :] if isinstance(started, ev.EngineStarted) and started.pid == pid else []
 
 
 def stages(events: list[Recorded], pid: int) -> tuple[str, ...]:
-    """What engine ``pid`` was doing, as far as its events say: several things while kernels are evaluated."""
+    """Return the activities of engine ``pid`` according to its events. Several can overlap."""
     own = life_of(pid, events)
     if not own:
         return ("starting",)
@@ -340,17 +341,17 @@ def stages(events: list[Recorded], pid: int) -> tuple[str, ...]:
     running = {one.stage for one in state.in_flight()} - {None, "queued"}
     if running:
         return tuple(sorted(str(stage) for stage in running))
-    if any(_owes_heat(state, problem) for problem in state.problems.values()):
-        return ("heat",)
+    if any(_owes_runoff(state, problem) for problem in state.problems.values()):
+        return ("runoff",)
     return ("choosing",) if any(isinstance(one.event, OF_KERNELS) for one in own) else ("opening",)
 
 
-def _owes_heat(state: SessionState, problem: ProblemState) -> bool:
-    """Every kernel of the open round is judged, and its leaders were not timed side by side yet."""
+def _owes_runoff(state: SessionState, problem: ProblemState) -> bool:
+    """Return whether all kernels of the open round are judged, but the runoff is not finished."""
     round_ = problem.rounds[-1] if problem.rounds else None
     if round_ is None or round_.finished_at is not None or not round_.variants or state.flight:
         return False
-    leaders = {one.id for one in state.leaders(problem.id, HEAT)}
+    leaders = {one.id for one in state.leaders(problem.id, RUNOFF)}
     return len(leaders) >= 2 and not leaders <= {standing.variant for standing in problem.standings}
 
 
@@ -358,7 +359,7 @@ def _owes_heat(state: SessionState, problem: ProblemState) -> bool:
 
 
 class Tally:
-    """What a chain of kills came to. Times in seconds after ``kernel-tui resume`` was called."""
+    """The results of a chain of kills. Times are in seconds after ``kernel-tui resume`` started."""
 
     def __init__(self) -> None:
         self.kills: list[Kill] = []
@@ -376,7 +377,7 @@ class Tally:
 
 
 def run(chain: Chain, count: int, draw: random.Random) -> Tally:
-    """Kill and resume ``count`` times, or until the search is over."""
+    """Kill and resume ``count`` times, or until the search is finished."""
     tally = Tally()
     while len(tally.kills) < count:
         if tally.kills:
@@ -397,7 +398,7 @@ def run(chain: Chain, count: int, draw: random.Random) -> Tally:
 
 
 def rows_of(tally: Tally, state: SessionState, events: Sequence[Recorded], wall_s: float) -> list[tuple[str, str]]:
-    """The table: what was done, what was lost, what it cost."""
+    """Return the rows of the table: work done, events lost, time."""
     kills = tally.kills
     hit = Counter(stage for kill in kills for stage in kill.stages)
     begun = Counter(
@@ -411,12 +412,12 @@ def rows_of(tally: Tally, state: SessionState, events: Sequence[Recorded], wall_
         ("kills", str(len(kills))),
         *((f"  {stage}", str(hit[stage])) for stage in STAGES if hit[stage]),
         ("events lost", f"{sum(kill.lost for kill in kills)} of {len(events)}"),
-        ("verdicts given twice", f"{twice} of {len(judged)}"),
-        ("evaluations begun again", f"{begun.total() - len(begun)} of {len(begun)}"),
+        ("repeated verdicts", f"{twice} of {len(judged)}"),
+        ("restarted evaluations", f"{begun.total() - len(begun)} of {len(begun)}"),
         (f"processes left after {ORPHAN_S:g} s", str(sum(len(kill.orphans) for kill in kills))),
-        ("last process gone after", spread([kill.gone_after_s for kill in kills])),
-        ("engine back after", spread(tally.back_s)),
-        ("at a kernel again after", spread(tally.searching_s)),
+        ("last process ended after", spread([kill.gone_after_s for kill in kills])),
+        ("engine running after", spread(tally.back_s)),
+        ("first kernel after", spread(tally.searching_s)),
         ("search", f"{len(rounds)} rounds, {len(state.variants)} kernels, {correct} correct, {state.starts} engines"),
         ("wall time", f"{wall_s:.0f} s"),
         ("faults", str(len(tally.faults))),
@@ -430,8 +431,10 @@ def spread(times_s: Sequence[float]) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--kills", type=int, default=30)
-    parser.add_argument("--seed", type=int, default=0, help="of the moments at which engines are killed")
-    parser.add_argument("--directory", type=Path, default=None, help="where the session goes (a temporary directory)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the random kill times")
+    parser.add_argument(
+        "--directory", type=Path, default=None, help="parent directory of the session (default: a temporary directory)"
+    )
     arguments = parser.parse_args()
     began = time.monotonic()
     directory = Path(tempfile.mkdtemp(prefix="kills-", dir=arguments.directory))
@@ -448,7 +451,7 @@ def main() -> int:
     if not tally.faults:
         shutil.rmtree(directory)
     else:
-        print(f"the session is kept: {chain.paths.directory}")
+        print(f"session kept: {chain.paths.directory}")
     return 1 if tally.faults else 0
 
 

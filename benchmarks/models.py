@@ -1,19 +1,20 @@
-"""Many calls to a model at once: how near their wall time is to the ideal, and what a call costs this machine.
+"""Measure the overhead of many concurrent model calls: wall time against the ideal, and CPU time per call.
 
     python benchmarks/models.py
 
-A model server in a process of its own answers each call after 200 ms, as a stream. Calls go through everything that the
-search uses: gate, limits, journal on disk (two events and a blob each), the text so far for the monitor, SDK.
+A model server in a separate process streams its answer to each call after 200 ms. Calls use all layers that a search
+uses: concurrency limit, budgets, journal on disk (two events and a blob per call), streamed text for the monitor, and
+the SDK.
 
-"burst": 64 calls in the same moment, once; ideal is the server's time alone. Each begins 2 ms after the one before, so
-that they do not wait for each other from then on. "sustained": 64 calls always under way, and as many that wait for a
-place, as in a search, for some rounds; ideal is rounds x the server's time. The first calls, in which the SDK is
-imported and connections are made, do not count.
+"burst": 64 calls start at the same moment, once. The ideal is the server's response time. The concurrency limiter
+starts the calls 2 ms apart, so that their replies do not coincide. "sustained": as in a search, 64 calls are in flight
+and 64 are waiting, for many rounds. The ideal is rounds x the server's response time. The first calls, which import the
+SDK and open connections, do not count.
 
-"alone": the same calls through the SDK alone, as its documentation shows it, without any of our code. "no SDK": a
-request of ready bytes and a look for the end of the answer, which is what server and machine take by themselves. All
-take turns in each repeat; a ratio is the median of those within a repeat. "waited": how long, when sustained, the loop
-could have run and other programs had the cores; without them, the wall time would be about that much shorter.
+"alone": the same calls use only the SDK, without our code. "no SDK": prepared bytes are sent over a socket, which shows
+the cost of the server and the machine. The contenders take turns in each repeat, and ratios are medians over the
+repeats. "waited": seconds in which the sustained event loop was ready to run while other programs used the cores. On an
+idle machine, the wall time would be shorter by about that much.
 """
 
 from __future__ import annotations
@@ -44,19 +45,20 @@ from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from engine.config import parse_config
-from engine.models.connect import make_callers
-from engine.models.protocol import CallSite, Prompt
-from engine.proposers.partial import Partials
-from engine.search.journal import Journal
-from engine.session import EventWriter, SessionReader, create_session
-from engine.state import fold
+from engine.config.schema import parse_config
+from engine.proposers.llm.calls.connect import make_callers
+from engine.proposers.llm.model_protocol import Prompt
+from engine.proposers.partial_replies import Partials
+from engine.session.journal import Journal
+from engine.session.records.model_calls import CallSite
+from engine.session.state.session_state import fold
+from engine.session.store import EventWriter, SessionReader, create_session
 
 PROMPT = Prompt("kernel", "You write kernels. " * 50, "Write a softmax. " * 400)
 
 
 def start_server(delay_s: float) -> tuple[subprocess.Popen[str], str]:
-    """A model server and its address."""
+    """Start a model server, and return its process and address."""
     command = [sys.executable, "-m", "tests.model_server", "--port", "0", "--delay", str(delay_s)]
     root = Path(__file__).resolve().parents[1]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=root)
@@ -68,8 +70,11 @@ def start_server(delay_s: float) -> tuple[subprocess.Popen[str], str]:
 
 @dataclass(frozen=True)
 class Figures:
-    """Of one contender in one repeat: wall seconds of both forms, processor milliseconds of a call when sustained, and
-    the seconds meanwhile in which the event loop was ready to run and other programs had the cores."""
+    """A contender's figures in one repeat.
+
+    These are the wall seconds of burst and sustained calls, the CPU milliseconds per sustained call, and the seconds in
+    which the event loop was ready while other programs used the cores.
+    """
 
     burst_s: float
     sustained_s: float
@@ -79,11 +84,11 @@ class Figures:
 
 Ask = Callable[[], Awaitable[None]]
 Contender = Callable[[str, int], AbstractAsyncContextManager[Ask]]
-"""Makes, for a server's address and a number of calls at once, what makes one call."""
+"""A function of a server's address and the number of concurrent calls. Yields a function that makes one call."""
 
 
 async def measure(contender: Contender, address: str, concurrency: int, rounds: int) -> Figures:
-    """One burst of ``concurrency`` calls, then ``rounds`` times as many, of which so many are under way."""
+    """Make a burst of ``concurrency`` calls, then ``rounds`` times as many with ``concurrency`` in flight."""
     async with contender(address, concurrency) as ask:
 
         async def all_of(calls: int) -> float:
@@ -110,12 +115,12 @@ async def measure(contender: Contender, address: str, concurrency: int, rounds: 
 
 
 def waited_s() -> float:
-    """How long this thread has waited for a core so far, by the kernel's books."""
+    """Return the seconds that this thread has waited for a core, according to the Linux kernel."""
     return int(Path("/proc/thread-self/schedstat").read_text().split()[1]) / 1e9
 
 
 def ours(provider: str) -> Contender:
-    """Calls as the search makes them."""
+    """Make calls as the search does."""
 
     @contextlib.asynccontextmanager
     async def contender(address: str, concurrency: int) -> AsyncIterator[Ask]:
@@ -146,7 +151,7 @@ def ours(provider: str) -> Contender:
 
 @contextlib.asynccontextmanager
 async def no_sdk(address: str, concurrency: int) -> AsyncIterator[Ask]:
-    """The least that a client can do."""
+    """Make calls with a minimal client."""
     body = msgspec.json.encode(
         {"model": "m", "instructions": PROMPT.system, "input": PROMPT.user, "stream": True, "store": False}
     )
@@ -215,22 +220,22 @@ CONTENDERS: dict[str, Contender] = {
 
 
 def run(name: str, address: str, concurrency: int, rounds: int) -> Figures:
-    """In a process of its own."""
+    """Run one contender in its own process."""
     logging.getLogger("httpx2").setLevel(logging.WARNING)
     return asyncio.run(measure(CONTENDERS[name], address, concurrency, rounds))
 
 
 @click.command()
 @click.option("--concurrency", default=64, show_default=True)
-@click.option("--rounds", default=50, show_default=True, help="Calls at each place when sustained.")
-@click.option("--delay", default=0.2, show_default=True, help="Seconds that the server takes for a call.")
+@click.option("--rounds", default=50, show_default=True, help="Sustained calls per slot.")
+@click.option("--delay", default=0.2, show_default=True, help="Response time of the server, in seconds.")
 @click.option("--repeats", default=3, show_default=True)
 def main(concurrency: int, rounds: int, delay: float, repeats: int) -> None:
-    """Print one table."""
+    """Measure all contenders, and print one table."""
     load = os.getloadavg()[0]
     figures: dict[str, list[Figures]] = {name: [] for name in CONTENDERS}
     process, address = start_server(delay)
-    # A process for each, so that none profits from what another has imported or set.
+    # Use a fresh process for each contender, so that none benefits from another's imports.
     fresh = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), max_tasks_per_child=1)
     try:
         for _ in range(repeats):
@@ -241,19 +246,19 @@ def main(concurrency: int, rounds: int, delay: float, repeats: int) -> None:
         process.send_signal(signal.SIGTERM)
         process.wait(10)
     table = Table(
-        title=f"{concurrency} calls of {delay * 1000:g} ms at once, {rounds} rounds when sustained; "
+        title=f"{concurrency} concurrent calls of {delay * 1000:g} ms, {rounds} sustained rounds; "
         f"medians of {repeats}; load {load:.1f} before, {os.getloadavg()[0]:.1f} after"
     )
-    for title in ("through", "burst s", "over", "sustained s", "over", "CPU ms a call", "waited s"):
-        table.add_column(title, justify="left" if title == "through" else "right")
+    for title in ("client", "burst s", "overhead", "sustained s", "overhead", "CPU ms/call", "waited s"):
+        table.add_column(title, justify="left" if title == "client" else "right")
     for name, runs in figures.items():
         burst, sustained = median(run.burst_s for run in runs), median(run.sustained_s for run in runs)
         table.add_row(
             name,
             f"{burst:.3f}",
-            f"{(burst / delay - 1) * 100:.1f} %",
+            f"{(burst / delay - 1) * 100:.1f}%",
             f"{sustained:.3f}",
-            f"{(sustained / delay / rounds - 1) * 100:.1f} %",
+            f"{(sustained / delay / rounds - 1) * 100:.1f}%",
             f"{median(run.processor_ms for run in runs):.2f}",
             f"{median(run.waited_s for run in runs):.2f}",
         )

@@ -1,18 +1,18 @@
-"""How light the monitor is, measured in a real pseudo-terminal of 120 columns and 40 lines. Prints one table.
+"""Measure the cost of the monitor in a real pseudo-terminal of 120 columns and 40 lines. Prints one table.
 
 Usage: python benchmarks/monitor.py [--seconds 20] [--only busy,stream,open,paint,idle,imports,steer]
 
-busy     5,000 kernels and 50 events/s from another process, the tree by round and by lineage: share of a core, bytes to
-         the terminal, and the time from a key written to the terminal to the first byte painted
-stream   the same session with the conversation of a problem on the screen, for which four models write at once
-open     a session of 20,000 kernels and over 160,000 events, a language model's and a person's among them: from the
-         command to the tree on the screen
-paint    from the command to the first paint: of a new search (kernel-tui config.toml), of one that is resumed, and of a
-         saved session (kernel-tui attach)
-idle     a finished session, nobody at the keys: share of a core
-imports  what the process must not have imported
-steer    a real search on this machine: from the key that pins a kernel, or unpins it, to the row that shows it, with
-         the engine's confirmation between
+busy     a session of 5,000 kernels and 50 events/s, with the tree by round and by lineage: share of a core, bytes sent
+         to the terminal, and time from a key press to the first painted byte
+stream   the same session, with four model replies streaming into the Calls tab
+open     a session of 20,000 kernels and over 160,000 events, including model calls and requests: time from the command
+         to the tree on the screen
+paint    time from the command to the first paint of a new search (kernel-tui config.toml), of a resumed search, and of
+         a saved session (kernel-tui attach)
+idle     a finished session without input: share of a core
+imports  modules that the process must not import
+steer    a real search on this machine: time from the key that pins or unpins a kernel to the row that shows it,
+         including the engine's confirmation
 """
 
 from __future__ import annotations
@@ -36,10 +36,11 @@ sys.path.insert(0, str(ROOT))
 
 from benchmarks.pseudo_terminal import Terminal, attached  # noqa: E402
 from benchmarks.synthetic_session import GPU, Shape, write_session  # noqa: E402
-from engine.events import ModelCallStarted  # noqa: E402
-from engine.models.protocol import CallSite, Prompt  # noqa: E402
-from engine.proposers.partial import Partials  # noqa: E402
-from engine.session import EventWriter, SessionPaths, engine_liveness  # noqa: E402
+from engine.proposers.llm.model_protocol import Prompt  # noqa: E402
+from engine.proposers.partial_replies import Partials  # noqa: E402
+from engine.session.records.events import ModelCallStarted  # noqa: E402
+from engine.session.records.model_calls import CallSite  # noqa: E402
+from engine.session.store import EventWriter, SessionPaths, engine_liveness  # noqa: E402
 
 FORBIDDEN = ("torch", "numpy", "openai", "google.genai", "pydantic")
 KEYS = 60
@@ -62,7 +63,7 @@ provider = "playbook"
 
 
 class Figure(NamedTuple):
-    """``bound`` is "" where the project promises nothing."""
+    """A row of the table. ``bound`` is the project's limit for the figure, if any."""
 
     what: str
     value: float | str
@@ -86,7 +87,7 @@ class Figure(NamedTuple):
 
 @contextlib.contextmanager
 def live_session(directory: Path, rate: float) -> Iterator[SessionPaths]:
-    """5,000 kernels, and an engine of its own process that records ``rate`` events a second."""
+    """Yield a session of 5,000 kernels. Its engine, a separate process, records ``rate`` events per second."""
     command = [sys.executable, str(ROOT / "benchmarks" / "synthetic_session.py"), str(directory), "--name", "busy"]
     command += ["--variants", "5000", "--device", "cuda", "--live", "--rate", str(rate), "--seconds", "600"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
@@ -105,7 +106,7 @@ def busy(directory: Path, seconds: float) -> list[Figure]:
             with attached(paths.directory) as terminal:
                 terminal.wait_for("softmax")
                 terminal.read_for(3.0)
-                for key in keys:  # G: to the rows that change
+                for key in keys:  # G jumps to the rows that change
                     terminal.type(key)
                     terminal.read_for(1.0)
                 what = f"5,000 kernels, 50 events/s, tree {view}"
@@ -129,7 +130,7 @@ def stream(directory: Path, seconds: float) -> list[Figure]:
         terminal.type("v")
         terminal.wait_for("characters so far")
         share, rate = _load(terminal, seconds)
-    what = "4 replies that stream, 5,000 kernels, 50 events/s"
+    what = "4 streamed replies, 5,000 kernels, 50 events/s"
     return [
         Figure(f"{what}: share of a core", share, "%", 15.0),
         Figure(f"{what}: to the terminal", rate, "kB/s", 100.0),
@@ -138,7 +139,7 @@ def stream(directory: Path, seconds: float) -> list[Figure]:
 
 @contextlib.contextmanager
 def _writing(paths: SessionPaths) -> Iterator[None]:
-    """Four calls of ``softmax`` under way, whose replies grow by 2,000 characters a second."""
+    """Keep four calls for ``softmax`` in flight, whose replies grow by 2,000 characters per second."""
     writer, partials, over = EventWriter(paths), Partials(paths.directory), threading.Event()
     sites = [CallSite("softmax", 0, "ideas", "", number) for number in range(4)]
     prompt = writer.put_blob(Prompt("ideas", "", "").encode())
@@ -177,7 +178,7 @@ def _writing(paths: SessionPaths) -> Iterator[None]:
 
 
 def _load(terminal: Terminal, seconds: float) -> tuple[float, float]:
-    """Percent of a core, and kB/s painted, over ``seconds``."""
+    """Return the CPU load in percent of a core, and the painted kB/s, over ``seconds``."""
     before, received, begun = terminal.cpu_seconds(), terminal.received, time.monotonic()
     terminal.read_for(seconds)
     elapsed = time.monotonic() - begun
@@ -203,7 +204,7 @@ def opening(directory: Path, seconds: float) -> list[Figure]:
     shape = Shape(variants=20_000, problems=8, rounds=10, device=GPU, attended=True)
     paths = write_session(directory, "large", shape, ended=True)
     times = []
-    for _ in range(4):  # the first brings the file into the page cache, as a session that was just written is
+    for _ in range(4):  # the first run brings the file into the page cache, where a recently written session would be
         with attached(paths.directory) as terminal:
             times.append(terminal.wait_for("attention"))
     with contextlib.closing(sqlite3.connect(paths.database)) as db:
@@ -226,7 +227,7 @@ def paint(directory: Path, seconds: float) -> list[Figure]:
 
 
 def _paint_of_searches(directory: Path) -> list[Figure]:
-    """New searches, each in a directory of its own, that are left at once and then resumed; engines are killed."""
+    """Start new searches in separate directories, detach immediately, resume them, and kill their engines."""
     _compile_engine()
     new, runs, resumed = [], [], []
     for number in range(6):
@@ -246,14 +247,21 @@ def _paint_of_searches(directory: Path) -> list[Figure]:
                 _kill_engine(paths)
     return [
         Figure("new search: first paint after the command", statistics.median(new[1:]), "s", 0.6),
-        Figure("new search: its engine seen to run", statistics.median(runs[1:]), "s"),
+        Figure("new search: engine shown as running", statistics.median(runs[1:]), "s"),
         Figure("resumed search: first paint after the command", statistics.median(resumed[1:]), "s", 0.6),
     ]
 
 
 def _compile_engine() -> None:
-    """All that an engine imports, as bytecode, so that no search compiles it while it is measured."""
-    warm = "import torch, engine.config, engine.doctor, engine.search, engine.service, tui.app, tui.commands.begin"
+    """Compile the engine's imports to bytecode, so that no measured search spends time on that."""
+    modules = (
+        "engine.config.schema",
+        "engine.doctor",
+        "engine.daemon.service",
+        "tui.monitor.app",
+        "tui.cli.search.begin",
+    )
+    warm = f"import torch, {', '.join(modules)}"
     subprocess.run([sys.executable, "-c", warm], cwd=ROOT, check=True)
 
 
@@ -280,7 +288,7 @@ def imports(directory: Path, seconds: float) -> list[Figure]:
     extra = f"import atexit, sys; atexit.register(lambda: open({str(listing)!r}, 'w').write(' '.join(sys.modules))); "
     with attached(paths.directory, extra=extra) as terminal:
         terminal.wait_for("softmax")
-        for keys in ("?", "\x1b", "1G", "4]", "]", "]", "]", "]", "v", "6", "1"):  # every tab and help
+        for keys in ("?", "\x1b", "1G", "4]", "]", "]", "]", "]", "]", "]", "v", "6", "1"):  # every tab and help
             terminal.type(keys)
             terminal.read_for(0.4)
     modules = set(listing.read_text().split())
@@ -300,12 +308,15 @@ def steer(directory: Path, seconds: float) -> list[Figure]:
         for _ in range(STEERED):
             terminal.type("B")
             terminal.read_for(0.6)
-            for shown in ("▪".encode(), b"unpinned"):  # pinned: the row's glyph; unpinned: what the engine answered
+            for shown in (
+                "▪".encode(),
+                b"unpinned",
+            ):  # a pin shows as a glyph in the row, an unpin as the engine's answer
                 terminal.forget()
                 terminal.type("b")
                 delay = terminal.read_for(5.0, lambda _, wanted=shown: wanted in terminal.seen)  # type: ignore[misc]
                 if delay is None:
-                    raise TimeoutError(f"{shown.decode()!r} never came: {terminal.seen[-2000:]!r}")
+                    raise TimeoutError(f"{shown.decode()!r} did not appear: {terminal.seen[-2000:]!r}")
                 delays.append(delay * 1000)
                 terminal.read_for(0.7)
         terminal.type("Q")
@@ -341,7 +352,7 @@ def main() -> None:
     figures: list[Figure] = []
     before = os.getloadavg()[0]
     with tempfile.TemporaryDirectory(prefix="kernel-tui-bytecode-") as bytecode:
-        # As installed: compiled once, also where the caller's environment or a read-only checkout forbids that.
+        # Store bytecode like an installation does, even if the environment or a read-only checkout prevents that.
         os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
         os.environ["PYTHONPYCACHEPREFIX"] = bytecode
         for name in options.only.split(","):
@@ -351,7 +362,7 @@ def main() -> None:
     print(f"{'':{width}}  {'measured':>12}  {'at most':>12}")
     for figure in figures:
         print(figure.line(width))
-    print(f"load average of this machine: {before:.1f} at the beginning, {os.getloadavg()[0]:.1f} at the end")
+    print(f"load average of this machine: {before:.1f} before, {os.getloadavg()[0]:.1f} after")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A pseudo-terminal with the program in it, and the person in front of it: for benchmarks and tests."""
+"""Run ``kernel-tui`` in a pseudo-terminal and act as its user, for benchmarks and tests."""
 
 from __future__ import annotations
 
@@ -21,18 +21,21 @@ import psutil
 ROOT = Path(__file__).resolve().parents[1]
 CLI = (
     "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "
-    "from tui.cli import main; main(sys.argv[1:])"
+    "from tui.cli.main import main; main(sys.argv[1:])"
 )
-"""Ctrl-C reaches what is started in a terminal, also where these tests run in the background, where it is ignored."""
+"""Code that starts the program with Ctrl-C enabled, since background processes ignore Ctrl-C by default."""
+INSTALLED = "import sys; from kernel_tui.command import main; sys.argv[0] = 'kernel-tui'; main()"
 
 LEAVE_S = 10.0
-"""How long the program may take to leave before it is killed."""
+"""Time limit for the program to exit before it is killed."""
 
 
 class Terminal:
-    """``kernel-tui ARGUMENTS`` in a terminal of ``size`` (columns, lines). ``settings``: the directory of its settings.
+    """``kernel-tui ARGUMENTS`` running in a terminal of ``size`` (columns, lines).
 
-    ``extra``: Python that runs before the program. ``inside``: what the program is started by, such as ``tmux new``.
+    ``settings`` is the directory of the monitor's settings. ``extra`` is Python code to run before the program.
+    ``inside`` is a command that starts the program, such as ``tmux new``. ``python`` is the interpreter of an
+    installation, which then starts the program instead of this checkout.
     """
 
     def __init__(
@@ -45,6 +48,7 @@ class Terminal:
         environment: Mapping[str, str] | None = None,
         extra: str = "",
         inside: Sequence[str] = (),
+        python: str = "",
     ) -> None:
         self.master, slave = pty.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", size[1], size[0], 0, 0))
@@ -59,9 +63,10 @@ class Terminal:
         for name in ("NO_COLOR", "TMUX"):
             if environment is None or name not in environment:
                 variables.pop(name, None)
+        started = [python, "-I", "-c", INSTALLED] if python else [sys.executable, "-c", extra + CLI]
         self.started = time.monotonic()
         self.process = subprocess.Popen(
-            [*inside, sys.executable, "-c", extra + CLI, *arguments],
+            [*inside, *started, *arguments],
             stdin=slave,
             stdout=slave,
             stderr=slave,
@@ -72,12 +77,12 @@ class Terminal:
         os.close(slave)
         self.received = 0
         self.seen = b""
-        """The last MiB that was painted."""
+        """The last MiB of output."""
         self.record: bytearray | None = None
-        """All that is painted, if somebody puts one here."""
+        """A list or buffer that receives all output, if set."""
 
     def read_for(self, seconds: float, until: Callable[[bytes], bool] | None = None) -> float | None:
-        """Read what is painted; seconds until ``until`` said so, None if it never did."""
+        """Read output. Return the seconds until ``until`` was true, or None if that never happened."""
         begun = time.monotonic()
         while (left := begun + seconds - time.monotonic()) > 0:
             ready, _, _ = select.select([self.master], [], [], left)
@@ -96,19 +101,19 @@ class Terminal:
         return None
 
     def wait_for(self, text: str, seconds: float = 30.0) -> float:
-        """Seconds from the command until ``text`` was painted. Raises TimeoutError."""
+        """Return the seconds from the start of the command until ``text`` appeared. Raises TimeoutError."""
         wanted = text.encode()
         if wanted not in self.seen:
             self.read_for(seconds, lambda _: wanted in self.seen)
         if wanted not in self.seen:
-            raise TimeoutError(f"{text!r} was not painted in {seconds:g} s: {self.seen[-2000:]!r}")
+            raise TimeoutError(f"{text!r} did not appear within {seconds:g} s: {self.seen[-2000:]!r}")
         return time.monotonic() - self.started
 
     def type(self, keys: str) -> None:
         os.write(self.master, keys.encode())
 
     def forget(self) -> None:
-        """What was painted so far is of no interest any more."""
+        """Discard the output so far."""
         self.seen = b""
 
     def cpu_seconds(self) -> float:
@@ -116,7 +121,7 @@ class Terminal:
         return float(times.user + times.system)
 
     def close(self) -> None:
-        """Leave by the key; kill what is still there after that."""
+        """Quit with the key q, then kill any remaining processes."""
         with contextlib.suppress(OSError):
             self.type("q")
             deadline = time.monotonic() + LEAVE_S
@@ -131,7 +136,7 @@ class Terminal:
 
 @contextlib.contextmanager
 def attached(directory: Path, *, extra: str = "") -> Iterator[Terminal]:
-    """A monitor attached to the session in ``directory``, which also holds its settings."""
+    """Return a monitor that is attached to the session in ``directory``. Its settings are in the same directory."""
     terminal = Terminal(["attach", str(directory)], directory / "settings", extra=extra)
     try:
         yield terminal

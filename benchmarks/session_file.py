@@ -1,8 +1,8 @@
-"""How fast the session file is: writing, following, reading back, commands, opening the list.
+"""Measure the speed of the session file: writing, following, reading, requests, listing.
 
 Usage: python benchmarks/session_file.py [--events 160000] [--directory DIR]
 
-The large session has the mix that a search writes: per kernel its text, four stages, a verdict of about 1 kB.
+The large session has the event mix of a search: for each kernel, its text, four stages, and a verdict of about 1 kB.
 "Acknowledged" means committed with synchronous=FULL. Prints one table.
 """
 
@@ -22,20 +22,20 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from engine.commands import Pause
-from engine.events import CommandHandled, LogLine, Stage, VariantStage, VariantWritten, VerdictGiven, encode
-from engine.session import (
-    CommandInbox,
+from engine.session.records.events import CommandHandled, LogLine, VariantStage, VariantWritten, VerdictGiven, encode
+from engine.session.records.requests import Pause
+from engine.session.records.verdict import BuildReport, CheckResult, Stage, Timing, Verdict
+from engine.session.state.session_state import fold
+from engine.session.store import (
     EventWriter,
+    RequestInbox,
     SessionPaths,
     SessionReader,
     create_session,
     list_sessions,
-    send_command,
+    send_request,
     wait_handled,
 )
-from engine.state import fold
-from engine.verdict import BuildReport, Check, Timing, Verdict
 
 POLL_S = 0.05
 STAGES: tuple[Stage, ...] = ("building", "waiting", "checking", "timing")
@@ -43,7 +43,7 @@ STAGES: tuple[Stage, ...] = ("building", "waiting", "checking", "timing")
 FOLLOWER = """
 import sys, time
 from pathlib import Path
-from engine.session import SessionPaths, SessionReader
+from engine.session.store import SessionPaths, SessionReader
 reader = SessionReader(SessionPaths(Path(sys.argv[1])))
 seq = reader.last_seq()
 print("ready", flush=True)
@@ -59,9 +59,9 @@ while True:
 
 
 def verdict(number: int) -> VerdictGiven:
-    """A verdict as the judge gives it: about 0.9 kB of JSON."""
+    """Return a typical verdict, about 0.9 kB of JSON."""
     timing = Timing(1.25 + number * 1e-6, 1.2, 1.4, 200)
-    checks = tuple(Check(f"trial {n}: normal, scale 1", True) for n in range(8))
+    checks = tuple(CheckResult(f"trial {n}: normal, scale 1", True) for n in range(8))
     build = BuildReport(True, 0.31, "g++ -O3 -march=native -fopenmp -shared -fPIC -include header.h kernel.cpp")
     return VerdictGiven(
         variant=f"v{number}",
@@ -100,7 +100,7 @@ def write_many(paths: SessionPaths, count: int) -> None:
                 problem="softmax",
                 round=1,
                 parent="v0",
-                form="cpp",
+                language="cpp",
                 source=writer.put_blob(f"// kernel {number}"),
                 proposer="playbook",
                 note="unroll 4",
@@ -121,7 +121,7 @@ def write_one_by_one(paths: SessionPaths, count: int) -> list[float]:
 
 
 def follow(paths: SessionPaths, count: int) -> list[float]:
-    """Seconds from ``append`` until a reader in another process, polling every 50 ms, has the event."""
+    """Return the seconds from ``append`` until another process, which polls every 50 ms, has read the event."""
     with SessionReader(paths) as reader:
         last = reader.last_seq() + count
     command = [sys.executable, "-c", FOLLOWER, str(paths.directory), str(last), str(POLL_S)]
@@ -139,9 +139,9 @@ def follow(paths: SessionPaths, count: int) -> list[float]:
 
 
 def command_round_trips(paths: SessionPaths, count: int) -> list[float]:
-    """Seconds from sending a command until its answer is read, with an engine that only answers."""
+    """Return the seconds from sending a request to reading the answer, with an engine that does nothing else."""
     writer = EventWriter(paths)
-    inbox = CommandInbox(paths)
+    inbox = RequestInbox(paths)
     ending = threading.Event()
 
     def answer() -> None:
@@ -151,7 +151,7 @@ def command_round_trips(paths: SessionPaths, count: int) -> list[float]:
 
     engine = threading.Thread(target=answer)
     engine.start()
-    took = [seconds(lambda: wait_handled(paths, send_command(paths, Pause(), "bench"), 10)) for _ in range(count)]
+    took = [seconds(lambda: wait_handled(paths, send_request(paths, Pause(), "bench"), 10)) for _ in range(count)]
     ending.set()
     engine.join()
     inbox.close()
@@ -167,7 +167,9 @@ def spread(times: Iterable[float]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--events", type=int, default=160_000, help="events in the large session")
-    parser.add_argument("--directory", type=Path, default=None, help="where to write (a temporary directory)")
+    parser.add_argument(
+        "--directory", type=Path, default=None, help="parent directory of the sessions (default: a temporary directory)"
+    )
     arguments = parser.parse_args()
     count: int = arguments.events
     root = Path(tempfile.mkdtemp(prefix="session-file-", dir=arguments.directory))
@@ -187,9 +189,9 @@ def main() -> None:
             rows.append((f"fold {count} events", f"{seconds(lambda: fold(reader.read())):.2f} s"))
             polls = 10_000
             took = seconds(lambda: [reader.changed() for _ in range(polls)])
-            rows.append(("ask whether anything changed", f"{took / polls * 1e6:.1f} µs"))
-        rows.append(("append to a reader that polls every 50 ms", spread(follow(small, 60))))
-        rows.append(("command sent to answer read", spread(command_round_trips(small, 30))))
+            rows.append(("check for changes", f"{took / polls * 1e6:.1f} µs"))
+        rows.append(("append, read by a process that polls every 50 ms", spread(follow(small, 60))))
+        rows.append(("request sent, answer read", spread(command_round_trips(small, 30))))
         rows.append(("list of two sessions, one large", f"{seconds(lambda: list_sessions(root)):.2f} s"))
         size = sum(file.stat().st_size for file in large.directory.glob("session.db*"))
         rows.append(("size of the large session", f"{size / 1e6:.0f} MB"))

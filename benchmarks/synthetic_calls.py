@@ -1,4 +1,4 @@
-"""The events around a language model in a made-up search: calls, retries, replies of no use, and what they cost."""
+"""Generate a language model's events for a synthetic search: calls, retries, useless replies, and costs."""
 
 from __future__ import annotations
 
@@ -6,18 +6,19 @@ import hashlib
 import random
 from collections.abc import Callable, Iterator
 
-from engine import events as ev
-from engine.events import AnyEvent
-from engine.models.protocol import CallSite, Prompt, Purpose, Usage, call_name
+from engine.proposers.llm.model_protocol import Prompt
+from engine.session.records import events as ev
+from engine.session.records.events import AnyEvent
+from engine.session.records.model_calls import CallSite, Purpose, Usage, call_name
 
 PROVIDER, MODEL, ANSWERED = "openai", "gpt-5.5", "gpt-5.5-2026-04-23"
 INPUT_PRICE, OUTPUT_PRICE = 1.25e-6, 10e-6
-"""Dollars for one token."""
+"""Dollars per token."""
 SYSTEM = "You write kernels that beat a PyTorch operation. The reference, its shapes and the device are below."
 
 
 class Calls:
-    """Makes the calls of one model one by one. ``store`` keeps a text as a blob and gives its digest."""
+    """Generate a model's calls. ``store`` saves a text as a blob and returns its digest."""
 
     def __init__(self, seed: int, store: Callable[[str], str]) -> None:
         self._rng = random.Random(seed)
@@ -25,11 +26,11 @@ class Calls:
         self._count = 0
 
     def writes(self) -> bool:
-        """Whether the next idea is the model's: two of five are."""
+        """Return whether the model proposes the next idea, which happens for two of five ideas."""
         return self._rng.random() < 0.4
 
     def call(self, problem: str, round_number: int, purpose: Purpose, subject: str, number: int) -> Iterator[AnyEvent]:
-        """A call, perhaps with an attempt that failed, up to its reply."""
+        """Yield a call and its reply, sometimes after a failed attempt."""
         rng, site = self._rng, CallSite(problem, round_number, purpose, subject, number)
         self._count += 1
         call, attempt = f"c{self._count}", 1
@@ -62,7 +63,7 @@ class Calls:
         )
 
     def useless(self, problem: str, round_number: int, idea: str, number: int) -> Iterator[AnyEvent]:
-        """Now and then, a call for a kernel whose reply holds none."""
+        """Sometimes yield a call for a kernel with a useless reply."""
         if self._rng.random() > 0.01:
             return
         yield from self.call(problem, round_number, "kernel", idea, number)

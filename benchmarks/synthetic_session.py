@@ -1,10 +1,10 @@
-"""Session files of any size, with real events in the mix that a search writes: for benchmarks, tests and screenshots.
+"""Write synthetic sessions of any size, with the event mix of a search, for benchmarks, tests and screenshots.
 
 Usage: python benchmarks/synthetic_session.py DIRECTORY [--variants 5000] [--problems 4] [--device cuda]
        python benchmarks/synthetic_session.py DIRECTORY --live --rate 50 [--seconds 60]
 
-The first form writes a session and leaves; with ``--live`` the program then stays as the session's engine would: it
-holds the lock, beats, and appends events at the given rate.
+The first command writes a session and exits. With ``--live``, the program then acts as the session's engine: it takes
+the lock, writes heartbeats, and appends events at the given rate.
 """
 
 from __future__ import annotations
@@ -24,15 +24,17 @@ from msgspec import structs
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.synthetic_calls import MODEL, Calls, digest_of
-from engine import commands as cmd
-from engine import events as ev
-from engine.commands import encode_command
-from engine.devices import DeviceSample, encode_samples
-from engine.events import AnyEvent, Carried, DeviceFact, encode, kind_of
-from engine.models.protocol import Purpose
+from engine.devices.fact import DeviceFact
+from engine.devices.hardware import DeviceSample, encode_samples
 from engine.problem.spec import ProblemSpec, TensorSpec
-from engine.session import EngineLock, EventWriter, SessionPaths, create_session
-from engine.verdict import AtSizes, Baseline, BuildReport, Check, Standing, Status, Timing, Verdict
+from engine.session.records import events as ev
+from engine.session.records import requests as requests
+from engine.session.records.events import AnyEvent, Selected, encode, kind_of
+from engine.session.records.model_calls import Purpose
+from engine.session.records.other_sizes import AtSizes
+from engine.session.records.requests import encode_command
+from engine.session.records.verdict import Baseline, BuildReport, CheckResult, Standing, Status, Timing, Verdict
+from engine.session.store import EngineLock, EventWriter, SessionPaths, create_session
 
 CPU = DeviceFact(id="cpu", kind="cpu", name="Intel(R) Xeon(R) Processor", arch="x86_64", memory_bytes=24 << 30, cores=2)
 GPU = DeviceFact(id="GPU-1b6f0d2e", kind="cuda", name="NVIDIA H200", arch="sm_90a", memory_bytes=141 << 30, cores=132)
@@ -49,7 +51,7 @@ STAGES: tuple[ev.Stage, ...] = ("queued", "building", "waiting", "checking", "ti
 FAILURES: tuple[tuple[Status, str], ...] = (
     ("wrong", "max abs error 3.1e-02 at out[17, 4093], allowed 1e-04"),
     ("build_error", 'kernel.cu(41): error: identifier "row_stride" is undefined'),
-    ("out_of_bounds", "guard zone behind out was written, 64 bytes"),
+    ("out_of_bounds", "redzone behind out was written, 64 bytes"),
     ("timeout", "checking took longer than 10 s"),
     ("cheating", "returned the output of an earlier call"),
 )
@@ -89,7 +91,7 @@ extern "C" int launch(const float* x, float* out, void* workspace, cudaStream_t 
 
 @dataclass(frozen=True)
 class Shape:
-    """How large the session is. Kernels are spread over problems and rounds; ``flying`` are left without a verdict."""
+    """The size of a session. Kernels are spread over problems and rounds, and ``flying`` kernels have no verdict."""
 
     variants: int = 300
     problems: int = 4
@@ -101,11 +103,11 @@ class Shape:
     step_s: float = 0.5
     """Seconds between events."""
     attended: bool = False
-    """A language model writes beside the playbook, and a person steers: their events are among the others."""
+    """Whether to add the events of a language model and of a user who steers."""
 
 
 class Search:
-    """Writes the events of a made-up search one by one. ``blobs`` grows with the sources that they name."""
+    """Generate the events of a synthetic search. ``blobs`` collects the sources that the events name."""
 
     def __init__(self, shape: Shape) -> None:
         self.shape = shape
@@ -116,7 +118,7 @@ class Search:
         self._speedup: dict[str, float] = {}
         self._best: dict[str, str] = {}
         self._calls = Calls(shape.seed, self._store) if shape.attended else None
-        self.commands: list[cmd.Command] = []
+        self.commands: list[requests.Command] = []
 
     def opening(self) -> Iterator[AnyEvent]:
         shape = self.shape
@@ -133,15 +135,15 @@ class Search:
             yield ev.DeviceMeasured(device=structs.replace(shape.device, bandwidth_gbs=4022.0, peak_gflops=59_800.0))
         for number in range(shape.problems):
             name = self.problem(number)
-            yield ev.ProblemAdded(problem=_spec(name), form=self.form, header=HEADER)
-            yield ev.BaselineMeasured(problem=name, baseline=Baseline("eager", _timing(4.0 + number)), floor_ms=0.9)
+            yield ev.ProblemAdded(problem=_spec(name), language=self.language, header=HEADER)
+            yield ev.BaselineMeasured(problem=name, baseline=Baseline("eager", _timing(4.0 + number)), sol_ms=0.9)
             if number % 2 == 0:
                 yield ev.BaselineMeasured(problem=name, baseline=Baseline("compile", _timing(2.5 + number)))
 
     def rounds(self) -> Iterator[AnyEvent]:
-        """All rounds of all problems, interleaved as concurrent searches are; the last round stays open."""
+        """Yield all rounds of all problems, interleaved as in a real search. The last round stays open."""
         shape = self.shape
-        parents: dict[str, tuple[Carried, ...]] = {self.problem(p): () for p in range(shape.problems)}
+        parents: dict[str, tuple[Selected, ...]] = {self.problem(p): () for p in range(shape.problems)}
         per_round = max(1, shape.variants // (shape.problems * shape.rounds))
         for number in range(shape.rounds):
             last = number == shape.rounds - 1
@@ -154,8 +156,8 @@ class Search:
                 yield ev.RoundStarted(problem=problem, round=number, parents=parents[problem])
                 asked: set[str | None] = set()
                 while len(made) < budget:
-                    carried = parents[problem]
-                    parent = self._rng.choice(carried).variant if carried else None
+                    selected_because = parents[problem]
+                    parent = self._rng.choice(selected_because).variant if selected_because else None
                     count = min(shape.per_idea, budget - len(made))
                     calls = self._calls if self._calls is not None and self._calls.writes() else None
                     if calls is not None and parent not in asked:
@@ -170,26 +172,26 @@ class Search:
                 ranked = sorted((v for v in known if v in self._speedup), key=lambda v: (-self._speedup[v], v))[:3]
                 self._best[problem] = ranked[0] if ranked else ""
                 if ranked:
-                    yield ev.HeatFinished(problem=problem, round=number, standings=_standings(ranked, self._speedup))
+                    yield ev.RunoffFinished(problem=problem, round=number, standings=_standings(ranked, self._speedup))
                 parents[problem] = (
                     tuple(
-                        Carried(v, f"place {place + 1} of {len(made)} in the heat of round {number}")
+                        Selected(v, f"place {place + 1} of {len(made)} in the runoff of round {number}")
                         for place, v in enumerate(ranked)
                     )
                     or parents[problem]
                 )
-                dropped = tuple(Carried(v, "slower than the third of the heat") for v in made if v not in ranked)
-                yield ev.RoundFinished(problem=problem, round=number, survivors=parents[problem], dropped=dropped)
+                dropped = tuple(Selected(v, "slower than third place in the runoff") for v in made if v not in ranked)
+                yield ev.RoundFinished(problem=problem, round=number, selected=parents[problem], dropped=dropped)
 
     def closing(self) -> Iterator[AnyEvent]:
-        """What comes after the last round."""
+        """Yield the events after the last round."""
         for problem in self._best if self.shape.attended else ():
             yield ev.ProblemFinished(problem=problem, reason=f"all {self.shape.rounds} rounds are done")
             sizes = tuple(
                 _at_sizes(label, rows) for label, rows in (("smaller", 2048), ("odd", 4095), ("larger", 8192))
             )
             yield ev.SizesChecked(problem=problem, variant=self._best[problem], results=sizes)
-        yield ev.EngineStopped(reason="finished", message="the search came to its end")
+        yield ev.EngineStopped(reason="finished", message="the search is complete")
 
     def idea(
         self,
@@ -202,7 +204,7 @@ class Search:
         fly: bool = False,
         calls: Calls | None = None,
     ) -> Iterator[AnyEvent]:
-        """One idea with ``count`` kernels, each through all its stages to a verdict. ``calls``: a model writes it."""
+        """Yield an idea with ``count`` kernels, each with all stages and a verdict. ``calls`` generates model calls."""
         category, text = self._rng.choice(IDEAS)
         self._ideas += 1
         idea, proposer = f"i{self._ideas}", MODEL if calls is not None else "playbook"
@@ -229,7 +231,7 @@ class Search:
                 problem=problem,
                 round=number,
                 parent=failed or parent,
-                form=self.form,
+                language=self.language,
                 source=self._store(source),
                 proposer=proposer,
                 note=note if failed is None else f"fix 1 of {failed}",
@@ -246,15 +248,15 @@ class Search:
                 failed = variant if repaired else None
 
     def live(self) -> Iterator[AnyEvent]:
-        """Ever more ideas in the last round."""
+        """Yield ideas of the last round, endlessly."""
         while True:
             problem = self.problem(self._rng.randrange(self.shape.problems))
             made: list[str] = []
             yield from self.idea(problem, self.shape.rounds - 1, self._best.get(problem), 4, made)
 
     def _pinned(self, variant: str) -> Iterator[AnyEvent]:
-        """A person pins a kernel and thinks better of it."""
-        pin, unpin = cmd.Pin(node=variant), cmd.Unpin(node=variant)
+        """Yield the events of a user who pins a kernel and then unpins it."""
+        pin, unpin = requests.Pin(node=variant), requests.Unpin(node=variant)
         self.commands.append(pin)
         yield ev.NodePinned(node=variant)
         yield ev.CommandHandled(command=len(self.commands), ok=True, message=f"pinned {variant}", node=variant)
@@ -266,7 +268,7 @@ class Search:
         return PROBLEMS[number] if number < len(PROBLEMS) else f"problem_{number}"
 
     @property
-    def form(self) -> str:
+    def language(self) -> str:
         return "cu" if self.shape.device.kind == "cuda" else "cpp"
 
     def _store(self, source: str) -> str:
@@ -285,26 +287,26 @@ class Search:
                 build = BuildReport(False, 0.3, "nvcc -O3 -arch=sm_90a kernel.cu", log=f"{reason}\n1 error detected")
             return Verdict(status=status, reason=reason, build=build, device=self.shape.device.id)
         base = self._speedup.get(parent or "", 0.8 + 0.1 * number)
-        factor = base * rng.uniform(0.75, 1.3 if rng.random() < 0.3 else 1.02)
-        self._speedup[variant] = factor
+        speedup = base * rng.uniform(0.75, 1.3 if rng.random() < 0.3 else 1.02)
+        self._speedup[variant] = speedup
         problem = next((p for p in self._best if self._best[p] == parent), None)
-        if problem is not None and factor > base:
+        if problem is not None and speedup > base:
             self._best[problem] = variant
-        ms = 4.0 / factor
+        ms = 4.0 / speedup
         return Verdict(
             status="correct",
             device=self.shape.device.id,
-            speedup=factor,
-            speedup_low=factor * 0.994,
-            speedup_high=factor * 1.006,
+            speedup=speedup,
+            speedup_low=speedup * 0.994,
+            speedup_high=speedup * 1.006,
             pairs=60,
             kernel=_timing(ms),
             reference=_timing(4.0),
             max_abs_error=2.4e-7,
             max_rel_error=3.1e-6,
-            floor_ms=0.9,
-            floor_share=min(1.0, 0.9 / ms),
-            checks=tuple(Check(name, True, detail) for name, detail in CHECKS),
+            sol_ms=0.9,
+            sol_share=min(1.0, 0.9 / ms),
+            checks=tuple(CheckResult(name, True, detail) for name, detail in CHECKS),
             build=build,
             stage_s={"queue": 0.1, "build": 0.6, "start": 0.1, "check": 0.5, "timing": 0.9},
             sandbox="user, net, pid namespaces; Landlock; seccomp",
@@ -318,7 +320,7 @@ HEADER = (
 CHECKS = (
     ("8 inputs of 4 distributions", "largest error 2.4e-07"),
     ("poisoned outputs", "two poisons, equal outputs"),
-    ("guard zones", "intact"),
+    ("redzones", "intact"),
     ("inputs unchanged", "checksums equal"),
     ("outputs of timed calls", "6 of 60 sampled, all right"),
 )
@@ -327,7 +329,7 @@ CHECKS = (
 def write_session(
     root: Path, name: str, shape: Shape, *, end: float | None = None, ended: bool = False
 ) -> SessionPaths:
-    """Write a whole session whose last event is at ``end`` (Unix seconds, now). ``ended``: the search is finished."""
+    """Write a session whose last event is at ``end`` (Unix seconds, default now). ``ended`` finishes the search."""
     paths = create_session(root, name, "# a synthetic session\n", "synthetic.toml", shape.seed)
     search = Search(shape)
     events = [*search.opening(), *search.rounds()]
@@ -361,7 +363,7 @@ def write_session(
 
 
 def reading(device: DeviceFact, second: int) -> list[DeviceSample]:
-    """A plausible reading of the device, varying with ``second``."""
+    """Return a plausible device reading that varies with ``second``."""
     wave = 50 + 45 * ((second * 37) % 23) / 23
     if device.kind == "cpu":
         return [
@@ -393,9 +395,9 @@ def reading(device: DeviceFact, second: int) -> list[DeviceSample]:
 
 
 def run_live(paths: SessionPaths, shape: Shape, rate: float, seconds: float) -> None:
-    """Be the session's engine: lock, heartbeat, readings, ``rate`` events a second."""
+    """Act as the session's engine: take the lock, and write heartbeats, readings and ``rate`` events per second."""
     search = Search(shape)
-    for _ in search.rounds():  # go on with the numbers where the written session ends
+    for _ in search.rounds():  # continue the numbering of the written session
         pass
     search.blobs.clear()
     lock = EngineLock(paths)
@@ -427,7 +429,7 @@ def _spec(name: str) -> ProblemSpec:
         TensorSpec("x", "input", "float32", (4096, 65536)),
         TensorSpec("out", "output", "float32", (4096, 65536)),
     )
-    return ProblemSpec(id=name, name=name, path=f"problems/{name}.py", source="", tensors=tensors, floor_bytes=1 << 31)
+    return ProblemSpec(id=name, name=name, path=f"problems/{name}.py", source="", tensors=tensors, sol_bytes=1 << 31)
 
 
 def _at_sizes(label: str, rows: int) -> AtSizes:
@@ -458,16 +460,16 @@ def _standings(ranked: list[str], speedup: dict[str, float]) -> tuple[Standing, 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("directory", type=Path, help="directory of sessions")
+    parser.add_argument("directory", type=Path, help="directory for the sessions")
     parser.add_argument("--name", default="synthetic")
     parser.add_argument("--variants", type=int, default=300)
     parser.add_argument("--problems", type=int, default=4)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--finished", action="store_true")
-    parser.add_argument("--attended", action="store_true", help="with a language model's calls and a person's commands")
+    parser.add_argument("--attended", action="store_true", help="add a language model's calls and a user's requests")
     parser.add_argument("--live", action="store_true")
-    parser.add_argument("--rate", type=float, default=50.0, help="events a second")
+    parser.add_argument("--rate", type=float, default=50.0, help="events per second")
     parser.add_argument("--seconds", type=float, default=60.0)
     options = parser.parse_args()
     device = GPU if options.device == "cuda" else CPU

@@ -1,4 +1,4 @@
-"""The problems and the settings of knobs with which ``templates.py`` tries the playbook's CUDA templates."""
+"""Problems and knob settings that ``templates.py`` uses to test the playbook's CUDA templates."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ R = "torch.randn({})".format
 H = "torch.randn({}, dtype=torch.float16)".format
 B = "torch.randn({}, dtype=torch.bfloat16)".format
 Written = tuple[str, str, list[str]]
-"""Weights, the result of x (and y, z), inputs."""
+"""Each problem's weights, expression in x (and y, z), and inputs."""
 SMALL: dict[str, Written] = {
     "softmax_7x1": ("", "torch.softmax(x, 1)", [R("7, 1")]),
     "softmax_5x33": ("", "torch.softmax(x, 1)", [R("5, 33")]),
@@ -38,7 +38,7 @@ SMALL: dict[str, Written] = {
     "bias_4x6x5x5": ("self.b = nn.Parameter(torch.randn(6, 1, 1))", "torch.tanh(x + self.b)", [R("4, 6, 5, 5")]),
     "bias_4x6x10x10": ("self.b = nn.Parameter(torch.randn(6, 1, 1))", "torch.sigmoid(x + self.b)", [R("4, 6, 10, 10")]),
     "swiglu_100x333": ("", "F.silu(x) * y", [R("100, 333"), R("333")]),
-    # Products, convolutions, attention: every move and every value of every knob, and random recipes.
+    # Products, convolutions, attention: every transformation, every value of every knob, and random recipes.
     "matmul_uneven": ("", "x @ y", [R("201, 333"), R("333, 407")]),
     "matmul_half": ("", "x @ y", [H("200, 336"), H("336, 408")]),
     "matmul_bf16_turned": ("", "F.relu(x.t() @ y.t())", [B("333, 201"), B("407, 333")]),
@@ -65,15 +65,15 @@ HEADLINE = (
     "flash_attention_fp16",
 )  # fmt: skip
 TF32_LIMIT = 2e-3
-"""Relative error allowed where operands are rounded to TF32."""
+"""Maximum relative error if operands are rounded to TF32."""
 
 FAST = {"width": 4, "math": "fast", "read": "stream", "store": "stream"}
 ROWS = {**FAST, "merge": "shuffle", "fused": True}
-Labelled = tuple[str, dict[str, Any]]
+Labeled = tuple[str, dict[str, Any]]
 
 
-def variations(base: dict[str, Any], **knobs: tuple[Any, ...]) -> list[Labelled]:
-    """``base`` with every combination of ``knobs``, labelled."""
+def variations(base: dict[str, Any], **knobs: tuple[Any, ...]) -> list[Labeled]:
+    """Return ``base`` combined with every combination of ``knobs``, each with a label."""
     names = list(knobs)
     out = []
     for values in itertools.product(*knobs.values()):
@@ -85,8 +85,8 @@ def variations(base: dict[str, Any], **knobs: tuple[Any, ...]) -> list[Labelled]
     return out
 
 
-def grid(family: str, name: str, timed: bool) -> list[Labelled]:
-    """Choices to try on problem ``name``, beside those that its family's moves lead to."""
+def grid(family: str, name: str, timed: bool) -> list[Labeled]:
+    """Return settings to test on problem ``name``, in addition to the results of the pattern's transformations."""
     if family == "pointwise":
         return [("plain", {}), *variations(FAST, unroll=(1, 2, 4), threads=(256, 512), persistent=(False, True))]
     if family in ("matmul", "conv"):
@@ -97,7 +97,7 @@ def grid(family: str, name: str, timed: bool) -> list[Labelled]:
             *(_rows(name) if timed else _small_rows())]  # fmt: skip
 
 
-def _products() -> list[Labelled]:
+def _products() -> list[Labeled]:
     tiles = {"structure": "tiles", "vector": True, "fused": True, "tm": 8, "tn": 8}
     tensor = {"structure": "tensor", "vector": True, "fused": True}
     found = variations(tiles, bm=(64, 128), bn=(64, 128), bk=(8, 16), copy=("sync", "registers"))
@@ -110,14 +110,14 @@ def _products() -> list[Labelled]:
     return found
 
 
-def _attention() -> list[Labelled]:
+def _attention() -> list[Labeled]:
     fast = {"vector": True, "math": "fast"}
     found = variations({**fast, "structure": "tiles"}, queries=(64, 128), keys=(32, 64), threads=(128, 256))
     found += variations({**fast, "structure": "tensor"}, keys=(32, 64, 128), threads=(64, 128, 256))
     return found
 
 
-def _small_rows() -> list[Labelled]:
+def _small_rows() -> list[Labeled]:
     precise = {**ROWS, "math": "precise"}
     found = variations(ROWS, unroll=(4,), threads=(512,))
     found += variations(precise | {"structure": "registers"}, cluster=(0, 1, 2, 8), threads=(128,))
@@ -130,7 +130,7 @@ def _small_rows() -> list[Labelled]:
     return found + variations(ROWS | {"structure": "ring", "blocks": 2}, cluster=(4, 0), threads=(128,), slot_kb=(4,))
 
 
-def _rows(name: str) -> list[Labelled]:
+def _rows(name: str) -> list[Labeled]:
     if name == "softmax":
         ring = ROWS | {"structure": "ring", "cluster": 2}
         found = variations({**ROWS, "threads": 1024}, unroll=(2, 8), read=("plain",))

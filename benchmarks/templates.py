@@ -1,13 +1,14 @@
-"""Correctness and speed of the playbook's CUDA templates on one GPU, structure by structure.
+"""Measure correctness and speed of the playbook's CUDA templates on one GPU, structure by structure.
 
-    python benchmarks/templates.py emit DIR     # anywhere: writes kernels and DIR/manifest.json
-    python benchmarks/templates.py compile DIR  # where nvcc is: all of them for sm_80 and sm_90a, no GPU needed
-    python benchmarks/templates.py measure DIR  # on the GPU machine; needs torch and nvcc, not this package
+    python benchmarks/templates.py emit DIR     # writes kernels and DIR/manifest.json; runs anywhere
+    python benchmarks/templates.py compile DIR  # compiles all for sm_80 and sm_90a; needs nvcc but no GPU
+    python benchmarks/templates.py measure DIR  # needs a GPU, torch and nvcc, but not this package
 
-``measure`` builds all kernels in parallel, runs every one against float64 PyTorch on the same GPU (outputs poisoned
-with NaN before each run), and times those of the headline problems: CUDA events, 256 MiB written before each call so
-that L2 is cold, median of 15. Error is ||out - reference|| / ||reference||; "eager" rows give PyTorch's own.
-A problem's kernels run in a process of their own, which is replaced when one crashes or hangs.
+``measure`` builds all kernels in parallel and compares each with float64 PyTorch on the same GPU. It poisons outputs
+with NaN before each run. For the headline problems, it also times the kernels with CUDA events. A time is the median of
+15 calls, with 256 MiB written before each call so that L2 is cold. The error is ||out - reference|| / ||reference||.
+The "eager" rows show PyTorch's own error. A separate process runs each problem's kernels, and restarts after a crash or
+hang.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ BANDWIDTH_GBS = 4300.0
 HANG_S = 30.0
 WANDERED = ("matmul", "conv", "attention")
 WANDERINGS = 12
-"""Random recipes for each small problem of these families."""
+"""Number of random recipes for each small problem of these patterns."""
 
 MODULE = """\
 import torch
@@ -58,11 +59,11 @@ def emit(folder: Path, only: str) -> None:
     """Write every kernel and the manifest."""
     sys.path.insert(0, str(ROOT))
     from benchmarks.template_problems import HEADLINE, LARGE_POINTWISE, SMALL, TF32_LIMIT, grid
-    from engine.events import DeviceFact
-    from engine.problem.header import derive_header
-    from engine.problem.inspect import inspect_file
-    from engine.proposers.playbook.template import Recipe
-    from tests.engine.proposers.wandering import known, ladder, wander
+    from engine.devices.fact import DeviceFact
+    from engine.problem.c_header import derive_header
+    from engine.problem.inspection import inspect_file
+    from engine.proposers.playbook.base import Recipe
+    from tests.engine.proposers.playbook.wandering import known, ladder, wander
 
     folder.mkdir(parents=True, exist_ok=True)
     device = DeviceFact("gpu", "cuda", "NVIDIA H200", "sm_90a", 0, 132)
@@ -81,13 +82,15 @@ def emit(folder: Path, only: str) -> None:
         template, program = known(spec, "cu")
         timed = name in HEADLINE or name in LARGE_POINTWISE
         (folder / f"{name}.h").write_text(derive_header(spec, "cu"))
-        base = template.first(program, spec, device)[0].recipe
+        *others, plain = template.starts(program, spec, device)
+        base = plain.recipe
         kernels, seen = [], set()
         recipes = [
             (label, Recipe(template.name, {**base.choices, **{k: v for k, v in changes.items() if k in base.choices}}))
-            for label, changes in grid(template.family, name, timed)
+            for label, changes in grid(template.pattern, name, timed)
         ]
-        if template.family in WANDERED and not timed:
+        recipes += [(start.name, start.recipe) for start in others]
+        if template.pattern in WANDERED and not timed:
             recipes += [(str(step.choices), step) for step in ladder(template, program, spec, device)]
             found = (wander(template, program, spec, seed, device, 10) for seed in range(WANDERINGS))
             recipes += [(str(step.choices), step) for step in found]
@@ -107,7 +110,7 @@ def emit(folder: Path, only: str) -> None:
                 "header": f"{name}.h",
                 "weights": [t.source_name for t in spec.weights],
                 "outputs": [[list(t.shape), t.dtype] for t in spec.outputs],
-                "floor_ms": sum(t.nbytes for t in spec.tensors) / BANDWIDTH_GBS / 1e6,
+                "sol_ms": sum(t.nbytes for t in spec.tensors) / BANDWIDTH_GBS / 1e6,
                 "timed": timed,
                 "kernels": kernels,
             }
@@ -120,7 +123,7 @@ def emit(folder: Path, only: str) -> None:
 
 
 def measure(folder: Path, only: str, compile_too: bool) -> int:
-    """Build, check, time; print one table. Returns the number of kernels that are wrong."""
+    """Build, check and time all kernels, and print one table. Return the number of wrong kernels."""
     problems = [p for p in json.loads((folder / "manifest.json").read_text()) if only in p["name"]]
     build = folder / "build"
     build.mkdir(exist_ok=True)
@@ -136,7 +139,7 @@ def measure(folder: Path, only: str, compile_too: bool) -> int:
     print(f"built {len(jobs)} kernels in {time.monotonic() - started:.1f} s, {failed} failed", flush=True)
     bad = failed
     untimed = [p for p in problems if not p["timed"]]
-    with ThreadPoolExecutor(6) as pool:  # correctness may share the device, timing may not
+    with ThreadPoolExecutor(6) as pool:  # correctness checks can share the device, but timing cannot
         for problem, rows in zip(untimed, pool.map(lambda p: _run_problem(folder, p), untimed), strict=True):
             bad += _print_table(problem, rows)
     for problem in problems:
@@ -147,7 +150,7 @@ def measure(folder: Path, only: str, compile_too: bool) -> int:
 
 
 def compile_all(folder: Path, only: str, archs: tuple[str, ...] = ("sm_80", "sm_90a")) -> int:
-    """Compile every kernel without a warning for each of ``archs``, two at a time; prints one table."""
+    """Compile every kernel for each of ``archs``, with warnings as errors, and print one table."""
     problems = [p for p in json.loads((folder / "manifest.json").read_text()) if only in p["name"]]
     started, bad = time.monotonic(), 0
 
@@ -174,13 +177,13 @@ def compile_all(folder: Path, only: str, archs: tuple[str, ...] = ("sm_80", "sm_
 
 
 def _for_arch(folder: Path, file: str, arch: str) -> bool:
-    """Kernels are written for the H200; those that use clusters or bulk copies are for it alone."""
+    """Return whether a kernel can be compiled for ``arch``, since clusters and bulk copies need Hopper."""
     text = (folder / file).read_text()
     return arch == "sm_90a" or not ("cluster" in text or "cp.async.bulk" in text)
 
 
 def _build(folder: Path, build: Path, problem: dict[str, Any], kernel: dict[str, str]) -> str | None:
-    """Registers and spills as ptxas reports them, or None when the build failed (its log is printed)."""
+    """Return the registers and spills that ptxas reports. Print the log of a failed build, and return None."""
     target = build / (kernel["file"] + ".so")
     command = ["nvcc", "-O3", "-std=c++17", "-shared", "-Xcompiler", "-fPIC", "-Xptxas", "-v"]
     command += ["-gencode", "arch=compute_90a,code=sm_90a", "-include", str(folder / problem["header"])]
@@ -196,7 +199,7 @@ def _build(folder: Path, build: Path, problem: dict[str, Any], kernel: dict[str,
 
 
 def _run_problem(folder: Path, problem: dict[str, Any]) -> list[dict[str, Any]]:
-    """Results by kernel, from one process after another until all kernels had their turn."""
+    """Return each kernel's results. Start another process after each crash, until every kernel has run."""
     results: list[dict[str, Any]] = []
     waiting = [k["file"] for k in problem["kernels"] if k["build_log"] is not None]
     baseline = True
@@ -238,7 +241,7 @@ def _pump(stream: Any, lines: queue.Queue[str]) -> None:
 
 
 def child(folder: Path) -> None:
-    """Checks and times the kernels of one problem, given as JSON on standard input; a JSON line each."""
+    """Check and time a problem's kernels, given as JSON on standard input. Print a JSON line for each."""
     import torch
 
     problem = json.load(sys.stdin)
@@ -316,12 +319,12 @@ def _as_list(found: Any) -> list[Any]:
 
 
 def _error(found: list[Any], wanted: list[Any]) -> float:
-    """The worst output's relative error in the Euclidean norm."""
+    """Return the largest relative error of any output, in the Euclidean norm."""
     return max(float((f.double() - w).norm() / w.norm()) for f, w in zip(found, wanted, strict=True))
 
 
 def _print_table(problem: dict[str, Any], rows: list[dict[str, Any]]) -> int:
-    """One line per kernel for timed problems, fastest first; otherwise one line for all."""
+    """Print one line per kernel of a timed problem, fastest first, or one line for all kernels of other problems."""
     by_file = {k["file"]: k for k in problem["kernels"]}
     eager = next((r["error"] for r in rows if r["file"] == "eager"), math.nan)
     limit = max(2e-6, 4 * eager)
@@ -331,13 +334,13 @@ def _print_table(problem: dict[str, Any], rows: list[dict[str, Any]]) -> int:
         if r["file"] in by_file
         and not (r.get("error", math.nan) <= max(limit, by_file[r["file"]].get("limit", 0.0)) and "fault" not in r)
     ]
-    floor = problem["floor_ms"]
-    print(f"\n{problem['name']}: floor {floor:.3f} ms, eager's error {eager:.1e}, {len(rows)} runs, {len(bad)} bad")
+    sol_ms = problem["sol_ms"]
+    print(f"\n{problem['name']}: SOL {sol_ms:.3f} ms, eager's error {eager:.1e}, {len(rows)} runs, {len(bad)} bad")
     shown = sorted(rows, key=lambda r: r.get("ms") or 1e9) if problem["timed"] else bad
     for r in shown:
         kernel = by_file.get(r["file"], {"label": r["file"], "build_log": ""})
         ms = r.get("ms")
-        speed = f"{ms:8.4f} ms {100 * floor / ms:5.1f} %" if ms else " " * 19
+        speed = f"{ms:8.4f} ms {100 * sol_ms / ms:5.1f}% SOL" if ms else " " * 23
         print(
             f"  {speed} {r.get('error', math.nan):8.1e} {kernel['label']} [{kernel['build_log']}] {r.get('fault', '')}",
             flush=True,
@@ -349,8 +352,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("stage", choices=("emit", "compile", "measure", "child"))
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--only", default="", help="problems whose name contains this")
-    parser.add_argument("--compile", action="store_true", help="time torch.compile too")
+    parser.add_argument("--only", default="", help="only problems whose name contains this text")
+    parser.add_argument("--compile", action="store_true", help="also time torch.compile")
     arguments = parser.parse_args()
     if arguments.stage == "emit":
         emit(arguments.folder, arguments.only)

@@ -1,4 +1,4 @@
-"""Exit codes of the ``kernel-tui`` command and of the engine process. Part of the interface: never renumbered."""
+"""Exit codes of the ``kernel-tui`` command and of the engine process. A stable interface: codes keep their numbers."""
 
 from __future__ import annotations
 
@@ -6,26 +6,26 @@ from enum import IntEnum
 
 
 class ExitCode(IntEnum):
-    """What a script may conclude from the exit status.
+    """The meaning of each exit status.
 
-    A command that could never work as it was given exits with 2: an option, a file of the wrong kind, a name of a
-    problem, idea, kernel, move or model provider that names nothing (a session's: 3). What failed for any other reason,
-    and might work at another time, exits with 1 unless it has a code of its own.
+    A command that can never work as typed exits with 2: a bad option, a file of the wrong kind, or an unknown problem,
+    idea, kernel, transformation or provider. A command that names an unknown session exits with 3. Other failures may
+    be temporary. They exit with 1 unless the table lists a code for them.
 
     ==  =================  ==============================================================================
     0   OK                 done as asked
-    1   FAILURE            an error that has no code of its own; the message says what happened
-    2   USAGE              bad arguments, a name that names nothing, or a configuration that is missing or wrong
-    3   NO_SESSION         no such session, or the file is no session
-    4   SESSION_LOCKED     an engine lives on the session (or another process holds its database)
-    5   SESSION_NEWER      the session was written by a newer kernel-tui
-    6   STORAGE            a file cannot be written: disk full, read-only, unsafe for SQLite's WAL, or failing
-    7   NO_TOOLS           no compiler or no torch: nothing can be built or judged
-    8   NOTHING_CORRECT    the search ended without one correct kernel
-    9   NO_KEY             a model of the configuration needs a key that is not in the environment
-    10  WAITING            nothing is left to do until a person has written replies (run --until-idle)
-    11  NOT_OPENED         a problem could not be opened since its judge was killed; resume tries again
-    130 INTERRUPTED        stopped by SIGINT or SIGTERM; the session is saved and can be resumed
+    1   FAILURE            an error without its own code; the message has the reason
+    2   USAGE              bad arguments, an unknown name, or a missing or invalid configuration
+    3   NO_SESSION         no such session, or the file is not a session
+    4   SESSION_LOCKED     an engine already runs the session, or another process holds its database
+    5   SESSION_NEWER      a newer kernel-tui wrote the session
+    6   STORAGE            cannot write a file: disk full, read-only, failing, or unsafe for SQLite's WAL
+    7   NO_TOOLS           no compiler or no torch, so nothing can be built or judged
+    8   NOTHING_CORRECT    the search ended without a correct kernel
+    9   NO_KEY             the environment lacks an API key that the configuration needs
+    10  WAITING            the search needs replies from a person (run --until-idle)
+    11  NOT_OPENED         the judge was killed while it opened a problem; resume tries again
+    130 INTERRUPTED        stopped by SIGINT or SIGTERM; the session is saved, and resume continues it
     ==  =================  ==============================================================================
     """
 

@@ -1,4 +1,4 @@
-"""For kernels in Python: plain C++ or CUDA-C built in a second, callable with tensors.
+"""Build plain C++ or CUDA C from Python in about a second, and call it with tensors.
 
 from kernel_tui import load_c
 
@@ -11,6 +11,13 @@ extern "C" int run(const float* x, float* out, long long n, cudaStream_t stream)
 kernels.run(x, out, x.numel())
 """
 
+import sys
+from pathlib import Path
+
 from kernel_tui.native import BuildError, load_c
+
+# ``load_c`` builds with ``engine``, which an installed wheel keeps under ``_packages``.
+if (_packages := Path(__file__).parent / "_packages").is_dir() and str(_packages) not in sys.path:
+    sys.path.append(str(_packages))
 
 __all__ = ["BuildError", "load_c"]

@@ -1,4 +1,4 @@
-"""Build ``extern "C"`` sources without torch's headers, which take half a minute, and call them with tensors."""
+"""Build ``extern "C"`` sources and call them with tensors. Omitting PyTorch's headers saves half a minute per build."""
 
 from __future__ import annotations
 
@@ -6,24 +6,27 @@ import asyncio
 import ctypes
 import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
-from kernel_tui.prototypes import Function, functions_of
+from kernel_tui.c_prototypes import Function, functions_of
 
 Language = Literal["cpp", "cu"]
+"""As the compilers of the engine call it. ``load_c`` also accepts "cuda"."""
+T = TypeVar("T")
 _DIRECTORY, _BUILDING, _ARCH = "KERNEL_TUI_EXTENSIONS", "KERNEL_TUI_BUILDING", "KERNEL_TUI_ARCH"
 _LOG = "failed.log"
 _HEADER = "#include <stddef.h>\n#include <stdint.h>\n"
 
 
 class BuildError(RuntimeError):
-    """The compiler refused the source; the text is what it said."""
+    """The compiler rejected the source; the message is its output."""
 
 
 class Library:
-    """The functions with C linkage of one source, as attributes."""
+    """A loaded shared library. Its functions with C linkage are attributes."""
 
     def __init__(self, path: Path, functions: Sequence[Function]) -> None:
         self.path = path
@@ -36,7 +39,7 @@ class Library:
 
 
 class _Call:
-    """One function: tensors for pointers, numbers for numbers; a trailing ``cudaStream_t`` is PyTorch's current one."""
+    """A callable C function. Tensors become pointers; a trailing ``cudaStream_t`` becomes PyTorch's current stream."""
 
     def __init__(self, library: ctypes.CDLL, function: Function) -> None:
         self._function = function
@@ -46,12 +49,17 @@ class _Call:
         self._wants_stream = bool(function.parameters) and function.parameters[-1].is_stream
 
     def __call__(self, *arguments: Any) -> Any:
-        """Raises ``TypeError`` for what does not fit, ``RuntimeError`` where a status is not 0."""
+        """Call the function.
+
+        Raises ``TypeError`` for an argument of the wrong type, and ``RuntimeError`` for a nonzero status.
+        """
         parameters = self._function.parameters
         if self._wants_stream and len(arguments) == len(parameters) - 1:
             arguments = (*arguments, _current_stream())
         if len(arguments) != len(parameters):
-            raise TypeError(f"{self._function.name} takes {self._function.signature}, {len(arguments)} were given")
+            raise TypeError(
+                f"{self._function.name} takes {self._function.signature}; the call has {len(arguments)} arguments"
+            )
         values = [parameter.convert(value) for parameter, value in zip(parameters, arguments, strict=True)]
         answer = self._entry(*values)
         if self._function.is_status and answer != 0:
@@ -59,34 +67,39 @@ class _Call:
         return None if self._function.is_status else answer
 
 
-def load_c(source: str, language: Language) -> Library:
-    """Compile ``source`` ("cpp" or "cu", for this machine's processor or GPU) and load it; cached by content.
+def load_c(source: str, language: Literal["cpp", "cuda", "cu"]) -> Library:
+    """Compile ``source`` for this machine's processor ("cpp") or GPU ("cuda", or "cu" as before) and load it.
 
-    Functions are found by their definitions ``extern "C" TYPE NAME(...) {``. A function that returns ``int`` returns a
-    status: 0, or an error that is raised. Raises ``BuildError`` with the compiler's words, ``OSError``, and
-    ``ValueError`` where no function with C linkage is defined.
+    Builds are cached by content.
+
+    Each definition ``extern "C" TYPE NAME(...) {`` becomes a function of the library. An ``int`` result is a status:
+    the call raises ``RuntimeError`` if it is not 0.
+
+    Raises ``BuildError`` with the compiler's output, ``OSError``, or ``ValueError`` if the source has no such
+    function.
     """
+    compiled: Language = "cu" if language == "cuda" else language
     functions = functions_of(source)
     if not functions:
         raise ValueError('the source defines no function with C linkage: write extern "C" int run(...) { ... }')
     directory = os.environ.get(_DIRECTORY)
-    home = (Path(directory) if directory else _cache()) / f"c-{_key(source, language)}"
+    home = (Path(directory) if directory else _cache()) / f"c-{_key(source, compiled)}"
     library = home / "kernel.so"
     if not library.exists():
         if directory and _BUILDING not in os.environ:
             raise BuildError(
-                "this source was not built beforehand: call load_c when the module is imported or in __init__, "
-                "without needing a GPU before it"
+                "kernel-tui has not built this source in advance: call load_c at import or in __init__, before "
+                "anything that needs a GPU"
             )
-        _build(source, language, functions[0].name, home)
+        _build(source, compiled, functions[0].name, home)
     return Library(library, functions)
 
 
 def _build(source: str, language: Language, defines: str, home: Path) -> None:
-    from engine.evaluation.build import build
+    from engine.evaluation.build.compilers import build
 
     arch = _arch() if language == "cu" else ""
-    built, report = asyncio.run(build(source, language, _HEADER, arch, home.parent, defines))
+    built, report = _finish(build(source, language, _HEADER, arch, home.parent, defines))
     home.mkdir(parents=True, exist_ok=True)
     if built is None:
         (home / _LOG).write_text(report.log)
@@ -97,8 +110,18 @@ def _build(source: str, language: Language, defines: str, home: Path) -> None:
     part.rename(target)
 
 
+def _finish(work: Coroutine[Any, Any, T]) -> T:
+    """Run ``work`` to its end, in a thread of its own if this thread runs an event loop, as in Jupyter."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(work)
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(asyncio.run, work).result()
+
+
 def _key(source: str, language: Language) -> str:
-    """A directory that kernel-tui prepared holds what is for one device; the user's cache may serve several."""
+    """Return the cache key of a build. The key names the device, since one cache can serve several devices."""
     device = "" if _DIRECTORY in os.environ else _arch() if language == "cu" else _processor()
     material = "\0".join([source, language, device])
     return hashlib.sha256(material.encode(errors="surrogateescape")).hexdigest()[:24]
@@ -114,13 +137,13 @@ def _arch() -> str:
 
 
 def _processor() -> str:
-    from engine.evaluation.build import host_isa
+    from engine.evaluation.build.compilers import host_isa
 
     return host_isa()
 
 
 def _cache() -> Path:
-    from engine.evaluation.build import default_cache
+    from engine.evaluation.build.compilers import default_cache
 
     return default_cache()
 

@@ -1,4 +1,4 @@
-"""The command as a person runs it, for tests: ``kernel_tui("show", "demo")`` (the fixture is in conftest.py)."""
+"""Run ``kernel-tui`` in tests as a user does: ``kernel_tui("show", "demo")``. The fixture is in conftest.py."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from engine.session import SessionError, SessionPaths, engine_liveness
+from engine.session.store import SessionError, SessionPaths, engine_liveness
 
 ROOT = Path(__file__).resolve().parents[1]
 
 
 def without_waits(said: str) -> str:
-    """What a command said, less that it waited for the device: other tests use it too."""
+    """Remove reports of waiting for the device, which other tests use too."""
     return "".join(line for line in said.splitlines(True) if not line.startswith("waiting for the device ("))
 
 
 class KernelTui:
-    """``kernel-tui`` as a process in ``directory``. Nothing is on a terminal."""
+    """``kernel-tui`` as a process in ``directory``, without a terminal."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -36,9 +36,9 @@ class KernelTui:
         stdin: str = "",
         setup: Callable[[], None] | None = None,
     ) -> subprocess.CompletedProcess[str]:
-        """Run a command to its end. ``setup`` runs in the child before it begins."""
+        """Run a command and wait for it to end. ``setup`` runs in the child before the command."""
         return subprocess.run(
-            [sys.executable, "-m", "tui.cli", *map(str, arguments)],
+            [sys.executable, "-m", "tui.cli.main", *map(str, arguments)],
             capture_output=True,
             text=True,
             cwd=self.directory,
@@ -49,7 +49,7 @@ class KernelTui:
         )
 
     def json(self, *arguments: str | Path) -> Any:
-        """The one JSON line that ``COMMAND --json`` prints."""
+        """Return the JSON line that ``COMMAND --json`` prints."""
         return self.decode(self(*arguments, "--json").stdout)
 
     @staticmethod
@@ -57,9 +57,9 @@ class KernelTui:
         return json.loads(line)
 
     def start(self, *arguments: str | Path) -> subprocess.Popen[str]:
-        """Start a command and leave it running; its output is merged."""
+        """Start a command in the background, with stderr merged into stdout."""
         return subprocess.Popen(
-            [sys.executable, "-m", "tui.cli", *map(str, arguments)],
+            [sys.executable, "-m", "tui.cli.main", *map(str, arguments)],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             stdin=subprocess.DEVNULL,
@@ -69,7 +69,7 @@ class KernelTui:
         )
 
     def kill_engines(self) -> None:
-        """End every engine that lives on a session below ``directory``."""
+        """Kill every engine of the sessions below ``directory``."""
         for database in self.directory.glob("**/session.db"):
             with contextlib.suppress(SessionError, ProcessLookupError):
                 living = engine_liveness(SessionPaths.at(database.parent))
@@ -78,6 +78,6 @@ class KernelTui:
 
 
 def environment() -> dict[str, str]:
-    """This environment with the checkout importable; nothing of a person's own settings leaks in."""
+    """Return the environment with the checkout importable and without the user's own settings."""
     own = {key: value for key, value in os.environ.items() if not key.startswith("KERNEL_TUI_")}
-    return own | {"PYTHONPATH": str(ROOT)}
+    return own | {"PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])}

@@ -1,4 +1,4 @@
-"""What all tests share: those that need a GPU are skipped where there is none; the command as a person runs it."""
+"""Fixtures for all tests: the command as a user runs it, and skips for tests that need a GPU or a quiet machine."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from engine.devices import discover
+from engine.devices.hardware import discover
 from tests.commandline import KernelTui
 from tests.made_once import shared_folder
+from tests.quiet import REASON, quiet_second
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Without a GPU each worker has a device lock of its own, in a temporary directory of its own.
+    """Give each worker its own device lock in a temporary directory, unless there is a GPU.
 
-    What has to be timed alone stands in serial tests; the others would wait for each other's builds and judgements, a
-    fifth of the time. A GPU stays one device.
+    Otherwise tests would spend a fifth of their time waiting for the builds and verdicts of others. Tests that need
+    exclusive timing are marked serial.
     """
     worker = os.environ.get("PYTEST_XDIST_WORKER")
     if worker is None or any(device.kind == "cuda" for device in discover()):
@@ -40,8 +41,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture
+def quiet_machine() -> None:
+    """Skip the test unless one of five seconds is quiet, for assertions that need the whole processor."""
+    load = quiet_second(5)
+    if not load.is_quiet:
+        pytest.skip(f"{REASON}: {load}")
+
+
+@pytest.fixture
 def kernel_tui(tmp_path: Path) -> Iterator[KernelTui]:
-    """The command, run in ``tmp_path``. Engines that it leaves there are killed at the end."""
+    """Return the command, which runs in ``tmp_path``. Its engines are killed after the test."""
     command = KernelTui(tmp_path)
     yield command
     command.kill_engines()

@@ -1,4 +1,4 @@
-"""What takes long to make is made once in a run of the tests, whichever of its processes asks first."""
+"""Create expensive fixtures once per test run, in whichever process needs them first."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import IO
 
 
 def made_once(name: str, make: Callable[[Path], object]) -> Path:
-    """A folder that ``make`` filled: once for all the processes that share the tests of a run."""
+    """Return a folder that ``make`` fills once for all processes of a test run."""
     place = shared_folder() / name
     with (shared_folder() / f"{name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -27,7 +27,7 @@ def made_once(name: str, make: Callable[[Path], object]) -> Path:
 
 @cache
 def shared_folder() -> Path:
-    """One for all the processes of a run, removed by the last of them."""
+    """Return a folder that all processes of a run share. The last process removes the folder."""
     run = os.environ.get("PYTEST_XDIST_TESTRUNUID", str(os.getpid()))
     folder = Path(tempfile.gettempdir()) / f"made-once-{run}"
     folder.mkdir(mode=0o700, exist_ok=True)
@@ -38,7 +38,7 @@ def shared_folder() -> Path:
 
 
 def _leave(folder: Path, users: IO[str]) -> None:
-    """The last one removes the folder."""
+    """Remove the folder in the last process."""
     try:
         fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

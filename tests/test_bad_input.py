@@ -1,4 +1,4 @@
-"""What is wrong in the world outside: one clear line each, the documented exit code, nothing lost."""
+"""Each external error gives one clear line and the documented exit code, and loses no data."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from engine.exit_codes import ExitCode
-from engine.session import EngineLock, SessionPaths, create_session
+from engine.session.store import EngineLock, SessionPaths, create_session
 from tests.commandline import KernelTui, environment
 from tests.engine.proposers import canned
 
@@ -52,12 +52,12 @@ def config(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def session(config: Path, tmp_path: Path) -> SessionPaths:
-    """A session in which nothing has happened yet."""
+    """Create a session without events."""
     return create_session(tmp_path / "sessions", "demo", config.read_text(), str(config), 0)
 
 
 def one_line(result: subprocess.CompletedProcess[str], code: ExitCode) -> str:
-    """The error of a command: a single line on stderr, no traceback, with ``code`` as exit status."""
+    """Return the error of a command: one line on stderr, no traceback, exit status ``code``."""
     assert result.returncode == code, result.stdout + result.stderr
     assert "Traceback" not in result.stderr
     errors = [line for line in result.stderr.splitlines() if line.startswith(("error:", "Error:"))]
@@ -87,7 +87,7 @@ def test_a_config_that_is_nested_without_end_is_one_clear_error_wherever_it_is_r
         path.write_text(f"{CONFIG}endless = {value}\n")
     for command in ((config,), ("doctor", config), ("resume", "demo")):
         error = one_line(kernel_tui(*command), ExitCode.USAGE)
-        assert "config.toml: not TOML: arrays or tables are nested too deep" in error
+        assert "config.toml: invalid TOML: tables or arrays are nested too deeply" in error
     shown = kernel_tui("show", "demo", "--full")
     assert shown.returncode == ExitCode.OK and "Traceback" not in shown.stderr
 
@@ -119,14 +119,14 @@ def test_missing_problems_are_named_as_in_the_file_with_lines_and_what_was_meant
 
 
 def test_what_is_no_config_is_told_what_it_is(kernel_tui: KernelTui, config: Path) -> None:
-    assert 'a config names it: problems = ["softmax.py"]' in kernel_tui("softmax.py").stderr
+    assert 'name it in a config: problems = ["softmax.py"]' in kernel_tui("softmax.py").stderr
     (config.parent / "own.cu").write_text("")
     assert "judge it with: kernel-tui eval own.cu" in kernel_tui("own.cu").stderr
 
 
 def test_wishes_that_exclude_each_other_and_a_stop_of_nothing(kernel_tui: KernelTui, session: SessionPaths) -> None:
     both = kernel_tui("config.toml", "--new", "--resume")
-    assert both.returncode == ExitCode.USAGE and "give one of them" in both.stderr
+    assert both.returncode == ExitCode.USAGE and "give only one of them" in both.stderr
     assert "there is nothing to stop" in one_line(kernel_tui("stop", session.name), ExitCode.FAILURE)
 
 
@@ -134,7 +134,7 @@ def test_a_place_where_no_directory_can_be_made_is_storage_that_fails(kernel_tui
     config.write_text('sessions = "/proc/nowhere"\n' + config.read_text())
     result = kernel_tui("config.toml")
     assert result.returncode == ExitCode.STORAGE
-    assert "error: /proc/nowhere: cannot be made; choose another directory for sessions" in result.stderr
+    assert "error: /proc/nowhere: cannot create it; choose another directory for sessions" in result.stderr
 
 
 def test_a_problem_that_raises_is_refused_with_its_own_words(kernel_tui: KernelTui, config: Path) -> None:
@@ -157,7 +157,10 @@ def test_a_kernel_without_launch_is_a_build_error(kernel_tui: KernelTui, config:
     ("ending", "words"),
     [
         ("sys.exit(3)", "the problem's own code called sys.exit(3)"),
-        ("os._exit(3)", "ended with exit code 3: the problem's own code runs in it and may end it"),
+        (
+            "os._exit(3)",
+            "ended with exit code 3: the problem's own code runs in the judge and may have ended this process",
+        ),
     ],
 )
 def test_a_problem_that_ends_its_process_is_named_without_a_log_that_eval_does_not_keep(
@@ -209,7 +212,7 @@ def test_a_second_engine_on_a_session_is_refused(session: SessionPaths) -> None:
     lock = EngineLock(session)
     try:
         second = subprocess.run(
-            [sys.executable, "-m", "engine.service", str(session.directory)],
+            [sys.executable, "-m", "engine.daemon.service", str(session.directory)],
             capture_output=True,
             text=True,
             env=environment(),
@@ -218,7 +221,7 @@ def test_a_second_engine_on_a_session_is_refused(session: SessionPaths) -> None:
     finally:
         lock.release()
     assert second.returncode == ExitCode.SESSION_LOCKED
-    assert "already searching" in second.stderr
+    assert "already running this session" in second.stderr
     assert "Traceback" not in second.stderr
 
 
@@ -268,7 +271,7 @@ def test_an_unknown_session_and_an_unknown_command(kernel_tui: KernelTui) -> Non
 
 def test_a_command_to_a_session_without_engine_says_how_to_resume(kernel_tui: KernelTui, session: SessionPaths) -> None:
     error = one_line(kernel_tui("pause", "demo"), ExitCode.FAILURE)
-    assert "no engine runs" in error
+    assert "no engine is running" in error
     assert "kernel-tui resume demo" in error
 
 

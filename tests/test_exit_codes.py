@@ -1,4 +1,4 @@
-"""One rule for every command: 3 for a session that is not there, 2 for any other name that names nothing."""
+"""One rule for every command: exit code 3 for a missing session, 2 for any other unknown name."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from engine.exit_codes import ExitCode
 from tests.commandline import ROOT
-from tui.cli import main
+from tui.cli.main import main
 
 SOFTMAX = "--problem builtin:quickstart/softmax"
 
@@ -97,6 +97,7 @@ COMMANDS = {
             f"sass kernel.cpp {SOFTMAX} --arch gone",
             "init --preset gone",
             "kernels --bank gone",
+            "kernels --sessions gone",
             "completion gone",
             "run models.toml",
             "gone by-hand",
@@ -116,7 +117,7 @@ COMMANDS = {
     ),
     "a place that cannot be written": (
         ExitCode.STORAGE,
-        "cannot be written",
+        "cannot write",
         [
             "init gone/config.toml",
             "export by-hand v1 -o gone/v1.py",
@@ -127,7 +128,7 @@ COMMANDS = {
     "no key": (ExitCode.NO_KEY, "", ["run keyed.toml --headless", "doctor keyed.toml"]),
     "nobody to carry it out": (
         ExitCode.FAILURE,
-        "no engine runs",
+        "no engine is running",
         ["pause by-hand", "prune by-hand v1", "seed-idea by-hand --problem softmax text", "attach by-hand"],
     ),
 }
@@ -135,7 +136,7 @@ COMMANDS = {
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The directory that commands are given in; the sessions are those that ship."""
+    """The working directory of the commands, with the sessions that ship with the project."""
     (tmp_path / "kernel.cpp").write_text('extern "C" int launch(const float*, float*, void*) { return 0; }\n')
     (tmp_path / "models.toml").write_text('problems = ["builtin:quickstart/*"]\n[[models]]\nprovider = "gone"\n')
     keyed = 'problems = ["builtin:quickstart/*"]\n[[models]]\nprovider = "openai"\nmodel = "gpt-5.5"\n'

@@ -1,4 +1,4 @@
-"""A name that stands for something else than an ordinary file: one clear line at once, never a hang."""
+"""Special files, such as pipes, give one clear line immediately and never a hang."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from engine.exit_codes import ExitCode
-from engine.session import SessionPaths, create_session
-from engine.text_file import MOST_BYTES, UnreadableFile, read_text
+from engine.session.store import SessionPaths, create_session
+from engine.system.text_file import MOST_BYTES, UnreadableFile, read_text
 from tests.commandline import KernelTui
 
 SOON_S = 30
@@ -19,7 +19,7 @@ PROBLEM = ("--problem", "builtin:quickstart/softmax")
 
 @pytest.fixture
 def pipe(tmp_path: Path) -> Path:
-    """A named pipe to which nobody ever writes, with a kernel's name."""
+    """A named pipe without a writer, named like a kernel."""
     path = tmp_path / "pipe.cpp"
     os.mkfifo(path)
     return path
@@ -47,7 +47,7 @@ def test_what_is_no_ordinary_file_is_refused_with_what_it_is(tmp_path: Path, pip
         tmp_path: "directory",
         Path("/dev/zero"): "device",
         tmp_path / "socket": "socket",
-        huge: f"{5 << 30:,} bytes; at most {MOST_BYTES:,}",
+        huge: f"{5 << 30:,} bytes; the limit is {MOST_BYTES:,}",
         broken: "not UTF-8 text (byte 6)",
         tmp_path / "gone": "no such file",
         tmp_path / ("x" * 300): "name too long",
@@ -109,4 +109,4 @@ def test_a_reply_that_never_ends_is_refused(kernel_tui: KernelTui, tmp_path: Pat
         assert words in result.stderr
     endless = kernel_tui("reply", "demo", "softmax.r1.ideas", "-", stdin="x" * (9 << 20), timeout=SOON_S)
     assert endless.returncode == ExitCode.USAGE
-    assert "standard input: has more than 8,388,608 bytes" in endless.stderr
+    assert "standard input: is too large; the limit is 8,388,608 bytes" in endless.stderr

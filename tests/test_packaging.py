@@ -1,4 +1,4 @@
-"""The project as a stranger gets it: the wheel away from the checkout, pinned versions, the two commands of make."""
+"""The project as a new user installs it: a wheel outside the checkout, pinned versions, and the make targets."""
 
 from __future__ import annotations
 
@@ -7,14 +7,17 @@ import os
 import shutil
 import subprocess
 import sys
+import tarfile
 import tomllib
 import zipfile
 from pathlib import Path
 
 import pytest
+import tomli_w
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from benchmarks.pseudo_terminal import INSTALLED, Terminal
 from engine import __version__
 
 ROOT = Path(__file__).parents[1]
@@ -22,7 +25,7 @@ PACKAGES = ("engine", "kernel_tui", "tui", "problems")
 
 
 def files_of(package: Path) -> set[str]:
-    """Everything in a package that is no leftover of running it."""
+    """Return all files of a package except generated ones."""
     return {
         file.relative_to(package.parent).as_posix()
         for file in package.rglob("*")
@@ -32,7 +35,7 @@ def files_of(package: Path) -> set[str]:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
-    """A wheel built from the sources as they are, without changing the checkout."""
+    """Build a wheel from the current sources without changing the checkout."""
     directory = tmp_path_factory.mktemp("wheel")
     build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(directory)]
     built = subprocess.run(build, cwd=ROOT, capture_output=True, text=True, timeout=120)
@@ -42,26 +45,102 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
 
 
 def test_the_wheel_holds_every_file_of_the_packages(wheel: zipfile.ZipFile) -> None:
-    inside = set(wheel.namelist())
+    inside = {name.removeprefix("kernel_tui/_packages/") for name in wheel.namelist()}
     for package in PACKAGES:
         assert files_of(ROOT / package) - inside == set()
-    assert {name.split("/")[0] for name in inside} == {*PACKAGES, f"kernel_tui-{__version__}.dist-info"}
+
+
+def test_only_kernel_tui_stands_at_the_top_of_site_packages(wheel: zipfile.ZipFile) -> None:
+    top = {name.split("/")[0] for name in wheel.namelist()}
+    assert top == {"kernel_tui", f"kernel_tui-{__version__}.dist-info"}
 
 
 def test_the_wheel_installs_the_command(wheel: zipfile.ZipFile) -> None:
     (name,) = (name for name in wheel.namelist() if name.endswith("entry_points.txt"))
     scripts = configparser.ConfigParser()
     scripts.read_string(wheel.read(name).decode())
-    assert dict(scripts["console_scripts"]) == {"kernel-tui": "tui.cli:main"}
+    assert dict(scripts["console_scripts"]) == {"kernel-tui": "kernel_tui.command:main"}
 
 
-def test_the_wheel_works_away_from_the_checkout(wheel: zipfile.ZipFile, tmp_path: Path) -> None:
-    installed = tmp_path / "installed"
-    wheel.extractall(installed)
+@pytest.fixture
+def installed(wheel: zipfile.ZipFile, tmp_path: Path) -> Path:
+    """Create a virtual environment that contains the wheel and uses the libraries of the current environment."""
+    environment = tmp_path / "installed"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(environment)], check=True, timeout=60)
+    (site,) = environment.glob("lib/python*/site-packages")
+    wheel.extractall(site)
+    libraries = [path for path in sys.path if path.endswith("site-packages")]
+    (site / "libraries.pth").write_text("".join(f"{path}\n" for path in libraries))
+    return environment
+
+
+def run_installed(installed: Path, directory: Path, *arguments: str, seconds: float = 60) -> str:
+    command = [str(installed / "bin" / "python"), "-I", "-c", INSTALLED, *arguments]
+    variables = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
+    ran = subprocess.run(command, cwd=directory, env=variables, capture_output=True, text=True, timeout=seconds)
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout
+
+
+def test_the_installed_command_shows_the_bundled_session(installed: Path, tmp_path: Path) -> None:
+    away = tmp_path / "away"
+    away.mkdir()
+    assert "softmax" in run_installed(installed, away, "show", "by-hand")
+    assert list(away.iterdir()) == []
+
+
+def test_the_monitor_changes_nothing_in_the_bundled_session(installed: Path, tmp_path: Path) -> None:
+    (bundled,) = installed.glob("lib/python*/site-packages/kernel_tui/_packages/sessions/by-hand")
+    before = {file: file.read_bytes() for file in bundled.rglob("*") if file.is_file()}
+    python = str(installed / "bin" / "python")
+    terminal = Terminal(["attach", "by-hand"], tmp_path / "settings", directory=tmp_path, python=python)
+    try:
+        terminal.wait_for("read-only")
+        terminal.type("R")
+        terminal.wait_for("kernel-tui resume by-hand")
+        terminal.type("M")
+        terminal.wait_for("This monitor is read-only.")
+    finally:
+        terminal.close()
+    after = {file: file.read_bytes() for file in bundled.rglob("*") if file.is_file()}
+    made_by_sqlite = {bundled / "session.db-shm", bundled / "session.db-wal"}
+    assert {file: content for file, content in after.items() if file not in made_by_sqlite} == before
+
+
+def test_load_c_builds_from_the_wheel(installed: Path, tmp_path: Path) -> None:
+    """A Python kernel that a search exported runs without the command."""
+    code = "from kernel_tui import load_c; print(load_c('extern \"C\" int two() { return 2; }', 'cpp').path.is_file())"
+    command = [str(installed / "bin" / "python"), "-I", "-c", code]
+    variables = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
+    ran = subprocess.run(command, cwd=tmp_path, env=variables, capture_output=True, text=True, timeout=60)
+    assert (ran.returncode, ran.stdout.strip()) == (0, "True"), ran.stderr
+
+
+def test_the_installed_command_searches(installed: Path, tmp_path: Path) -> None:
+    """The first search of the README, with one problem: the engine, its judge and its runners start from the wheel.
+
+    The user's folder has a package with the name of one of ours.
+    """
+    away = tmp_path / "away"
+    (away / "engine").mkdir(parents=True)
+    (away / "engine" / "__init__.py").write_text("raise ImportError('this is the user's package')\n")
+    run_installed(installed, away, "init")
+    config = tomllib.loads((away / "config.toml").read_text())
+    config["problems"] = ["builtin:quickstart/softmax"]
+    config["search"]["rounds"] = 1
+    (away / "config.toml").write_text(tomli_w.dumps(config))
+    run_installed(installed, away, "run", "config.toml", "--headless", seconds=240)
+    assert [file.name for file in away.glob("sessions/*/best/*.cpp")] == ["softmax.cpp"]
+
+
+def test_the_wheel_holds_the_problems_that_presets_name(wheel: zipfile.ZipFile, tmp_path: Path) -> None:
+    site = tmp_path / "site"
+    wheel.extractall(site)
+    installed = site / "kernel_tui" / "_packages"
     code = """
 from pathlib import Path
 import engine
-from engine.config import PRESETS, parse_config, preset_text
+from engine.config.schema import PRESETS, parse_config, preset_text
 from engine.problem.catalog import resolve
 for preset in PRESETS:
     for file in resolve(parse_config(preset_text(preset), "config.toml").problems, Path.cwd()):
@@ -75,6 +154,18 @@ for preset in PRESETS:
     files = [Path(line) for line in ran.stdout.splitlines()]
     assert len(files) == 4 + 8 + 10
     assert all(file.is_relative_to(installed) for file in files)
+
+
+def test_the_source_distribution_holds_every_tracked_file(tmp_path: Path) -> None:
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    if listed.returncode != 0:
+        pytest.skip("not a git checkout")
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", str(tmp_path)]
+    subprocess.run(build, cwd=ROOT, check=True, capture_output=True, timeout=120)
+    (file,) = tmp_path.glob("*.tar.gz")
+    with tarfile.open(file) as archive:
+        inside = {name.partition("/")[2] for name in archive.getnames()}
+    assert set(listed.stdout.splitlines()) - inside == set()
 
 
 def test_every_dependency_is_pinned_to_a_version_it_allows() -> None:
@@ -92,7 +183,7 @@ def test_every_dependency_is_pinned_to_a_version_it_allows() -> None:
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """A fresh copy of what make reads, with a PATH that has make and a shell and no more."""
+    """A fresh copy of make's inputs, with only make and a shell on the PATH."""
     for name in ("Makefile", "pyproject.toml", "constraints.txt"):
         shutil.copy(ROOT / name, tmp_path)
     bare = tmp_path / "bin"
@@ -150,7 +241,7 @@ def test_make_installs_again_only_when_the_requirements_change(checkout: Path) -
     for name in ("pip", "python", "kernel-tui"):
         shutil.copy(checkout / "bin" / "python3", checkout / ".venv" / "bin" / name)
     shutil.copy(checkout / "bin" / "python3", checkout / "bin" / "g++")
-    assert "make: installing kernel-tui and PyTorch into .venv, once." in make(checkout, "run").stdout
+    assert "make: installing kernel-tui and PyTorch into .venv." in make(checkout, "run").stdout
     assert make(checkout, "run").stdout == ""
     later = (checkout / ".venv" / ".installed").stat().st_mtime + 10
     os.utime(checkout / "constraints.txt", (later, later))

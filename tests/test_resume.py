@@ -1,4 +1,4 @@
-"""``kernel-tui resume`` after ``kill -9``: nothing that was recorded is lost, and only work in flight is done again."""
+"""``kernel-tui resume`` after ``kill -9``: no recorded event is lost, and only work in flight is repeated."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import time
 from pathlib import Path
 
 from benchmarks.kills import Chain, Kill, stages
-from engine.events import EngineStarted, Recorded
-from engine.session import engine_liveness, summarize
-from engine.state import fold
+from engine.session.records.events import EngineStarted, Recorded
+from engine.session.state.session_state import fold
+from engine.session.store import engine_liveness, summarize
 
 
 def kill_while(doing: set[str], chain: Chain, not_before_round: int, delay_s: float) -> Kill:
@@ -33,7 +33,7 @@ def test_a_search_killed_three_times_is_resumed_and_finished(tmp_path: Path) -> 
         chain.resume()
         assert kill_while({"checking", "timing"}, chain, 1, draw.uniform(0.0, 0.15)).faults == ()
         chain.resume()
-        assert kill_while({"heat"}, chain, 1, draw.uniform(0.0, 0.15)).faults == ()
+        assert kill_while({"runoff"}, chain, 1, draw.uniform(0.0, 0.15)).faults == ()
         state, faults = chain.finish()
         assert faults == []
         events = chain.read()

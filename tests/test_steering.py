@@ -1,33 +1,34 @@
-"""A person steers a real search, with the real command, while kernels are being judged."""
+"""A user steers a real search with the real command while kernels are being judged."""
 
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from engine.commands import Pause, Resume
-from engine.events import AnyEvent, HeatFinished, ProblemAdded, RoundFinished, RoundStarted
 from engine.exit_codes import ExitCode
 from engine.problem.catalog import inspect_files, resolve
 from engine.problem.spec import ProblemSpec
-from engine.session import (
+from engine.session.records.events import AnyEvent, ProblemAdded, RoundFinished, RoundStarted, RunoffFinished
+from engine.session.records.requests import Pause, Resume
+from engine.session.state.session_state import SessionState, fold
+from engine.session.store import (
     EngineLock,
     EventWriter,
     SessionPaths,
     SessionReader,
     create_session,
     engine_liveness,
-    send_command,
+    send_request,
 )
-from engine.state import SessionState, fold
 from tests.commandline import KernelTui
 from tests.engine.proposers import canned
-from tui.cli import main
-from tui.commands import steer
+from tui.cli.main import main
+from tui.cli.steering import send
 
 CONFIG = """\
 name = "demo"
@@ -36,7 +37,7 @@ problems = ["softmax.py", "sum.py"]
 rounds = 500
 ideas = 2
 variants = 1
-heat = 2
+runoff = 2
 [budget]
 minutes = 15
 [evaluation]
@@ -65,7 +66,7 @@ extern "C" int launch(const float* x, float* out, void* workspace) {{
 
 
 class LiveSearch:
-    """A search under way, as a person at a shell has it."""
+    """A running search, steered from a shell."""
 
     def __init__(self, kernel_tui: KernelTui) -> None:
         self.kernel_tui = kernel_tui
@@ -73,14 +74,14 @@ class LiveSearch:
         self._kernels = 0
 
     def tell(self, command: str, *arguments: str, code: ExitCode = ExitCode.OK) -> dict[str, object]:
-        """Send a command; its answer as JSON. ``code``: how it ends."""
+        """Send a request and return its answer as JSON. ``code``: expected exit code."""
         result = self.kernel_tui(command, "demo", *arguments, "--json")
         assert result.returncode == code, result.stdout + result.stderr
         answer: dict[str, object] = self.kernel_tui.decode(result.stdout)
         return answer
 
     def ask(self, command: str, *arguments: str) -> dict[str, object]:
-        """Send a command that may be refused; its answer as JSON."""
+        """Send a request that may be rejected, and return its answer as JSON."""
         answer: dict[str, object] = self.kernel_tui.decode(
             self.kernel_tui(command, "demo", *arguments, "--json").stdout
         )
@@ -90,19 +91,19 @@ class LiveSearch:
         with SessionReader(self.paths) as reader:
             return [recorded.event for recorded in reader.read()]
 
-    def heats(self) -> int:
-        return sum(isinstance(event, HeatFinished) for event in self.events())
+    def runoffs(self) -> int:
+        return sum(isinstance(event, RunoffFinished) for event in self.events())
 
     def state(self) -> SessionState:
         with SessionReader(self.paths) as reader:
             return fold(reader.read())
 
     def pause(self) -> None:
-        send_command(self.paths, Pause(), "test")
+        send_request(self.paths, Pause(), "test")
         self.until(lambda state: state.paused)
 
-    def until(self, holds: Callable[[SessionState], bool], within_s: float = 60) -> SessionState:
-        """The first state in which ``holds``."""
+    def until(self, holds: Callable[[SessionState], bool], within_s: float = 180) -> SessionState:
+        """Return the first state in which ``holds`` is true."""
         deadline = time.monotonic() + within_s
         while not holds(state := self.state()):
             assert time.monotonic() < deadline, "what was waited for did not happen"
@@ -111,7 +112,7 @@ class LiveSearch:
         return state
 
     def new_kernel(self) -> str:
-        """A correct softmax that nobody seeded before, as a file."""
+        """Return a file with a correct softmax that was not seeded before."""
         self._kernels += 1
         path = self.kernel_tui.directory / f"own_{self._kernels}.cpp"
         path.write_text(KERNEL.format(number=self._kernels))
@@ -120,7 +121,7 @@ class LiveSearch:
 
 @pytest.fixture(scope="module")
 def waiting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveSearch]:
-    """The search, paused: for what takes no kernel that is judged meanwhile."""
+    """Pause the search, for tests that must not see new verdicts."""
     directory: Path = tmp_path_factory.mktemp("steering")
     (directory / "softmax.py").write_text(canned.PROBLEM)
     chain = canned.PROBLEM.replace("torch.softmax(x, dim=1)", "torch.tanh(x * 2.0 + 1.0) * x")
@@ -140,8 +141,8 @@ def waiting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveSearch]:
 
 @pytest.fixture
 def search(waiting: LiveSearch) -> Iterator[LiveSearch]:
-    """The search, going on: it would take the processor from all other tests if it never paused."""
-    send_command(waiting.paths, Resume(), "test")
+    """Unpause the search, and pause it again afterwards to leave the processor to other tests."""
+    send_request(waiting.paths, Resume(), "test")
     waiting.until(lambda state: not state.paused)
     yield waiting
     if engine_liveness(waiting.paths).running:
@@ -158,7 +159,7 @@ def test_while_paused_nothing_new_is_judged_and_what_runs_finishes(search: LiveS
     time.sleep(1.0)
     assert search.state().verdicts == state.verdicts
     assert "already" in str(search.tell("pause")["message"])
-    search.tell("continue")
+    search.tell("unpause")
     search.until(lambda later: later.verdicts > state.verdicts)
 
 
@@ -166,7 +167,8 @@ def test_a_pruned_branch_is_cancelled_and_never_a_parent_until_restored(search: 
     state = search.until(lambda state: any(state.ideas[one.idea].parent for one in state.in_flight()))
     idea = next(one.idea for one in state.in_flight() if state.ideas[one.idea].parent)
     answer = search.tell("prune", idea)
-    assert answer["node"] == idea and f"pruned {idea} and 1 kernel below it" in str(answer["message"])
+    assert answer["node"] == idea
+    assert re.match(rf"pruned {idea} and \d+ kernels? below it", str(answer["message"])), answer
     branch = search.state().branch(idea)
     state = search.until(lambda state: not any(one.id in branch for one in state.in_flight()))
     assert all(state.variants[name].verdict is not None for name in state.ideas[idea].variants)
@@ -192,8 +194,8 @@ def test_a_pruned_best_is_not_the_best_and_its_file_follows(search: LiveSearch) 
     search.tell("pause")
     search.until(lambda state: all(one.stage == "queued" for one in state.in_flight()))
     try:
-        heats = -1
-        while heats != (heats := search.heats()):  # one that was under way may choose another best meanwhile
+        runoffs = -1
+        while runoffs != (runoffs := search.runoffs()):  # one in flight may become the best meanwhile
             best = search.state().problems["softmax"].best
             assert best is not None
             search.tell("prune", best)
@@ -214,7 +216,7 @@ def test_a_pruned_best_is_not_the_best_and_its_file_follows(search: LiveSearch) 
         assert search.state().problems["softmax"].best != best, "the file did not follow the best kernel"
 
 
-def test_a_pinned_kernel_is_carried_however_slow(search: LiveSearch) -> None:
+def test_a_pinned_kernel_is_selected_however_slow(search: LiveSearch) -> None:
     slowest = correct_ones(search.state())[-1]
     search.tell("pin", slowest)
     branch_fastest = next(one for one in correct_ones(search.state()) if slowest in search.state().lineage(one))
@@ -226,8 +228,8 @@ def test_a_pinned_kernel_is_carried_however_slow(search: LiveSearch) -> None:
         )
     )
     finished = [event for event in search.events() if isinstance(event, RoundFinished) and event.problem == "softmax"]
-    carried = {one.variant: one.why for one in finished[-1].survivors}
-    pinned = [variant for variant, why in carried.items() if "pinned by hand" in why]
+    selected_because = {one.variant: one.why for one in finished[-1].selected}
+    pinned = [variant for variant, why in selected_because.items() if "pinned by hand" in why]
     assert pinned
     assert any(slowest in search.state().lineage(one) for one in [*pinned, branch_fastest])
     search.tell("unpin", slowest)
@@ -250,7 +252,7 @@ def test_the_same_kernel_twice_is_refused_with_the_name_it_has(waiting: LiveSear
     node = waiting.tell("seed-kernel", kernel, "--problem", "softmax")["node"]
     as_configured = "softmax.py"
     answer = waiting.tell("seed-kernel", kernel, "--problem", as_configured, code=ExitCode.FAILURE)
-    assert f"{node} already" in str(answer["message"])
+    assert f"{node} already has this source" in str(answer["message"])
 
 
 def test_problems_are_known_by_what_the_config_calls_them(tmp_path: Path) -> None:
@@ -258,13 +260,13 @@ def test_problems_are_known_by_what_the_config_calls_them(tmp_path: Path) -> Non
     (spec,) = asyncio.run(inspect_files(resolve(["builtin:quickstart/softmax"], tmp_path)))
     assert isinstance(spec, ProblemSpec)
     writer = EventWriter(paths)
-    writer.append(ProblemAdded(problem=spec, form="cpp", header=""))
+    writer.append(ProblemAdded(problem=spec, language="cpp", header=""))
     writer.close()
     for name, words in (
-        ("softmax", "no engine runs"),
-        ("builtin:quickstart/softmax", "no engine runs"),
-        ("softmax.py", "no engine runs"),
-        ("../quickstart/softmax.py", "no engine runs"),
+        ("softmax", "no engine is running"),
+        ("builtin:quickstart/softmax", "no engine is running"),
+        ("softmax.py", "no engine is running"),
+        ("../quickstart/softmax.py", "no engine is running"),
         ("other/softmax.py", "no problem other/softmax.py, did you mean softmax? This session has softmax"),
         ("builtin:quickstart/gelu", "no problem builtin:quickstart/gelu; this session has softmax"),
         ("builtin:quickstart/softmx", "no problem builtin:quickstart/softmx"),
@@ -276,20 +278,20 @@ def test_a_command_that_nobody_answers_is_said_to_stay_pending(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     paths = create_session(tmp_path, "demo", "", "c.toml", 0)
-    monkeypatch.setattr(steer, "ANSWER_S", 0.2)
+    monkeypatch.setattr(send, "ANSWER_S", 0.2)
     lock = EngineLock(paths)
     with pytest.raises(SystemExit) as ending:
         main(["pause", str(paths.directory)])
     lock.release()
     assert ending.value.code == ExitCode.FAILURE
     said = capsys.readouterr().err
-    assert "command 1 is written, but not answered after 0.2 s" in said
-    assert "It stays pending, and is carried out as soon as the engine looks" in said
+    assert "request 1" in said and "0.2 s" in said
+    assert "stays pending" in said
 
 
 def test_what_is_seeded_while_nothing_is_begun_says_what_it_waits_for(waiting: LiveSearch) -> None:
     answer = waiting.tell("seed-kernel", waiting.new_kernel(), "--problem", "softmax")
-    assert str(answer["message"]).endswith(", once the search goes on: it is paused")
+    assert str(answer["message"]).endswith(" after you unpause the search")
 
 
 def test_an_idea_in_prose_waits_for_an_author_when_nobody_reads_prose(waiting: LiveSearch) -> None:
@@ -303,31 +305,31 @@ def test_an_idea_in_prose_waits_for_an_author_when_nobody_reads_prose(waiting: L
     waiting.tell("seed-kernel", waiting.new_kernel(), "--problem", "sum", "--idea", str(node), code=ExitCode.USAGE)
 
 
-def test_a_move_of_the_catalogue_becomes_kernels(search: LiveSearch) -> None:
-    answer = search.tell("seed-idea", "--move", "no such move", "--problem", "softmax", code=ExitCode.USAGE)
-    moves = str(answer["message"]).partition("there are ")[2].split(", ")
-    answer = search.tell("seed-idea", "--move", moves[0][:-1], "--problem", "softmax", code=ExitCode.USAGE)
-    assert f"did you mean {moves[0]}? There are" in str(answer["message"])
+def test_a_transformation_of_the_catalogue_becomes_kernels(search: LiveSearch) -> None:
+    answer = search.tell("seed-idea", "--transform", "no such one", "--problem", "softmax", code=ExitCode.USAGE)
+    names = str(answer["message"]).partition("available: ")[2].split(", ")
+    answer = search.tell("seed-idea", "--transform", names[0][:-1], "--problem", "softmax", code=ExitCode.USAGE)
+    assert f"did you mean {names[0]}? Available: " in str(answer["message"])
     nodes: list[str] = []
-    for move in moves:  # whose kernels are known already becomes none
-        answer = search.ask("seed-idea", "--move", move, "--problem", "softmax")
+    for name in names:  # an idea whose kernels are all known gets none
+        answer = search.ask("seed-idea", "--transform", name, "--problem", "softmax")
         nodes += [str(answer["node"])] if answer["ok"] else []
         if any(search.state().ideas[node].variants for node in nodes):
             break
     search.until(lambda state: any(state.ideas[node].variants for node in nodes))
 
 
-def test_a_move_that_a_kernel_has_already_is_refused_and_others_are_named(search: LiveSearch) -> None:
-    def made_by_move(state: SessionState) -> list[tuple[str, str]]:
+def test_a_transformation_that_a_kernel_has_already_is_refused_and_others_are_named(search: LiveSearch) -> None:
+    def made_by_a_transformation(state: SessionState) -> list[tuple[str, str]]:
         derived = [one for one in state.leaders("sum") if one.parent is not None]
-        moves = [(one.id, str(state.ideas[one.idea].data.get("move", ""))) for one in derived]
-        return [(name, move) for name, move in moves if move.isidentifier() and move != "tune"]
+        made = [(one.id, str(state.ideas[one.idea].data.get("move", ""))) for one in derived]
+        return [(kernel, name) for kernel, name in made if name.isidentifier() and name != "tune"]
 
-    kernel, move = made_by_move(search.until(lambda state: bool(made_by_move(state))))[0]
-    answer = search.tell("seed-idea", "--move", move, "--problem", "sum", "--parent", kernel, code=ExitCode.FAILURE)
+    kernel, name = made_by_a_transformation(search.until(lambda state: bool(made_by_a_transformation(state))))[0]
+    answer = search.tell("seed-idea", "--move", name, "--problem", "sum", "--parent", kernel, code=ExitCode.FAILURE)
     said = str(answer["message"])
-    assert said.startswith(f"{move} cannot be made on {kernel}: it has that already")
-    assert "untried" in said and answer["node"] is None
+    assert said.startswith(f"{name} does not apply to {kernel}: it is already applied")
+    assert " tried on " in said and answer["node"] is None
 
 
 def test_a_kernel_is_judged_again_when_asked(search: LiveSearch) -> None:
@@ -354,7 +356,7 @@ def test_a_limit_of_each_problem_is_changed_as_that_of_the_search_is(waiting: Li
         ("budget", ["--rounds", "0"], ""),
         ("budget", ["--model", "m", "--rounds", "3"], ""),
         ("budget", ["--per-problem"], ""),
-        ("budget", ["--model", "m", "--calls", "3"], "no model m; those that cost something: none"),
+        ("budget", ["--model", "m", "--calls", "3"], "no model m; models with a budget: none"),
     ],
 )
 def test_what_makes_no_sense_is_refused_in_a_sentence(

@@ -1,11 +1,11 @@
-"""``kernel-tui doctor``: what this machine has and lacks for a search, each lack with its remedy."""
+"""``kernel-tui doctor``: check whether this machine can run a search, and suggest a remedy for each problem."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
 
-from engine.config import Config
+from engine.config.schema import Config
 from engine.doctor import models, system, tools
 from engine.doctor.finding import Finding, Level
 
@@ -13,10 +13,12 @@ __all__ = ["Finding", "Level", "run_checks"]
 
 
 def run_checks(config: Config | None = None, on_check: Callable[[str], None] = lambda name: None) -> list[Finding]:
-    """Every check, in the order in which a search would need it. Takes some seconds; starts child processes.
+    """Run every check, starting with what a search needs first.
 
-    With a config, what it asks for and the machine lacks is a ``fail``; without one, the defaults are assumed.
-    ``on_check``: called with each check's name before it is made.
+    The checks take several seconds and start child processes.
+
+    If this machine lacks something that the config requires, the finding is a ``fail``. Without a config, the defaults
+    apply. ``on_check`` is called with each check's name before the check starts.
     """
     required = tools.needs_gpu(config)
     found = tools.gpus()
@@ -34,6 +36,7 @@ def run_checks(config: Config | None = None, on_check: Callable[[str], None] = l
         ("logout", system.logout),
         ("keys", lambda: system.keys(config)),
         ("models", lambda: models.retirements(config)),
+        ("proposers", lambda: models.coverage(config, found)),
         ("threads", system.threads),
         ("terminal", system.terminal),
     )
@@ -47,5 +50,7 @@ def run_checks(config: Config | None = None, on_check: Callable[[str], None] = l
 def _checked(name: str, check: Callable[[], Finding]) -> Finding:
     try:
         return check()
-    except Exception as error:  # one check that trips must not hide the others
-        return Finding(name, "warn", f"the check itself failed: {type(error).__name__}: {error}", "please report this")
+    except Exception as error:  # an exception in one check must not hide the others
+        return Finding(
+            name, "warn", f"the check itself failed: {type(error).__name__}: {error}", "please report this bug"
+        )

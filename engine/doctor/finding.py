@@ -1,4 +1,4 @@
-"""What a check of ``kernel-tui doctor`` found."""
+"""The result of one check of ``kernel-tui doctor``."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ Level = Literal["ok", "warn", "fail"]
 
 
 class Finding(Struct, frozen=True):
-    """One check. ``fail``: a search cannot run so; ``warn``: it can, but worse. ``remedy`` says what to do, or "".
+    """The result of one check. ``fail`` means that a search cannot run; ``warn``, that a search works less well.
+    ``remedy``: what to do about the problem, or "".
 
-    ``name`` is short and stable ("c++ compiler"); ``what`` is one sentence.
+    ``name`` is short and stable ("c++ compiler"). ``what`` is one sentence.
     """
 
     name: str
@@ -27,7 +28,7 @@ class Finding(Struct, frozen=True):
 def run(
     command: list[str], timeout_s: float, environment: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str] | None:
-    """Run a short command; None where it does not exist or takes longer than ``timeout_s`` seconds."""
+    """Run a short command; return None if it is missing or exceeds ``timeout_s`` seconds."""
     try:
         return subprocess.run(
             command,

@@ -1,34 +1,76 @@
-"""Checks of the models that a config names."""
+"""Check the models that a config names, and the languages that its proposers can write."""
 
 from __future__ import annotations
 
+import asyncio
 from datetime import UTC, date, datetime
 
-from engine.config import Config, GeminiModel, OpenAIModel
+from engine.config.schema import Config, GeminiModel, OpenAIModel
 from engine.doctor.finding import Finding, Level
-from engine.models.retirement import retirement
+from engine.doctor.tools import Gpus
+from engine.problem.catalog import inspect_files, resolve
+from engine.problem.spec import LANGUAGE_NAMES, Language, ProblemSpec
+from engine.proposers.coverage import MANUAL_TABLE, writers_of
+from engine.proposers.llm.clients.retirement import retirement
 
 
 def retirements(config: Config | None, today: date | None = None) -> Finding:
-    """Whether the config's models are switched off by their provider, or soon will be."""
+    """Report models that the provider has retired or will retire soon."""
     name = "models"
     today = today or datetime.now(UTC).date()
     remote = [] if config is None else [one for one in config.models if isinstance(one, OpenAIModel | GeminiModel)]
     if not remote:
-        return Finding(name, "ok", "none behind a network")
+        return Finding(name, "ok", "all models run locally")
     told: list[str] = []
     level: Level = "ok"
     for model in dict.fromkeys(one.model for one in remote):
         if (last := retirement(model)) is None:
             continue
         if last <= today:
-            told.append(f"{model} was retired on {last}")
+            told.append(f"the provider retired {model} on {last}")
             level = "fail"
         else:
-            told.append(f"{model} retires on {last}, in {(last - today).days} days")
+            told.append(f"the provider retires {model} on {last}, in {(last - today).days} days")
             level = "warn" if level == "ok" else level
     if told:
         return Finding(
-            name, level, "; ".join(told), "name a newer model in [[models]]; kernel-tui init writes live ones"
+            name,
+            level,
+            "; ".join(told),
+            "name a newer model in [[models]]; kernel-tui init writes a config with current models",
         )
     return Finding(name, "ok", ", ".join(dict.fromkeys(one.model for one in remote)) + ": no retirement announced")
+
+
+def coverage(config: Config | None, gpus: Gpus) -> Finding:
+    """Check that the config's proposers can write kernels for each of its problems."""
+    name = "proposers"
+    if config is None:
+        return Finding(
+            name,
+            "ok",
+            "no config given; to check that its proposers can write kernels for its problems: kernel-tui doctor CONFIG",
+        )
+    on_gpu = bool(gpus.names) and "cpu" not in config.evaluation.devices
+    told: list[str] = []
+    without: list[str] = []
+    for spec in asyncio.run(inspect_files(resolve(config.problems, config.path.parent))):
+        if not isinstance(spec, ProblemSpec) or not spec.languages:
+            reason = spec.c_refusal if isinstance(spec, ProblemSpec) else str(spec)
+            without.append(f"{spec.id}: {reason}")
+            continue
+        language: Language = "py" if spec.c_refusal is not None else "cu" if on_gpu else "cpp"
+        writers = writers_of(config, spec)
+        able = [one.proposer for one in writers if language in one.languages]
+        if able or not writers:
+            told.append(f"{spec.id}: {', '.join(able) or 'replay'}")
+        else:
+            without.append(
+                f"no proposer can write a {LANGUAGE_NAMES[language]} kernel for {spec.id}: {writers[0].refusal}"
+            )
+    if not without:
+        return Finding(name, "ok", "; ".join(told))
+    remedy = (
+        f"add a language model to the config, seed a kernel in the running search, or add this table:\n{MANUAL_TABLE}"
+    )
+    return Finding(name, "warn", "; ".join((*without, *told)), remedy)

@@ -1,4 +1,4 @@
-"""Checks of the machine around a search: session files, logins, keys, threads, terminal."""
+"""Check what a search needs from the system: session files, logout, API keys, threads, terminal."""
 
 from __future__ import annotations
 
@@ -10,31 +10,34 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from engine.config import Config, GeminiModel, OpenAIModel
-from engine.devices import usable_cores
+from engine.config.schema import Config, GeminiModel, OpenAIModel
+from engine.daemon.logind import LogoutPolicy, logout_policy
+from engine.devices.hardware import usable_cores
 from engine.doctor.finding import Finding
-from engine.logind import LogoutPolicy, logout_policy
-from engine.session.errors import UnsafeFileSystem
-from engine.session.filesystem import MOUNTS, check_file_system, mount_type
+from engine.session.store.errors import UnsafeFileSystem
+from engine.session.store.filesystem import MOUNTS, check_file_system, mount_type
 
 KEY_VARIABLES = ("OPENAI_API_KEY", "GEMINI_API_KEY", "GOOGLE_API_KEY")
 _FREE_BYTES = 1 << 30
 
 
 def sqlite(version: tuple[int, ...] = sqlite3.sqlite_version_info) -> Finding:
-    """``STRICT`` tables need 3.37; 3.7.0 to 3.51.2 have a rare WAL-reset fault (https://sqlite.org/wal.html)."""
+    """Check SQLite's version.
+
+    ``STRICT`` tables need 3.37. Versions 3.7.0 to 3.51.2 have a rare WAL-reset bug (https://sqlite.org/wal.html).
+    """
     shown = f"SQLite {'.'.join(map(str, version[:3]))}"
     if version < (3, 37):
         return Finding("sqlite", "fail", f"{shown} is too old", "use a Python built with SQLite 3.37 or later")
     if version <= (3, 51, 2):
         return Finding(
-            "sqlite", "ok", f"{shown}; its rare WAL-reset fault (3.7.0 to 3.51.2) is avoided: writers take turns"
+            "sqlite", "ok", f"{shown}; kernel-tui serializes writers to avoid its rare WAL-reset bug (3.7.0 to 3.51.2)"
         )
     return Finding("sqlite", "ok", shown)
 
 
 def sessions(directory: Path, mounts: Path = MOUNTS) -> Finding:
-    """Whether sessions can be saved there: a safe file system, writable, with room."""
+    """Check that the session directory is writable, has free space, and is on a safe file system."""
     name = "sessions"
     present = next(folder for folder in (directory, *directory.parents) if folder.is_dir())
     kind = mount_type(present, mounts) or "an unknown file system"
@@ -47,22 +50,25 @@ def sessions(directory: Path, mounts: Path = MOUNTS) -> Finding:
         return Finding(name, "fail", f"{present} is not writable", elsewhere)
     free = shutil.disk_usage(present).free
     if free < _FREE_BYTES:
-        return Finding(name, "warn", f"{directory}: only {free / 2**20:.0f} MiB free", "free some space")
+        return Finding(name, "warn", f"{directory}: only {free / 2**20:.0f} MiB free", "free some disk space")
     return Finding(name, "ok", f"{directory} ({kind}, {free / 2**30:.0f} GiB free)")
 
 
 def logout(policy: LogoutPolicy | None = None) -> Finding:
-    """Whether a search survives the end of the login (``engine.logind``); asks the system unless told."""
+    """Check that a search survives logout (``engine.daemon.logind``).
+
+    ``policy``: the logout policy; by default, the check reads it from the system.
+    """
     policy = policy if policy is not None else logout_policy()
     if policy.advice is not None:
         what, _, remedy = policy.advice.partition(". ")
         return Finding("logout", "warn", what, remedy)
-    scope = ", in a scope of its own" if policy.kills else ""
-    return Finding("logout", "ok", f"a search goes on when you log out{scope}")
+    scope = ", in its own systemd scope" if policy.kills else ""
+    return Finding("logout", "ok", f"a search continues after logout{scope}")
 
 
 def keys(config: Config | None, environment: Mapping[str, str] = os.environ) -> Finding:
-    """Which API keys are set, by name; their values are neither read nor shown."""
+    """Report which API keys are set. The check never shows their values."""
     name = "keys"
     present = [variable for variable in KEY_VARIABLES if environment.get(variable)]
     shown = f"set: {', '.join(present)}" if present else "none set"
@@ -73,18 +79,21 @@ def keys(config: Config | None, environment: Mapping[str, str] = os.environ) -> 
     missing = [variable for variable in needed if not environment.get(variable)]
     if missing:
         remedy = "; ".join(f"export {variable}=..." for variable in missing)
-        return Finding(name, "fail", f"the config's models need {', '.join(missing)}: not set", remedy)
+        return Finding(name, "fail", f"the config's models need {', '.join(missing)}, which is not set", remedy)
     return Finding(name, "ok", f"set: {', '.join(needed)}" if needed else f"{shown}; the config's models need none")
 
 
 def threads(environment: Mapping[str, str] = os.environ, cores: int | None = None) -> Finding:
-    """Whether OpenMP's settings and the load of the machine let a kernel use its cores."""
+    """Check OpenMP's settings and the machine's load, so that kernels can use all cores."""
     name = "threads"
     cores = cores or usable_cores()
     limit = environment.get("OMP_NUM_THREADS", "")
     if limit.split(",")[0].strip().isdecimal() and int(limit.split(",")[0]) < cores:
         return Finding(
-            name, "warn", f"OMP_NUM_THREADS={limit} leaves {cores} cores partly unused", "unset OMP_NUM_THREADS"
+            name,
+            "warn",
+            f"OMP_NUM_THREADS={limit} limits kernels to fewer than the {cores} cores",
+            "unset OMP_NUM_THREADS",
         )
     if environment.get("OMP_WAIT_POLICY", "").lower() == "active":
         return Finding(
@@ -93,16 +102,19 @@ def threads(environment: Mapping[str, str] = os.environ, cores: int | None = Non
     load = os.getloadavg()[0]
     if load > max(1.0, cores / 2):
         return Finding(
-            name, "warn", f"{cores} cores, load {load:.1f}: other work disturbs timings", "run when the machine is idle"
+            name,
+            "warn",
+            f"{cores} cores, load {load:.1f}: other work disturbs timings",
+            "run searches while the machine is otherwise idle",
         )
     return Finding(name, "ok", f"{cores} cores, load {load:.1f}")
 
 
 def terminal(environment: Mapping[str, str] = os.environ) -> Finding:
-    """Whether the terminal shows what the monitor draws."""
+    """Check that the terminal can display the monitor."""
     name = "terminal"
     if not sys.stdout.isatty():
-        return Finding(name, "ok", "output is no terminal: progress is printed as plain lines")
+        return Finding(name, "ok", "output is not a terminal; kernel-tui prints progress as plain lines")
     size = shutil.get_terminal_size()
     kind = environment.get("TERM", "")
     inside = "inside tmux" if environment.get("TMUX") else ("tmux is installed" if shutil.which("tmux") else "no tmux")
@@ -110,7 +122,7 @@ def terminal(environment: Mapping[str, str] = os.environ) -> Finding:
     if kind in ("", "dumb"):
         return Finding(name, "warn", f"{shown}: no cursor movement", "set TERM, for example TERM=xterm-256color")
     if "utf" not in locale.getpreferredencoding().lower():
-        return Finding(name, "warn", f"{shown}: not UTF-8, glyphs are shown in ASCII", "set LANG=C.UTF-8")
+        return Finding(name, "warn", f"{shown}: not UTF-8, so the monitor uses ASCII glyphs", "set LANG=C.UTF-8")
     if size.columns < 80 or size.lines < 24:
         return Finding(name, "warn", f"{shown}: smaller than 80x24", "enlarge the window")
     return Finding(name, "ok", shown)

@@ -1,4 +1,4 @@
-"""Checks of what builds, runs and isolates kernels: Python, compilers, driver, PyTorch, sandbox."""
+"""Check the tools that build, run and isolate kernels: Python, compilers, driver, PyTorch, sandbox."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from engine import devices
-from engine.config import Config
+from engine.config.schema import Config
+from engine.devices import hardware
 from engine.doctor.finding import Finding, run
-from engine.evaluation.build import command_line
-from engine.evaluation.profile import find_ncu
-from engine.problem.spec import Form
-from engine.toolkit import INSTALL_CUDA, NoCompiler, NoTool, find_cpp_compiler, find_cuda_tool, find_nvcc
+from engine.evaluation.build.compilers import command_line
+from engine.evaluation.inspect.profiler import find_ncu
+from engine.problem.spec import Language
+from engine.system.tool_paths import INSTALL_CUDA, NoCompiler, NoTool, find_cpp_compiler, find_cuda_tool, find_nvcc
 
 _PROGRAM = """\
 #include <omp.h>
@@ -59,7 +59,7 @@ class _Torch(Struct, frozen=True):
 
 
 class Gpus(Struct, frozen=True):
-    """What NVML says. ``cuda`` is the newest CUDA that the driver runs, (13, 0)."""
+    """The GPUs that NVML reports. ``cuda``: the newest CUDA version that the driver supports, for example (13, 0)."""
 
     names: tuple[str, ...]
     archs: tuple[str, ...]
@@ -75,13 +75,13 @@ def needs_gpu(config: Config | None) -> bool:
 def python() -> Finding:
     version = platform.python_version()
     if sys.platform != "linux":
-        what = f"{platform.system()} is not supported: kernels are isolated with Linux's means"
+        what = f"kernel-tui does not support {platform.system()}: it isolates kernels with Linux features"
         return Finding("python", "fail", what, "use Linux, or Linux in a virtual machine")
     return Finding("python", "ok", f"Python {version} in {sys.prefix}, {platform.system()} {platform.release()}")
 
 
 def cpp_compiler() -> Finding:
-    """Builds a shared library with OpenMP, with the very command that kernels are built with."""
+    """Build a shared library that uses OpenMP, with the command that builds kernels."""
     name = "c++ compiler"
     try:
         compiler = find_cpp_compiler()
@@ -90,7 +90,7 @@ def cpp_compiler() -> Finding:
     shown = _first_line([compiler, "--version"]) or compiler
     built = _build("cpp", compiler, "", _PROGRAM)
     if built is None:
-        return Finding(name, "fail", f"{shown} did not finish a ten-line program in 60 s", "is the machine overloaded?")
+        return Finding(name, "fail", f"{shown} did not compile a ten-line program in 60 s", "check the machine's load")
     if built.returncode != 0:
         said = _first_error(built)
         remedy = "install its OpenMP library (Debian, Ubuntu: apt-get install libomp-dev), or use g++: CXX=g++"
@@ -99,8 +99,8 @@ def cpp_compiler() -> Finding:
 
 
 def gpus() -> Gpus:
-    """The NVIDIA devices that this process may use, and their driver."""
-    reader = devices.DeviceReader()
+    """Return the NVIDIA GPUs that this process may use, and facts about their driver."""
+    reader = hardware.DeviceReader()
     found = [fact for fact in reader.discover() if fact.kind == "cuda"]
     driver, cuda = "", None
     if found:
@@ -122,113 +122,139 @@ def nvidia_driver(found: Gpus, required: bool) -> Finding:
     name = "nvidia gpu"
     if found.names:
         each = ", ".join(f"{found.names.count(one)} x {one}" for one in dict.fromkeys(found.names))
-        cuda = f", runs CUDA up to {found.cuda[0]}.{found.cuda[1]}" if found.cuda else ""
+        cuda = f", supports CUDA up to {found.cuda[0]}.{found.cuda[1]}" if found.cuda else ""
         return Finding(name, "ok", f"{each} ({', '.join(found.archs)}), driver {found.driver}{cuda}")
     if required:
         return Finding(
             name,
             "fail",
-            f"the config asks for a GPU, and there is none: {found.absence}",
+            f"the config requires a GPU, but there is none: {found.absence}",
             'install the NVIDIA driver, or set [evaluation] device = "cpu"',
         )
-    return Finding(name, "ok", f"none ({found.absence}): kernels are written in C++ and run on the CPU")
+    return Finding(name, "ok", f"none ({found.absence}): kernels are C++ and run on the CPU")
 
 
 def nvcc(found: Gpus, required: bool) -> Finding:
-    """Compiler present, not newer than the driver by a major version, and able to build for the devices: tried."""
+    """Check that nvcc exists, can target the GPUs, and does not belong to a newer CUDA major version than the driver
+    supports.
+    """
     name = "nvcc"
     wanted = required or bool(found.names)
     try:
         compiler = find_nvcc()
     except NoCompiler as error:
         if wanted:
-            return Finding(name, "fail", "no CUDA compiler: .cu kernels cannot be built", str(error))
-        return Finding(name, "ok", "none, and no GPU that would need it")
+            return Finding(name, "fail", "no CUDA compiler, so kernel-tui cannot build .cu kernels", str(error))
+        return Finding(name, "ok", "not installed; without a GPU, kernels are C++")
     release = re.search(r"release (\d+)\.(\d+)", _output([compiler, "--version"]))
     if release is None:
-        return Finding(name, "fail", f"{compiler} does not tell its version", "reinstall the CUDA toolkit")
+        return Finding(name, "fail", f"{compiler} reports no version", "reinstall the CUDA toolkit")
     version = (int(release[1]), int(release[2]))
     shown = f"CUDA {version[0]}.{version[1]} ({compiler})"
     if found.cuda is not None and version[0] > found.cuda[0]:
-        driver = f"{found.driver} runs CUDA up to {found.cuda[0]}.{found.cuda[1]}"
+        driver = f"{found.driver} supports CUDA up to {found.cuda[0]}.{found.cuda[1]}"
         remedy = f"update the driver, or point CUDA_HOME at a CUDA {found.cuda[0]} toolkit"
         return Finding(name, "fail", f"{shown} is too new for the driver: {driver}", remedy)
     can_build = _output([compiler, "--list-gpu-code"]).split()
     if can_build and (unknown := [arch for arch in found.archs if arch.rstrip("a") not in can_build]):
-        remedy = "point CUDA_HOME at a toolkit that knows this device"
+        remedy = "point CUDA_HOME at a toolkit that supports this device"
         return Finding(name, "fail", f"{shown} cannot build for {', '.join(unknown)}", remedy)
     arch = found.archs[0] if found.archs else "sm_80"
     built = _build("cu", compiler, arch, _CUDA_PROGRAM)
     if built is None or built.returncode != 0:
-        said = "did not finish a five-line program in 60 s" if built is None else _first_error(built)
-        remedy = f"reinstall it: {INSTALL_CUDA}; where it refuses the C++ compiler as too new, install an older one"
+        said = "did not compile a five-line program in 60 s" if built is None else _first_error(built)
+        remedy = (
+            f"reinstall nvcc: {INSTALL_CUDA}; if nvcc rejects the C++ compiler as too new, install an older C++ "
+            f"compiler"
+        )
         return Finding(name, "fail" if wanted else "warn", f"{shown} cannot build a kernel: {said}", remedy)
     without = ""
     try:
         find_cuda_tool("nvdisasm")
     except NoTool:
-        without = "; no nvdisasm beside it: `kernel-tui sass` shows a .cu kernel's registers and PTX, no instructions"
+        without = (
+            "; nvdisasm is missing, so `kernel-tui sass` shows a .cu kernel's registers and PTX but no machine "
+            "instructions"
+        )
     return Finding(name, "ok", f"{shown} builds for {arch}{without}")
 
 
 def counters(found: Gpus, driver: Path = Path("/proc/driver/nvidia/params")) -> Finding:
-    """Whether ``kernel-tui profile`` can read hardware counters; a search needs none."""
+    """Check that ``kernel-tui profile`` can read hardware counters. A search does not need them."""
     name = "gpu counters"
     if not found.names:
-        return Finding(name, "ok", "no GPU that would have any")
+        return Finding(name, "ok", "not needed: no GPU")
     try:
         ncu = find_ncu()
     except NoTool as error:
-        return Finding(name, "warn", "no Nsight Compute: kernel-tui profile does not work; a search does", str(error))
+        return Finding(
+            name,
+            "warn",
+            "Nsight Compute is missing, so `kernel-tui profile` does not work; searches are not affected",
+            str(error),
+        )
     restricted = driver.exists() and re.search(r"(?m)^RmProfilingAdminOnly: 1$", driver.read_text()) is not None
     if restricted and os.geteuid() != 0:
-        what = "for root only (ERR_NVGPUCTRPERM): kernel-tui profile does not work; a search does"
-        remedy = "as root: options nvidia NVreg_RestrictProfilingToAdminUsers=0 in /etc/modprobe.d, then reboot"
+        what = (
+            "only root may read them (ERR_NVGPUCTRPERM), so `kernel-tui profile` does not work; searches are not "
+            "affected"
+        )
+        remedy = (
+            "as root, put 'options nvidia NVreg_RestrictProfilingToAdminUsers=0' into a file in /etc/modprobe.d, "
+            "then reboot"
+        )
         return Finding(name, "warn", what, remedy)
-    return Finding(name, "ok", f"{ncu} may read them")
+    return Finding(name, "ok", f"{ncu} can read them")
 
 
 def torch(found: Gpus, required: bool) -> Finding:
-    """Imports PyTorch in a child process, as the judge does."""
+    """Import PyTorch in a child process, as the judge does."""
     name = "pytorch"
-    remedy = "pip install torch, or for one device kind: https://pytorch.org/get-started"
+    remedy = "run `pip install torch`, or choose a build at https://pytorch.org/get-started"
     asked = run([sys.executable, "-I", "-c", _TORCH_PROBE], timeout_s=_TORCH_DEADLINE_S)
     if asked is None:
-        return Finding(name, "fail", f"import torch took more than {_TORCH_DEADLINE_S:.0f} s", "is the disk slow?")
+        return Finding(
+            name,
+            "fail",
+            f"import torch took more than {_TORCH_DEADLINE_S:.0f} s",
+            "check whether the disk is slow or overloaded",
+        )
     if asked.returncode != 0:
         said = (asked.stderr.strip().splitlines() or [f"exit status {asked.returncode}"])[-1]
         return Finding(name, "fail", f"import torch failed: {said}", remedy)
     probe = msgspec.json.decode(asked.stdout, type=_Torch)
     shown = f"torch {probe.version}, " + (f"CUDA {probe.cuda_build}" if probe.cuda_build else "CPU only")
     if (found.names or required) and not probe.cuda_devices:
-        why = "it is a build for the CPU" if probe.cuda_build is None else "it finds no device that it can use"
-        return Finding(name, "fail" if required else "warn", f"{shown}: the GPU is out of reach, {why}", remedy)
+        why = "this build supports only the CPU" if probe.cuda_build is None else "PyTorch finds no usable device"
+        return Finding(name, "fail" if required else "warn", f"{shown}: PyTorch cannot use the GPU: {why}", remedy)
     if probe.cuda_devices and not probe.triton:
-        return Finding(name, "warn", f"{shown}, without triton: no torch.compile baseline", "pip install triton")
+        return Finding(
+            name, "warn", f"{shown}, without triton, so there is no torch.compile baseline", "pip install triton"
+        )
     return Finding(name, "ok", shown)
 
 
 def sandbox(config: Config | None) -> Finding:
-    """Starts an idle runner and reads which layers of isolation it got."""
-    from engine.evaluation.probe import describe, probe
-    from engine.evaluation.sandbox import RunnerEnded
+    """Start a runner without a kernel, and report the isolation layers that protect it."""
+    from engine.evaluation.sandbox.probe import describe, probe
+    from engine.evaluation.sandbox.runner import RunnerEnded
 
     name = "sandbox"
     mode = config.evaluation.sandbox if config is not None else "auto"
     if mode == "off":
-        return Finding(name, "warn", "off: kernels run with your rights", 'set [evaluation] sandbox = "auto"')
+        return Finding(name, "warn", "off: kernels run with your permissions", 'set [evaluation] sandbox = "auto"')
     try:
         report = probe()
     except RunnerEnded as error:
-        return Finding(name, "fail", f"no kernel process can be started: {error}", 'set [evaluation] sandbox = "off"')
-    if report.complete:
+        return Finding(name, "fail", f"cannot start a kernel process: {error}", 'set [evaluation] sandbox = "off"')
+    if not report.missing:
         return Finding(name, "ok", describe(report))
     return Finding(name, "fail" if mode == "require" else "warn", describe(report), _namespace_remedy(report.missing))
 
 
 def _namespace_remedy(missing: tuple[str, ...]) -> str:
     if "namespaces" not in missing:
-        return "needs Linux 5.13 or later with Landlock and seccomp enabled"
+        return "use Linux 5.13 or later, with Landlock and seccomp enabled"
     for setting, wanted in (
         ("kernel.apparmor_restrict_unprivileged_userns", "0"),
         ("kernel.unprivileged_userns_clone", "1"),
@@ -239,12 +265,12 @@ def _namespace_remedy(missing: tuple[str, ...]) -> str:
     return "in a container: allow user namespaces (docker run --security-opt seccomp=unconfined), or run it on the host"
 
 
-def _build(form: Form, compiler: str, arch: str, text: str) -> subprocess.CompletedProcess[str] | None:
-    """Compile ``text`` as a kernel is compiled; None where that took too long."""
+def _build(language: Language, compiler: str, arch: str, text: str) -> subprocess.CompletedProcess[str] | None:
+    """Compile ``text`` as the builder compiles kernels; return None after a timeout."""
     with tempfile.TemporaryDirectory(prefix="kernel-tui-doctor-") as directory:
-        source = Path(directory) / f"probe.{form}"
+        source = Path(directory) / f"probe.{language}"
         source.write_text(text)
-        return run(command_line(form, compiler, arch, source, source.with_suffix(".so"), []), timeout_s=60)
+        return run(command_line(language, compiler, arch, source, source.with_suffix(".so"), []), timeout_s=60)
 
 
 def _first_error(built: subprocess.CompletedProcess[str]) -> str:

@@ -1,1 +1,1 @@
-"""Evaluation: build, judge, runner. A verdict rests on nothing that a candidate kernel could alter."""
+"""Build, check and time kernels. The input is a problem and a kernel's source; the result is a verdict."""

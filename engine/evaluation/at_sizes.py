@@ -1,35 +1,37 @@
-"""Whether a kernel is right, and still a win, at other sizes than those it was searched at."""
+"""Judge whether a kernel is correct and faster than eager at sizes other than the searched sizes."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator, Sequence
 
-from engine.problem.header import derive_header
+from engine.evaluation.evaluator import EvaluationError, Evaluator
+from engine.problem.c_header import derive_header
 from engine.problem.resize import Resized, shape_words
-from engine.problem.spec import Form
-from engine.verdict import NOT_FOR_THIS_SIZE, AtSizes, Verdict
-from engine.workers.protocol import EvaluationError, Evaluator
+from engine.problem.spec import Language
+from engine.session.records.other_sizes import NOT_FOR_THIS_SIZE, AtSizes
+from engine.session.records.verdict import Verdict
 
 _SAYS_SO = re.compile(rf"static assertion failed(?::| with) \"?({NOT_FOR_THIS_SIZE}[^\"\n]*)")
-"""How g++ and nvcc print the message of a ``static_assert``."""
+"""The format in which g++ and nvcc print the message of a ``static_assert``."""
 
 
 async def judge_at_sizes(
-    evaluator: Evaluator, places: Sequence[Resized], form: Form, source: str
+    evaluator: Evaluator, places: Sequence[Resized], language: Language, source: str
 ) -> AsyncIterator[tuple[AtSizes, Verdict]]:
-    """Build and judge ``source`` at each of ``places``, in order: what came out in short, and the whole verdict.
+    """Build and judge ``source`` at each entry of ``places``, in order. Yield a summary and the full verdict for each
+    entry.
 
-    The judge opens the problem anew at each: fresh weights and inputs, its own eager time. Never raises for what the
-    kernel does, nor where the reference itself cannot run (too large for the device): that is a verdict "error".
+    The judge reopens the problem at each size, with fresh weights and inputs, and times eager again. Errors in the
+    kernel never raise an exception. If the reference itself fails (too large for the device), the verdict is "error".
     """
     for place in places:
         try:
-            header = "" if form == "py" else derive_header(place.problem, form)
+            header = "" if language == "py" else derive_header(place.problem, language)
             await evaluator.open(place.problem, header)
-            verdict = await evaluator.evaluate(place.problem, form, source, lambda stage: None)
-            if verdict.status == "error":  # says nothing about the kernel: once more, as in a search
-                verdict = await evaluator.evaluate(place.problem, form, source, lambda stage: None)
+            verdict = await evaluator.evaluate(place.problem, language, source, lambda stage: None)
+            if verdict.status == "error":  # The kernel is not at fault, so retry once, as a search does.
+                verdict = await evaluator.evaluate(place.problem, language, source, lambda stage: None)
         except EvaluationError as error:
             verdict = Verdict(status="error", reason=str(error))
         yield _in_short(place, verdict), verdict

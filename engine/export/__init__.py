@@ -1,5 +1,5 @@
-"""What a search leaves for others: KernelBench solution files, training data, a report. Imports no torch."""
+"""Export a session as solution files, training data or a report. Does not import torch."""
 
 
 class ExportError(Exception):
-    """This cannot be exported; the text says why and, where there is a way, what to do instead."""
+    """The export is impossible. The message gives the reason and, if there is one, a remedy."""

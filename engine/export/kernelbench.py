@@ -1,16 +1,17 @@
-"""A kernel as a KernelBench solution file: a ``ModelNew`` that their evaluator and static checker accept as it is.
+"""Write a kernel as a KernelBench solution file.
 
-Their rules, from ``src/kernelbench/eval.py`` and ``kernel_static_checker.py`` of 2026-03 (commit 423217d):
+The file's ``ModelNew`` must pass KernelBench's unchanged evaluator and static checker. The following rules come from
+``src/kernelbench/eval.py`` and ``kernel_static_checker.py``, as of 2026-03 (commit 423217d):
 
-- The file is executed with ``exec`` in the namespace of the reference: no ``__file__``, no ``from __future__`` (lines
-  are put in front of it), and no name of the reference may come to mean something else.
-- Weights match because both models are built after the same seed: ``ModelNew.__init__`` is the reference's own.
-- ``try:``, ``except`` and the word ``pass`` are refused wherever they stand, most comments included.
-- One output tensor, of the reference's dtype; the default stream.
+- The evaluator runs the file with ``exec`` in the reference's namespace. ``__file__`` does not exist, and the file must
+not redefine any of the reference's names. ``from __future__`` fails, because the evaluator prepends lines.
+- Weights match because the evaluator builds both models from the same seed, and ``ModelNew`` keeps the reference's
+``__init__``.
+- The checker rejects ``try:``, ``except`` and the word ``pass`` anywhere, even in most comments.
+- The model returns one tensor of the reference's dtype and uses the default stream.
 
-The kernel is a translation unit of its own, the text that was judged with the derived header in front, and builds
-without PyTorch's headers. The wrapper beside it checks what it is given, allocates output and workspace, and calls
-``launch``.
+The judged source and its derived header form a separate translation unit, so they build without PyTorch's headers. A
+wrapper checks the arguments, allocates output and workspace, and calls ``launch``.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ import re
 
 from engine.export import ExportError
 from engine.export.model_class import model_new
-from engine.export.words import check_words, without_refused_words
-from engine.problem.header import ctype, derive_header, prototype
-from engine.problem.spec import Form, ProblemSpec, TensorSpec
+from engine.export.rejected_words import check_words, without_refused_words
+from engine.problem.c_header import ctype, derive_header, prototype
+from engine.problem.spec import Language, ProblemSpec, TensorSpec
 
 _ATEN_DTYPES = {
     "float64": "at::kDouble",
@@ -49,7 +50,7 @@ _COMPILE_CPP = """\
 )
 """
 
-# PyTorch switches the operators of half precision off; -U comes after its -D and switches them on again.
+# PyTorch disables half-precision operators with -D flags; the later -U flags enable them again.
 _COMPILE_CUDA = """\
 {name}_flags = ["-std=c++17", "-O3", "-lineinfo", "-U__CUDA_NO_HALF_OPERATORS__", "-U__CUDA_NO_HALF_CONVERSIONS__",
                 "-U__CUDA_NO_HALF2_OPERATORS__", "-U__CUDA_NO_BFLOAT16_CONVERSIONS__"]
@@ -71,23 +72,23 @@ if torch.cuda.is_available():
 """
 
 
-def solution(problem: ProblemSpec, form: Form, source: str, about: str = "") -> str:
-    """The text of the solution file for a kernel of ``form``. ``about``: a line on where it comes from.
+def solution(problem: ProblemSpec, language: Language, source: str, about: str = "") -> str:
+    """Return the solution file for a kernel in ``language``. ``about``: a line about the kernel's origin.
 
-    A ``.cpp`` kernel runs on the CPU, which KernelBench's evaluator does not; everything else is the same. A ``.py``
-    kernel is a solution already. Raises ``ExportError``.
+    A ``.cpp`` kernel runs on the CPU, which KernelBench's evaluator does not support. A ``.py`` kernel is already a
+    solution. Raises ``ExportError``.
     """
-    if form == "py":
+    if language == "py":
         return source
     _refuse(problem)
     name = _free_name(problem.source)
     inputs = [tensor.source_name for tensor in problem.inputs]
     arguments = [*inputs, *(_weight(tensor) for tensor in problem.weights)]
-    cleaned = without_refused_words(derive_header(problem, form).replace("#pragma once\n", "") + "\n" + source)
-    wrapper = _wrapper(problem, form, source)
+    cleaned = without_refused_words(derive_header(problem, language).replace("#pragma once\n", "") + "\n" + source)
+    wrapper = _wrapper(problem, language, source)
     extension = f"{name}_{hashlib.sha256((cleaned + wrapper).encode()).hexdigest()[:16]}"
     imports, support, model = model_new(problem, f"return {name}.run({', '.join(arguments)})", frozenset(inputs))
-    compiling = (_COMPILE_CUDA if form == "cu" else _COMPILE_CPP).format(name=name, extension=extension)
+    compiling = (_COMPILE_CUDA if language == "cu" else _COMPILE_CPP).format(name=name, extension=extension)
     lines = [
         f"# {line}" for line in [f"A KernelBench solution for {problem.name}, exported by kernel-tui.", about] if line
     ]
@@ -107,13 +108,13 @@ def solution(problem: ProblemSpec, form: Form, source: str, about: str = "") -> 
 
 def _refuse(problem: ProblemSpec) -> None:
     if problem.c_refusal is not None:
-        raise ExportError(f"{problem.id} has no kernel in C: {problem.c_refusal}")
+        raise ExportError(f"{problem.id} accepts Python kernels only: {problem.c_refusal}")
     if len(problem.outputs) != 1:
         raise ExportError(f"{problem.id} returns {len(problem.outputs)} tensors; KernelBench compares exactly one")
 
 
 def _free_name(source: str) -> str:
-    """What the names of this file begin with: nothing in the reference, whose namespace it shares, does."""
+    """Choose a prefix for the solution's names. The reference shares the namespace, so it must not use the prefix."""
     name = "kernel_tui"
     while name in source:
         name += "_"
@@ -124,8 +125,8 @@ def _weight(tensor: TensorSpec) -> str:
     return f'self.get_{tensor.role}("{tensor.source_name}")'
 
 
-def _wrapper(problem: ProblemSpec, form: Form, source: str) -> str:
-    """C++ between PyTorch and ``launch``."""
+def _wrapper(problem: ProblemSpec, language: Language, source: str) -> str:
+    """Return the C++ wrapper between PyTorch and ``launch``."""
     tensors = [*problem.inputs, *problem.weights]
     output = problem.outputs[0]
     body = []
@@ -133,45 +134,47 @@ def _wrapper(problem: ProblemSpec, form: Form, source: str) -> str:
         given, held = f"given{index}", f"t{index}"
         if tensor.mutated:
             wanted = f"{given}.is_contiguous() && {given}.scalar_type() == {_ATEN_DTYPES[tensor.dtype]}"
-            body.append(f'TORCH_CHECK({wanted}, "{tensor.name}: contiguous {tensor.dtype} wanted");')
+            body.append(f'TORCH_CHECK({wanted}, "{tensor.name}: expected a contiguous {tensor.dtype} tensor");')
             body.append(f"const at::Tensor& {held} = {given};")
         else:
             body.append(f"const at::Tensor {held} = {given}.to({_ATEN_DTYPES[tensor.dtype]}).contiguous();")
-        body.append(f'TORCH_CHECK({held}.numel() == {tensor.numel}, "{tensor.name}: {tensor.numel} elements wanted");')
+        body.append(
+            f'TORCH_CHECK({held}.numel() == {tensor.numel}, "{tensor.name}: expected {tensor.numel} elements");'
+        )
     sizes = f"std::vector<int64_t>{{{', '.join(map(str, output.shape))}}}"
-    device = "given0.device()" if tensors else "at::kCUDA" if form == "cu" else "at::kCPU"
+    device = "given0.device()" if tensors else "at::kCUDA" if language == "cu" else "at::kCPU"
     options = f"at::TensorOptions().device({device}).dtype"
     body.append(f"at::Tensor out = at::empty({sizes}, {options}({_ATEN_DTYPES[output.dtype]}));")
-    pointers = [f"static_cast<{_pointer(tensor, form)}>(t{i}.data_ptr())" for i, tensor in enumerate(tensors)]
-    pointers.append(f"static_cast<{_pointer(output, form)}>(out.data_ptr())")
+    pointers = [f"static_cast<{_pointer(tensor, language)}>(t{i}.data_ptr())" for i, tensor in enumerate(tensors)]
+    pointers.append(f"static_cast<{_pointer(output, language)}>(out.data_ptr())")
     if _defines_workspace(source):
         body.append("const std::vector<int64_t> scratch_bytes{static_cast<int64_t>(workspace_bytes())};")
         body.append(f"at::Tensor scratch = at::empty(scratch_bytes, {options}(at::kByte));")
         pointers.append("scratch.data_ptr()")
     else:
         pointers.append("nullptr")
-    if form == "cu":
+    if language == "cu":
         pointers.append("c10::cuda::getCurrentCUDAStream()")
     body.append(f"const int code = launch({', '.join(pointers)});")
     body.append('TORCH_CHECK(code == 0, "launch returned ", code);')
-    if form == "cu":
+    if language == "cu":
         body.append("C10_CUDA_CHECK(cudaGetLastError());")
     body.append("return out;")
-    # What torch/extension.h holds of use here: it takes a third of the time to compile.
+    # These headers suffice. They compile in a third of the time that torch/extension.h takes.
     includes = ["ATen/core/Tensor.h", "ATen/ops/empty.h", "torch/csrc/Exceptions.h", "torch/csrc/utils/pybind.h"]
-    if form == "cu":
+    if language == "cu":
         includes += ["c10/cuda/CUDAException.h", "c10/cuda/CUDAStream.h", "cuda_bf16.h", "cuda_fp16.h"]
     parameters = ", ".join(f"at::Tensor given{index}" for index in range(len(tensors)))
-    declared = [prototype(problem, form)]
+    declared = [prototype(problem, language)]
     if _defines_workspace(source):
         declared.append('extern "C" size_t workspace_bytes(void);')
     lines = [*(f"#include <{one}>" for one in includes), "", *declared, "", f"at::Tensor run({parameters}) {{"]
     return "\n".join([*lines, *(f"    {line}" for line in body), "}"]) + "\n"
 
 
-def _pointer(tensor: TensorSpec, form: Form) -> str:
+def _pointer(tensor: TensorSpec, language: Language) -> str:
     const = "" if tensor.role == "output" or tensor.mutated else "const "
-    return f"{const}{ctype(tensor.dtype, form)}*"
+    return f"{const}{ctype(tensor.dtype, language)}*"
 
 
 def _defines_workspace(source: str) -> bool:
@@ -179,7 +182,7 @@ def _defines_workspace(source: str) -> bool:
 
 
 def _literal(text: str) -> str:
-    """A Python string literal that shows C as it is."""
+    """Format C source as a readable Python string literal."""
     for quotes in ("'''", '"""'):
         if quotes not in text and not text.endswith(("\\", quotes[0])):
             return f"r{quotes}\n{text}{quotes}"

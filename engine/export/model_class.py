@@ -1,6 +1,6 @@
-"""The class ``ModelNew`` of a solution: the reference's class with its constructor, and another ``forward``. Pure.
+"""Derive ``ModelNew`` from the reference by keeping its constructor and replacing ``forward``. All functions are pure.
 
-Made from the syntax tree, so that comments and docstrings, in which KernelBench's checker finds words, are gone.
+Working on the syntax tree removes comments and docstrings, which may contain words that KernelBench's checker rejects.
 """
 
 from __future__ import annotations
@@ -15,15 +15,16 @@ _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def model_new(problem: ProblemSpec, body: str, inputs: frozenset[str]) -> tuple[list[str], list[str], str]:
-    """Imports, supporting definitions and the class, as source text.
+    """Return the class as source text, with the imports and definitions that it needs.
 
-    ``body`` is the one statement of ``forward``, ``inputs`` the names of its tensors. Raises ``ExportError``.
+    ``body``: the only statement in ``forward``. ``inputs``: the names of the tensors that ``forward`` receives. Raises
+    ``ExportError``.
     """
     module = ast.parse(problem.source)
     found = [node for node in module.body if isinstance(node, ast.ClassDef) and node.name == "Model"]
     if not found:
         raise ExportError(
-            f"{problem.path}: Model is not a class statement of the file, so its constructor cannot be copied"
+            f"{problem.path}: this file contains no class statement for Model; define it with `class Model(nn.Module):`"
         )
     model = _Renamed().visit(found[-1])
     _replace_forward(problem, model, body, inputs)
@@ -37,7 +38,7 @@ def model_new(problem: ProblemSpec, body: str, inputs: frozenset[str]) -> tuple[
 
 
 class _Renamed(ast.NodeTransformer):
-    """``Model`` becomes ``ModelNew``, also in ``super(Model, self)``."""
+    """Rename ``Model`` to ``ModelNew``, including in ``super(Model, self)``."""
 
     def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:
         if node.name == "Model":
@@ -51,7 +52,7 @@ class _Renamed(ast.NodeTransformer):
 
 
 class _Plain(ast.NodeTransformer):
-    """No docstrings, no annotations of arguments, ``...`` for ``pass``."""
+    """Remove docstrings and argument annotations; replace ``pass`` with ``...``."""
 
     def visit_Pass(self, node: ast.Pass) -> ast.AST:
         return ast.Expr(ast.Constant(...))
@@ -83,17 +84,18 @@ def _replace_forward(problem: ProblemSpec, model: ast.ClassDef, body: str, input
             arguments = {one.arg for one in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)}
             if missing := sorted(inputs - arguments):
                 raise ExportError(
-                    f"{problem.id}: forward takes {missing[0]} inside a list or *args, which has no export"
+                    f"{problem.id}: forward takes {missing[0]} inside a list or *args, which the export does "
+                    "not support"
                 )
             replacement = ast.parse(f"def forward():\n    {body}").body[0]
             assert isinstance(replacement, ast.FunctionDef)
             node.body, node.decorator_list = replacement.body, []
             return
-    raise ExportError(f"{problem.path}: Model defines no forward of its own")
+    raise ExportError(f"{problem.path}: Model defines no forward; add one to export its kernels")
 
 
 def _keep_called_methods(model: ast.ClassDef) -> None:
-    """Drop the methods that neither the constructor nor another kept one mentions."""
+    """Drop methods that neither the constructor nor another kept method uses."""
     methods = {node.name: node for node in model.body if isinstance(node, _FUNCTIONS)}
     kept: set[str] = set()
     waiting: list[str] = [name for name in ("__init__", "forward") if name in methods]
@@ -106,7 +108,7 @@ def _keep_called_methods(model: ast.ClassDef) -> None:
 
 
 def _reachable(module: ast.Module, model: ast.ClassDef) -> tuple[list[ast.stmt], list[ast.stmt]]:
-    """The imports and the other statements of the file that the class needs, each in their order."""
+    """Return the imports and the other statements that the class needs, both in file order."""
     needed, before = _names(model), set[str]()
     chosen: list[ast.stmt] = []
     while needed != before:
@@ -124,7 +126,7 @@ def _is_entry(node: ast.stmt) -> bool:
 
 
 def _defined(node: ast.stmt) -> set[str]:
-    """Names that a statement of the file binds."""
+    """Return the names that one of the file's statements binds."""
     if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
         return {node.name}
     if isinstance(node, ast.Import | ast.ImportFrom):

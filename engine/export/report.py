@@ -1,4 +1,4 @@
-"""A report of a search in Markdown: a table, then for each problem how its best kernel came about, and the kernel."""
+"""Report a search in Markdown: a table of results, then the lineage and source of each problem's best kernel."""
 
 from __future__ import annotations
 
@@ -6,42 +6,49 @@ import re
 from collections.abc import Callable, Iterable
 from math import exp, log
 
-from engine.factor import MARK, UNSURE, marked
-from engine.nodes import ProblemState, VariantState
-from engine.state import SessionState
-from engine.verdict import Baseline
-
-_FENCES = {"cpp": "cpp", "cu": "cuda", "py": "python"}
+from engine.config.tolerance import short_caption, tolerance_of, tolerance_words
+from engine.problem.spec import LANGUAGE_NAMES
+from engine.session.records.speedup_text import MARK, UNSURE, marked
+from engine.session.records.verdict import Baseline
+from engine.session.records.verdict_text import disturbance, is_disturbed, is_uncertain, kernelbench_outcome
+from engine.session.state.nodes import ProblemState, VariantState
+from engine.session.state.session_state import SessionState
 
 
 def report(state: SessionState, text: Callable[[str], str]) -> str:
-    """The whole report. ``text`` reads a blob of the session."""
+    """Return the whole report. ``text`` reads one of the session's blobs."""
     devices = ", ".join(device.name for device in state.devices.values()) or "no device"
     judged = state.verdicts
     correct = sum(variant.correct for variant in state.variants.values())
+    tolerance = tolerance_of(state.config, text)
+    over_eager = f"speedup over eager [95% interval] ({short_caption(tolerance)})"
     found = [
         f"# {_line(state.name)}",
-        f"{judged} kernels judged on {_line(devices)}, {correct} of them correct, from {len(state.ideas)} ideas;"
-        f" written by kernel-tui {state.version}.",
-        _summary(state),
+        (
+            f"The judge evaluated {judged} kernels from {len(state.ideas)} ideas on {_line(devices)}; {correct} were "
+            f"correct. kernel-tui {state.version} wrote this report. A kernel is correct if its outputs are within "
+            f"tolerance {tolerance_words(tolerance)}."
+        ),
+        _summary(state, over_eager),
     ]
     for problem in state.problems.values():
-        found += _problem(state, problem, text)
+        found += _problem(state, problem, text, over_eager)
     for refused in state.refused.values():
-        found.append(f"{_line(refused.problem)} was not searched: {_line(refused.reason)}.")
+        found.append(f"kernel-tui did not search {_line(refused.problem)}: {_line(refused.reason)}.")
     if any(f"| {MARK}" in part for part in found):
         found.append(f"{UNSURE}.")
     return "\n\n".join(part for part in found if part) + "\n"
 
 
-def _summary(state: SessionState) -> str:
-    rows, factors, unsure = [], [], False
+def _summary(state: SessionState, over_eager: str) -> str:
+    """Return the table of results. ``over_eager``: the header of the speedup column."""
+    rows, speedups, unsure = [], [], False
     for problem in state.problems.values():
         best, first = _best(state, problem), _first(state, problem)
         eager_ms, compiled = problem.eager_ms(best), problem.baselines.get("compile")
-        factor = best.speedup if best is not None else None
-        factors += [factor] if factor is not None else []
-        unsure |= best is not None and best.verdict is not None and best.verdict.hardly_known
+        speedup = best.speedup if best is not None else None
+        speedups += [speedup] if speedup is not None else []
+        unsure |= best is not None and best.verdict is not None and is_uncertain(best.verdict)
         rows.append(
             [
                 problem.spec.id,
@@ -49,36 +56,40 @@ def _summary(state: SessionState) -> str:
                 _baseline(compiled),
                 _ms(first),
                 _ms(best),
-                _factor(best),
+                _speedup(best),
                 _share(best),
                 _by_kernelbench(best),
             ]
         )
-    head = ["problem", "eager ms", "torch.compile ms", "first correct ms", "best ms", "x eager, 95 %", "of the floor",
+    head = ["problem", "eager ms", "torch.compile ms", "first correct ms", "best ms", over_eager, "% SOL",
             "by KernelBench's rules"]  # fmt: skip
     table = _table(head, rows)
-    if len(factors) > 1:
-        mean = exp(sum(log(factor) for factor in factors) / len(factors))
-        table += f"\n\nGeometric mean of the factors over eager: {marked(f'{mean:.3g}', unsure)}."
+    if len(speedups) > 1:
+        mean = exp(sum(log(speedup) for speedup in speedups) / len(speedups))
+        table += f"\n\nGeometric mean of the speedups over eager: {marked(f'{mean:.3g}', unsure)}."
     return table
 
 
-def _problem(state: SessionState, problem: ProblemState, text: Callable[[str], str]) -> list[str]:
+def _problem(state: SessionState, problem: ProblemState, text: Callable[[str], str], over_eager: str) -> list[str]:
     best = _best(state, problem)
     found = [f"## {_line(problem.spec.id)}"]
+    if state.is_pruned(problem.spec.id):
+        return [*found, "Pruned."]
     if best is None:
-        return [*found, f"No correct kernel among {len(problem.variants)}."]
+        return [*found, f"None of the {len(problem.variants)} kernels is correct."]
+    if problem.tightened:
+        found.append(f"Remark: {_line(problem.tightened)}.")
     rows = []
     for name in reversed(state.ancestors(best.id)):
         variant = state.variants[name]
         idea = state.ideas.get(variant.idea)
         words = f"{idea.category}: {idea.text}" if idea is not None else ""
-        rows.append([str(variant.round), variant.id, _ms(variant), _factor(variant), words, variant.note])
-    found.append(f"How {best.id} came about, by the ideas that led to it:")
-    found.append(_table(["round", "kernel", "ms", "x eager, 95 %", "idea", "note"], rows))
+        rows.append([str(variant.round), variant.id, _ms(variant), _speedup(variant), words, variant.note])
+    found.append(f"Lineage of {best.id}, by idea:")
+    found.append(_table(["round", "kernel", "ms", over_eager, "idea", "note"], rows))
     source = text(best.source)
     fence = "`" * max(3, 1 + max((len(run) for run in re.findall(r"`+", source)), default=0))
-    return [*found, f"{fence}{_FENCES[best.form]}\n{source.rstrip()}\n{fence}"]
+    return [*found, f"{fence}{LANGUAGE_NAMES[best.language]}\n{source.rstrip()}\n{fence}"]
 
 
 def _best(state: SessionState, problem: ProblemState) -> VariantState | None:
@@ -92,7 +103,7 @@ def _first(state: SessionState, problem: ProblemState) -> VariantState | None:
 def _baseline(baseline: Baseline | None) -> str:
     if baseline is None or baseline.timing is None:
         return "-"
-    return f"{baseline.timing.median_ms:.4g}" + (f" ({baseline.disturbance})" if baseline.disturbed else "")
+    return f"{baseline.timing.median_ms:.4g}" + (f" ({disturbance(baseline)})" if is_disturbed(baseline) else "")
 
 
 def _ms(variant: VariantState | None) -> str:
@@ -100,24 +111,24 @@ def _ms(variant: VariantState | None) -> str:
     return f"{timing.median_ms:.4g}" if timing is not None else "-"
 
 
-def _factor(variant: VariantState | None) -> str:
+def _speedup(variant: VariantState | None) -> str:
     verdict = variant.verdict if variant is not None else None
     if verdict is None or verdict.speedup is None:
         return "-"
-    figure = marked(f"{verdict.speedup:.3g}", verdict.hardly_known)
+    figure = marked(f"{verdict.speedup:.3g}", is_uncertain(verdict))
     if verdict.speedup_low is None or verdict.speedup_high is None:
         return figure
     return f"{figure} [{verdict.speedup_low:.3g}, {verdict.speedup_high:.3g}]"
 
 
 def _share(variant: VariantState | None) -> str:
-    share = variant.verdict.floor_share if variant is not None and variant.verdict is not None else None
+    share = variant.verdict.sol_share if variant is not None and variant.verdict is not None else None
     return f"{share:.0%}" if share is not None else "-"
 
 
 def _by_kernelbench(variant: VariantState | None) -> str:
     verdict = variant.verdict if variant is not None else None
-    return verdict.kernelbench.outcome if verdict is not None and verdict.kernelbench is not None else "-"
+    return kernelbench_outcome(verdict.kernelbench) if verdict is not None and verdict.kernelbench is not None else "-"
 
 
 def _table(head: list[str], rows: Iterable[list[str]]) -> str:
@@ -126,5 +137,5 @@ def _table(head: list[str], rows: Iterable[list[str]]) -> str:
 
 
 def _line(words: str) -> str:
-    """Text of whoever wrote it, on one line."""
+    """Put ``words`` on one line, because a proposer may have written any text."""
     return " ".join(words.split())

@@ -1,7 +1,6 @@
-"""Training data: one JSON object a line for each judged kernel, with what it was written from. Pure but for reading.
+"""Export training data: one line of JSON for each judged kernel. Pure, except that it reads blobs.
 
-The fields are those that a kernel-writing model learns from: the problem, the idea, the parent with its verdict, the
-source, the verdict with the words of compiler or checker.
+Each record contains the problem, the idea, the parent with its verdict, the source, and the verdict with its log.
 """
 
 from __future__ import annotations
@@ -11,15 +10,18 @@ from collections.abc import Callable, Iterator
 import msgspec
 from msgspec import Struct
 
-from engine.nodes import VariantState
-from engine.state import SessionState
-from engine.verdict import UNJUDGED, Verdict
+from engine.config.tolerance import SessionTolerance, tolerance_of
+from engine.problem.spec import LANGUAGE_NAMES
+from engine.session.records.verdict import UNJUDGED, Verdict
+from engine.session.state.nodes import VariantState
+from engine.session.state.session_state import SessionState
 
 
 class Outcome(Struct, frozen=True):
-    """A verdict in short: milliseconds, ``speedup`` over eager with its 95 % interval, the compiler's ``log``.
+    """A short form of a verdict: milliseconds, ``speedup`` over eager with its 95% interval, and the compiler's
+    ``log``.
 
-    ``kernelbench``: the status by KernelBench's rules, None where that was not asked.
+    ``kernelbench``: the status under KernelBench's rules, or None if the judge did not check them.
     """
 
     status: str
@@ -31,17 +33,17 @@ class Outcome(Struct, frozen=True):
     kernel_ms: float | None
     reference_ms: float | None
     max_rel_error: float | None
-    floor_share: float | None
+    sol_share: float | None
     kernelbench: str | None
     flags: tuple[str, ...]
     log: str
 
 
 class Written(Struct, frozen=True):
-    """A kernel as it was written, and what came of it."""
+    """A kernel's source and outcome."""
 
     variant: str
-    form: str
+    language: str
     source: str
     proposer: str
     note: str
@@ -56,13 +58,18 @@ class IdeaText(Struct, frozen=True):
 
 
 class Record(Struct, frozen=True):
-    """One line. ``reference`` is the problem's file, ``header`` what the kernel was compiled with."""
+    """One line of training data.
+
+    ``reference``: the problem's file. ``header``: the kernel's derived header. ``tolerance``: the name of the tolerance
+    behind the outcomes, as in :mod:`engine.config.tolerance`.
+    """
 
     session: str
     problem: str
     reference: str
     header: str
     device: str
+    tolerance: SessionTolerance
     round: int
     idea: IdeaText | None
     parent: Written | None
@@ -70,10 +77,11 @@ class Record(Struct, frozen=True):
 
 
 def records(state: SessionState, text: Callable[[str], str]) -> Iterator[Record]:
-    """A record for each variant with a verdict that says something about it, oldest first.
+    """Yield a record for each variant with an informative verdict, oldest first.
 
-    ``text`` reads a blob of the session.
+    ``text`` reads one of the session's blobs.
     """
+    tolerance = tolerance_of(state.config, text)
     for variant in state.variants.values():
         verdict, problem = variant.verdict, state.problems.get(variant.problem)
         if verdict is None or problem is None or verdict.status in UNJUDGED:
@@ -86,6 +94,7 @@ def records(state: SessionState, text: Callable[[str], str]) -> Iterator[Record]
             problem.spec.source,
             problem.header,
             verdict.device,
+            tolerance,
             variant.round,
             IdeaText(idea.id, idea.category, idea.text, idea.proposer) if idea is not None else None,
             _written(parent, text) if parent is not None else None,
@@ -94,13 +103,15 @@ def records(state: SessionState, text: Callable[[str], str]) -> Iterator[Record]
 
 
 def encode(record: Record) -> bytes:
-    """One line of JSON."""
+    """Format a record as one line of JSON."""
     return msgspec.json.encode(record) + b"\n"
 
 
 def _written(variant: VariantState, text: Callable[[str], str]) -> Written:
     outcome = _outcome(variant.verdict) if variant.verdict is not None else None
-    return Written(variant.id, variant.form, text(variant.source), variant.proposer, variant.note, outcome)
+    return Written(
+        variant.id, LANGUAGE_NAMES[variant.language], text(variant.source), variant.proposer, variant.note, outcome
+    )
 
 
 def _outcome(verdict: Verdict) -> Outcome:
@@ -114,7 +125,7 @@ def _outcome(verdict: Verdict) -> Outcome:
         verdict.kernel.median_ms if verdict.kernel is not None else None,
         verdict.reference.median_ms if verdict.reference is not None else None,
         verdict.max_rel_error,
-        verdict.floor_share,
+        verdict.sol_share,
         verdict.kernelbench.status if verdict.kernelbench is not None else None,
         verdict.flags,
         verdict.build.log if verdict.build is not None else "",

@@ -1,1 +1,3 @@
-"""Problems: load a KernelBench-format file, derive what a kernel must look like."""
+"""Load problems in KernelBench's format. The input is a file; the result is a specification with the kernel
+interface.
+"""

@@ -1,7 +1,7 @@
-"""From what a config says under ``problems`` to files, ids and specifications. Imports no torch.
+"""Resolve the entries of ``problems`` in a config to files, ids and specifications. Does not import torch.
 
-Files are inspected in a child process, so that torch and the person's code never enter the engine. A file that
-hangs or crashes costs that child; a new one goes on with the files that remain. What was inspected before is known.
+A child process inspects the files, so that the engine never imports torch or user code. If a file hangs or crashes the
+child, a new child inspects the remaining files. Files that were inspected before come from a cache.
 """
 
 from __future__ import annotations
@@ -19,14 +19,15 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from engine.child import end_group
-from engine.globbing import TooWide, has_magic, matches
-from engine.problem.inspect import Inspected, Job
-from engine.problem.names import slug
-from engine.problem.source import ProblemFailure
-from engine.problem.spec import ProblemSpec
+from engine.problem.failure import ProblemFailure
+from engine.problem.inspection import Inspected, Job
+from engine.problem.names import ProblemFile, assign_ids
+from engine.problem.spec import Language, ProblemSpec
 from engine.problem.spec_cache import SpecCache
-from engine.text_file import UnreadableFile, read_text
+from engine.system.child import end_group
+from engine.system.globbing import TooWide, has_magic, matches
+from engine.system.python_process import python_command, python_path
+from engine.system.text_file import UnreadableFile, read_text
 
 BUILTIN = "builtin:"
 _START_S = 60
@@ -36,15 +37,11 @@ _STDERR_TAIL_BYTES = 4000
 _MAX_LINE_BYTES = 64 << 20
 
 
-class ProblemFile(Struct, frozen=True):
-    """A problem file and the id it has in its session."""
-
-    id: str
-    path: Path
-
-
 class CatalogError(Exception):
-    """Entries that name no problem file. ``entries``: (entry, what is wrong and what to do), in their order."""
+    """Some entries in the config name no problem file.
+
+    ``entries``: pairs of an entry and a message with the cause and the remedy, in the config's order.
+    """
 
     def __init__(self, entries: Sequence[tuple[str, str]]) -> None:
         super().__init__("; ".join(f"{entry}: {message}" for entry, message in entries))
@@ -52,9 +49,9 @@ class CatalogError(Exception):
 
 
 class ProblemRow(Struct, frozen=True):
-    """A row of the ``problems`` command. Shapes read ``x (4096, 65536) float32``.
+    """One row in the output of ``kernel-tui problems``. Shapes look like ``x (4096, 65536) float32``.
 
-    ``reference``: what names the problem in a config and after ``--problem``.
+    ``reference``: the problem's name for a config or for ``--problem``.
     """
 
     id: str
@@ -63,18 +60,22 @@ class ProblemRow(Struct, frozen=True):
     inputs: tuple[str, ...]
     weights: tuple[str, ...]
     outputs: tuple[str, ...]
-    forms: tuple[str, ...]
+    languages: tuple[Language, ...]
     remark: str
 
 
 def builtin_names() -> tuple[str, ...]:
-    """Packaged problems as they are named after ``builtin:``, e.g. ``quickstart/softmax``."""
+    """Return the names of the built-in problems without the prefix ``builtin:``, for example ``quickstart/softmax``."""
     root = _builtin_root()
     return tuple(sorted(f"{path.parent.name}/{path.stem}" for path in root.glob("*/*.py")))
 
 
 def reference_of(path: Path) -> str:
-    """What names the file in a config that lies here: ``builtin:quickstart/softmax``, else its path, short if below."""
+    """Return the name by which a config in the current directory refers to the file.
+
+    The name is ``builtin:quickstart/softmax`` for a built-in problem, a relative path for a file below the current
+    directory, or else an absolute path.
+    """
     with contextlib.suppress(ValueError):
         return f"{BUILTIN}{path.relative_to(_builtin_root().resolve()).with_suffix('')}"
     with contextlib.suppress(ValueError):
@@ -87,10 +88,11 @@ def _builtin_root() -> Path:
 
 
 def resolve(entries: Iterable[str], base: Path) -> list[ProblemFile]:
-    """The files that ``entries`` name, in order and without repetition, each with a unique id.
+    """Return the files that ``entries`` name, in order and without duplicates, each with a unique id.
 
-    An entry is a path, a directory (its ``*.py``, sorted), a glob, or ``builtin:quickstart/softmax``,
-    ``builtin:headline/*``; relative paths start at ``base``. Raises ``CatalogError`` listing every bad entry.
+    An entry is a path, a directory (for its ``*.py`` files, sorted), a glob, or a built-in problem such as
+    ``builtin:quickstart/softmax`` or ``builtin:headline/*``. Relative paths start at ``base``. Raises ``CatalogError``,
+    which lists every bad entry.
     """
     paths: dict[Path, None] = {}
     wrong: list[tuple[str, str]] = []
@@ -119,7 +121,9 @@ def _expand(entry: str, base: Path) -> list[Path]:
     if path.is_dir():
         found = sorted(item for item in path.glob("*.py") if item.name != "__init__.py" and item.is_file())
         if not found:
-            raise _NoFile("the directory has no .py file; name one that has, or a glob such as `dir/*/*.py`")
+            raise _NoFile(
+                "the directory has no .py file; name a directory with problem files, or a glob such as `dir/*/*.py`"
+            )
         return [item.resolve() for item in found]
     if has_magic(entry):
         try:
@@ -127,10 +131,10 @@ def _expand(entry: str, base: Path) -> list[Path]:
         except TooWide as error:
             raise _NoFile(str(error)) from None
         if not found:
-            raise _NoFile(f"no .py file matches (looked from {base})")
+            raise _NoFile(f"no .py file matches (searched from {base})")
         return [item.resolve() for item in found]
     if path.exists():
-        raise _NoFile("is no ordinary file (a pipe, a device or a socket); a problem is a .py file")
+        raise _NoFile("is not a regular file (a pipe, a device or a socket); a problem is a .py file")
     meant = _builtins_like(entry, cutoff=1.0)
     if not meant:
         beside = [item.name for item in path.parent.glob("*.py")]
@@ -147,40 +151,27 @@ def _expand_builtin(name: str) -> list[Path]:
     found = sorted(path for path in root.glob(f"{pattern.removesuffix('.py')}.py") if path.parent != root)
     if not found or ".." in name:
         near = _builtins_like(name.removesuffix(".py"), cutoff=0.6)
-        hint = f"did you mean {' or '.join(near)}? There" if near else "there"
-        raise _NoFile(f"no such built-in problem; {hint} are {', '.join(builtin_names())}")
+        hint = f"did you mean {' or '.join(near)}? Available" if near else "available"
+        raise _NoFile(f"no such built-in problem; {hint}: {', '.join(builtin_names())}")
     return found
 
 
 def _builtins_like(name: str, cutoff: float) -> list[str]:
-    """Built-in problems whose name, or the last part of it where ``name`` has no other, is written much like it."""
+    """Return built-in problems whose name resembles ``name``. If ``name`` has no slash, compare only the last part."""
     known = {one: one if "/" in name else one.rpartition("/")[2] for one in builtin_names()}
     near = get_close_matches(name, known.values(), n=1, cutoff=cutoff)
     return [BUILTIN + one for one, part in known.items() if part in near]
 
 
-def assign_ids(paths: Sequence[Path]) -> list[ProblemFile]:
-    """Unique ids: the slug of the file's name; where two files share it, the directory's name leads."""
-    slugs = [slug(path.stem) for path in paths]
-    taken: set[str] = set()
-    files = []
-    for path, short in zip(paths, slugs, strict=True):
-        wanted = short if slugs.count(short) == 1 else slug(f"{path.resolve().parent.name} {path.stem}")
-        problem_id, number = wanted, 2
-        while problem_id in taken:
-            problem_id, number = f"{wanted}_{number}", number + 1
-        taken.add(problem_id)
-        files.append(ProblemFile(problem_id, path))
-    return files
-
-
 async def inspect_files(
     files: Sequence[ProblemFile | Path], *, limit_s: int = 60, on_file: Callable[[str], None] = lambda problem_id: None
 ) -> list[ProblemSpec | ProblemFailure]:
-    """The specification or the failure of each file, in order. ``limit_s``: seconds per file, after start-up.
-    ``on_file``: told of each that is not known yet, when its turn has come.
+    """Inspect each file and return its specification or its failure, in order.
 
-    Never raises for what a file does. Cancelling kills the child.
+    Never raises for an error in a file. Cancelling kills the child process.
+
+    ``limit_s``: seconds per file, not counting the child's startup. ``on_file``: called with the id of each file that
+    is not in the cache, when its inspection starts.
     """
     paths = [file.path if isinstance(file, ProblemFile) else file for file in files]
     ids = [file.id if isinstance(file, ProblemFile) else own.id
@@ -192,7 +183,7 @@ async def inspect_files(
 async def inspect_sources(
     problem_id: str, path: str, sources: Sequence[str], *, limit_s: int = 60
 ) -> list[ProblemSpec | ProblemFailure]:
-    """The same for texts that stand for the file at ``path``: a session's frozen copy, or one with other sizes."""
+    """Inspect ``sources`` instead of the file at ``path``: a session's frozen copy, or copies with other sizes."""
     return await _inspect([Job(problem_id, path, source) for source in sources], limit_s)
 
 
@@ -212,14 +203,14 @@ async def _inspect(
     results: list[ProblemSpec | ProblemFailure] = []
     for job, source, spec in zip(jobs, sources, known, strict=True):
         results.append(result := spec or next(new))
-        # What was inspected is the file as it was then: only the text that the specification carries is its key.
+        # The file may have changed since the engine read it, so the cache entry must match the inspected source.
         if spec is None and isinstance(result, ProblemSpec) and result.source == source:
             cache.put(job.id, job.path, source, result)
     return results
 
 
 def _source_of(job: Job) -> str:
-    """The text that will be inspected, "" where it cannot be read: the inspection says why."""
+    """Return the text to inspect, or "" if the file cannot be read; the inspection then reports the cause."""
     if job.source is not None:
         return job.source
     with contextlib.suppress(UnreadableFile):
@@ -234,11 +225,10 @@ def _failure(job: Job, message: str, hint: str) -> ProblemFailure:
 async def _inspect_batch(
     jobs: Sequence[Job], limit_s: int, on_file: Callable[[str], None]
 ) -> list[ProblemSpec | ProblemFailure]:
-    """Results for a first part of ``jobs``: all of them, or up to and with the one that ended its child."""
-    command = [sys.executable, "-m", "engine.problem.inspect", "--parent", str(os.getpid()), "--limit", str(limit_s)]
+    """Inspect ``jobs`` in one child process; return their results up to and including the job that ended the child."""
+    options = ("--parent", str(os.getpid()), "--limit", str(limit_s), "--jobs")
     process = await asyncio.create_subprocess_exec(
-        *command,
-        "--jobs",
+        *python_command("engine.problem.inspection", *options),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
@@ -260,17 +250,18 @@ async def _inspect_batch(
             try:
                 line = await asyncio.wait_for(process.stdout.readline(), allowance)
             except TimeoutError:
-                results.append(_failure(job, f"took longer than {limit_s} s to inspect and was killed",
-                                        "create tensors with torch functions, without long loops"))  # fmt: skip
+                results.append(_failure(job, f"took longer than {limit_s} s to inspect, so kernel-tui stopped the "
+                f"inspection",
+                                        "create tensors with torch functions instead of long loops"))  # fmt: skip
                 break
             if not line:
                 await end_group(process)
-                # What has left the group may keep the pipe for ever: no words are waited for then.
+                # A process that left the group may hold the pipe open, so the wait for stderr is bounded.
                 said, _ = await asyncio.wait([tail], timeout=_LAST_WORDS_S)
                 results.append(_ended(job, process.returncode or 0, tail.result() if said else ""))
                 break
             answer = msgspec.json.decode(line, type=Inspected)
-            results.append(answer.spec or answer.failure or _failure(job, "gave no answer", "report this as a fault"))
+            results.append(answer.spec or answer.failure or _failure(job, "returned no result", "report this as a bug"))
     finally:
         await end_group(process)
         tail.cancel()
@@ -281,11 +272,11 @@ def _ended(job: Job, code: int, stderr: str) -> ProblemFailure:
     how = f"was killed by signal {signal.Signals(-code).name}" if code < 0 else f"ended with exit status {code}"
     words = stderr.strip().splitlines()
     said = f" ({words[-1].strip()[:300]})" if words else ""
-    return _failure(job, f"inspection {how}{said}", f"try `{sys.executable} {job.path}` by itself")
+    return _failure(job, f"inspection {how}{said}", f"run `{sys.executable} {job.path}` to see the error")
 
 
 async def _tail(stream: asyncio.StreamReader) -> str:
-    """The end of what the child printed; it may print without bound."""
+    """Return only the end of the child's output, because a child may print without limit."""
     kept = b""
     while chunk := await stream.read(65536):
         kept = (kept + chunk)[-_STDERR_TAIL_BYTES:]
@@ -293,12 +284,10 @@ async def _tail(stream: asyncio.StreamReader) -> str:
 
 
 def _environment() -> dict[str, str]:
-    """The engine's environment with this package importable, no GPU (inspection needs none) and quiet threads."""
-    package_root = str(Path(__file__).resolve().parents[2])
-    inherited = os.environ.get("PYTHONPATH")
+    """Return the environment for the inspecting process: the engine's, with this package importable and no GPU."""
     return {
         **os.environ,
-        "PYTHONPATH": package_root if not inherited else f"{package_root}{os.pathsep}{inherited}",
+        "PYTHONPATH": python_path(),
         "CUDA_VISIBLE_DEVICES": "",
         "OMP_NUM_THREADS": "1",
         "OMP_WAIT_POLICY": "passive",
@@ -309,7 +298,7 @@ def _environment() -> dict[str, str]:
 async def table(
     files: Sequence[ProblemFile], *, limit_s: int = 60, on_file: Callable[[str], None] = lambda problem_id: None
 ) -> list[ProblemRow]:
-    """A row per file for the ``problems`` command: id, shapes, kernel forms, and why there is no C form.
+    """Return one row per file for the ``problems`` command.
 
     ``on_file``: as in :func:`inspect_files`.
     """
@@ -318,14 +307,14 @@ async def table(
 
 
 def row_of(file: ProblemFile, answer: ProblemSpec | ProblemFailure) -> ProblemRow:
-    """One row of the table."""
+    """Return the row of one inspected file."""
     if isinstance(answer, ProblemFailure):
         return ProblemRow(file.id, reference_of(file.path), str(file.path), (), (), (), (), str(answer))
 
     def shapes(role: str) -> tuple[str, ...]:
         return tuple(f"{t.name} {t.shape} {t.dtype}" for t in getattr(answer, role))
 
-    lacks = "no C form" if answer.forms else "no form"
+    lacks = "Python kernels only" if answer.languages else "no kernels"
     remark = "" if answer.c_refusal is None else f"{lacks}: {answer.c_refusal}"
     return ProblemRow(
         answer.id,
@@ -334,6 +323,6 @@ def row_of(file: ProblemFile, answer: ProblemSpec | ProblemFailure) -> ProblemRo
         shapes("inputs"),
         shapes("weights"),
         shapes("outputs"),
-        answer.forms,
+        answer.languages,
         remark,
     )

@@ -1,4 +1,4 @@
-"""What inspection and judging must agree on: weights in order, inputs flattened, devices redirected. Imports torch."""
+"""Weights, flattened inputs and device redirection, shared by inspection and judging. Imports torch."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from torch.utils import _pytree as pytree
 from engine.problem.source import ProblemFileError, ProblemModule
 
 SEED = 42
-"""The seed that KernelBench replays for init arguments, weights and inputs."""
+"""The seed that KernelBench sets for init arguments, weights and inputs."""
 
 
 class OnDevice(TorchFunctionMode):
-    """Lets a file that names ``cuda`` run where the search runs: every explicit CUDA device becomes ``device``."""
+    """Redirect every explicit CUDA device to ``device``, so that files that name ``cuda`` run on any device."""
 
     def __init__(self, device: str) -> None:
         super().__init__()
@@ -42,7 +42,9 @@ class OnDevice(TorchFunctionMode):
 
 
 def build_model(module: ProblemModule, seed: int = SEED) -> tuple[nn.Module, list[Any]]:
-    """The model and its init arguments, with the generator replayed as KernelBench does: seeded before each."""
+    """Create the init arguments and then the model, and return both. As in KernelBench, reset the seed before each
+    step.
+    """
     torch.manual_seed(seed)
     arguments = list(module.get_init_inputs())
     torch.manual_seed(seed)
@@ -54,7 +56,9 @@ def build_model(module: ProblemModule, seed: int = SEED) -> tuple[nn.Module, lis
 
 
 def _adopt_tensor_attributes(model: nn.Module) -> None:
-    """Register plain tensor attributes as buffers: a kernel needs their data, and they must follow the device."""
+    """Register plain tensor attributes as buffers, because kernels need their data and ``Model.to(device)`` must move
+    them.
+    """
     for module in model.modules():
         for name, value in list(vars(module).items()):
             if isinstance(value, torch.Tensor):
@@ -63,9 +67,9 @@ def _adopt_tensor_attributes(model: nn.Module) -> None:
 
 
 def named_weights(model: nn.Module) -> list[tuple[str, torch.Tensor, bool]]:
-    """``(name, tensor, is_parameter)`` in ``state_dict`` order, then buffers that a state dict leaves out.
+    """Return ``(name, tensor, is_parameter)`` in ``state_dict`` order, then buffers outside the state dict.
 
-    A tensor that is registered twice (tied weights) comes once, under its first name.
+    A tensor registered twice (tied weights) appears once, under its first name.
     """
     found: list[tuple[str, torch.Tensor, bool]] = []
     seen: set[int] = set()
@@ -78,12 +82,12 @@ def named_weights(model: nn.Module) -> list[tuple[str, torch.Tensor, bool]]:
 
 
 def flatten(values: Any) -> tuple[list[Any], pytree.TreeSpec]:
-    """The leaves of ``get_inputs()``: tensors and scalars, lists and tuples of tensors taken apart."""
+    """Flatten the result of ``get_inputs()`` to tensors and scalars. Return these with their pytree structure."""
     leaves, structure = pytree.tree_flatten(list(values))
     return leaves, structure
 
 
 def output_leaves(result: Any) -> list[Any]:
-    """The leaves of what ``forward`` returned, in pytree order."""
+    """Return the leaves of the result of ``forward``, in pytree order."""
     leaves: list[Any] = pytree.tree_flatten(result)[0]
     return leaves

@@ -1,9 +1,12 @@
-"""Names that are safe in C++: what PyTorch calls a tensor becomes an identifier of the derived header."""
+"""Problem ids, and C++ identifiers for the derived header."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from msgspec import Struct
 
 _CPP_KEYWORDS = """
 alignas alignof and and_eq asm auto bitand bitor bool break case catch char char8_t char16_t char32_t class compl
@@ -19,8 +22,8 @@ _CUDA_NAMES = """
 blockDim blockIdx cudaStream_t dim3 gridDim half half2 threadIdx warpSize
 """
 
-# A constant of the header lies at namespace scope, where it would collide with a C library function that a
-# kernel's own #include declares ("gamma" and "index" are such functions). Only plausible names are listed.
+# The header's constants have namespace scope. They could therefore collide with C library functions in headers that the
+# kernel includes, such as "gamma" and "index". The list contains only plausible names.
 _LIBRARY_NAMES = """
 INFINITY NAN NULL abort abs accept acos acosh alarm asin asinh assert atan atan2 atanh atof atoi bind cbrt ceil clock
 connect copysign cos cosh div drem environ erf erfc errno exit exp exp10 exp2 expm1 fabs fdim floor fma fmax fmin fmod
@@ -33,13 +36,16 @@ trunc uint16_t uint32_t uint64_t uint8_t unix wait write y0 y1 yn
 
 _OWN_NAMES = "launch workspace workspace_bytes stream"
 
-RESERVED = frozenset(f"{_CPP_KEYWORDS} {_CUDA_NAMES} {_LIBRARY_NAMES} {_OWN_NAMES}".split())
+_PLAYBOOK_NAMES = "box config early error results sizes strides t"
+"""Variables of ``launch`` in the playbook's kernels, which would shadow parameters of the same name."""
+
+RESERVED = frozenset(f"{_CPP_KEYWORDS} {_CUDA_NAMES} {_LIBRARY_NAMES} {_OWN_NAMES} {_PLAYBOOK_NAMES}".split())
 
 
 def identifier(name: str) -> str:
-    """``name`` as a C identifier: ``ln.weight`` becomes ``ln_weight``, a reserved word gets a trailing underscore."""
+    """Return ``name`` as a C identifier: ``ln.weight`` becomes ``ln_weight``; reserved words get a final underscore."""
     text = re.sub(r"\W", "_", name, flags=re.ASCII)
-    # Two adjacent underscores, and a leading one before a capital, belong to the C++ implementation.
+    # C++ reserves double underscores, and a leading underscore before a capital, for the implementation.
     text = re.sub(r"_{2,}", "_", text)
     if not text or not text[0].isalpha():
         text = f"t{text}" if text.startswith("_") else f"t_{text}"
@@ -47,13 +53,13 @@ def identifier(name: str) -> str:
 
 
 class Names:
-    """Hands out identifiers that are unique in one header, together with their derived constants."""
+    """Assign identifiers that are unique within one header, as are the constants derived from them."""
 
     def __init__(self) -> None:
         self._taken: set[str] = set()
 
     def take(self, wanted: str, suffixes: Iterable[str] = ()) -> str:
-        """A free identifier near ``wanted``; it and each ``identifier + suffix`` are reserved from now on."""
+        """Return an unused identifier based on ``wanted``, and reserve it along with each ``identifier + suffix``."""
         ends = ("", *suffixes)
         base = identifier(wanted)
         name, count = base, 2
@@ -63,10 +69,34 @@ class Names:
         return name
 
     def take_tensor(self, wanted: str, rank: int) -> str:
-        """A free identifier for a tensor whose ``_dim0``... and ``_numel`` constants are free too."""
+        """Return an unused identifier for a tensor, and reserve it along with its constants ``_dim0``, ... and
+        ``_numel``.
+        """
         return self.take(wanted, (*(f"_dim{axis}" for axis in range(rank)), "_numel"))
 
 
 def slug(text: str) -> str:
-    """``text`` as a problem id: lower case, letters, digits and underscores, safe as a file name."""
+    """Return ``text`` as a problem id: lower-case letters, digits and underscores, safe as a file name."""
     return re.sub(r"[^a-z0-9]+", "_", text.lower()).strip("_") or "problem"
+
+
+class ProblemFile(Struct, frozen=True):
+    """A problem file and its id in the session."""
+
+    id: str
+    path: Path
+
+
+def assign_ids(paths: Sequence[Path]) -> list[ProblemFile]:
+    """Assign unique ids: the slug of the file name, prefixed with the directory's name if two files share a slug."""
+    slugs = [slug(path.stem) for path in paths]
+    taken: set[str] = set()
+    files = []
+    for path, short in zip(paths, slugs, strict=True):
+        wanted = short if slugs.count(short) == 1 else slug(f"{path.resolve().parent.name} {path.stem}")
+        problem_id, number = wanted, 2
+        while problem_id in taken:
+            problem_id, number = f"{wanted}_{number}", number + 1
+        taken.add(problem_id)
+        files.append(ProblemFile(problem_id, path))
+    return files

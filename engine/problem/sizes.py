@@ -1,8 +1,9 @@
-"""The sizes that a problem file names, and the same file with other ones. Imports no torch.
+"""Find and replace the sizes in a problem file. Does not import torch.
 
-A size is a whole number of at least 2: a module-level constant (``ROWS = 1000``; ``M, K = 720, 600``), an element of
-a module-level tuple or list (``SHAPE[0]``), or a literal inside ``get_inputs`` and ``get_init_inputs``, where equal
-literals are one size, known by its value (``4096``), so that inputs and weights go on fitting together.
+A size is an integer of at least 2 in one of three places: a module-level constant (``ROWS = 1000``; ``M, K = 720,
+600``), an element of a module-level tuple or list (``SHAPE[0]``), or a literal inside ``get_inputs`` or
+``get_init_inputs``. Equal literals form one size, named by its value (``4096``), so that inputs and weights stay
+consistent.
 """
 
 from __future__ import annotations
@@ -12,19 +13,19 @@ from collections.abc import Iterator, Mapping
 
 from msgspec import Struct
 
-from engine.near import did_you_mean
+from engine.suggestions import did_you_mean
 
 _FUNCTIONS = ("get_inputs", "get_init_inputs")
 SMALLEST_SCALED = 16
-"""Smaller numbers (channels, kernel sizes, strides) are left alone where there are larger ones."""
+"""Integers below this value (channels, kernel sizes, strides) do not scale if the file has larger integers."""
 
 
 class SizeError(ValueError):
-    """Sizes that cannot be set; says which ones there are."""
+    """These sizes cannot be set. The message lists the known sizes."""
 
 
 class _Place(Struct, frozen=True):
-    """Where a number stands: line from 0, columns in bytes of UTF-8."""
+    """The position of a number in the file. Lines count from 0; columns count UTF-8 bytes."""
 
     line: int
     start: int
@@ -32,18 +33,18 @@ class _Place(Struct, frozen=True):
 
 
 def sizes_of(source: str) -> dict[str, int]:
-    """Every size of a problem file by its name, in the order of the file. Raises ``SyntaxError``."""
+    """Return all sizes in a problem file by name, in file order. Raises ``SyntaxError``."""
     return {name: value for name, (value, _) in _found(source).items()}
 
 
 def with_sizes(source: str, sizes: Mapping[str, int]) -> str:
-    """The same file with other sizes; all else stays as it was, byte for byte. Raises ``SizeError``."""
+    """Return the file with other sizes. All other bytes stay the same. Raises ``SizeError``."""
     found = _found(source)
     edits: list[tuple[_Place, int]] = []
     for name, value in sizes.items():
         if name not in found:
             known = ", ".join(f"{one}={was}" for one, (was, _) in found.items()) or "none"
-            raise SizeError(f"no size {name} in this problem{did_you_mean(name, found)}; there are: {known}")
+            raise SizeError(f"this problem has no size {name}{did_you_mean(name, found)}; its sizes are: {known}")
         edits += [(place, value) for place in found[name][1]]
     lines = [line.encode() for line in source.split("\n")]
     for place, value in sorted(edits, key=lambda edit: (edit[0].line, edit[0].start), reverse=True):
@@ -53,7 +54,7 @@ def with_sizes(source: str, sizes: Mapping[str, int]) -> str:
 
 
 def parse_sizes(text: str) -> dict[str, int]:
-    """``ROWS=1000,COLUMNS=512`` as a mapping. Raises ``SizeError``."""
+    """Parse a list such as ``ROWS=1000,COLUMNS=512``. Raises ``SizeError``."""
     sizes: dict[str, int] = {}
     for part in text.split(","):
         name, sign, value = (word.strip() for word in part.partition("="))
@@ -65,28 +66,28 @@ def parse_sizes(text: str) -> dict[str, int]:
 
 
 def written(sizes: Mapping[str, int]) -> str:
-    """``ROWS=1000, COLUMNS=512``."""
+    """Format sizes as ``ROWS=1000, COLUMNS=512``."""
     return ", ".join(f"{name}={value}" for name, value in sizes.items())
 
 
 def scalable(sizes: Mapping[str, int]) -> dict[str, int]:
-    """Those that are worth scaling: the ones of at least ``SMALLEST_SCALED``, or all where there is none."""
+    """Return the sizes of at least ``SMALLEST_SCALED``, or all sizes if there are none."""
     large = {name: value for name, value in sizes.items() if value >= SMALLEST_SCALED}
     return large or dict(sizes)
 
 
 def smaller(value: int, count: int) -> int:
-    """``value`` for a problem of a quarter of the elements, where ``count`` sizes are scaled alike."""
+    """Scale ``value`` for a problem with a quarter of the elements, when ``count`` sizes scale together."""
     return _aligned(value, 0.25 ** (1.0 / max(1, count)))
 
 
 def larger(value: int, count: int) -> int:
-    """``value`` for a problem of twice the elements."""
+    """Scale ``value`` for a problem with twice as many elements."""
     return _aligned(value, 2.0 ** (1.0 / max(1, count)))
 
 
 def odd(value: int, count: int) -> int:
-    """An odd number somewhat below ``value``, no multiple of 3, 5 or 7: nothing divides it that a kernel may like."""
+    """Return an odd number below ``value`` without factors 3, 5 and 7, which breaks common tile sizes."""
     wanted = max(3, int(value * 0.8 ** (1.0 / max(1, count))) | 1)
     while wanted > 11 and any(wanted % divisor == 0 for divisor in (3, 5, 7)):
         wanted -= 2
@@ -94,7 +95,7 @@ def odd(value: int, count: int) -> int:
 
 
 def _aligned(value: int, factor: float) -> int:
-    """``value * factor``, where it can be a multiple of the power of two (up to 64) that ``value`` is a multiple of."""
+    """Return ``value * factor``, rounded to the power of two (at most 64) that divides ``value``."""
     unit = min(value & -value, 64)
     while unit * 4 > value and unit > 1:
         unit //= 2
@@ -110,7 +111,9 @@ class _Number(Struct, frozen=True):
 
 
 def _found(source: str) -> dict[str, tuple[int, list[_Place]]]:
-    """Name -> value and every place in which it stands. A name that is assigned twice is no constant."""
+    """Map each name to its value and every position. Names that are assigned twice are not constants, so they are
+    omitted.
+    """
     tree = ast.parse(source)
     constants: dict[str, list[_Number]] = {}
     literals: dict[str, list[_Number]] = {}
@@ -149,7 +152,7 @@ def _assignments(target: ast.expr, value: ast.expr) -> Iterator[tuple[str, _Numb
 
 
 def _literals(function: ast.FunctionDef) -> Iterator[_Number]:
-    """Numbers of the function's body, but for negated ones and indices, which are axes and not sizes."""
+    """Yield the integers in the function's body. Skip negated integers and indices, because they are axes."""
     nodes = list(ast.walk(function))
     axes = {id(node.operand) for node in nodes if isinstance(node, ast.UnaryOp)}
     axes |= {id(part) for node in nodes if isinstance(node, ast.Subscript) for part in ast.walk(node.slice)}

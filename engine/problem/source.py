@@ -1,39 +1,19 @@
-"""Executes a problem file in a module of its own and says where in it something went wrong. Imports no torch."""
+"""Execute a problem file as a separate module. Does not import torch."""
 
 from __future__ import annotations
 
 import linecache
 import sys
-import traceback
 import types
 from collections.abc import Callable
 from itertools import count
-from pathlib import Path
 from typing import Any
-
-from msgspec import Struct
-
-from engine.text_file import UnreadableFile
 
 _numbers = count()
 
 
-class ProblemFailure(Struct, frozen=True, omit_defaults=True):
-    """A problem file that gave no specification. ``line`` is a line of the person's file, or None."""
-
-    id: str
-    path: str
-    message: str
-    hint: str
-    line: int | None = None
-
-    def __str__(self) -> str:
-        where = self.path if self.line is None else f"{self.path}:{self.line}"
-        return f"{where}: {self.message}; {self.hint}"
-
-
 class ProblemFileError(Exception):
-    """The file is not a problem, or cannot be used as one. ``hint`` says what to do."""
+    """The file does not define a usable problem. ``hint``: the remedy."""
 
     def __init__(self, message: str, hint: str, line: int | None = None) -> None:
         super().__init__(message)
@@ -42,17 +22,19 @@ class ProblemFileError(Exception):
 
 
 class ProblemModule:
-    """A problem file after execution: ``Model``, ``get_inputs`` and ``get_init_inputs`` in a namespace of its own."""
+    """An executed problem file: ``Model``, ``get_inputs`` and ``get_init_inputs`` in a separate namespace."""
 
     def __init__(self, source: str, path: str) -> None:
-        """Executes ``source``; ``path`` is what tracebacks show. Raises whatever the file raises, and
-        ``ProblemFileError`` if one of the three names is missing."""
+        """Execute ``source``; tracebacks show ``path``.
+
+        Raises whatever the file raises, and ``ProblemFileError`` if one of the three names is missing.
+        """
         name = f"kernel_tui_problem_{next(_numbers)}"
         module = types.ModuleType(name)
         module.__file__ = path
-        # Dataclasses and pickling look their module up by name.
+        # Dataclasses and pickle look up modules by name.
         sys.modules[name] = module
-        # The text that runs may be a session's frozen copy: tracebacks must quote it, not the file of today.
+        # A session may run its frozen copy of the file. Tracebacks must then quote the copy, not the current file.
         linecache.cache[path] = (len(source), None, source.splitlines(keepends=True), path)
         try:
             exec(compile(source, path, "exec"), module.__dict__)
@@ -73,35 +55,3 @@ class ProblemModule:
                 "a problem file defines `Model`, `get_inputs()` and `get_init_inputs()` (KernelBench's format)",
             )
         return value  # type: ignore[no-any-return]
-
-
-def line_in(error: BaseException, path: str) -> int | None:
-    """The innermost line of ``path`` that ``error`` came through."""
-    if isinstance(error, SyntaxError) and error.filename == path:
-        return error.lineno
-    if isinstance(error, ProblemFileError) and error.line is not None:
-        return error.line
-    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]
-    return lines[-1] if lines else None
-
-
-def failure_of(error: BaseException, problem_id: str, path: Path) -> ProblemFailure:
-    """What a person needs to know of ``error``: where, what was raised, what to do."""
-    text = " ".join(str(error).split())[:400]
-    if isinstance(error, ProblemFileError):
-        message, hint = text, error.hint
-    elif isinstance(error, UnreadableFile):
-        message, _, remedy = error.reason.partition("; ")
-        hint = remedy or "check the path in `problems`"
-    elif isinstance(error, SyntaxError):
-        message, hint = f"SyntaxError: {error.msg}", "correct the file"
-    elif isinstance(error, ModuleNotFoundError):
-        message = f"imports `{error.name}`, which is not installed"
-        hint = f"install {error.name} into the environment of kernel-tui, or remove the import"
-    elif isinstance(error, MemoryError) or "can't allocate memory" in text:
-        message = "asked for more memory than inspection may use, outside of PyTorch's fake tensors"
-        hint = "create large tensors with torch functions inside get_inputs()"
-    else:
-        message = f"raised {type(error).__name__}" + (f": {text}" if text else "")
-        hint = "run the file by itself: `Model(*get_init_inputs())(*get_inputs())` must work"
-    return ProblemFailure(id=problem_id, path=str(path), message=message, hint=hint, line=line_in(error, str(path)))

@@ -1,8 +1,8 @@
-"""What a problem is to the rest of the engine: tensors, scalars and the floor. Imports no torch.
+"""A problem's specification: tensors, scalars, traced graph and minimum memory traffic. Does not import torch.
 
 A problem is a PyTorch ``Model`` with ``get_inputs()`` and ``get_init_inputs()`` (KernelBench's format).
-``engine.problem.inspect`` derives a :class:`ProblemSpec` from its file, ``engine.problem.header`` turns the
-spec into the C header that a kernel is compiled with.
+``engine.problem.inspection`` derives a :class:`ProblemSpec` from its file. ``engine.problem.c_header`` turns the
+specification into the C header for kernels.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from math import prod
 from typing import Any, Literal
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 DTYPE_BYTES = {
     "float64": 8,
@@ -26,17 +26,20 @@ DTYPE_BYTES = {
 }
 
 Role = Literal["input", "parameter", "buffer", "output"]
-Form = Literal["cpp", "cu", "py"]
-FORM_OF_SUFFIX: dict[str, Form] = {".cpp": "cpp", ".cu": "cu", ".py": "py"}
+Language = Literal["cpp", "cu", "py"]
+LANGUAGE_OF_SUFFIX: dict[str, Language] = {".cpp": "cpp", ".cu": "cu", ".py": "py"}
+LANGUAGE_NAMES: dict[Language, str] = {"cu": "cuda", "cpp": "cpp", "py": "python"}
+"""The names that a person reads and types, on screens, in options and in JSON that commands print. Sessions and file
+suffixes have the keys. A Triton kernel is ``python``."""
 DeviceKind = Literal["cpu", "cuda"]
-FORM_OF_DEVICE: dict[DeviceKind, Form] = {"cpu": "cpp", "cuda": "cu"}
+LANGUAGE_OF_DEVICE: dict[DeviceKind, Language] = {"cpu": "cpp", "cuda": "cu"}
 
 
 class TensorSpec(Struct, frozen=True, omit_defaults=True):
-    """One tensor argument of the kernel: contiguous, 256-byte aligned, owned by the harness.
+    """One tensor argument of the kernel: contiguous, 256-byte aligned, owned by the judge.
 
-    ``name`` is a valid C identifier (``ln.weight`` of the state dict becomes ``ln_weight``); ``source_name``
-    is what PyTorch calls it. ``mutated`` marks a buffer that the model writes (an in-out argument).
+    ``name`` is a valid C identifier (``ln_weight``); ``source_name`` is PyTorch's name (``ln.weight``). ``mutated``
+    marks a buffer that the model writes (an in-out argument).
     """
 
     name: str
@@ -56,7 +59,7 @@ class TensorSpec(Struct, frozen=True, omit_defaults=True):
 
 
 class ScalarSpec(Struct, frozen=True, omit_defaults=True):
-    """A number that the kernel sees as ``constexpr``: an input of ``forward`` or an init argument."""
+    """A number that becomes a ``constexpr`` in the kernel's header: an input of ``forward`` or an init argument."""
 
     name: str
     ctype: Literal["long long", "double", "bool"]
@@ -66,10 +69,14 @@ class ScalarSpec(Struct, frozen=True, omit_defaults=True):
 class GraphNode(Struct, frozen=True, omit_defaults=True):
     """One node of the traced reference, in execution order (``make_fx`` over fake tensors).
 
-    ``op``: ``placeholder`` (an input, parameter or buffer: ``target`` is the tensor's name in the spec),
-    ``call`` (``target`` is an ATen overload such as ``aten.mul.Tensor``), ``getitem`` (element ``args[1]`` of
-    a call that returns several tensors) or ``output`` (``args``: the returned nodes). ``args`` and ``kwargs``
-    hold numbers, strings, None, lists, and {"ref": name} for the value of another node.
+    ``op`` is one of:
+
+    - ``placeholder``: an input, parameter or buffer; ``target`` is the tensor's name in the specification
+    - ``call``: ``target`` is an ATen overload such as ``aten.mul.Tensor``
+    - ``getitem``: element ``args[1]`` of a call that returns several tensors
+    - ``output``: ``args`` holds the returned nodes
+
+    ``args`` and ``kwargs`` hold numbers, strings, None, lists, and {"ref": name} for the value of another node.
     """
 
     name: str
@@ -84,13 +91,13 @@ class GraphNode(Struct, frozen=True, omit_defaults=True):
 class ProblemSpec(Struct, frozen=True, omit_defaults=True):
     """One problem as the search, the proposers and the judge see it.
 
-    ``id`` is unique in its session and safe as a file name. ``source`` is the whole reference file.
-    ``c_refusal`` says in one sentence why no C form (``.cu``, ``.cpp``) exists, or is None.
-    ``floor_bytes``: bytes that must move at least (inputs, parameters and buffers read once, outputs written
-    once). ``flops``: floating-point operations of the reference as counted by
-    ``torch.utils.flop_counter`` plus one per element of each pointwise operator, or None where unknown.
-    ``graph``: the reference as ATen operators, or None where it could not be traced. ``random``: the model draws
-    random numbers, so that kernels (``.py`` only) are compared under equal seeds.
+    - ``id``: unique in its session and safe as a file name
+    - ``source``: the whole reference file
+    - ``c_refusal``: one sentence that says why C++ and CUDA kernels are impossible, or None
+    - ``sol_bytes``: minimum memory traffic; inputs, parameters and buffers read once, outputs written once
+    - ``flops``: operations by ``torch.utils.flop_counter``, plus one per element of each pointwise output; or None
+    - ``graph``: the reference as ATen operators, or None if tracing failed
+    - ``random``: whether the model draws random numbers; the judge then seeds model and kernel (``.py`` only) alike
     """
 
     id: str
@@ -100,14 +107,16 @@ class ProblemSpec(Struct, frozen=True, omit_defaults=True):
     tensors: tuple[TensorSpec, ...]
     scalars: tuple[ScalarSpec, ...] = ()
     c_refusal: str | None = None
-    floor_bytes: int = 0
+    sol_bytes: int = field(default=0, name="floor_bytes")
     flops: int | None = None
     graph: tuple[GraphNode, ...] | None = None
     random: bool = False
 
     @property
-    def forms(self) -> tuple[Form, ...]:
-        """The forms that a kernel of this problem can have; none where its outputs are not known beforehand."""
+    def languages(self) -> tuple[Language, ...]:
+        """Languages that a kernel for this problem can use. Empty if the problem's outputs are unknown or a dtype is
+        unsupported.
+        """
         if self.c_refusal is None:
             return ("cu", "cpp", "py")
         known = bool(self.outputs) and all(tensor.dtype in DTYPE_BYTES for tensor in self.tensors)

@@ -1,7 +1,7 @@
-"""Specifications of problems that were inspected before: a second run of a problem need not import torch to look at it.
+"""Cache the specifications of inspected problems, so that a second run need not import torch.
 
-Kept by content: the text, the id it has, and all that reads it (this package, Python, PyTorch). A text that could
-depend on more than itself, a file or a module of its own, is never kept. Losing the cache costs seconds, no more.
+The key covers the source text, the problem's id, this package, Python and PyTorch. Sources that may depend on other
+files or modules are never cached. Losing the cache costs only seconds.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
-from engine.cache import cache_home
 from engine.problem.spec import ProblemSpec
+from engine.system.cache_directory import cache_home
 
 MOST_KEPT = 1000
 _SELF_CONTAINED = frozenset(
@@ -30,29 +30,29 @@ _SELF_CONTAINED = frozenset(
         *("numbers", "numpy", "operator", "torch", "typing"),
     )
 )
-"""Modules that give the same for the same versions; numpy and einops are as fixed as PyTorch for what is read here."""
+"""Modules whose behavior depends only on the module's version."""
 _READS = frozenset(("open", "exec", "eval", "compile", "__import__", "__file__", "globals", "input"))
 _READS_OF = frozenset(("load", "fromfile", "hub", "utils", "genfromtxt", "loadtxt", "memmap"))
-"""Attributes of modules that read files; ``torch.utils`` for its extensions and data sets."""
+"""Attributes that may read files; ``torch.utils`` covers extensions and data sets."""
 
 
 class SpecCache:
-    """The specifications in one directory; by default the user's cache. Never raises: what fails is not there."""
+    """A cache of specifications in one directory, by default the user's cache. Every failure counts as a cache miss."""
 
     def __init__(self, directory: Path | None = None) -> None:
         self._directory = directory or cache_home() / "specs"
 
     def get(self, problem: str, path: str, source: str) -> ProblemSpec | None:
-        """What was kept for this text under this id and file name, if anything; it is said to come from ``path``."""
-        # What is nested too deep raises RecursionError.
+        """Return the cached specification of this source, id and file name, with ``path`` filled in, or None."""
+        # Deeply nested JSON raises RecursionError.
         with contextlib.suppress(OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             file = self._file(problem, path, source)
-            if file.is_file():  # a pipe would be waited for
+            if file.is_file():  # reading a pipe would block
                 return replace(msgspec.json.decode(file.read_bytes(), type=ProblemSpec), path=path)
         return None
 
     def put(self, problem: str, path: str, source: str, spec: ProblemSpec) -> None:
-        """Keep it, if the text says all that there is to know."""
+        """Store ``spec`` if the source does not depend on other files."""
         if not is_self_contained(source):
             return
         with contextlib.suppress(OSError, UnicodeEncodeError):
@@ -72,7 +72,7 @@ class SpecCache:
         for file in self._directory.iterdir():
             with contextlib.suppress(OSError):
                 status = file.lstat()
-                if not stat.S_ISDIR(status.st_mode):  # whose that may be, it is not ours
+                if not stat.S_ISDIR(status.st_mode):  # the file belongs to another user
                     kept.append((status.st_mtime, file))
         if len(kept) > MOST_KEPT:
             for _, file in sorted(kept)[: len(kept) - MOST_KEPT // 2]:
@@ -81,7 +81,7 @@ class SpecCache:
 
 
 def is_self_contained(source: str) -> bool:
-    """Whether nothing but the text, and modules that are the same everywhere, decides what it describes."""
+    """Return whether the source depends only on its own text and on modules with a fixed version."""
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -104,9 +104,11 @@ def is_self_contained(source: str) -> bool:
 
 @cache
 def _readers() -> str:
-    """What turns a text into a specification: this package's code, Python and the modules that problems import."""
+    """Hash everything that affects how a source becomes a specification: this package, Python, and the modules that
+    problems use.
+    """
     digest = hashlib.sha256()
-    for file in sorted(Path(__file__).parent.glob("*.py")):
+    for file in sorted(Path(__file__).parent.rglob("*.py")):
         digest.update(file.read_bytes())
     versions = [platform.python_version()]
     for name in ("torch", "numpy", "einops"):

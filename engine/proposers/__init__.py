@@ -1,1 +1,1 @@
-"""Proposers: whoever writes ideas and variants, behind one small protocol."""
+"""Proposers: sources of ideas and kernels (playbook, language models, people, recordings) behind one protocol."""

@@ -1,9 +1,9 @@
-"""The two directories in which prompts wait for a person and replies for the engine. No engine is needed to use them.
+"""Directories for prompts to a person and for the person's replies. This module works without an engine.
 
-``outbox/CALL.md`` is a prompt with a header that says where its reply goes; it disappears once the reply is recorded.
-``inbox/CALL.md`` (or ``.txt``, or any other ending) is a reply, the whole text as the model gave it. A half-written
-file is not read: it counts once its size and time have stood still between two looks. Paths are all below the session's
-directory, so that it can be copied elsewhere and gone on with.
+``outbox/CALL.md`` contains a prompt, with a header that says where to save the reply. The engine deletes this file once
+the reply is recorded. ``inbox/CALL.md`` (or ``.txt``, or any other suffix) contains a reply, which is the model's whole
+text. The engine reads this file once its size and time stay the same between two checks. All paths are below the
+session's directory, so you can copy the session and resume it elsewhere.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from engine.models.protocol import Prompt
-from engine.session.errors import SessionError, of_os
-from engine.session.paths import replace_file
+from engine.proposers.llm.model_protocol import Prompt
+from engine.session.store.errors import SessionError, of_os
+from engine.session.store.paths import replace_file
 
 RULER = "-" * 34 + " 8< " + "-" * 34
 MAX_READ_BYTES = 8 << 20
@@ -25,21 +25,21 @@ _READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _UNFINISHED = (".tmp", ".part", ".swp")
 
 _WHAT = {
-    "ideas": "ideas, as JSON in the form that the prompt asks for",
-    "kernel": "one kernel, in one fenced block of code",
-    "fix": "the repaired kernel, in one fenced block of code",
+    "ideas": "ideas, as JSON in the format that the prompt describes",
+    "kernel": "one kernel, in one fenced code block",
+    "fix": "the repaired kernel, in one fenced code block",
 }
 
 
 class FoundReply(Struct, frozen=True):
-    """A reply's text. ``whole`` is False where the file holds more than is read."""
+    """A reply's text. ``whole`` is False if the file exceeds the size limit."""
 
     text: str
     whole: bool
 
 
 class Mailbox:
-    """The mailbox of the session in ``directory``. Methods raise SessionError where the disk refuses."""
+    """The mailbox for the session in ``directory``. Methods raise SessionError if a file operation fails."""
 
     def __init__(self, directory: Path) -> None:
         self.outbox = directory / "outbox"
@@ -47,7 +47,7 @@ class Mailbox:
         self._seen: dict[Path, tuple[int, int]] = {}
 
     def post(self, call: str, prompt: Prompt) -> Path:
-        """Put a prompt in the outbox; the file appears whole or not at all."""
+        """Write a prompt to the outbox atomically."""
         target = self.outbox / f"{call}.md"
         try:
             self.outbox.mkdir(exist_ok=True)
@@ -58,30 +58,34 @@ class Mailbox:
         return target
 
     def withdraw(self, call: str) -> None:
-        """The call is answered, or nobody wants its answer any more."""
+        """Delete an answered or cancelled call's prompt."""
         with contextlib.suppress(OSError):
             (self.outbox / f"{call}.md").unlink(missing_ok=True)
 
     def waiting(self) -> list[str]:
-        """Calls whose prompts wait in the outbox, oldest first."""
+        """List the calls with a prompt in the outbox, oldest first."""
         with contextlib.suppress(OSError):
             return [file.stem for _, _, file in sorted(_regular(self.outbox)) if _is_prompt(file)]
         return []
 
     def unanswered(self) -> list[str]:
-        """Those of ``waiting`` for which no file of a reply is there: what a person still has to do."""
+        """List the calls in ``waiting`` that have no reply file. A person still has to answer these calls."""
         replied = self.replied()
         return [call for call in self.waiting() if call not in replied]
 
     def replied(self) -> set[str]:
-        """Calls for which a file of a reply is there, finished or not; every call that a file's name may stand for."""
+        """Return the calls with a reply file, finished or not. The set contains every call to which a file name may
+        refer.
+        """
         with contextlib.suppress(OSError):
             files = [file for _, _, file in _regular(self.inbox) if file.suffix not in _UNFINISHED]
             return {name for file in files for name in (file.stem, file.name)}
         return set()
 
     def reply(self, call: str) -> FoundReply | None:
-        """The reply to a call, once its file stands still; None until then. Look every few hundred milliseconds."""
+        """Return the reply to a call once its file has stopped changing, otherwise None. Call this method every few
+        hundred milliseconds.
+        """
         for file in self._candidates(call):
             with contextlib.suppress(OSError):
                 status = file.lstat()
@@ -95,17 +99,17 @@ class Mailbox:
         return None
 
     def has_reply(self, call: str) -> bool:
-        """Whether a file for the reply is there, finished or not."""
+        """Whether a reply file exists, complete or not."""
         return bool(self._candidates(call))
 
     def deliver(self, call: str, text: str) -> Path:
-        """Put a reply into the inbox, whole."""
+        """Write a reply to the inbox atomically."""
         target = self.inbox / f"{call}.md"
         content = text.encode(errors="replace")
         if len(content) > MAX_READ_BYTES:
             raise SessionError(
-                f"{target}: a reply of {len(content):,} bytes is refused; at most {MAX_READ_BYTES:,} are read. Give "
-                "the model's reply alone.",
+                f"{target}: the reply has {len(content):,} bytes; the limit is {MAX_READ_BYTES:,} bytes. Pass only the "
+                "model's reply.",
                 target,
             )
         try:
@@ -123,7 +127,9 @@ class Mailbox:
 
 
 def _regular(directory: Path) -> list[tuple[int, str, Path]]:
-    """The regular files of a directory with their times in ns. A link leads anywhere, a pipe keeps who reads it."""
+    """Return a directory's regular files with their modification times in ns. Skip pipes, and skip links, which may
+    point anywhere.
+    """
     found = []
     for file in directory.iterdir():
         with contextlib.suppress(OSError):
@@ -138,7 +144,7 @@ def _is_prompt(file: Path) -> bool:
 
 
 def prompt_file(call: str, prompt: Prompt) -> str:
-    """The text of an outbox file: where the reply goes, a line to cut at, and the prompt."""
+    """Build the text of an outbox file: a header with instructions, a cut mark, and the prompt."""
     return (
         f"Call:    {call}\n"
         f"Wanted:  {_WHAT[prompt.purpose]}\n"

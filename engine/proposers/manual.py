@@ -1,7 +1,8 @@
-"""The proposer ``manual``: a person, with a chat window or a batch service, is the model.
+"""The proposer ``manual``: a person answers the prompts, for example with a chat window or a batch service.
 
-Each prompt becomes a file, each reply is read from one (``engine.proposers.mailbox``); both are recorded as the calls
-of any other model are, so that resume, replay and the monitor know no difference. It costs nothing that we could count.
+The engine writes each prompt to a file and reads each reply from a file (``engine.proposers.mailbox``). Prompts and
+replies are recorded like any other model's calls, so resume, replay and the monitor treat them alike. The recorded cost
+is zero.
 """
 
 from __future__ import annotations
@@ -10,20 +11,22 @@ import asyncio
 import time
 from collections.abc import Callable
 
-from engine.events import ModelCallFailed, ModelCallStarted, ModelReplied
-from engine.models.protocol import CallSite, Finish, Prompt, Reply, Usage, call_name
+from engine.proposers.llm.model_protocol import Prompt, Reply
+from engine.proposers.llm.recorded import recorded_reply
 from engine.proposers.mailbox import Mailbox
 from engine.proposers.protocol import NoAnswer
-from engine.proposers.recorded import recorded_reply
-from engine.search.journal import Journal
-from engine.spend import MANUAL
-from engine.state import SessionState
+from engine.session.journal import Journal
+from engine.session.records.events import ModelCallFailed, ModelCallStarted, ModelReplied
+from engine.session.records.model_calls import CallSite, Finish, Usage, call_name
+from engine.session.state.session_state import SessionState
+from engine.session.state.spend import MANUAL
 
 LOOK_S = 0.4
 
 
 class Manual:
-    """Asks a person. ``name``: as calls are recorded. ``next_call`` gives a new call's id, ``text`` a blob's text."""
+    """Sends prompts to a person. ``name``: name in the record. ``next_call``: creates call ids. ``text``: reads a
+    blob."""
 
     def __init__(
         self,
@@ -42,16 +45,16 @@ class Manual:
         self._text = text
         self._waiting: set[CallSite] = set()
         for call in state.spending.calls.values():
-            if call.provider == MANUAL and not call.flying:  # an engine died before it could take the prompt away
+            if call.provider == MANUAL and not call.flying:  # An earlier engine died before it could delete the prompt.
                 mailbox.withdraw(call_name(call.site))
 
     @property
     def awaited(self) -> int:
-        """Calls for whose reply there is no file yet."""
+        """Number of calls without a reply file."""
         return sum(not self._mailbox.has_reply(call_name(site)) for site in self._waiting)
 
     async def call(self, site: CallSite, prompt: Prompt, on_text: Callable[[str], None] | None = None) -> Reply:
-        """Wait for the person, as long as it takes. A call that an earlier engine put out goes on waiting."""
+        """Wait for the person's reply without a time limit. An earlier engine's calls also keep waiting."""
         if (reply := recorded_reply(self._state, site, self._text)) is not None:
             return reply
         name = call_name(site)
@@ -106,7 +109,7 @@ class Manual:
         return Reply(found.text, self._name, Usage(), finish)
 
     def _give_up(self, call: str, site: CallSite) -> None:
-        """A person pruned what the call is about: it waits no longer."""
+        """Cancel a call because a person pruned its subject."""
         self._mailbox.withdraw(call_name(site))
         self._journal.post(
             ModelCallFailed(
@@ -125,4 +128,4 @@ class Manual:
         return self._state.is_pruned(site.subject or site.problem)
 
     async def close(self) -> None:
-        """Prompts stay in the outbox: they still wait."""
+        """Do nothing. The prompts stay in the outbox."""

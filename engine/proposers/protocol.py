@@ -1,7 +1,7 @@
-"""The protocol that every proposer speaks: ideas for a parent, variants for an idea, a fix for a failure.
+"""The protocol that all proposers implement: ideas for a parent, kernels for an idea, and repairs of failed kernels.
 
-A proposer sees only what these frozen structs carry; it never touches the session file or the evaluator.
-It must be deterministic in its arguments where it can be (the playbook is: same request, same answer).
+A proposer sees only these frozen structs, never the session file or the evaluator. If possible, a proposer's answers
+depend only on its arguments, as the playbook's do.
 """
 
 from __future__ import annotations
@@ -11,25 +11,27 @@ from typing import Any, Literal, Protocol
 
 from msgspec import Struct
 
-from engine.events import Carried, DeviceFact
-from engine.problem.spec import Form, ProblemSpec
-from engine.verdict import Verdict
+from engine.config.roles import Role
+from engine.devices.fact import DeviceFact
+from engine.problem.spec import Language, ProblemSpec
+from engine.session.records.events import Selected
+from engine.session.records.verdict import Verdict
 
 Category = Literal["memory", "latency", "precision", "compute", "parallelism", "control", "first", "other"]
-"""The six classes of ideas of Stanford CRFM's "fast kernels" (memory access; asynchrony and latency
-hiding; data type and precision; compute and instruction; parallelism and occupancy; control flow and
-loops), ``first`` for a first kernel and ``other`` for what a person seeds."""
+"""An idea's category: the six classes in Stanford CRFM's "fast kernels", ``first`` for a first kernel, and ``other``
+for ideas that a person seeds. :data:`CATEGORY_NAMES` lists the full names.
+"""
 
-Role = Literal["ideas", "code", "fixes"]
-"""What a proposer may be asked for."""
 ALL_ROLES: frozenset[Role] = frozenset(("ideas", "code", "fixes"))
 
 CALL = "call"
-"""Key in the ``data`` of ideas and kernels of a language model: the name of the call that they came from."""
+"""Key in the ``data`` of a language model's ideas and kernels. The value is the name of the call that produced them."""
 NUMBER = "number"
-"""Key in such a kernel's ``data``: which of its idea's kernels it is, from 0."""
+"""Key in such a kernel's ``data``. The value is the kernel's index within its idea."""
 UNUSABLE = "unusable"
-"""Key in such a kernel's ``data``: why the reply held none. Its source is then the reply's beginning."""
+"""Key in such a kernel's ``data``. The value says why the reply contains no kernel; ``source`` is then the start of the
+reply.
+"""
 
 CATEGORY_NAMES: dict[str, str] = {
     "memory": "memory access",
@@ -44,14 +46,14 @@ CATEGORY_NAMES: dict[str, str] = {
 
 
 class Kernel(Struct, frozen=True):
-    """A kernel that already has a verdict: the parent of an idea, or a sibling tried before.
+    """A kernel with a verdict: an idea's parent, or an earlier kernel for the problem.
 
-    ``idea``: the text of the idea that it was written for.
+    ``idea`` is the text of the kernel's idea.
     """
 
     variant: str
     source: str
-    form: Form
+    language: Language
     verdict: Verdict
     proposer: str
     data: dict[str, Any] = {}
@@ -59,9 +61,9 @@ class Kernel(Struct, frozen=True):
 
 
 class TriedIdea(Struct, frozen=True):
-    """An idea of this problem that was tried, and the best factor over eager it reached (None: nothing correct).
+    """An idea with judged kernels. ``speedup`` is their best speedup over eager, or None without a correct kernel.
 
-    ``parent_speedup``: the factor of the kernel it worked on. ``failure``: why nothing was correct, in a sentence.
+    ``parent_speedup`` is the speedup of the idea's parent. ``failure`` says why no kernel was correct.
     """
 
     idea: str
@@ -74,52 +76,58 @@ class TriedIdea(Struct, frozen=True):
     failure: str = ""
 
 
-class BankKernel(Struct, frozen=True):
-    """The best kernel of another problem of the session; ``idea`` is the text of the idea that made it."""
+class ExampleKernel(Struct, frozen=True):
+    """An example: the best kernel of another problem in the session. ``idea`` is the text of that kernel's idea."""
 
     problem: str
     variant: str
-    form: Form
+    language: Language
     source: str
     speedup: float
     idea: str
 
 
 class Demands(Struct, frozen=True):
-    """What the judge will ask of every kernel. ``tolerance``: relative to an output's size; ``exact``: lower
-    precision than fp32 does not count; ``threads``: of a CPU kernel."""
+    """The judge's requirements for kernels.
 
-    tolerance: float = 1e-2
+    ``tolerance``: the smallest tolerance of any output. ``exact``: whether the judge rejects precision below fp32.
+    ``threads``: number of threads for a CPU kernel.
+    """
+
+    tolerance: float = 1e-4
     exact: bool = False
     threads: int = 1
 
 
 class Task(Struct, frozen=True):
-    """What a proposer is told of the problem: spec, header, form, the device it must run on and its floor."""
+    """A problem as proposers see it: specification, C header, language, target device, SOL and baselines."""
 
     problem: ProblemSpec
     header: str
-    form: Form
+    language: Language
     device: DeviceFact
-    floor_ms: float | None
+    sol_ms: float | None
     eager_ms: float | None
     compile_ms: float | None = None
     demands: Demands = Demands()
 
 
 class Board(Struct, frozen=True):
-    """How the search of the problem stands: the open round, ideas tried and kernels judged so far, both oldest first,
-    and the best kernels of other problems. ``lineage``: the kernels that the parent descends from, itself first."""
+    """A problem's search, as proposers see it.
+
+    Contains the open round, all ideas and kernels of the problem (oldest first), and the best kernels of other
+    problems. ``lineage`` lists the kernels from which the parent descends, starting with the parent.
+    """
 
     round: int = 0
     tried: tuple[TriedIdea, ...] = ()
     kernels: tuple[Kernel, ...] = ()
-    bank: tuple[BankKernel, ...] = ()
+    examples: tuple[ExampleKernel, ...] = ()
     lineage: tuple[str, ...] = ()
 
 
 class IdeaDraft(Struct, frozen=True):
-    """``idea``: its id, "" before the search gave it one."""
+    """A proposed idea. ``idea`` is its id, or "" before the search assigns an id."""
 
     category: str
     text: str
@@ -128,20 +136,21 @@ class IdeaDraft(Struct, frozen=True):
 
 
 class VariantDraft(Struct, frozen=True):
-    """``source`` is the whole kernel file. ``note`` is short: what distinguishes it from its siblings.
+    """A proposed kernel. ``source`` is the whole file. ``note`` briefly distinguishes the kernel from its siblings.
 
-    ``unusable``: why a model's reply holds no kernel; ``source`` is then what it said instead, and nothing is built.
+    ``unusable`` says why a model's reply contains no kernel. In that case, ``source`` is the reply, which the builder
+    ignores.
     """
 
     source: str
-    form: Form
+    language: Language
     note: str = ""
     data: dict[str, Any] = {}
     unusable: str = ""
 
 
 class CatalogueEntry(Struct, frozen=True):
-    """A move that a person may seed by name."""
+    """A transformation that a person may seed by name."""
 
     name: str
     category: str
@@ -149,10 +158,11 @@ class CatalogueEntry(Struct, frozen=True):
 
 
 class NoAnswer(Exception):
-    """A proposer could not answer now: its server failed, or its reply was of no use. Worth asking again later.
+    """A proposer has no answer now, because its server failed or its reply was unusable. The search repeats the request
+    later.
 
-    ``call``: the name of the call whose reply was of no use, "" where none came. ``lasting``: it is of no use to ask
-    this proposer again (a wrong key, no such model).
+    ``call`` names the call with the unusable reply, or is "" if there was no reply. ``lasting``: later requests to this
+    proposer will also fail (an invalid key, an unknown model).
     """
 
     def __init__(self, message: str, call: str = "", *, lasting: bool = False) -> None:
@@ -161,7 +171,7 @@ class NoAnswer(Exception):
 
 
 class Spent(Exception):
-    """A limit forbids to ask. ``scope``: whose limit it is; a model's concerns its own questions only."""
+    """A spending limit forbids a request. ``scope`` says which limit it is."""
 
     def __init__(self, message: str, scope: Literal["session", "problem", "model"]) -> None:
         super().__init__(message)
@@ -169,54 +179,58 @@ class Spent(Exception):
 
 
 class Proposer(Protocol):
-    """Writes ideas and variants. Whatever it raises counts as no answer now: it is asked again in a later round."""
+    """Writes ideas and kernels. Any exception counts as a missing answer; the search repeats the request in a later
+    round.
+    """
 
     name: str
     reads_prose: bool
-    """Whether a free-text idea of a person, or of another proposer, can be turned into kernels by this proposer."""
+    """Whether this proposer can turn a free-text idea into kernels."""
     roles: frozenset[Role]
 
     @property
     def awaited(self) -> int:
-        """Questions that wait for a person's reply."""
+        """Number of requests that are waiting for a person's reply."""
         ...
 
     @property
     def busy(self) -> bool:
-        """Whether it has questions open that will be answered without a person."""
+        """Whether the proposer is working on requests that need no person."""
         ...
 
     def refusal(self, task: Task) -> str | None:
-        """One sentence why this proposer has nothing for the problem, or None."""
+        """Return one sentence that says why this proposer does not support the problem; None if it does."""
         ...
 
     def catalogue(self, task: Task) -> tuple[CatalogueEntry, ...]:
-        """Moves that a person may seed by name, for this problem."""
+        """Return the transformations that a person may seed by name for this problem."""
         ...
 
-    def parents(self, problem: str, round_number: int) -> tuple[Carried, ...] | None:
-        """The kernels that a round must work on where this proposer repeats another search; None: the best ones."""
+    def parents(self, problem: str, round_number: int) -> tuple[Selected, ...] | None:
+        """Return the parents that a round must have because this proposer replays a search; None if the search may
+        choose.
+        """
         ...
 
     async def ideas(self, task: Task, parent: Kernel | None, board: Board, count: int, seed: int) -> list[IdeaDraft]:
-        """Up to ``count`` new ideas for ``parent``; without one, how to write a first kernel from the reference alone.
+        """Propose up to ``count`` new ideas for ``parent`` or, without a parent, for a first kernel.
 
-        Fewer or none when it has run dry.
+        Returns fewer ideas, or none, if the proposer runs out of ideas.
         """
         ...
 
     def variants(
         self, task: Task, idea: IdeaDraft, parent: Kernel | None, board: Board, numbers: Sequence[int], seed: int
     ) -> AsyncIterator[VariantDraft]:
-        """Kernels for ``idea``, as they are ready: at most one for each of ``numbers``, its place in the idea."""
+        """Yield kernels for ``idea`` as they become ready, at most one for each index in ``numbers``."""
         ...
 
     async def fix(
         self, task: Task, idea: IdeaDraft, failed: Kernel, board: Board, turn: int, seed: int
     ) -> VariantDraft | None:
-        """A repaired kernel after a build error or a wrong result, or None if it has none. ``turn`` counts from 1."""
+        """Repair a failed kernel. Returns None if the proposer cannot repair it. ``turn`` counts the repairs from 1."""
         ...
 
     async def close(self) -> None:
-        """Release what it holds. Idempotent."""
+        """Release all resources. Idempotent."""
         ...

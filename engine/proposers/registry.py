@@ -1,4 +1,4 @@
-"""Proposers by the provider that a config names. Each is imported only where it is used."""
+"""Create the proposers that a config names. Each proposer's module is imported only if needed."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from engine.config import Config, GeminiModel, ModelConfig, OpenAIModel, PlaybookModel, ReplayModel
+from engine.config.schema import Config, GeminiModel, ModelConfig, OpenAIModel, PlaybookModel, ReplayModel
 from engine.exit_codes import ExitCode
 from engine.proposers.protocol import Proposer
-from engine.session.errors import of_os
+from engine.session.store.errors import of_os
 
 if TYPE_CHECKING:
-    from engine.proposers.language.proposer import Asking
-    from engine.search.journal import Journal
-    from engine.session import SessionPaths
-    from engine.state import SessionState
+    from engine.proposers.llm.proposer import Asking
+    from engine.session.journal import Journal
+    from engine.session.state.session_state import SessionState
+    from engine.session.store import SessionPaths
 
 
 class ProposerUnavailable(Exception):
-    """A config asks for a proposer that this version does not have."""
+    """The config names a proposer that cannot be used."""
 
     exit_code = ExitCode.USAGE
 
@@ -28,7 +28,7 @@ class ProposerUnavailable(Exception):
 def make_proposers(
     config: Config, paths: SessionPaths, journal: Journal, state: SessionState, text: Callable[[str], str]
 ) -> list[tuple[Proposer, float]]:
-    """The config's proposers with their weights. ``text`` reads a blob. Raises ``ProposerUnavailable``."""
+    """Create the config's proposers with their weights. ``text`` reads a blob. Raises ``ProposerUnavailable``."""
     made: list[tuple[Proposer, float]] = []
     languages: _Languages | None = None
     for place, model in enumerate(config.models):
@@ -47,12 +47,25 @@ def make_proposers(
     return made
 
 
+def reads_prose(provider: str) -> bool:
+    """Return whether a provider's proposers turn an idea in prose into kernels. Imports their module."""
+    kind: type[Proposer]
+    match provider:
+        case "playbook":
+            from engine.proposers.playbook import Playbook as kind
+        case "replay":
+            from engine.proposers.replay import Replay as kind
+        case _:
+            from engine.proposers.llm import Language as kind
+    return kind.reads_prose
+
+
 def check_providers(config: Config) -> None:
-    """What can be found out before a search begins. Raises ``ProposerUnavailable``, KeyMissing, PriceUnknown."""
+    """Check keys, prices and templates before a search begins. Raises ProposerUnavailable, KeyMissing, PriceUnknown."""
     called = [model for model in config.models if isinstance(model, OpenAIModel | GeminiModel)]
     if called:
-        from engine.models.connect import check_prices
-        from engine.models.keys import check_key
+        from engine.proposers.llm.calls.connect import check_prices
+        from engine.proposers.llm.clients.keys import check_key
 
         for model in called:
             check_key(model)
@@ -62,11 +75,11 @@ def check_providers(config: Config) -> None:
 
 
 def _check_templates(config: Config) -> None:
-    from engine.proposers.language.prompting import Prompts, TemplateProblem
+    from engine.proposers.llm.prompting import Prompts, TemplateProblem
 
     directory = config.prompts.directory
     if directory is None or not directory.is_dir():
-        raise ProposerUnavailable(f"{config.path}: prompts.directory: {directory} is no directory")
+        raise ProposerUnavailable(f"{config.path}: prompts.directory: {directory} is not a directory")
     try:
         Prompts((directory,)).check()
     except TemplateProblem as error:
@@ -74,7 +87,7 @@ def _check_templates(config: Config) -> None:
 
 
 def model_names(config: Config) -> list[str]:
-    """What each of the config's models is called in the session, no two alike (``manual``, ``manual-2``)."""
+    """Return unique names for the config's models in the session (``manual``, ``manual-2``)."""
     names: list[str] = []
     for model in config.models:
         base = str(getattr(model, "label", model.provider))
@@ -84,19 +97,21 @@ def model_names(config: Config) -> list[str]:
 
 
 def own_prompts(paths: SessionPaths) -> Path:
-    """Where a session keeps templates and prompts in a person's own words, so that it can be copied."""
+    """Return the directory for a session's own templates and edited prompts. The directory is part of the session, so
+    copies include it.
+    """
     return paths.directory / "prompts"
 
 
 class _Languages:
-    """Makes the proposers that are language models, and what they share."""
+    """Creates a config's language models, with the objects that they share."""
 
     def __init__(
         self, config: Config, paths: SessionPaths, journal: Journal, state: SessionState, text: Callable[[str], str]
     ) -> None:
-        from engine.models.connect import make_callers
-        from engine.proposers.language.prompting import Prompts
-        from engine.proposers.partial import Partials
+        from engine.proposers.llm.calls.connect import make_callers
+        from engine.proposers.llm.prompting import Prompts
+        from engine.proposers.partial_replies import Partials
 
         self._paths, self._journal, self._state, self._text = paths, journal, state, text
         self._names = model_names(config)
@@ -107,7 +122,7 @@ class _Languages:
         self._partials.sweep()
 
     def make(self, place: int, model: ModelConfig) -> Proposer:
-        from engine.proposers.language import Language
+        from engine.proposers.llm import Language
 
         name = self._names[place]
         roles, edits = frozenset(model.roles), own_prompts(self._paths)
@@ -116,7 +131,7 @@ class _Languages:
 
     def _asking(self, name: str, variable: str | None) -> Asking:
         if (caller := self._callers.get(name)) is not None:
-            from engine.proposers.remote import Remote
+            from engine.proposers.llm.remote import Remote
 
             return Remote(caller, self._state, self._text, variable)
         from engine.proposers.mailbox import Mailbox

@@ -1,8 +1,8 @@
-"""The proposer ``replay``: a saved session again, from what it recorded: offline, the same tree of ideas and sources.
+"""The proposer ``replay``: repeat a stored session offline, with the same tree of ideas and sources.
 
-Ideas and kernels are those of the record, whoever had them (a model, the playbook, a person); kernels are built, judged
-and timed anew. So that other timings lead to no other tree, each round works on the parents that it had. Replies of
-language models are recorded again beside what came of them, at no cost.
+Ideas and kernels come from the recorded session, whether a model, the playbook or a person wrote them. The judge
+builds, checks and times the kernels again. Each round uses its recorded parents, so different times cannot change the
+tree. The proposer copies language models' recorded replies into the new session at no cost.
 """
 
 from __future__ import annotations
@@ -11,9 +11,8 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from engine.events import Carried, ModelCallStarted, ModelReplied
 from engine.exit_codes import ExitCode
-from engine.models.protocol import CallSite, Usage, call_name
+from engine.problem.spec import LANGUAGE_NAMES
 from engine.proposers.protocol import (
     ALL_ROLES,
     CALL,
@@ -25,23 +24,25 @@ from engine.proposers.protocol import (
     Task,
     VariantDraft,
 )
-from engine.search.journal import Journal
-from engine.session import SessionPaths, SessionReader
-from engine.state import SessionState, VariantState, fold
+from engine.session.journal import Journal
+from engine.session.records.events import ModelCallStarted, ModelReplied, Selected
+from engine.session.records.model_calls import CallSite, Usage, call_name
+from engine.session.state.session_state import SessionState, VariantState, fold
+from engine.session.store import SessionPaths, SessionReader
 
 RECORD = "record"
-"""Key in the ``data`` of ideas and kernels: the id of the one in the record."""
+"""Key in the ``data`` of ideas and kernels: the id of the recorded idea or kernel."""
 PROVIDER = "replay"
 
 
 class NoRecord(Exception):
-    """The session to be replayed is not there; the text says where it was looked for."""
+    """The session to replay does not exist. The message says where the proposer looked for it."""
 
     exit_code = ExitCode.NO_SESSION
 
 
 class Replay:
-    """``session`` is the record, ``state`` the session that runs. Raises NoRecord, SessionError."""
+    """Replays the recorded ``session`` in the running session ``state``. Raises NoRecord, SessionError."""
 
     name = PROVIDER
     reads_prose = False
@@ -52,7 +53,7 @@ class Replay:
     def __init__(self, session: Path, journal: Journal, state: SessionState) -> None:
         paths = SessionPaths.at(session)
         if not paths.database.exists():
-            raise NoRecord(f"{session}: no session to replay: name its directory, the one that holds session.db")
+            raise NoRecord(f"{session}: no session to replay; pass the directory that contains session.db")
         self._reader = SessionReader(paths)
         self._record = fold(self._reader.read())
         self._journal = journal
@@ -63,22 +64,25 @@ class Replay:
         recorded = self._record.problems.get(task.problem.id)
         if recorded is None:
             there = ", ".join(self._record.problems) or "none"
-            return f"{self._record.name} has no problem {task.problem.id} to replay, but {there}"
-        if recorded.form != task.form:
-            return f"{self._record.name} holds .{recorded.form} kernels of it, and this device takes .{task.form}"
+            return f"{self._record.name} has no problem {task.problem.id} to replay; it has {there}"
+        if recorded.language != task.language:
+            return (
+                f"{self._record.name} has {LANGUAGE_NAMES[recorded.language]} kernels for this problem, "
+                f"but this device needs {LANGUAGE_NAMES[task.language]}"
+            )
         return None
 
     def catalogue(self, task: Task) -> tuple[CatalogueEntry, ...]:
         return ()
 
-    def parents(self, problem: str, round_number: int) -> tuple[Carried, ...] | None:
-        """The parents of a round as they were, None where the record has no such round."""
+    def parents(self, problem: str, round_number: int) -> tuple[Selected, ...] | None:
+        """Return a round's recorded parents; None if the record has no such round."""
         recorded = self._record.problems.get(problem)
         for round_ in recorded.rounds if recorded is not None else ():
             if round_.number == round_number:
                 now = {str(one.data.get(RECORD)): one.id for one in self._state.variants_of(problem)}
                 return tuple(
-                    Carried(now[one.variant], f"as in the record: {one.why}")
+                    Selected(now[one.variant], f"as in the record: {one.why}")
                     for one in round_.parents
                     if one.variant in now
                 )
@@ -119,14 +123,14 @@ class Replay:
         await self._tell(variant.data.get(CALL))
         return VariantDraft(
             self._reader.text(variant.source),
-            variant.form,
+            variant.language,
             variant.note,
             _marked(variant.data, variant.id),
             str(variant.data.get(UNUSABLE, "")),
         )
 
     async def _tell(self, call: Any) -> None:
-        """Record a call of the record and its reply in this session, once."""
+        """Copy a recorded call and its reply to this session, once."""
         if not isinstance(call, str) or call in self._told or self._is_recorded(call):
             return
         self._told.add(call)
@@ -170,5 +174,7 @@ class Replay:
 
 
 def _marked(data: dict[str, Any], record: str) -> dict[str, Any]:
-    """The data of a recorded node with its id; a person's seed counts as an idea like any other."""
+    """Return a recorded node's data, with the node's id. The mark of seeded ideas is removed, so that they count as
+    ordinary ideas.
+    """
     return {**{key: value for key, value in data.items() if key != "seeded"}, RECORD: record}

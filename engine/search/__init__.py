@@ -1,5 +1,5 @@
-"""The search: rounds of ideas, kernels and verdicts for several problems at once, steered by commands.
+"""The search: rounds of ideas, kernels and verdicts for several problems at once, steered by requests.
 
-The loop keeps no truth of its own. It looks at the folded state and does what is missing, so that a resumed session
-continues exactly where its events end.
+The search loop stores no state of its own. It reads the folded state and starts all missing work. Therefore a resumed
+session continues exactly where its events end.
 """

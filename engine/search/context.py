@@ -1,4 +1,4 @@
-"""What the parts of one running search share."""
+"""Data that the parts of a running search share."""
 
 from __future__ import annotations
 
@@ -6,39 +6,45 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from engine import clock
-from engine.budget import Budget, budget_of, elapsed_s
-from engine.config import Config
-from engine.devices import usable_cores
-from engine.events import DeviceFact, LogLine, StopReason
+from engine.config.roles import Role
+from engine.config.schema import Config
+from engine.devices.fact import DeviceFact
+from engine.devices.hardware import usable_cores
+from engine.evaluation.evaluator import Evaluator
 from engine.problem.spec import ProblemSpec
-from engine.proposers.protocol import Demands, Proposer, Role, Task
-from engine.search.assigning import earned_weights
+from engine.proposers.coverage import why_nobody
+from engine.proposers.protocol import Demands, Proposer, Task
 from engine.search.ids import Ids
-from engine.search.journal import Journal
-from engine.search.sources import Sources
-from engine.search.telling import task_of
-from engine.session import SessionPaths
-from engine.state import ProblemState, SessionState
-from engine.workers.protocol import Evaluator
+from engine.search.kernel_sources import Sources
+from engine.search.proposing.model_choice import earned_weights
+from engine.search.proposing.proposer_context import task_of
+from engine.session.budget import Budget, budget_of, elapsed_s
+from engine.session.journal import Journal
+from engine.session.records.events import LogLine, StopReason
+from engine.session.state.session_state import ProblemState, SessionState
+from engine.session.store import SessionPaths
+from engine.system import clock
 
 
 def demands_of(config: Config, problem: ProblemSpec) -> Demands:
-    """What the judge of a run with ``config`` asks of kernels for ``problem``."""
+    """Return the judge's requirements for kernels of ``problem`` under ``config``."""
     evaluation = config.evaluation
-    tolerances = {evaluation.tolerance_for(tensor.dtype) for tensor in problem.outputs}
+    tolerances = {evaluation.tolerance_for(one.dtype) for one in problem.outputs if "float" in one.dtype}
     threads = evaluation.threads or usable_cores()
-    return Demands(max(tolerances, default=1e-2), evaluation.precision == "fp32", threads)
+    tightest = min(tolerances, default=evaluation.tolerance_for("float32"))  # Integers must match exactly.
+    return Demands(tightest, evaluation.precision == "fp32", threads)
 
 
 @dataclass
 class Context:
-    """One search. ``device`` is the one that kernels are written for; ``ending`` is why no new work is started.
+    """The data that all parts of a search share.
 
-    ``until_idle``: end once all that is left is to wait for a person's replies. ``spent``: why nobody can be
-    asked any more, by a limit unless ``helpless``; ``silenced``: models that are not asked any more;
-    ``refused``: those of them that it is of no use to ask, and why; ``closed``: problems whose own limit is reached,
-    and what it says; ``unopened``: problems whose judge was killed while it opened them, and how.
+    ``device`` is the device that runs the kernels. ``ending`` is the reason why no new work starts. ``until_idle``: end
+    when only replies from a person are missing. ``unattended``: end when only a person could add more kernels.
+    ``spent`` is the reason why the search may not call any proposer: a limit or, if ``helpless``, failures of all
+    models. ``silenced`` names models that the search no longer calls. ``refused`` maps permanently failed models to the
+    reasons. ``closed`` maps problems to the spending limit that they reached. ``unopened`` maps problems to the error
+    with which the judge failed to open them.
     """
 
     config: Config
@@ -53,6 +59,7 @@ class Context:
     ending: StopReason | None = None
     last_rounds: bool = False
     until_idle: bool = False
+    unattended: bool = False
     spent: str | None = None
     helpless: bool = False
     silenced: set[str] = field(default_factory=set)
@@ -70,13 +77,18 @@ class Context:
         return budget_of(self.state, self.config.budget.minutes, self.config.search.rounds)
 
     def left_s(self, reserve_s: float = 0.0) -> float:
-        """Seconds of the budget's minutes that are left."""
+        """Seconds left in the time budget."""
         return self.budget.left_s(elapsed_s(self.state, clock.now()), reserve_s)
 
     @property
     def width(self) -> int:
-        """Evaluations in flight: as many as there are builders, and one that is being timed."""
+        """Maximum number of evaluations in flight: one per builder, plus one on the device."""
         return (self.config.evaluation.builders or max(1, (os.cpu_count() or 2) // 2)) + 1
+
+    @property
+    def ends_without_person(self) -> bool:
+        """Whether the search ends, instead of waiting, if only a person could continue it."""
+        return self.until_idle or self.unattended
 
     def proposer(self, name: str) -> Proposer | None:
         return next((proposer for proposer, _ in self.proposers if proposer.name == name), None)
@@ -85,21 +97,28 @@ class Context:
         return next(weight for one, weight in self.proposers if one is proposer)
 
     def demands(self, problem: ProblemSpec) -> Demands:
-        """What the judge asks of kernels for ``problem``."""
+        """The judge's requirements for kernels of ``problem``."""
         return demands_of(self.config, problem)
 
     def task(self, problem: ProblemState) -> Task:
         return task_of(self.state, problem, self.device, self.demands(problem.spec))
 
     def refusal(self, problem: str, proposer: Proposer) -> str | None:
-        """Why ``proposer`` has nothing for the problem, or None; asked once."""
+        """Return why ``proposer`` does not support the problem, or None. Cached."""
         key = (problem, proposer.name)
         if key not in self._refusals:
             self._refusals[key] = proposer.refusal(self.task(self.state.problems[problem]))
         return self._refusals[key]
 
+    def why_nobody_writes(self, problem: str) -> str | None:
+        """Return why no proposer in the config can write kernels for the problem; None if any proposer can, or may try
+        again later.
+        """
+        refusals = [self.refusal(problem, proposer) for proposer, _ in self.proposers]
+        return why_nobody(self.state.problems[problem].spec.c_refusal, refusals)
+
     def proposers_for(self, problem: str, role: Role | None = None) -> list[Proposer]:
-        """Those that can write for ``problem`` (in ``role``) and may be asked."""
+        """Return the proposers that support ``problem`` (in ``role``) and that the search may call."""
         return [
             proposer
             for proposer, _ in self.proposers
@@ -109,16 +128,16 @@ class Context:
         ]
 
     def weights(self, role: Role, names: Sequence[str]) -> list[float]:
-        """How questions of ``role`` are shared out among ``names``."""
+        """Return the weights by which the proposers ``names`` share the requests for ``role``."""
         weights = [weight for name in names for proposer, weight in self.proposers if proposer.name == name]
         if self.config.search.allocation == "adaptive" and len(names) > 1:
             return earned_weights(self.state, role, names, weights)
         return weights
 
     async def forbid(self, why: str, proposer: Proposer | None, *, lasting: bool = False) -> None:
-        """Nobody (or not ``proposer``) may be asked any more. Without anyone to ask, the search ends in order.
+        """Stop calling ``proposer``, or all proposers if None. If no proposer remains, the search ends.
 
-        ``lasting``: because asking is of no use, not because a limit forbids it.
+        ``lasting``: the reason is that calls fail, not that a limit is reached.
         """
         if self.spent is not None or (proposer is not None and proposer.name in self.silenced):
             return
@@ -129,27 +148,27 @@ class Context:
         if proposer is None or not self._anyone_left():
             self.spent = why
             self.helpless = lasting
-        others = "; the search goes on without it" if lasting and self.spent is None else ""
+        others = "; the search continues without it" if lasting and self.spent is None else ""
         await self.journal.record(LogLine(level="error" if lasting else "warning", text=f"{why}{others}"))
 
     async def close(self, problem: str, why: str) -> None:
-        """Nobody may be asked about ``problem`` any more; the others go on."""
+        """Stop calling proposers for ``problem``. Other problems continue."""
         if problem not in self.closed:
             self.closed[problem] = why
             await self.journal.record(LogLine(level="warning", text=f"{problem}: {why}"))
 
     def spent_on(self, problem: str) -> bool:
-        """Whether nobody can be asked about ``problem`` any more."""
+        """Whether the search may no longer call proposers for ``problem``."""
         return self.spent is not None or problem in self.closed
 
     def _anyone_left(self) -> bool:
-        """Whether somebody can still have ideas and write kernels for them."""
+        """Whether the remaining proposers can both suggest ideas and implement them."""
         left = [proposer for proposer, _ in self.proposers if proposer.name not in self.silenced]
         coders = [proposer for proposer in left if "code" in proposer.roles and proposer.reads_prose]
         return any("ideas" in proposer.roles and (coders or not proposer.reads_prose) for proposer in left)
 
     def allow(self) -> None:
-        """The limits changed: who was forbidden to ask may try again."""
+        """Allow calls again after a person changed the limits."""
         self.spent, self.helpless = None, False
         self.silenced.clear()
         self.refused.clear()

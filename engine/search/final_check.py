@@ -1,20 +1,22 @@
-"""At the end of a search: is each problem's winner right, and still a win, at other sizes than the searched ones?"""
+"""Check each problem's best kernel at the end: correctness and speedup at sizes other than the searched sizes."""
 
 from __future__ import annotations
 
 import time
 
 from engine.evaluation.at_sizes import judge_at_sizes
-from engine.events import SizesChecked
 from engine.problem.resize import NoOtherSizes, other_sizes
 from engine.search.context import Context
+from engine.session.records.events import SizesChecked
 
 CHECK_GUESS_S = 10.0
-"""What the check of one winner is expected to take until one was made."""
+"""Expected duration of the first check, in seconds."""
 
 
 class FinalCheck:
-    """Knows whose winner is still to be checked, and checks it. One that beats it later is to be checked in turn."""
+    """Finds best kernels without a check at other sizes, and checks them. If another kernel becomes the best, it is
+    checked as well.
+    """
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -36,11 +38,11 @@ class FinalCheck:
 
     @property
     def reserve_s(self) -> float:
-        """Seconds that what is owed will take."""
+        """Expected duration of the pending checks, in seconds."""
         return max(self._seconds, default=CHECK_GUESS_S) * len(self.owed())
 
     async def check(self, problem: str) -> None:
-        """Judge the problem's best kernel at other sizes and record what came out. Raises SessionError."""
+        """Judge the problem's best kernel at other sizes and record the results. Raises SessionError."""
         context, began = self._context, time.monotonic()
         best = context.state.problems[problem].best
         if best is None:
@@ -52,7 +54,7 @@ class FinalCheck:
         except NoOtherSizes as error:
             event = SizesChecked(problem=problem, variant=best, note=f"no other sizes: {error}")
         else:
-            judged = judge_at_sizes(context.evaluator, places, variant.form, source)
+            judged = judge_at_sizes(context.evaluator, places, variant.language, source)
             event = SizesChecked(problem=problem, variant=best, results=tuple([short async for short, _ in judged]))
         self._seconds.append(time.monotonic() - began)
         await context.journal.record(event)

@@ -1,14 +1,14 @@
-"""Ids of new ideas and variants, and seeds derived from the session's one."""
+"""Ids for new ideas and variants, and seeds derived from the session's seed."""
 
 from __future__ import annotations
 
 import hashlib
 
-from engine.state import SessionState
+from engine.session.state.session_state import SessionState
 
 
 class Ids:
-    """Counts on from what the session holds: ``i1``, ``i2``, ... and ``v1``, ``v2``, ..."""
+    """Counters that continue from the session's last ids: ``i1``, ``i2``, ... and ``v1``, ``v2``, ..."""
 
     def __init__(self, state: SessionState) -> None:
         self._idea = max((_number(name) for name in state.ideas), default=0)
@@ -16,7 +16,7 @@ class Ids:
 
     @property
     def next_idea(self) -> str:
-        """What ``idea`` will give."""
+        """Return the id that the next call to ``idea`` will return."""
         return f"i{self._idea + 1}"
 
     def idea(self) -> str:
@@ -34,6 +34,8 @@ def _number(name: str) -> int:
 
 
 def seed_for(session_seed: int, *parts: object) -> int:
-    """A seed below 2**32 that depends on the session's seed and on what it is for, not on the order of calls."""
+    """Derive a seed below 2**32 from the session's seed and the purpose in ``parts``. The result does not depend on the
+    order of calls.
+    """
     text = "\x1f".join(map(str, (session_seed, *parts)))
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=4).digest(), "big")

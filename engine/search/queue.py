@@ -1,4 +1,4 @@
-"""The queue of evaluations: who is judged next, how many at once, and how one is taken out of it."""
+"""A queue of evaluations, ordered by priority, with limited concurrency and cancellation."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from functools import partial
 
 
 class Priority(IntEnum):
-    """Lower is sooner. A person waits for ``HAND``: it also starts when all places are taken."""
+    """An evaluation's priority. Lower values run earlier. ``HAND`` is for a person's requests, which ignore
+    ``width``.
+    """
 
     HAND = 0
     FIX = 1
@@ -20,9 +22,9 @@ class Priority(IntEnum):
 
 
 class EvaluationQueue:
-    """Runs ``judge(variant)`` for queued variants, ``width`` at once, the most urgent first.
+    """Runs ``judge(variant)`` for queued variants by priority, at most ``width`` at the same time.
 
-    ``on_change`` is called after every end. ``failure`` is the first error that a ``judge`` raised.
+    The queue calls ``on_change`` after each evaluation. ``failure`` is the first error that ``judge`` raised.
     """
 
     def __init__(self, judge: Callable[[str], Awaitable[None]], width: int, on_change: Callable[[], None]) -> None:
@@ -43,11 +45,11 @@ class EvaluationQueue:
 
     @property
     def idle_s(self) -> float:
-        """Seconds since it last had anything to do; 0 while it has."""
+        """Seconds since the queue became idle; 0 while it is busy."""
         return time.monotonic() - self._busy_at if self.idle else 0.0
 
     def touch(self) -> None:
-        """The device is busy with something else: start counting ``idle_s`` anew."""
+        """Reset ``idle_s`` to zero, because the device is busy with other work."""
         self._busy_at = time.monotonic()
 
     @property
@@ -58,9 +60,9 @@ class EvaluationQueue:
         return variant in self._queued or variant in self._running
 
     def put(self, variant: str, priority: Priority, round_number: int = 0) -> None:
-        """Queue a variant, or make one that is queued already more urgent. One that runs stays as it is.
+        """Queue a variant, or raise the priority of a queued variant. Does nothing if the variant is running.
 
-        Within a priority earlier rounds come first, so that several problems advance in step.
+        Within a priority, earlier rounds run first, so problems advance at the same pace.
         """
         if variant in self._running:
             return
@@ -69,7 +71,7 @@ class EvaluationQueue:
         self._start_some()
 
     def hold(self) -> None:
-        """Start nothing more; what runs finishes."""
+        """Start no more evaluations. Running evaluations continue."""
         self._open = False
 
     def release(self) -> None:
@@ -77,7 +79,7 @@ class EvaluationQueue:
         self._start_some()
 
     def cancel(self, variants: Iterable[str]) -> list[asyncio.Task[None]]:
-        """Take variants out: the queued are forgotten, of the running the cancelled tasks are returned."""
+        """Remove variants from the queue, cancel running evaluations, and return their tasks."""
         cancelled = []
         for variant in variants:
             self._queued.discard(variant)
@@ -90,7 +92,7 @@ class EvaluationQueue:
         self._queued.clear()
 
     async def drain(self, timeout_s: float) -> None:
-        """Let what runs finish for at most ``timeout_s``, then cancel it; queued variants are not started."""
+        """Wait up to ``timeout_s`` seconds for running evaluations, then cancel them. Starts no new evaluations."""
         self.hold()
         self.forget_queued()
         if running := list(self._running.values()):
@@ -103,7 +105,7 @@ class EvaluationQueue:
     def _start_some(self) -> None:
         while self._open and self._heap:
             priority, _, _, variant = self._heap[0]
-            if variant not in self._queued:  # taken out while it waited
+            if variant not in self._queued:  # The evaluation was cancelled while it was waiting in the queue.
                 heapq.heappop(self._heap)
                 continue
             if len(self._running) >= self._width and priority is not Priority.HAND:

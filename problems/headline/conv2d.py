@@ -1,4 +1,4 @@
-"""The first convolution of AlexNet, with bias, on a batch of 100 images."""
+"""AlexNet's first convolution with bias, on a batch of 100 images."""
 
 import torch
 from torch import nn

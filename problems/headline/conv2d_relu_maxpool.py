@@ -1,4 +1,4 @@
-"""The first convolution of AlexNet with its ReLU and its max pooling of 3 with stride 2."""
+"""AlexNet's first convolution with ReLU and 3x3 max pooling of stride 2."""
 
 import torch
 from torch import nn

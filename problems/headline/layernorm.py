@@ -1,4 +1,4 @@
-"""Affine layer normalisation over channels, height and width: 16 very long rows."""
+"""Affine layer normalization over channels, height and width: 16 very long rows."""
 
 import torch
 from torch import nn

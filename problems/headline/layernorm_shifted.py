@@ -1,4 +1,4 @@
-"""Layer normalisation of values far from zero, where a variance in one pass (E[x^2] - E[x]^2) cancels."""
+"""Layer normalization of values far from zero, where a one-pass variance (E[x^2] - E[x]^2) cancels."""
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""Convolution, ReLU and overlapping max pooling: the first stage of an AlexNet, on small images."""
+"""Convolution, ReLU and overlapping max pooling: AlexNet's first stage, on small images."""
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""minGPT's GELU: the tanh approximation spelled out in primitive operators (Hendrycks and Gimpel, 2016)."""
+"""GELU of minGPT: the tanh approximation in primitive operators (Hendrycks and Gimpel, 2016)."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Layer normalisation over the last dimension, with weight and bias."""
+"""Layer normalization over the last dimension, with weight and bias."""
 
 import torch
 from torch import nn

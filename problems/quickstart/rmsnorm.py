@@ -1,4 +1,4 @@
-"""Root-mean-square normalisation written in primitive operators, with a weight."""
+"""Root-mean-square normalization in primitive operators, with a weight."""
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""SwiGLU's activation: the SiLU of a gate times the value beside it."""
+"""SwiGLU activation: the SiLU of a gate times a value."""
 
 import torch
 from torch import nn

@@ -1,14 +1,14 @@
-"""What every selection strategy must keep to. A new strategy is checked by being in ``STRATEGIES``; nothing to write.
+"""Laws of every selection strategy. A new strategy is tested as soon as it is in ``STRATEGIES``.
 
-Each law is a function of a strategy; ``CANDIDATES`` draws whole tables of kernels: ties, pinned and exhausted ones,
-kernels with and without a heat behind them.
+Each law is a function of a strategy. ``CANDIDATES`` draws tables of kernels: ties, pinned and exhausted ones, kernels
+with and without a runoff.
 """
 
 from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from engine.selection import Candidate, Selection, Strategy, ranking
+from engine.search.strategies import Candidate, Selection, Strategy, ranking
 
 _CATEGORIES = ("memory", "latency", "compute", "parallelism", "control")
 
@@ -25,7 +25,7 @@ def _candidate(draw: st.DrawFn, number: int) -> Candidate:
         speedup=10.0 / ms,
         category=category,
         lineage_categories=frozenset({category, draw(st.sampled_from(_CATEGORIES))}),
-        heat_ratio=draw(st.none() | st.floats(1.0, 1.5)),
+        runoff_ratio=draw(st.none() | st.floats(1.0, 1.5)),
         pinned=draw(st.sampled_from([False, False, False, True])),
         exhausted=draw(st.booleans()),
     )
@@ -38,45 +38,45 @@ def _select(strategy: Strategy, kernels: tuple[Candidate, ...], width: int, seed
     return strategy(kernels, round_number=3, width=width, seed=seed)
 
 
-def each_is_carried_or_dropped_once_with_a_reason(
+def each_is_selected_or_dropped_once_with_a_reason(
     strategy: Strategy, kernels: tuple[Candidate, ...], width: int, seed: int
 ) -> None:
     selection = _select(strategy, kernels, width, seed)
-    named = [one.variant for one in (*selection.survivors, *selection.dropped)]
+    named = [one.variant for one in (*selection.selected, *selection.dropped)]
     assert sorted(named) == sorted(one.variant for one in kernels)
-    for one in (*selection.survivors, *selection.dropped):
+    for one in (*selection.selected, *selection.dropped):
         assert any(character.isdigit() for character in one.why), f"{one.variant}: a reason needs a figure: {one.why!r}"
         assert "\n" not in one.why and one.why == one.why.strip()
 
 
-def the_pinned_are_carried_and_the_exhausted_are_not(
+def the_pinned_are_selected_and_the_exhausted_are_not(
     strategy: Strategy, kernels: tuple[Candidate, ...], width: int, seed: int
 ) -> None:
-    carried = {one.variant: one.why for one in _select(strategy, kernels, width, seed).survivors}
+    selected_because = {one.variant: one.why for one in _select(strategy, kernels, width, seed).selected}
     for one in kernels:
         if one.pinned:
-            assert "pinned" in carried[one.variant]
+            assert "pinned" in selected_because[one.variant]
         elif one.exhausted:
-            assert one.variant not in carried
+            assert one.variant not in selected_because
 
 
-def somebody_is_carried_while_anybody_is_open(
+def a_kernel_is_selected_while_one_is_open(
     strategy: Strategy, kernels: tuple[Candidate, ...], width: int, seed: int
 ) -> None:
-    survivors = _select(strategy, kernels, width, seed).survivors
-    assert bool(survivors) == any(one.pinned or not one.exhausted for one in kernels)
+    selected = _select(strategy, kernels, width, seed).selected
+    assert bool(selected) == any(one.pinned or not one.exhausted for one in kernels)
 
 
 def a_round_is_not_flooded(strategy: Strategy, kernels: tuple[Candidate, ...], width: int, seed: int) -> None:
-    survivors = _select(strategy, kernels, width, seed).survivors
-    # One more than there are places: the beam's newcomer.
-    assert len(survivors) <= width + 1 + sum(one.pinned for one in kernels)
+    selected = _select(strategy, kernels, width, seed).selected
+    # one more than there are places: the beam's newcomer
+    assert len(selected) <= width + 1 + sum(one.pinned for one in kernels)
 
 
 def the_fastest_come_first(strategy: Strategy, kernels: tuple[Candidate, ...], width: int, seed: int) -> None:
     order = [one.variant for one in ranking(kernels)]
     selection = _select(strategy, kernels, width, seed)
-    for answer in (selection.survivors, selection.dropped):
+    for answer in (selection.selected, selection.dropped):
         places = [order.index(one.variant) for one in answer]
         assert places == sorted(places)
 
@@ -88,9 +88,9 @@ def the_same_question_gets_the_same_answer_in_any_order(
 
 
 LAWS = (
-    each_is_carried_or_dropped_once_with_a_reason,
-    the_pinned_are_carried_and_the_exhausted_are_not,
-    somebody_is_carried_while_anybody_is_open,
+    each_is_selected_or_dropped_once_with_a_reason,
+    the_pinned_are_selected_and_the_exhausted_are_not,
+    a_kernel_is_selected_while_one_is_open,
     a_round_is_not_flooded,
     the_fastest_come_first,
     the_same_question_gets_the_same_answer_in_any_order,

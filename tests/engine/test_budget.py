@@ -1,13 +1,15 @@
-"""What a search may still spend."""
+"""The remaining budget of a search."""
 
 from __future__ import annotations
 
-from engine.budget import Budget, budget_of, elapsed_s
-from engine.events import (
+from msgspec import structs
+
+from engine.devices.fact import DeviceFact
+from engine.session.budget import Budget, budget_of, elapsed_s
+from engine.session.records.events import (
     AnyEvent,
     BudgetChanged,
     DeviceAwaited,
-    DeviceFact,
     DeviceFree,
     EngineStarted,
     EngineStopped,
@@ -16,7 +18,7 @@ from engine.events import (
     SearchPaused,
     SearchResumed,
 )
-from engine.state import SessionState, fold
+from engine.session.state.session_state import SessionState, fold
 
 
 def session(*events: tuple[float, AnyEvent]) -> SessionState:
@@ -39,6 +41,17 @@ def test_time_between_two_lives_does_not_count() -> None:
 def test_an_engine_that_died_counts_until_its_last_event() -> None:
     state = session((100.0, STARTED), (140.0, LogLine(level="info", text="last words")), (1000.0, STARTED))
     assert elapsed_s(state, now=1000.0) == 40.0
+
+
+def test_an_engine_that_died_counts_until_its_last_heartbeat() -> None:
+    again = structs.replace(STARTED, before=190.0)
+    died = ((100.0, STARTED), (140.0, LogLine(level="info", text="last words")))
+    assert elapsed_s(session(*died, (1000.0, again)), now=1000.0) == 90.0
+    assert elapsed_s(session(*died), session(*died).last_moment(190.0)) == 90.0
+    older = structs.replace(STARTED, before=50.0)
+    assert elapsed_s(session(*died, (1000.0, older)), now=1000.0) == 40.0, "a heartbeat of an earlier engine"
+    stopped = (*died, (150.0, STOPPED))
+    assert elapsed_s(session(*stopped, (1000.0, again)), now=1000.0) == 50.0, "it said when it ended"
 
 
 def test_a_stopped_engine_counts_no_further() -> None:

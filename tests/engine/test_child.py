@@ -1,4 +1,4 @@
-"""Child processes end, with what they started, whatever that holds on to."""
+"""Child processes end together with their descendants, no matter which files these keep open."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import time
 
 import pytest
 
-from engine import child
-from engine.child import end_group, end_what_it_leaves
+from engine.system import child
+from engine.system.child import end_group, end_what_it_leaves
 
 
 async def _shell(script: str) -> tuple[asyncio.subprocess.Process, int]:
-    """A shell that leads a process group, and the pid that it prints first."""
+    """A shell that leads a process group and prints its pid first."""
     process = await asyncio.create_subprocess_exec("sh", "-c", script, stdout=asyncio.subprocess.PIPE, process_group=0)
     assert process.stdout is not None
     return process, int(await process.stdout.readline())
@@ -25,7 +25,7 @@ async def test_what_a_process_leaves_in_its_group_ends_with_it() -> None:
     process, left = await _shell("sleep 60 & echo $!")
     assert process.stdout is not None
     reaper = asyncio.create_task(end_what_it_leaves(process))
-    assert await asyncio.wait_for(process.stdout.read(), 10) == b""  # whoever holds the other end is gone
+    assert await asyncio.wait_for(process.stdout.read(), 10) == b""  # the holder of the other end is gone
     await reaper
     with pytest.raises(ProcessLookupError):
         while True:

@@ -2,13 +2,12 @@ from __future__ import annotations
 
 import pytest
 
-from engine.devices import (
+from engine.devices.hardware import (
     DeviceReader,
     cuda_arch,
     decode_samples,
     discover,
     encode_samples,
-    read_samples,
     usable_cores,
     visible_devices,
 )
@@ -24,7 +23,7 @@ def test_the_cpu_is_always_a_device() -> None:
 
 
 def test_every_device_has_a_sample_and_it_survives_json() -> None:
-    samples = read_samples()
+    samples = DeviceReader().read()
     assert [sample.device for sample in samples] == [fact.id for fact in discover()]
     cpu = samples[-1]
     assert cpu.memory_total is not None and cpu.memory_used is not None and 0 < cpu.memory_used < cpu.memory_total
@@ -64,6 +63,6 @@ def test_absence_of_nvidia_devices_is_said_in_words() -> None:
 @pytest.mark.gpu
 @pytest.mark.skipif(discover()[0].kind != "cuda", reason="no NVIDIA device")
 def test_a_gpu_reports_its_figures() -> None:
-    fact, sample = discover()[0], read_samples()[0]
+    fact, sample = discover()[0], DeviceReader().read()[0]
     assert fact.kind == "cuda" and fact.id.startswith("GPU-") and fact.cores > 0 and fact.memory_bytes > 1 << 30
     assert sample.utilization is not None and sample.memory_used is not None and sample.power_w is not None

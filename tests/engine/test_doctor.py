@@ -1,4 +1,4 @@
-"""What ``kernel-tui doctor`` says of good and bad machines. Real compilers, real torch, real sandbox."""
+"""Findings of ``kernel-tui doctor`` on good and bad machines, with real compilers, torch and sandbox."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from engine import toolkit
-from engine.config import parse_config, preset_text
+from engine.config.schema import parse_config, preset_text
+from engine.daemon.logind import LogoutPolicy
 from engine.doctor import Finding, models, run_checks, system, tools
-from engine.logind import LogoutPolicy
-from engine.session import filesystem
+from engine.session.store import filesystem
+from engine.system import tool_paths
 
 NO_GPU = tools.Gpus(names=(), archs=(), driver="", cuda=None, absence="no NVIDIA driver")
 H200 = tools.Gpus(names=("NVIDIA H200",) * 2, archs=("sm_90a",), driver="580.65", cuda=(13, 0), absence=None)
 
 
 def program(directory: Path, name: str, script: str) -> str:
-    """An executable that stands for a tool of another version than this machine has."""
+    """Create an executable that simulates another version of a tool."""
     file = directory / name
     file.write_text(f"#!/bin/sh\n{script}\n")
     file.chmod(0o755)
@@ -73,7 +73,7 @@ def test_a_compiler_without_openmp(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     [
         ("12.8", H200, "ok", "CUDA 12.8"),
         ("13.4", H200, "ok", "CUDA 13.4"),
-        ("14.0", H200, "fail", "too new for the driver: 580.65 runs CUDA up to 13.0"),
+        ("14.0", H200, "fail", "too new for the driver: 580.65 supports CUDA up to 13.0"),
         ("14.0", NO_GPU, "ok", "CUDA 14.0"),
     ],
 )
@@ -95,14 +95,14 @@ def test_nvcc_that_cannot_build_says_why(monkeypatch: pytest.MonkeyPatch, tmp_pa
     finding = tools.nvcc(H200, required=True)
     assert finding.level == "fail"
     assert "cannot build a kernel: host_config.h:147:2: error: #error -- unsupported GNU version!" in finding.what
-    assert "older one" in finding.remedy
+    assert "older C++ compiler" in finding.remedy
 
 
 def test_without_a_toolkit_the_remedy_is_one_installation(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for variable in ("NVCC", "CUDA_HOME"):
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(toolkit, "SYSTEM_TOOLKIT", tmp_path / "none")
+    monkeypatch.setattr(tool_paths, "SYSTEM_TOOLKIT", tmp_path / "none")
     monkeypatch.setattr(sys, "path", [])
     finding = tools.nvcc(H200, required=False)
     assert finding.level == "fail"
@@ -113,8 +113,8 @@ def test_without_a_toolkit_the_remedy_is_one_installation(monkeypatch: pytest.Mo
 @pytest.mark.parametrize(
     ("today", "level", "words"),
     [
-        (date(2026, 11, 21), "warn", "o3 retires on 2026-12-11, in 20 days"),
-        (date(2026, 12, 11), "fail", "o3 was retired on 2026-12-11"),
+        (date(2026, 11, 21), "warn", "o3 on 2026-12-11, in 20 days"),
+        (date(2026, 12, 11), "fail", "retired o3 on 2026-12-11"),
     ],
 )
 def test_models_that_are_switched_off(today: date, level: str, words: str) -> None:
@@ -156,7 +156,7 @@ def test_a_gpu_that_the_config_asks_for_must_be_there() -> None:
     assert finding.level == "fail"
     assert 'device = "cpu"' in finding.remedy
     assert tools.nvidia_driver(NO_GPU, required=False).level == "ok"
-    assert "2 x NVIDIA H200 (sm_90a), driver 580.65, runs CUDA up to 13.0" in tools.nvidia_driver(H200, True).what
+    assert "2 x NVIDIA H200 (sm_90a), driver 580.65, supports CUDA up to 13.0" in tools.nvidia_driver(H200, True).what
 
 
 def test_an_isolation_that_is_switched_off_is_remarked() -> None:
@@ -197,9 +197,9 @@ def test_sessions_on_a_network_file_system(monkeypatch: pytest.MonkeyPatch, tmp_
     ("policy", "level", "words"),
     [
         (LogoutPolicy(kills=False), "ok", ""),
-        (LogoutPolicy(kills=True, lingers=True, scope=True), "ok", "scope of its own"),
+        (LogoutPolicy(kills=True, lingers=True, scope=True), "ok", "scope"),
         (LogoutPolicy(kills=True, scope=True), "warn", "enable-linger"),
-        (LogoutPolicy(kills=True), "warn", "stay logged in"),
+        (LogoutPolicy(kills=True), "warn", "Stay logged in"),
     ],
 )
 def test_what_logging_out_does_to_a_search(policy: LogoutPolicy, level: str, words: str) -> None:

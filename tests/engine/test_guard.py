@@ -1,4 +1,4 @@
-"""After kill -9 of an engine nothing that it started is left, however it was detached."""
+"""After kill -9 of an engine, none of its processes survives, not even a detached one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.guard import VARIABLE, left_behind, read_processes
+from engine.daemon.guard import VARIABLE, left_behind, read_processes
 
 ROOT = Path(__file__).parents[2]
 SLEEP = "import time; time.sleep(300)"
@@ -32,7 +32,7 @@ CHILDREN = {
 
 ENGINE = """
 import os, signal, subprocess, sys, time
-from engine.guard import Guard
+from engine.daemon.guard import Guard
 def spawn(**how):
     return subprocess.Popen([sys.executable, "-c", %r], **how)
 def fork(job, wait=True):
@@ -51,7 +51,7 @@ time.sleep(300)
 
 @contextlib.contextmanager
 def engine(children: str) -> Iterator[tuple[subprocess.Popen[str], str, int]]:
-    """A process that stands for an engine: its marker, its guard and its children are real."""
+    """Yield a process that stands in for an engine. Its marker, guard and children are real."""
     marker = uuid.uuid4().hex
     process = subprocess.Popen(
         [sys.executable, "-c", ENGINE % (SLEEP, marker, children)],

@@ -1,13 +1,21 @@
-"""Kernels of a person that no proposer can develop take nobody's place, and cost no round."""
+"""A hand-written kernel that no proposer can develop neither blocks other kernels nor costs a round."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
 
-from engine.config import parse_config
-from engine.devices import cpu_fact
-from engine.events import (
+from engine.config.schema import parse_config
+from engine.devices.hardware import cpu_fact
+from engine.evaluation.local_evaluator import LocalEvaluator
+from engine.problem.c_header import derive_header
+from engine.proposers.playbook import Playbook
+from engine.search.context import Context
+from engine.search.ids import Ids
+from engine.search.kernel_sources import Sources
+from engine.search.problem_search import ProblemSearch
+from engine.session.journal import Journal
+from engine.session.records.events import (
     BY_HAND,
     AnyEvent,
     IdeaProposed,
@@ -17,19 +25,11 @@ from engine.events import (
     VariantWritten,
     VerdictGiven,
 )
-from engine.problem.header import derive_header
-from engine.proposers.playbook import Playbook
-from engine.search.context import Context
-from engine.search.ids import Ids
-from engine.search.journal import Journal
-from engine.search.rounds import ProblemSearch
-from engine.search.sources import Sources
-from engine.session import EngineLock, EventWriter, SessionReader, create_session
-from engine.state import SessionState, fold
-from engine.verdict import Timing, Verdict
-from engine.workers.local import LocalEvaluator
-from tests.engine.proposers.cpp_harness import make_problem
-from tui.story import fold_with_story
+from engine.session.records.verdict import Timing, Verdict
+from engine.session.state.session_state import SessionState, fold
+from engine.session.store import EngineLock, EventWriter, SessionReader, create_session
+from tests.engine.proposers.playbook.cpp_harness import make_problem
+from tui.text.story import fold_with_story
 
 CONFIG = """\
 problems = ["softmax.py"]
@@ -37,13 +37,13 @@ problems = ["softmax.py"]
 rounds = 2
 ideas = 2
 variants = 1
-survivors = 2
-heat = 1
+parents = 2
+runoff = 1
 [evaluation]
 device = "cpu"
 """
 MS = {BY_HAND: 1.0}
-"""Milliseconds of a kernel by its author; of everyone else's more."""
+"""Kernel time in milliseconds by author. Kernels of other authors are slower."""
 
 
 def verdict(ms: float) -> Verdict:
@@ -51,7 +51,7 @@ def verdict(ms: float) -> Verdict:
 
 
 async def search_with(directory: Path, *by_hand: str, pruned: Sequence[str] = ()) -> tuple[SessionState, list[str]]:
-    """A search to its end in which all kernels are correct, with kernels seeded into its first round, and its log."""
+    """Run a search to its end with correct kernels only, some seeded into its first round. Returns its log too."""
     directory.mkdir()
     config = parse_config(CONFIG, directory / "config.toml")
     spec = make_problem(directory, "return torch.softmax(x, dim=-1)", {"x": (64, 3000)}).spec
@@ -76,23 +76,22 @@ async def search_with(directory: Path, *by_hand: str, pruned: Sequence[str] = ()
 
         journal.listen(judge)
         await journal.record(
-            ProblemAdded(problem=spec, form="cpp", header=derive_header(spec, "cpp")),
+            ProblemAdded(problem=spec, language="cpp", header=derive_header(spec, "cpp")),
             RoundStarted(problem=spec.id, round=0, parents=()),
         )
         for text in by_hand:
-            idea, source = context.ids.idea(), sources.claim(spec.id, text)
-            assert source is not None
+            idea, claim = context.ids.idea(), sources.claim(spec.id, text, context.ids.variant)
             seed = IdeaProposed(
                 idea=idea, problem=spec.id, round=0, parent=None, category="other", text=text, proposer=BY_HAND
             )
             kernel = VariantWritten(
-                variant=context.ids.variant(),
+                variant=claim.variant,
                 idea=idea,
                 problem=spec.id,
                 round=0,
                 parent=None,
-                form="cpp",
-                source=source,
+                language="cpp",
+                source=claim.digest,
                 proposer=BY_HAND,
             )
             await journal.record(seed, kernel)
@@ -110,17 +109,17 @@ async def test_kernels_by_hand_that_nobody_can_develop_cost_no_round(tmp_path: P
     assert problem.best in ("v1", "v2"), "the seeded ones are the fastest"
     assert [round_.number for round_ in problem.rounds] == [0, 1, 2]
     assert all(len(round_.variants) >= 1 for round_ in problem.rounds)
-    carried = [[one.variant for one in round_.parents] for round_ in problem.rounds]
-    assert carried[1] == ["v3"], "the one kernel of the playbook's"
-    assert len(carried[2]) == 2 and not {"v1", "v2"} & set(carried[2])
-    assert problem.rounds[1].parents[0].why.startswith("the fastest that a proposer has something new for: ")
+    selected_because = [[one.variant for one in round_.parents] for round_ in problem.rounds]
+    assert selected_because[1] == ["v3"], "the one kernel of the playbook's"
+    assert len(selected_because[2]) == 2 and not {"v1", "v2"} & set(selected_because[2])
+    assert problem.rounds[1].parents[0].why.startswith("the fastest with untried ideas: ")
     reasons = {one.variant: one.why for one in problem.rounds[0].dropped}
-    assert reasons["v1"] == "no proposer has anything new for it at 1 ms, 10.00x eager"
+    assert reasons["v1"] == "no proposer has a new idea for it at 1 ms, 10.00x eager"
 
 
 async def test_when_only_such_kernels_are_left_the_search_ends_without_an_empty_round(tmp_path: Path) -> None:
     state, log = await search_with(tmp_path / "demo", "// one", pruned=("i2", "i3", "i4"))
     (problem,) = state.problems.values()
     assert [round_.number for round_ in problem.rounds] == [0]
-    assert problem.finished == "no proposer has anything new for any of the correct kernels"
-    assert "nothing is carried on" in log[-2] and log[-1].endswith(f"finished, {problem.finished}")
+    assert problem.finished == "no proposer has a new idea for any correct kernel"
+    assert "no kernel selected" in log[-2] and log[-1].endswith(f"finished, {problem.finished}")

@@ -1,4 +1,4 @@
-"""Kernels of many sessions: found by words, and the first ones of a new search for the same problem."""
+"""Text search over the kernels of many sessions, and warm starts from these kernels."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from engine.events import DeviceFact, EngineStarted, IdeaProposed, ProblemAdded, RoundStarted, VariantWritten
-from engine.events import VerdictGiven as Given
-from engine.launch import log_tail, start_engine
-from engine.library import best_for, matching, problem_key, read_library, session_directories
+from engine.daemon.launch import log_tail, start_engine
+from engine.devices.fact import DeviceFact
+from engine.problem.c_header import derive_header
 from engine.problem.catalog import inspect_files, resolve
-from engine.problem.header import derive_header
 from engine.problem.spec import ProblemSpec
-from engine.session import EventWriter, SessionPaths, SessionReader, create_session, engine_liveness
-from engine.state import fold
-from engine.verdict import Timing, Verdict
+from engine.session.library import best_for, matching, problem_key, read_library, session_directories
+from engine.session.records.events import EngineStarted, IdeaProposed, ProblemAdded, RoundStarted, VariantWritten
+from engine.session.records.events import VerdictGiven as Given
+from engine.session.records.verdict import Timing, Verdict
+from engine.session.state.session_state import fold
+from engine.session.store import EventWriter, SessionPaths, SessionReader, create_session, engine_liveness
 from tests.commandline import KernelTui
 
 PROBLEM = """\
@@ -49,13 +50,13 @@ extern "C" int launch(const float* x, float* out, void* workspace) {{
 """
 CONFIG = """\
 problems = ["{problem}"]
-bank = ["{bank}"]
+bank = ["{examples}"]
 [search]
 rounds = 1
 ideas = 1
 variants = 1
-survivors = 4
-heat = 0
+parents = 4
+runoff = 0
 [evaluation]
 device = "cpu"
 trials = 3
@@ -68,7 +69,7 @@ CPU = DeviceFact(id="cpu", kind="cpu", name="An old processor", arch="x86_64", m
 
 @pytest.fixture(scope="module")
 def specs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, ProblemSpec]:
-    """One problem, the same under another name, and two that differ from it in a shape and in an operator."""
+    """Return a problem, the same problem under another name, and two with a different shape or operator."""
     root = tmp_path_factory.mktemp("problems")
     texts = {
         "softmax": PROBLEM.format(rows=200, dim=1),
@@ -82,14 +83,14 @@ def specs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, ProblemSpec]:
     return {spec.name: spec for spec in found if isinstance(spec, ProblemSpec)}
 
 
-def write_session(root: Path, name: str, spec: ProblemSpec, factors: dict[str, float]) -> SessionPaths:
-    """A session in which an engine has judged one kernel for each note of ``factors``."""
+def write_session(root: Path, name: str, spec: ProblemSpec, speedups: dict[str, float]) -> SessionPaths:
+    """Create a session in which an engine has judged one kernel for each note of ``speedups``."""
     paths = create_session(root, name, "", "config.toml", 0)
     writer = EventWriter(paths)
     writer.append(EngineStarted(pid=1, host="h", version="0", resumed=False, devices=(CPU,), sandbox="none"))
-    writer.append(ProblemAdded(problem=spec, form="cpp", header=derive_header(spec, "cpp")))
+    writer.append(ProblemAdded(problem=spec, language="cpp", header=derive_header(spec, "cpp")))
     writer.append(RoundStarted(problem=spec.id, round=0, parents=()))
-    for number, (note, factor) in enumerate(factors.items(), start=1):
+    for number, (note, speedup) in enumerate(speedups.items(), start=1):
         writer.append(
             IdeaProposed(
                 idea=f"i{number}", problem=spec.id, round=0, parent=None, category="memory",
@@ -98,15 +99,15 @@ def write_session(root: Path, name: str, spec: ProblemSpec, factors: dict[str, f
         )  # fmt: skip
         writer.append(
             VariantWritten(
-                variant=f"v{number}", idea=f"i{number}", problem=spec.id, round=0, parent=None, form="cpp",
+                variant=f"v{number}", idea=f"i{number}", problem=spec.id, round=0, parent=None, language="cpp",
                 source=writer.put_blob(KERNEL.format(note=note)), proposer="gpt", note=note,
             )
         )  # fmt: skip
-        timing = Timing(10.0 / factor, 1.0, 2.0, 9)
+        timing = Timing(10.0 / speedup, 1.0, 2.0, 9)
         writer.append(
             Given(
                 variant=f"v{number}",
-                verdict=Verdict(status="correct", device=CPU.name, speedup=factor, kernel=timing),
+                verdict=Verdict(status="correct", device=CPU.name, speedup=speedup, kernel=timing),
             )
         )
     writer.flush(10)
@@ -115,9 +116,9 @@ def write_session(root: Path, name: str, spec: ProblemSpec, factors: dict[str, f
 
 
 @pytest.fixture(scope="module")
-def bank(specs: dict[str, ProblemSpec], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two sessions of one problem, one of another."""
-    root = tmp_path_factory.mktemp("bank")
+def examples(specs: dict[str, ProblemSpec], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Create two sessions of one problem and one session of another."""
+    root = tmp_path_factory.mktemp("earlier")
     write_session(root / "sessions", "first", specs["softmax"], {"careful": 1.5, "bold": 3.0})
     write_session(root / "sessions", "second", specs["softmax"], {"bold": 2.9, "plain": 2.0})
     write_session(root / "sessions", "other", specs["columns"], {"swift": 9.0})
@@ -131,52 +132,56 @@ def test_the_same_problem_is_known_by_what_it_asks_not_by_its_file(specs: dict[s
     assert problem_key(specs["columns"]) != key
 
 
-def test_sessions_are_named_by_themselves_by_their_directory_or_by_a_glob(bank: Path) -> None:
-    every = [bank / "sessions" / name for name in ("first", "other", "second")]
-    assert session_directories([bank / "sessions"]) == every
-    assert session_directories([f"{bank}/sessions/*"]) == every
-    assert session_directories([bank / "sessions" / "first", f"{bank}/*"]) == every
-    assert session_directories([bank / "nothing", f"{bank}/none*"]) == []
+def test_sessions_are_named_by_themselves_by_their_directory_or_by_a_glob(examples: Path) -> None:
+    every = [examples / "sessions" / name for name in ("first", "other", "second")]
+    assert session_directories([examples / "sessions"]) == every
+    assert session_directories([f"{examples}/sessions/*"]) == every
+    assert session_directories([examples / "sessions" / "first", f"{examples}/*"]) == every
+    assert session_directories([examples / "nothing", f"{examples}/none*"]) == []
 
 
-def test_kernels_are_found_by_words_problem_and_device(bank: Path) -> None:
-    library = read_library([bank / "sessions"])
+def test_kernels_are_found_by_words_problem_and_device(examples: Path) -> None:
+    library = read_library([examples / "sessions"])
     assert (library.sessions, library.unread) == (3, ())
     assert [(one.session, one.variant) for one in matching(library.kernels, ["BOLD"])] == [
         ("first", "v2"),
         ("second", "v1"),
     ]
     assert [one.note for one in matching(library.kernels, problem="columns")] == ["swift"]
-    assert [one.note for one in matching(library.kernels, ["swift_loops"])] == ["swift"], "a move's name is found"
-    assert len(list(matching(library.kernels, ["fmaxf", "memory"], device="old", form="cpp"))) == 5
-    assert list(matching(library.kernels, form="cu")) == []
+    assert [one.note for one in matching(library.kernels, ["swift_loops"])] == ["swift"], "by the transformation's name"
+    assert len(list(matching(library.kernels, ["fmaxf", "memory"], device="old", language="cpp"))) == 5
+    assert list(matching(library.kernels, language="cu")) == []
 
 
-def test_a_session_that_cannot_be_read_costs_only_itself(bank: Path, tmp_path: Path) -> None:
+def test_a_session_that_cannot_be_read_costs_only_itself(examples: Path, tmp_path: Path) -> None:
     broken = tmp_path / "broken"
     broken.mkdir()
     (broken / "session.db").write_text("this is no database")
-    library = read_library([tmp_path / "*", bank / "sessions"])
+    library = read_library([tmp_path / "*", examples / "sessions"])
     assert len(library.kernels) == 5
     assert len(library.unread) == 1 and str(broken) in library.unread[0]
 
 
-def test_the_best_of_the_very_same_problem_are_chosen_with_reasons(bank: Path, specs: dict[str, ProblemSpec]) -> None:
-    library = read_library([bank / "sessions"])
+def test_the_best_of_the_very_same_problem_are_chosen_with_reasons(
+    examples: Path, specs: dict[str, ProblemSpec]
+) -> None:
+    library = read_library([examples / "sessions"])
     spec = specs["renamed"]
     chosen = best_for(library, spec, "cpp", CPU, 2)
     assert [(one.session, one.variant) for one, _ in chosen] == [("first", "v2"), ("second", "v2")]
-    assert chosen[0][1] == ("the fastest of 4 kernels for this very problem on such a device: 3.33 ms, 3.00x eager")
+    assert chosen[0][1] == (
+        "the fastest of 4 kernels for the same problem on this type of device: 3.33 ms, 3.00x eager"
+    )
     elsewhere = DeviceFact(id="c", kind="cpu", name="New", arch="x86_64", memory_bytes=1, cores=1)
     assert "on An old processor, another device" in best_for(library, spec, "cpp", elsewhere, 1)[0][1]
     assert best_for(library, spec, "cu", CPU, 2) == []
     assert best_for(library, specs["rows"], "cpp", CPU, 2) == []
 
 
-def test_a_new_search_begins_with_the_best_of_the_bank(
-    bank: Path, specs: dict[str, ProblemSpec], tmp_path: Path
+def test_a_new_search_begins_with_the_best_of_earlier_sessions(
+    examples: Path, specs: dict[str, ProblemSpec], tmp_path: Path
 ) -> None:
-    text = CONFIG.format(problem=specs["renamed"].path, bank=bank / "sessions" / "*")
+    text = CONFIG.format(problem=specs["renamed"].path, examples=examples / "sessions" / "*")
     paths = create_session(tmp_path, "demo", text, "config.toml", 0)
     start_engine(paths)
     deadline = time.monotonic() + 120
@@ -191,27 +196,26 @@ def test_a_new_search_begins_with_the_best_of_the_bank(
     assert state.finished, log_tail(paths, 50)
     assert (first.note, second.note) == ("v2 of first", "v2 of second")
     assert first.correct and second.correct and first.round == 0
-    assert state.ideas[first.idea].text.startswith("From the bank, v2 of session first: the fastest of 4 kernels ")
+    assert state.ideas[first.idea].text.startswith("Warm start from v2 of session first: the fastest of 4 kernels ")
     assert state.ideas[first.idea].proposer == "bank"
     own = [one for one in state.ideas.values() if one.proposer == "playbook"]
     assert any(one.round == 0 for one in own) and any(one.round == 1 for one in own)
 
 
-def test_the_command(bank: Path, tmp_path: Path) -> None:
+def test_the_command(examples: Path, tmp_path: Path) -> None:
     run = KernelTui(tmp_path)
-    found = run.json("kernels", "bold", "--sessions", bank / "sessions")
+    found = run.json("kernels", "bold", "--sessions", examples / "sessions")
     assert [(one["session"], one["variant"], one["speedup"]) for one in found] == [
         ("first", "v2", 3.0),
         ("second", "v1", 2.9),
     ]
-    shown = run("kernels", "--problem", "columns", "--bank", bank / "sessions")
+    shown = run("kernels", "--problem", "columns", "--bank", examples / "sessions")
     assert shown.returncode == 0, shown.stderr
     assert "swift" in shown.stdout and "9.00x" in shown.stdout and "v1 (best)" in shown.stdout
-    assert re.search("^move +swift_loops$", run("show", bank / "sessions" / "other", "i1").stdout, re.MULTILINE)
-    nothing = run("kernels", "nonsense", "--bank", bank / "sessions")
-    assert nothing.stdout.strip() == "no such kernel among 5 correct kernels in 3 sessions"
-    misnamed = run("kernels", "--problem", "colunms", "--bank", bank / "sessions").stdout.strip()
-    assert misnamed == (
-        "no such kernel among 5 correct kernels in 3 sessions: no problem colunms, did you mean columns?"
-    )
-    assert json.loads(run("kernels", "nonsense", "--bank", bank / "sessions", "--json").stdout) == []
+    idea = run("show", examples / "sessions" / "other", "i1").stdout
+    assert re.search(r"^transformation +swift loops \(swift_loops\)$", idea, re.MULTILINE)
+    nothing = run("kernels", "nonsense", "--sessions", examples / "sessions")
+    assert "5 correct kernels in 3 sessions" in nothing.stdout
+    misnamed = run("kernels", "--problem", "colunms", "--sessions", examples / "sessions").stdout.strip()
+    assert "5 correct kernels in 3 sessions" in misnamed and "did you mean columns?" in misnamed
+    assert json.loads(run("kernels", "nonsense", "--sessions", examples / "sessions", "--json").stdout) == []

@@ -1,10 +1,14 @@
-"""Ideas had before, and which model is asked next."""
+"""Detection of repeated ideas, and the choice of the next model."""
 
 from __future__ import annotations
 
 import pytest
 
-from engine.events import (
+from engine.problem.spec import ProblemSpec
+from engine.proposers.protocol import TriedIdea
+from engine.search.proposing.model_choice import LEAST_SHARE, choose, earned_weights
+from engine.search.proposing.novelty import repeated
+from engine.session.records.events import (
     AnyEvent,
     IdeaProposed,
     ModelCallStarted,
@@ -15,13 +19,9 @@ from engine.events import (
     VariantWritten,
     VerdictGiven,
 )
-from engine.models.protocol import CallSite, Usage
-from engine.problem.spec import ProblemSpec
-from engine.proposers.protocol import TriedIdea
-from engine.search.assigning import LEAST_SHARE, choose, earned_weights
-from engine.search.novelty import repeated
-from engine.state import SessionState, fold
-from engine.verdict import Timing, Verdict
+from engine.session.records.model_calls import CallSite, Usage
+from engine.session.records.verdict import Timing, Verdict
+from engine.session.state.session_state import SessionState, fold
 
 TEXT = "Stage a tile of 64 by 64 values in shared memory, padded against bank conflicts, and read it by columns."
 
@@ -58,18 +58,18 @@ def test_over_time_each_is_asked_by_its_weight() -> None:
 
 
 def session(*answers: tuple[str, float, float]) -> SessionState:
-    """Kernels by (model, factor over eager, dollars), judged one after the other."""
+    """Return kernels by (model, speedup over eager, dollars), judged in this order."""
     spec = ProblemSpec(id="p", name="p", path="p.py", source="", tensors=())
     events: list[AnyEvent] = [
-        ProblemAdded(problem=spec, form="cpp", header=""),
+        ProblemAdded(problem=spec, language="cpp", header=""),
         RoundStarted(problem="p", round=0, parents=()),
         IdeaProposed(idea="i1", problem="p", round=0, parent=None, category="first", text="", proposer="a"),
     ]
-    for number, (model, factor, dollars) in enumerate(answers, start=1):
+    for number, (model, speedup, dollars) in enumerate(answers, start=1):
         call, name = f"c{number}", f"v{number}"
         site = CallSite("p", 0, "kernel", "i1", number)
         usage = Usage(100, 100)
-        verdict = Verdict(status="correct", speedup=factor, kernel=Timing(1, 1, 1, 1))
+        verdict = Verdict(status="correct", speedup=speedup, kernel=Timing(1, 1, 1, 1))
         started = ModelCallStarted(
             call=call, attempt=1, provider="openai", model=model, site=site, prompt="", tokens=9, dollars=dollars
         )
@@ -85,7 +85,7 @@ def session(*answers: tuple[str, float, float]) -> SessionState:
             dollars=dollars,
         )
         written = VariantWritten(
-            variant=name, idea="i1", problem="p", round=0, parent=None, form="cpp", source=name, proposer=model
+            variant=name, idea="i1", problem="p", round=0, parent=None, language="cpp", source=name, proposer=model
         )
         events += [started, replied, written, VerdictGiven(variant=name, verdict=verdict)]
     return fold(Recorded(seq, float(seq), event) for seq, event in enumerate(events, start=1))

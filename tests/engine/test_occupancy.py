@@ -1,10 +1,10 @@
-"""Occupancy against known figures: NVIDIA's occupancy calculator for the same inputs."""
+"""Occupancy compared with NVIDIA's occupancy calculator for the same inputs."""
 
 from __future__ import annotations
 
 import pytest
 
-from engine.occupancy import asks_for_dynamic_shared, launch_shapes, limits_of, occupancy
+from engine.devices.occupancy import asks_for_dynamic_shared, launch_shapes, limits_of, occupancy
 
 
 @pytest.mark.parametrize(

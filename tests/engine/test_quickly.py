@@ -1,4 +1,4 @@
-"""Modules that import a lot are started without garbage collection, and left without ado."""
+"""Modules with many imports start without garbage collection and exit without cleanup."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_a_module_is_imported_uncollected_and_run(tmp_path: Path) -> None:
     root = Path(__file__).parents[2]
     path = {**os.environ, "PYTHONPATH": f"{root}{os.pathsep}{tmp_path}"}
 
-    command = [sys.executable, "-m", "engine.quickly", "large", "first", "second"]
+    command = [sys.executable, "-m", "engine.system.fast_start", "large", "first", "second"]
     done = subprocess.run(command, env=path, capture_output=True, text=True, check=False)
 
     assert (done.returncode, done.stdout) == (3, "False True True ['first', 'second']\n"), done.stderr

@@ -1,4 +1,4 @@
-"""The queue of evaluations: order, places, and taking things out."""
+"""The evaluation queue: order, slots and removal."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from engine.search.queue import EvaluationQueue, Priority
 
 
 class Bench:
-    """Judges whatever it is given for as long as ``go`` is not set, and notes in which order it began."""
+    """Block each evaluation until ``go`` is set, and record their order."""
 
     def __init__(self, width: int = 1) -> None:
         self.began: list[str] = []

@@ -1,4 +1,4 @@
-"""The engine as a background process: how it starts, is refused, fails, and what a person is told."""
+"""The engine as a background process: start, refusal, failure, and its messages."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from engine.commands import Stop
-from engine.events import CommandHandled, DeviceFact, EngineStarted, EngineStopped
+from engine.daemon.launch import EngineNotStarted, log_tail, spawn_engine, start_engine
+from engine.daemon.logind import LogoutPolicy, configured_to_kill, surviving
+from engine.daemon.service import LATE_STOP
+from engine.devices.fact import DeviceFact
 from engine.exit_codes import ExitCode
-from engine.launch import EngineNotStarted, log_tail, spawn_engine, start_engine
-from engine.logind import LogoutPolicy, configured_to_kill, surviving
-from engine.service import LATE_STOP
-from engine.session import (
+from engine.session.records.events import CommandHandled, EngineStarted, EngineStopped
+from engine.session.records.requests import Stop
+from engine.session.store import (
     EngineLock,
     EventWriter,
     SessionError,
@@ -25,17 +26,17 @@ from engine.session import (
     SessionReader,
     create_session,
     engine_liveness,
-    send_command,
+    send_request,
     summarize,
 )
-from tui.story import fold_with_story
+from tui.text.story import fold_with_story
 
 BROKEN = "problems = ['builtin:quickstart/softmax']\n[search]\nruonds = 3\n"
 
 
 @pytest.fixture
 def broken(tmp_path: Path) -> SessionPaths:
-    """A session whose frozen configuration somebody has damaged, so that its engine ends at once."""
+    """Create a session with a damaged configuration, whose engine ends immediately."""
     return create_session(tmp_path, "broken", BROKEN, "config.toml", 0)
 
 
@@ -90,7 +91,7 @@ def test_an_engine_can_be_started_again_and_counts_as_resumed(broken: SessionPat
 
 
 def test_a_stop_that_the_last_engine_did_not_live_to_see_does_not_stop_the_next(broken: SessionPaths) -> None:
-    number = send_command(broken, Stop(), "cli")
+    number = send_request(broken, Stop(), "cli")
     start_engine(broken)
     ended(broken)
     with SessionReader(broken) as reader:
@@ -103,7 +104,7 @@ def test_a_stop_that_the_last_engine_did_not_live_to_see_does_not_stop_the_next(
 def test_a_stop_that_was_sent_while_the_engine_starts_is_for_it(broken: SessionPaths) -> None:
     start = spawn_engine(broken)
     assert start.under_way
-    number = send_command(broken, Stop(), "cli")
+    number = send_request(broken, Stop(), "cli")
     pid = start.wait()
     assert not start.under_way
     ended(broken)
@@ -127,17 +128,17 @@ def test_a_heartbeat_of_an_earlier_engine_says_nothing_of_a_new_one(broken: Sess
 
 def test_a_second_engine_is_refused_before_it_starts(broken: SessionPaths) -> None:
     lock = EngineLock(broken)
-    with pytest.raises(SessionLocked, match="already searching"):
+    with pytest.raises(SessionLocked, match="already running this session"):
         start_engine(broken)
     lock.release()
 
 
 def test_an_engine_started_by_hand_on_a_taken_session_ends_with_its_exit_code(broken: SessionPaths) -> None:
     lock = EngineLock(broken)
-    command = [sys.executable, "-m", "engine.service", str(broken.directory)]
+    command = [sys.executable, "-m", "engine.daemon.service", str(broken.directory)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=Path(__file__).parents[2])
     assert done.returncode == ExitCode.SESSION_LOCKED
-    assert "already searching" in done.stderr
+    assert "already running this session" in done.stderr
     lock.release()
 
 
@@ -147,12 +148,12 @@ def test_a_missing_session_is_refused(tmp_path: Path) -> None:
 
 
 def test_an_engine_that_cannot_take_its_lock_tells_the_end_of_its_log(broken: SessionPaths) -> None:
-    broken.lock.mkdir()  # in the way, also of root
+    broken.lock.mkdir()  # blocks the way even for root
     broken.log.write_text("words of an earlier engine\n")
     with pytest.raises(EngineNotStarted, match=r"engine\.lock: Is a directory") as caught:
         start_engine(broken)
     assert caught.value.exit_code is ExitCode.STORAGE
-    assert caught.value.brief == "the engine ended at its start (status 6): engine.lock: Is a directory."
+    assert caught.value.brief == "the engine ended during startup (status 6): engine.lock: Is a directory."
     assert "earlier" not in str(caught.value) and str(broken.log) in str(caught.value)
 
 
@@ -163,7 +164,7 @@ def test_an_engine_without_a_word_is_said_to_have_died(broken: SessionPaths) -> 
     assert summarize(broken).state == "died"
 
 
-# Logging out
+# logging out
 
 
 def test_drop_ins_of_logind_override_its_configuration(tmp_path: Path) -> None:
@@ -176,10 +177,10 @@ def test_drop_ins_of_logind_override_its_configuration(tmp_path: Path) -> None:
 
 
 def test_an_engine_gets_a_scope_only_where_logout_would_kill_it() -> None:
-    command = ["python", "-m", "engine.service"]
+    command = ["python", "-m", "engine.daemon.service"]
     assert surviving(command, LogoutPolicy(False)) == command
     assert surviving(command, LogoutPolicy(True, scope=False)) == command
     assert surviving(command, LogoutPolicy(True, scope=True))[-3:] == command
     assert LogoutPolicy(False).advice is None
     assert "enable-linger" in (LogoutPolicy(True, scope=True).advice or "")
-    assert "ends with the login" in (LogoutPolicy(True).advice or "")
+    assert "logout ends a search" in (LogoutPolicy(True).advice or "")

@@ -1,6 +1,6 @@
-"""A real search in a real engine process: asked to end, resumed, finished, and nothing left behind.
+"""A real search in a real engine process is stopped, resumed and finished, and leaves nothing behind.
 
-What becomes of one that is killed: ``tests/test_resume.py``.
+``tests/test_resume.py`` tests killed engines.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from engine.events import EngineStarted, EngineStopped, Recorded, VerdictGiven
+from engine.daemon.guard import left_behind, read_processes
+from engine.daemon.launch import log_tail, start_engine
 from engine.exit_codes import ExitCode
-from engine.guard import left_behind, read_processes
-from engine.launch import log_tail, start_engine
-from engine.session import SessionPaths, SessionReader, create_session, engine_liveness, summarize
-from engine.session.lock import read_holder
-from engine.state import fold
+from engine.session.records.events import EngineStarted, EngineStopped, Recorded, VerdictGiven
+from engine.session.state.session_state import fold
+from engine.session.store import SessionPaths, SessionReader, create_session, engine_liveness, summarize
+from engine.session.store.lock import read_holder
 from tests.engine.proposers import canned
 
 CONFIG = """
@@ -27,7 +27,7 @@ problems = ["{problem}"]
 rounds = 1
 ideas = 1
 variants = 2
-heat = 0
+runoff = 0
 [budget]
 minutes = 3
 [evaluation]
@@ -46,7 +46,7 @@ def paths(tmp_path: Path) -> SessionPaths:
 
 
 def follow(paths: SessionPaths, until: type, *, of_start: int, within_s: float = 120) -> list[Recorded]:
-    """All events, once the engine's ``of_start``-th run has recorded one of a kind."""
+    """Return all events once the engine's ``of_start``-th run has recorded one of a kind."""
     deadline = time.monotonic() + within_s
     with SessionReader(paths) as reader:
         while time.monotonic() < deadline:
@@ -71,7 +71,7 @@ def wait_gone(pids: set[int], within_s: float = 20) -> bool:
 
 def test_a_search_that_was_ended_by_a_signal_is_resumed_and_finished(paths: SessionPaths) -> None:
     pid = start_engine(paths)
-    os.kill(pid, signal.SIGHUP)  # the terminal goes; the search does not
+    os.kill(pid, signal.SIGHUP)  # the terminal closes; the search continues
     before = follow(paths, VerdictGiven, of_start=1)
     holder = read_holder(paths.lock)
     assert holder is not None

@@ -1,4 +1,4 @@
-"""The session file in use: one engine writes, monitors follow, commands come back."""
+"""The session file in use: one engine writes, monitors follow, and requests come back."""
 
 from __future__ import annotations
 
@@ -10,13 +10,20 @@ from pathlib import Path
 
 import pytest
 
-from engine.commands import Pause, Prune
-from engine.events import CommandHandled, EngineStarted, EngineStopped, LogLine, SessionCreated, VariantWritten
 from engine.exit_codes import ExitCode
-from engine.session import (
-    CommandInbox,
+from engine.session.records.events import (
+    CommandHandled,
+    EngineStarted,
+    EngineStopped,
+    LogLine,
+    SessionCreated,
+    VariantWritten,
+)
+from engine.session.records.requests import Pause, Prune
+from engine.session.store import (
     EngineLock,
     EventWriter,
+    RequestInbox,
     SessionError,
     SessionPaths,
     SessionReader,
@@ -25,7 +32,7 @@ from engine.session import (
     find_session,
     list_sessions,
     quick_check,
-    send_command,
+    send_request,
     wait_handled,
     write_best,
 )
@@ -173,12 +180,12 @@ def test_a_blob_is_there_when_the_event_that_names_it_is(paths: SessionPaths, wr
     digest = writer.put_blob(source)
     assert writer.put_blob(source) == digest
     event = VariantWritten(
-        variant="v1", idea="i1", problem="p", round=0, parent=None, form="cpp", source=digest, proposer="playbook"
+        variant="v1", idea="i1", problem="p", round=0, parent=None, language="cpp", source=digest, proposer="playbook"
     )
     writer.append(event).result(5)
     with SessionReader(paths) as reader:
         assert reader.text(digest) == source
-        with pytest.raises(SessionError, match="no blob"):
+        with pytest.raises(SessionError, match="is missing"):
             reader.blob("0" * 64)
 
 
@@ -210,8 +217,8 @@ def test_the_best_kernel_is_replaced_whole(paths: SessionPaths) -> None:
 
 
 def test_a_command_is_read_once_and_its_answer_awaited(paths: SessionPaths, writer: EventWriter) -> None:
-    number = send_command(paths, Prune(node="v3"), "monitor")
-    inbox = CommandInbox(paths)
+    number = send_request(paths, Prune(node="v3"), "monitor")
+    inbox = RequestInbox(paths)
     (sent,) = inbox.poll()
     assert (sent.id, sent.author, sent.command) == (number, "monitor", Prune(node="v3"))
     assert inbox.poll() == []
@@ -224,17 +231,17 @@ def test_a_command_is_read_once_and_its_answer_awaited(paths: SessionPaths, writ
 
 
 def test_a_resumed_engine_reads_only_what_was_not_answered(paths: SessionPaths) -> None:
-    numbers = [send_command(paths, Pause(), "cli") for _ in range(3)]
-    inbox = CommandInbox(paths, handled=numbers[:1] + numbers[2:])
+    numbers = [send_request(paths, Pause(), "cli") for _ in range(3)]
+    inbox = RequestInbox(paths, handled=numbers[:1] + numbers[2:])
     assert [sent.id for sent in inbox.poll()] == [numbers[1]]
     inbox.close()
 
 
 async def test_the_inbox_wakes_for_a_command(paths: SessionPaths) -> None:
-    inbox = CommandInbox(paths)
+    inbox = RequestInbox(paths)
     waiting = asyncio.create_task(inbox.next())
     await asyncio.sleep(0.1)
-    await asyncio.to_thread(send_command, paths, Pause(), "cli")
+    await asyncio.to_thread(send_request, paths, Pause(), "cli")
     assert (await asyncio.wait_for(waiting, 5)).command == Pause()
     inbox.close()
 
@@ -243,7 +250,7 @@ def test_many_senders_and_a_busy_engine_lose_nothing(paths: SessionPaths, writer
     sent: list[int] = []
 
     def send() -> None:
-        sent.extend(send_command(paths, Pause(), threading.current_thread().name) for _ in range(20))
+        sent.extend(send_request(paths, Pause(), threading.current_thread().name) for _ in range(20))
 
     senders = [threading.Thread(target=send) for _ in range(5)]
     for sender in senders:
@@ -253,19 +260,19 @@ def test_many_senders_and_a_busy_engine_lose_nothing(paths: SessionPaths, writer
         futures.append(writer.append(line("busy")))
         time.sleep(0.001)
     writer.flush(30)
-    inbox = CommandInbox(paths)
+    inbox = RequestInbox(paths)
     assert sorted(sent) == [one.id for one in inbox.poll()] == list(range(1, 101))
     assert [future.result(0).seq for future in futures] == list(range(2, len(futures) + 2))
     inbox.close()
 
 
-# Who lives
+# Liveness
 
 
 def test_a_second_engine_is_refused_with_the_pid_of_the_first(paths: SessionPaths) -> None:
     lock = EngineLock(paths)
     assert engine_liveness(paths).running
-    with pytest.raises(SessionError, match="already searching") as caught:
+    with pytest.raises(SessionError, match="already running this session") as caught:
         EngineLock(paths)
     assert caught.value.exit_code is ExitCode.SESSION_LOCKED
     lock.release(ExitCode.NOTHING_CORRECT, "nothing was correct")

@@ -1,4 +1,4 @@
-"""A session that someone altered is unreadable in one plain sentence; it never hangs, and never hides the others."""
+"""A tampered session gets one plain error, never hangs a command, and never hides other sessions."""
 
 from __future__ import annotations
 
@@ -12,13 +12,20 @@ from pathlib import Path
 import pytest
 
 from benchmarks.synthetic_session import Shape, write_session
-from engine.events import HeatFinished, encode, kind_of
+from engine.daemon.launch import EngineNotStarted
 from engine.exit_codes import ExitCode
-from engine.launch import EngineNotStarted
-from engine.session import SessionError, SessionPaths, SessionReader, create_session, engine_liveness, list_sessions
-from engine.session.lock import read_holder
-from engine.state import fold
-from engine.verdict import Standing
+from engine.session.records.events import RunoffFinished, encode, kind_of
+from engine.session.records.verdict import Standing
+from engine.session.state.session_state import fold
+from engine.session.store import (
+    SessionError,
+    SessionPaths,
+    SessionReader,
+    create_session,
+    engine_liveness,
+    list_sessions,
+)
+from engine.session.store.lock import read_holder
 from tests.commandline import KernelTui
 
 pytestmark = pytest.mark.timeout(60)
@@ -37,13 +44,13 @@ def add_event(paths: SessionPaths, time: float, kind: str, json: str) -> None:
     alter(paths, "INSERT INTO event (time, kind, json) VALUES (?, ?, ?)", time, kind, json)
 
 
-def unknown_in_a_heat(paths: SessionPaths) -> None:
+def unknown_in_a_runoff(paths: SessionPaths) -> None:
     shutil.rmtree(paths.directory)
     write_session(paths.directory.parent, paths.name, Shape(variants=5, problems=1, rounds=1, flying=0))
     with SessionReader(paths) as reader:
         problem = next(iter(fold(reader.read()).problems))
     standing = Standing(variant="v999", median_ms=1.0, ratio=1.0, ratio_low=1.0, ratio_high=1.0, tied=False)
-    event = HeatFinished(problem=problem, round=0, standings=(standing,))
+    event = RunoffFinished(problem=problem, round=0, standings=(standing,))
     add_event(paths, 1.8e9, kind_of(event), encode(event).decode())
 
 
@@ -72,8 +79,8 @@ def database_as_directory(paths: SessionPaths) -> None:
 
 
 ALTERED: dict[str, Callable[[SessionPaths], None]] = {
-    "a heat of nobody": unknown_in_a_heat,
-    "deep json": lambda paths: add_event(paths, 1.0, "heat_finished", DEEP),
+    "a runoff of nobody": unknown_in_a_runoff,
+    "deep json": lambda paths: add_event(paths, 1.0, "runoff_finished", DEEP),
     "a time beyond the calendar": at(1e300),
     "an endless time": at(float("inf")),
     "events without end": endless_events,
@@ -110,7 +117,7 @@ def test_a_lock_that_says_nothing_readable_is_held_by_nobody(tmp_path: Path, con
 @pytest.mark.parametrize(
     "what",
     [
-        "a heat of nobody",
+        "a runoff of nobody",
         "a version below 0",
         "events without end",
         "a pipe as config.toml",
@@ -129,6 +136,8 @@ def test_the_commands_say_it_in_one_line(kernel_tui: KernelTui, tmp_path: Path, 
 def test_an_engine_that_could_not_even_write_its_log_is_explained(tmp_path: Path) -> None:
     paths = create_session(tmp_path, "demo", "", "config.toml", 0)
     what = "the engine ended at its start (status 6)"
-    assert "the disk is full, over its quota or read-only" in str(EngineNotStarted(paths, what, ExitCode.STORAGE))
+    assert "the disk is full, over quota or read-only" in str(EngineNotStarted(paths, what, ExitCode.STORAGE))
     paths.log.write_text("no space left to write")
-    assert str(EngineNotStarted(paths, what, ExitCode.STORAGE)).endswith("engine.log ends:\nno space left to write")
+    assert str(EngineNotStarted(paths, what, ExitCode.STORAGE)).endswith(
+        "engine.log ends with:\nno space left to write"
+    )

@@ -1,4 +1,4 @@
-"""What a session survives: kill -9, full disks, read-only media, foreign and newer files."""
+"""A session survives kill -9, full disks and read-only media. Foreign and newer files are refused."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from engine.commands import Pause
-from engine.events import LogLine
 from engine.exit_codes import ExitCode
-from engine.session import (
+from engine.session.records.events import LogLine
+from engine.session.records.requests import Pause
+from engine.session.store import (
     EventWriter,
     SessionError,
     SessionPaths,
@@ -26,20 +26,20 @@ from engine.session import (
     StorageError,
     UnsafeFileSystem,
     create_session,
-    send_command,
+    send_request,
     summarize,
 )
-from engine.session.database import MIGRATIONS, migrate
-from engine.session.filesystem import check_file_system, mount_type
-from engine.session.samples import thin
+from engine.session.store.database import MIGRATIONS, migrate
+from engine.session.store.filesystem import check_file_system, mount_type
+from engine.session.store.samples import thin
 
 ROOT = Path(__file__).parents[2]
 
 WRITES_FOR_EVER = """
 import sys
 from pathlib import Path
-from engine.events import LogLine
-from engine.session import EventWriter, SessionPaths
+from engine.session.records.events import LogLine
+from engine.session.store import EventWriter, SessionPaths
 writer = EventWriter(SessionPaths(Path(sys.argv[1])))
 def tell(done):
     sys.stdout.write(f"{done.result().seq}\\n")
@@ -54,8 +54,8 @@ while True:
 FILLS_ITS_DISK = """
 import resource, sys
 from pathlib import Path
-from engine.events import LogLine
-from engine.session import EventWriter, SessionError, SessionPaths
+from engine.session.records.events import LogLine
+from engine.session.store import EventWriter, SessionError, SessionPaths
 paths = SessionPaths(Path(sys.argv[1]))
 size = paths.database.stat().st_size
 writer = EventWriter(paths, patience_s=0.3, on_trouble=lambda what: print("trouble", what, flush=True))
@@ -80,7 +80,7 @@ def paths(tmp_path: Path) -> SessionPaths:
 
 @contextlib.contextmanager
 def mounted(target: Path, *options: str) -> Iterator[None]:
-    """A real mount for the length of a test; skips it where mounting is not allowed."""
+    """Mount a real file system for a test. Skip the test if mounting is not allowed."""
     target.mkdir(exist_ok=True)
     done = subprocess.run(["mount", *options, str(target)], capture_output=True, text=True, timeout=20)
     if done.returncode != 0:
@@ -101,7 +101,7 @@ def run_script(script: str, paths: SessionPaths) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
 
 
-# Sudden death
+# Crashes
 
 
 @pytest.mark.parametrize("kill", range(3))
@@ -122,7 +122,7 @@ def test_kill_9_loses_no_acknowledged_event(paths: SessionPaths, kill: int) -> N
     writer.close()
 
 
-# No space
+# Full disks
 
 
 def test_a_full_disk_is_reported_once_and_what_was_acknowledged_stays(paths: SessionPaths) -> None:
@@ -164,12 +164,12 @@ def test_a_session_that_is_deleted_under_its_engine_is_no_place_to_write_to(path
     writer.flush(10)
     paths.database.unlink()
     writer.heartbeat()
-    with pytest.raises(SessionError, match="was deleted while the engine wrote to it"):
+    with pytest.raises(SessionError, match="deleted while the engine was writing to it"):
         for _ in range(100):
             writer.flush(10)
             time.sleep(0.05)
             writer.heartbeat()
-    assert len(told) == 1 and "was deleted" in told[0]
+    assert len(told) == 1 and "deleted" in told[0]
     with pytest.raises(SessionError):
         writer.close()
 
@@ -190,8 +190,8 @@ def test_a_read_only_session_can_be_read_but_not_written(paths: SessionPaths) ->
         with SessionReader(paths) as reader:
             assert len(list(reader.read())) == 1
         assert summarize(paths).state == "new"
-        for write in (lambda: EventWriter(paths), lambda: send_command(paths, Pause(), "cli")):
-            with pytest.raises(StorageError, match="cannot be written"):
+        for write in (lambda: EventWriter(paths), lambda: send_request(paths, Pause(), "cli")):
+            with pytest.raises(StorageError, match="cannot write"):
                 write()
 
 
@@ -223,7 +223,7 @@ def test_a_place_where_nothing_can_be_made_is_named(tmp_path: Path) -> None:
 def test_a_missing_session_and_an_empty_directory_are_told_apart(tmp_path: Path) -> None:
     with pytest.raises(SessionError, match="no such session") as missing:
         SessionReader(SessionPaths(tmp_path / "nowhere"))
-    with pytest.raises(SessionError, match="is no session") as empty:
+    with pytest.raises(SessionError, match=r"is not a (kernel-tui )?session") as empty:
         SessionReader(SessionPaths(tmp_path))
     assert missing.value.exit_code is empty.value.exit_code is ExitCode.NO_SESSION
 
@@ -243,7 +243,7 @@ def test_a_foreign_database_is_refused_untouched(paths: SessionPaths) -> None:
         foreign.execute("CREATE TABLE mine (x)")
         foreign.commit()
     before = paths.database.read_bytes()
-    with pytest.raises(SessionError, match="is no session of kernel-tui"):
+    with pytest.raises(SessionError, match="is not a kernel-tui session"):
         EventWriter(paths)
     assert paths.database.read_bytes() == before
 
@@ -257,7 +257,7 @@ def test_text_that_is_no_text_is_damage_and_is_not_quoted(paths: SessionPaths) -
         database.commit()
     with SessionReader(paths) as reader, pytest.raises(SessionError) as caught:
         list(reader.read())
-    assert "is damaged (it holds text that is not UTF-8). Recover what is readable" in str(caught.value)
+    assert "is damaged (it contains text that is not UTF-8). Start a new session, or recover" in str(caught.value)
     assert "secret" not in str(caught.value)
 
 
@@ -273,7 +273,7 @@ def test_a_truncated_session_is_found_out(paths: SessionPaths) -> None:
 
 
 def send_pause(paths: SessionPaths) -> None:
-    send_command(paths, Pause(), "cli")
+    send_request(paths, Pause(), "cli")
 
 
 def test_a_newer_session_is_refused_by_everyone(paths: SessionPaths) -> None:
@@ -289,7 +289,7 @@ def test_an_event_that_cannot_be_decoded_names_its_number(paths: SessionPaths) -
     with contextlib.closing(sqlite3.connect(paths.database)) as foreign:
         foreign.execute("INSERT INTO event VALUES (2, 0, 'new_kind', '{\"kind\": \"new_kind\"}')")
         foreign.commit()
-    with SessionReader(paths) as reader, pytest.raises(SessionError, match="event 2 cannot be read"):
+    with SessionReader(paths) as reader, pytest.raises(SessionError, match="cannot decode event 2"):
         list(reader.read())
 
 
@@ -333,7 +333,7 @@ def test_samples_grow_sparser_with_age(paths: SessionPaths) -> None:
         rows = [(now - age, "[]") for age in range(200_000, 0, -1)]
         database.executemany("INSERT INTO sample (time, json) VALUES (?, ?)", rows)
         thin(database, now)
-        thin(database, now)  # a second time changes nothing
+        thin(database, now)  # a second time has no effect
 
         def count(older: float, younger: float) -> int:
             query = "SELECT count(*) FROM sample WHERE time >= ? AND time < ?"

@@ -1,4 +1,4 @@
-"""The fold's indexes agree with a plain reading of what was recorded."""
+"""The state's indexes agree with a simple scan of the events."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ import random
 import pytest
 from msgspec.structs import replace
 
-from engine import events as ev
-from engine.events import Carried, Recorded
+from engine.devices.fact import DeviceFact
 from engine.problem.spec import ProblemSpec
-from engine.search.heats import heat_leaders
-from engine.session import SessionDamaged
-from engine.state import SessionState, fold
-from engine.verdict import Standing, Timing, Verdict
-from tui.activity import kernels_at_work
+from engine.search.strategies.runoff_choice import runoff_leaders
+from engine.session.records import events as ev
+from engine.session.records.events import Recorded, Selected
+from engine.session.records.verdict import Standing, Timing, Verdict
+from engine.session.state.session_state import SessionState, fold
+from engine.session.store import SessionDamaged
+from tui.view.activity import kernels_at_work
 
 
 def verdict(speedup: float | None) -> Verdict:
@@ -25,7 +26,7 @@ def verdict(speedup: float | None) -> Verdict:
 
 def problem_added(name: str) -> ev.ProblemAdded:
     spec = ProblemSpec(id=name, name=name, path=f"{name}.py", source="", tensors=())
-    return ev.ProblemAdded(problem=spec, form="cpp", header="")
+    return ev.ProblemAdded(problem=spec, language="cpp", header="")
 
 
 def written(variant: str, idea: str, number: int, parent: str | None, problem: str = "softmax") -> ev.VariantWritten:
@@ -35,7 +36,7 @@ def written(variant: str, idea: str, number: int, parent: str | None, problem: s
         problem=problem,
         round=number,
         parent=parent,
-        form="cpp",
+        language="cpp",
         source="digest",
         proposer="playbook",
     )
@@ -62,8 +63,8 @@ def small_search() -> list[Recorded]:
         written("v2", "i1", 0, None),
         ev.VerdictGiven(variant="v1", verdict=verdict(2.0)),
         ev.VerdictGiven(variant="v2", verdict=verdict(None)),
-        ev.RoundFinished(problem="softmax", round=0, survivors=(Carried("v1", "fastest"),), dropped=()),
-        ev.RoundStarted(problem="softmax", round=1, parents=(Carried("v1", "fastest"),)),
+        ev.RoundFinished(problem="softmax", round=0, selected=(Selected("v1", "fastest"),), dropped=()),
+        ev.RoundStarted(problem="softmax", round=1, parents=(Selected("v1", "fastest"),)),
         proposed("i2", 1, "v1"),
         written("v3", "i2", 1, "v1"),
         written("v4", "i2", 1, "v1"),
@@ -103,12 +104,13 @@ def test_pruning_the_best_branch_makes_the_next_one_best_and_restoring_brings_it
     assert after(events, ev.NodePruned(node="i2"), ev.NodeRestored(node="i2")).problems["softmax"].best == "v3"
 
 
-def test_who_won_the_heat_is_the_best_again_when_it_is_restored() -> None:
-    won = ev.HeatFinished(problem="softmax", round=1, standings=(Standing("v1", 1.0, 1.0, 1.0, 1.0, tied=True),))
-    heat = [*small_search(), Recorded(100, 2000.0, won)]
-    assert fold(heat).problems["softmax"].best == "v1"  # v3, which was faster before, was not in it
-    assert fold(heat).problems["softmax"].best_at == heat[-1].time, "it is the best since then, not since its verdict"
-    pruned = [*heat, Recorded(101, 2001.0, ev.NodePruned(node="v1"))]
+def test_who_won_the_runoff_is_the_best_again_when_it_is_restored() -> None:
+    won = ev.RunoffFinished(problem="softmax", round=1, standings=(Standing("v1", 1.0, 1.0, 1.0, 1.0, tied=True),))
+    runoff = [*small_search(), Recorded(100, 2000.0, won)]
+    assert fold(runoff).problems["softmax"].best == "v1"  # v3 was faster before, but not in that runoff
+    best_at = fold(runoff).problems["softmax"].best_at
+    assert best_at == runoff[-1].time, "it is the best since then, not since its verdict"
+    pruned = [*runoff, Recorded(101, 2001.0, ev.NodePruned(node="v1"))]
     assert fold(pruned).problems["softmax"].best != "v1"
     assert fold([*pruned, Recorded(102, 2002.0, ev.NodeRestored(node="v1"))]).problems["softmax"].best == "v1"
 
@@ -130,16 +132,16 @@ def test_what_is_pruned_is_not_the_best_of_its_round_until_it_is_restored() -> N
     assert whole.best_of_round("softmax", 0) is None and whole.problems["softmax"].best is None
 
 
-def test_leaders_stand_in_the_order_of_the_heat() -> None:
-    heat = ev.HeatFinished(
+def test_leaders_stand_in_the_order_of_the_runoff() -> None:
+    runoff = ev.RunoffFinished(
         problem="softmax",
         round=1,
         standings=(Standing("v1", 0.4, 1.0, 1.0, 1.0, False), Standing("v3", 0.5, 1.2, 1.1, 1.3, False)),
     )
-    state = after(small_search(), heat, ev.VerdictGiven(variant="v4", verdict=verdict(2.5)))
-    assert [leader.id for leader in state.leaders("softmax")] == ["v3", "v4", "v1"], "by each one's own factor"
+    state = after(small_search(), runoff, ev.VerdictGiven(variant="v4", verdict=verdict(2.5)))
+    assert [leader.id for leader in state.leaders("softmax")] == ["v3", "v4", "v1"], "by each one's own speedup"
     assert [leader.id for leader in state.standing_order("softmax")] == ["v4", "v1", "v3"]
-    state = after(small_search(), heat, ev.VerdictGiven(variant="v4", verdict=verdict(1.5)))
+    state = after(small_search(), runoff, ev.VerdictGiven(variant="v4", verdict=verdict(1.5)))
     assert [leader.id for leader in state.standing_order("softmax")] == ["v1", "v3", "v4"]
     assert [leader.id for leader in state.standing_order("softmax", 1)] == ["v1"]
 
@@ -148,24 +150,24 @@ def test_a_round_is_led_by_whom_its_kernels_could_not_outrun() -> None:
     judged = [*small_search(), Recorded(100, 2000.0, ev.VerdictGiven(variant="v4", verdict=verdict(2.5)))]
     assert fold(judged).best_of_round("softmax", 1) == 3.0
     anew = after(judged, ev.VerdictGiven(variant="v3", verdict=verdict(2.2)))
-    assert anew.best_of_round("softmax", 1) == 2.5, "the factor of a first verdict is gone with it"
+    assert anew.best_of_round("softmax", 1) == 2.5, "the speedup of a first verdict is gone with it"
     standings = (Standing("v4", 0.4, 1.0, 1.0, 1.0, False), Standing("v3", 0.5, 1.2, 1.1, 1.3, False))
-    raced = [*judged, Recorded(101, 2001.0, ev.HeatFinished(problem="softmax", round=1, standings=standings))]
+    raced = [*judged, Recorded(101, 2001.0, ev.RunoffFinished(problem="softmax", round=1, standings=standings))]
     assert fold(raced).best_of_round("softmax", 1) == 2.5, "side by side v3 was slower"
     assert after(raced, ev.VerdictGiven(variant="v3", verdict=verdict(2.2))).best_of_round("softmax", 1) == 2.5
     assert after(raced, ev.VerdictGiven(variant="v3", verdict=verdict(9.0))).best_of_round("softmax", 1) == 9.0, (
         "the problem's best stands for its round, and became that by its later verdict"
     )
     assert after(raced, ev.NodePruned(node="v4")).best_of_round("softmax", 1) == 3.0
-    other = ev.HeatFinished(problem="softmax", round=1, standings=(standings[1], standings[0]))
+    other = ev.RunoffFinished(problem="softmax", round=1, standings=(standings[1], standings[0]))
     assert after(raced, other).best_of_round("softmax", 1) == 3.0
-    beside = ev.HeatFinished(
+    beside = ev.RunoffFinished(
         problem="softmax",
         round=1,
         standings=(Standing("v1", 0.4, 1.0, 1.0, 1.0, False), Standing("v3", 0.5, 1.25, 1.1, 1.3, False)),
     )
     assert after(judged, beside).best_of_round("softmax", 1) == 2.0 / 1.25, "not 3.0: v1, with 2.0, has outrun it"
-    # A heat in which the champion did not run changes nothing, nor do kernels that outran each other in a circle.
+    # A runoff without the best kernel changes nothing, nor do kernels that beat each other in a circle.
     third = [ev.IdeaProposed(idea="i3", problem="softmax", round=1, parent="v1", category="x", text="", proposer="p"),
              written("v5", "i3", 1, "v1"), ev.VerdictGiven(variant="v5", verdict=verdict(2.7))]  # fmt: skip
     places = {name: Standing(name, 1.0, 1.0, 1.0, 1.0, False) for name in ("v1", "v3", "v4", "v5")}
@@ -173,14 +175,14 @@ def test_a_round_is_led_by_whom_its_kernels_could_not_outrun() -> None:
     def round_finished(number: int, *names: str) -> list[ev.AnyEvent]:
         order = tuple(places[name] for name in names)
         started = [ev.RoundStarted(problem="softmax", round=number, parents=())] if number > 1 else []
-        return [*started, ev.HeatFinished(problem="softmax", round=number, standings=order)]
+        return [*started, ev.RunoffFinished(problem="softmax", round=number, standings=order)]
 
     def led_by(*more: ev.AnyEvent) -> str | None:
         state = after(judged, *third, *more)
-        # What stands for the round when the best of the problem is none of its kernels.
+        # What a round shows when the problem's best is not one of its kernels.
         return next(one.best for one in state.problems["softmax"].rounds if one.number == 1)
 
-    assert led_by(*round_finished(1, "v4", "v3")) == "v5", "not raced, and its factor is better"
+    assert led_by(*round_finished(1, "v4", "v3")) == "v5", "not raced, and its speedup is better"
     first = round_finished(1, "v4", "v5", "v3")
     assert led_by(*first) == "v4" == led_by(*first, *round_finished(2, "v1", "v3", "v5"))
     assert led_by(*first, *round_finished(2, "v5", "v4")) == "v5"
@@ -222,28 +224,28 @@ def test_a_retried_variant_is_in_flight_again_until_its_verdict() -> None:
     assert state.in_flight() == []
 
 
-def test_the_heat_decides_until_a_later_verdict_beats_it() -> None:
-    heat = ev.HeatFinished(
+def test_the_runoff_decides_until_a_later_verdict_beats_it() -> None:
+    runoff = ev.RunoffFinished(
         problem="softmax",
         round=1,
         standings=(Standing("v1", 0.4, 1.0, 1.0, 1.0, False), Standing("v3", 0.5, 1.2, 1.1, 1.3, False)),
     )
-    assert after(small_search(), heat).problems["softmax"].best == "v1"
+    assert after(small_search(), runoff).problems["softmax"].best == "v1"
 
 
-def judged(name: str, factor: float, ms: float) -> ev.VerdictGiven:
-    exact = replace(verdict(factor), kernel=Timing(ms, ms, ms, 9), speedup_low=factor, speedup_high=factor)
+def judged(name: str, speedup: float, ms: float) -> ev.VerdictGiven:
+    exact = replace(verdict(speedup), kernel=Timing(ms, ms, ms, 9), speedup_low=speedup, speedup_high=speedup)
     return ev.VerdictGiven(variant=name, verdict=exact)
 
 
-def heat_of(*names: str) -> ev.HeatFinished:
-    return ev.HeatFinished(
+def runoff_of(*names: str) -> ev.RunoffFinished:
+    return ev.RunoffFinished(
         problem="softmax", round=0, standings=tuple(Standing(v, 1.3, 1.0, 1.0, 1.0, tied=False) for v in names)
     )
 
 
-def test_whose_place_a_verdict_took_runs_in_the_heat_that_decides() -> None:
-    """The reference was disturbed beside v3, which stands far ahead of v2, the best until then; v1 is the quickest."""
+def test_whose_place_a_verdict_took_runs_in_the_runoff_that_decides() -> None:
+    """A disturbance beside v3 inflated its speedup far beyond v2, the best until then. v1 is the fastest."""
     started = recorded(
         problem_added("softmax"),
         ev.RoundStarted(problem="softmax", round=0, parents=()),
@@ -253,13 +255,13 @@ def test_whose_place_a_verdict_took_runs_in_the_heat_that_decides() -> None:
         judged("v2", 2.6, 1.3),
     )
     taken = after(started, judged("v3", 5.5, 1.44))
-    assert [leader.id for leader in heat_leaders(taken, "softmax", 2)] == ["v3", "v1", "v2"]
-    late = after(started, judged("v3", 5.5, 1.44), heat_of("v1", "v4"))  # v3 was judged while that heat was under way
+    assert [leader.id for leader in runoff_leaders(taken, "softmax", 2)] == ["v3", "v1", "v2"]
+    late = after(started, judged("v3", 5.5, 1.44), runoff_of("v1", "v4"))  # v3 was judged during that runoff
     assert late.problems["softmax"].former == "v3"
-    met = after(started, judged("v3", 5.5, 1.44), heat_of("v2", "v3", "v1"))
+    met = after(started, judged("v3", 5.5, 1.44), runoff_of("v2", "v3", "v1"))
     assert (met.problems["softmax"].best, met.problems["softmax"].former) == ("v2", None)
-    outdone = after(started, heat_of("v2", "v1"), judged("v3", 5.5, 1.25), judged("v4", 9.0, 1.22))
-    assert [leader.id for leader in heat_leaders(outdone, "softmax", 2)] == ["v4", "v1", "v3", "v2"]
+    outdone = after(started, runoff_of("v2", "v1"), judged("v3", 5.5, 1.25), judged("v4", 9.0, 1.22))
+    assert [leader.id for leader in runoff_leaders(outdone, "softmax", 2)] == ["v4", "v1", "v3", "v2"]
 
 
 def test_indexes_agree_with_a_plain_search_over_a_random_session() -> None:
@@ -289,20 +291,20 @@ def test_indexes_agree_with_a_plain_search_over_a_random_session() -> None:
 
     for problem in "ab":
         expected = sorted(
-            (-factor, name)
-            for name, factor in latest.items()
-            if factor is not None and variants[name][0] == problem and not state.is_pruned(name)
+            (-speedup, name)
+            for name, speedup in latest.items()
+            if speedup is not None and variants[name][0] == problem and not state.is_pruned(name)
         )
         assert [variant.id for variant in state.leaders(problem)] == [name for _, name in expected]
         assert [variant.id for variant in state.leaders(problem, 3)] == [name for _, name in expected[:3]]
         assert state.problems[problem].best == expected[0][1]
         for number in range(6):
-            factors = [
+            speedups = [
                 v.speedup
                 for v in state.variants_of(problem)
                 if v.round == number and v.speedup is not None and not state.is_pruned(v.id)
             ]
-            assert state.best_of_round(problem, number) == max(factors, default=None)
+            assert state.best_of_round(problem, number) == max(speedups, default=None)
     assert {variant.id for variant in state.in_flight()} == variants.keys() - latest.keys()
     for node in rng.sample(sorted(variants), k=20):
         plain = {other for pool in (state.ideas, state.variants) for other in pool if node in set(state.lineage(other))}
@@ -333,13 +335,13 @@ def test_what_would_descend_from_itself_is_refused_where_the_loop_closes(events:
     before = fold(recorded(*events[:-1]))
     with pytest.raises(SessionDamaged, match=f"event {len(events)} .*{who} would descend from itself"):
         before.apply(recorded(*events)[-1])
-    assert before.branch(who) is not None and list(before.lineage(who))  # what was folded before can be walked
+    assert before.branch(who) is not None and list(before.lineage(who))  # the earlier fold can be walked
 
 
 def test_a_kernel_that_is_put_under_another_parent_is_refused() -> None:
-    """Who reads downward would still find it under the first one, and so come round."""
+    """Reading downward would still find it under the first one, and so loop."""
     events = [written("v1", "i1", 0, None), written("v2", "i2", 0, "v1"), written("v1", "i1", 0, "v9")]
-    with pytest.raises(SessionDamaged, match="v1 is there already"):
+    with pytest.raises(SessionDamaged, match="v1 already exists"):
         fold(recorded(*events))
 
 
@@ -366,7 +368,7 @@ def test_kernels_at_work_are_told_apart_from_those_that_wait() -> None:
 
 
 def test_what_an_engine_measured_of_a_device_is_known_to_the_next_one() -> None:
-    found = ev.DeviceFact("cpu", "cpu", "Some Processor", "x86_64", 16 << 30, 4)
+    found = DeviceFact("cpu", "cpu", "Some Processor", "x86_64", 16 << 30, 4)
     measured = replace(found, bandwidth_gbs=20.0, peak_gflops=100.0)
     start = ev.EngineStarted(pid=1, host="h", version="0", resumed=False, devices=(found,), sandbox="")
     other = replace(found, name="Another Processor")

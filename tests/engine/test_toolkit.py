@@ -1,4 +1,4 @@
-"""Finding compilers and CUDA's tools: on the path, in a toolkit, in the wheels of a Python environment."""
+"""Compilers and CUDA tools are found on the path, in a toolkit, or in a Python environment's wheels."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from engine import toolkit
+from engine.system import tool_paths
 
 
 @pytest.fixture
 def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """A machine without any CUDA; the answer is a directory that Python imports from."""
+    """Simulate a machine without CUDA. Returns a directory from which Python imports."""
     for variable in ("NVCC", "CUDA_HOME"):
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
-    monkeypatch.setattr(toolkit, "SYSTEM_TOOLKIT", tmp_path / "usr-local-cuda")
+    monkeypatch.setattr(tool_paths, "SYSTEM_TOOLKIT", tmp_path / "usr-local-cuda")
     monkeypatch.setattr(sys, "path", [str(tmp_path / "site-packages")])
     return tmp_path / "site-packages"
 
@@ -31,24 +31,24 @@ def put(file: Path) -> str:
 def test_the_wheels_of_the_environment_will_do(bare: Path) -> None:
     nvcc = put(bare / "nvidia" / "cu13" / "bin" / "nvcc")
     cuobjdump = put(bare / "nvidia" / "cu13" / "bin" / "cuobjdump")
-    assert toolkit.find_nvcc() == nvcc
-    assert toolkit.find_cuda_tool("cuobjdump") == cuobjdump
-    assert toolkit.cuda_home() == bare / "nvidia" / "cu13"
+    assert tool_paths.find_nvcc() == nvcc
+    assert tool_paths.find_cuda_tool("cuobjdump") == cuobjdump
+    assert tool_paths.cuda_home() == bare / "nvidia" / "cu13"
 
 
 def test_a_toolkit_of_the_machine_comes_before_them(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     put(bare / "nvidia" / "cu13" / "bin" / "nvcc")
-    system = put(toolkit.SYSTEM_TOOLKIT / "bin" / "nvcc")
-    assert toolkit.find_nvcc() == system
+    system = put(tool_paths.SYSTEM_TOOLKIT / "bin" / "nvcc")
+    assert tool_paths.find_nvcc() == system
     home = put(bare.parent / "cuda-12.8" / "bin" / "nvcc")
     monkeypatch.setenv("CUDA_HOME", str(bare.parent / "cuda-12.8"))
-    assert toolkit.find_nvcc() == home
+    assert tool_paths.find_nvcc() == home
     monkeypatch.setenv("NVCC", system)
-    assert toolkit.find_nvcc() == system
+    assert tool_paths.find_nvcc() == system
 
 
 def test_without_any_the_message_says_what_to_install(bare: Path) -> None:
-    with pytest.raises(toolkit.NoCompiler, match=r"pip install 'kernel-tui\[cuda\]'"):
-        toolkit.find_nvcc()
-    with pytest.raises(toolkit.NoTool, match=r"ncu is not beside nvcc"):
-        toolkit.find_cuda_tool("ncu")
+    with pytest.raises(tool_paths.NoCompiler, match=r"pip install 'kernel-tui\[cuda\]'"):
+        tool_paths.find_nvcc()
+    with pytest.raises(tool_paths.NoTool, match=r"ncu is not beside nvcc"):
+        tool_paths.find_cuda_tool("ncu")

@@ -1,4 +1,4 @@
-"""Servers of language models for tests: real HTTP, the real wire formats, scripted answers and faults.
+"""Language model servers for tests, with real HTTP, the real wire formats, and scripted replies and faults.
 
 OpenAI's Responses and chat completions and Gemini's generateContent, each streamed or whole. In a test::
 

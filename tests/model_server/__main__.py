@@ -1,4 +1,4 @@
-"""A model server from the command line, for whole searches: prints its addresses, and its books when it ends."""
+"""Run a model server from the command line, for whole searches. Print its addresses, and at the end its totals."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.model_server.server import Do, Kind, ModelServer, echo
 @click.option("--delay", default=0.2, show_default=True, help="Seconds before the first byte.")
 @click.option("--seed", default=0, show_default=True)
 def main(port: int, author: str, faults: str, every: int, delay: float, seed: int) -> None:
-    """Speak OpenAI's and Gemini's protocols on this machine until SIGINT or SIGTERM."""
+    """Serve OpenAI's and Gemini's protocols on this machine until SIGINT or SIGTERM."""
     module, _, function = author.partition(":")
     write = getattr(import_module(module), function) if author else echo
     kinds = [kind.strip() for kind in faults.split(",") if kind.strip()]

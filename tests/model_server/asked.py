@@ -1,4 +1,4 @@
-"""What a request asks for, whatever its wire format."""
+"""Parse requests of every wire format into one form."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ class Asked:
 
 
 def asked_of(path: str, headers: dict[str, str], body: bytes) -> Asked | None:
-    """The request behind a POST, None for an address that none of the three protocols has."""
+    """Return the request of a POST, or None for an address outside the three protocols."""
     place = unquote(urlsplit(path).path)
     content = json.loads(body or b"{}")
     bearer = headers.get("authorization", "").removeprefix("Bearer ")
     if place.endswith("/responses"):
-        form = (content.get("text") or {}).get("format") or {}
+        language = (content.get("text") or {}).get("format") or {}
         return Asked(
             "responses",
             content["model"],
@@ -43,13 +43,13 @@ def asked_of(path: str, headers: dict[str, str], body: bytes) -> Asked | None:
             content["input"],
             bool(content.get("stream")),
             bearer,
-            form.get("schema"),
+            language.get("schema"),
             content.get("max_output_tokens"),
             content,
         )
     if place.endswith("/chat/completions"):
         texts = {message["role"]: message["content"] for message in content["messages"]}
-        form = content.get("response_format") or {}
+        language = content.get("response_format") or {}
         return Asked(
             "chat",
             content["model"],
@@ -57,7 +57,7 @@ def asked_of(path: str, headers: dict[str, str], body: bytes) -> Asked | None:
             texts["user"],
             bool(content.get("stream")),
             bearer,
-            (form.get("json_schema") or {}).get("schema"),
+            (language.get("json_schema") or {}).get("schema"),
             content.get("max_tokens") or content.get("max_completion_tokens"),
             content,
         )

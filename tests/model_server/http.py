@@ -1,4 +1,4 @@
-"""As much of an HTTP/1.1 server as the model servers need: keep-alive, chunked bodies, and bad manners on demand."""
+"""A minimal HTTP/1.1 server for the model servers: keep-alive, chunked bodies, and misbehavior on demand."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ _REASONS = {200: "OK", 400: "Bad Request", 401: "Unauthorized", 404: "Not Found"
 
 
 class Gone(Exception):
-    """The connection is to be closed without another byte."""
+    """Close the connection without another byte."""
 
 
 class Exchange:
-    """One request and the way back."""
+    """One request, and the connection for its response."""
 
     def __init__(
         self, method: str, path: str, headers: dict[str, str], body: bytes, writer: asyncio.StreamWriter
@@ -33,7 +33,7 @@ class Exchange:
         await self._writer.drain()
 
     async def send(self, *pieces: bytes) -> None:
-        """Each a chunk of its own, all in one write."""
+        """Send each piece as its own chunk, all in one write."""
         self._writer.write(b"".join(b"%x\r\n%s\r\n" % (len(piece), piece) for piece in pieces))
         await self._writer.drain()
 
@@ -49,7 +49,7 @@ class Exchange:
 async def serve_connection(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, handle: Callable[[Exchange], Awaitable[None]]
 ) -> None:
-    """Serve the requests of one connection, one after the other."""
+    """Serve the requests of one connection in order."""
     try:
         while (exchange := await _request(reader, writer)) is not None:
             await handle(exchange)

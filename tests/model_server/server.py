@@ -1,4 +1,4 @@
-"""The server itself: what to do with each request, and the books that it keeps."""
+"""The model server: handles requests and records usage."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Any, Literal
 
-from engine.models.protocol import Finish, Usage
+from engine.session.records.model_calls import Finish, Usage
 from tests.model_server.asked import Asked, asked_of
 from tests.model_server.http import Exchange, Gone, serve_connection
 from tests.model_server.wire import STATUS, Answer, error_event, error_of, stream_of, terminal_events, whole_of
@@ -39,9 +39,11 @@ _KEEP_ALIVE_S = 0.05
 
 @dataclass(frozen=True)
 class Do:
-    """What to do with one request. ``text``: the reply, the server's author writes one unless given. ``delay_s``
-    before the first byte, ``pause_s`` between events, of ``piece`` characters each. ``hang_open``: comments that keep
-    the line open, and no word."""
+    """Behavior for one request.
+
+    ``text``: the reply, by default from the server's author. ``delay_s``: before the first byte. ``pause_s``: between
+    events of ``piece`` characters each. ``hang_open``: send only comments that keep the connection open.
+    """
 
     kind: Kind = "reply"
     text: str | None = None
@@ -59,8 +61,11 @@ class Do:
 
 @dataclass
 class Books:
-    """What a provider would bill. ``told``: what clients were told, request by request, up to the last byte.
-    ``untold``: work done for requests that broke, of which no client heard."""
+    """Usage that a provider would bill.
+
+    ``told``: usage reported to clients, request by request, up to the last byte. ``untold``: usage of broken requests,
+    which no client learned of.
+    """
 
     calls: int = 0
     told: Usage = field(default_factory=Usage)
@@ -73,14 +78,14 @@ class Books:
 
 
 def echo(asked: Asked) -> str:
-    """The author of replies that nobody scripted."""
+    """Writes replies that are not scripted."""
     return f"{asked.model} was asked {len(asked.prompt)} characters.\n```cpp\nint main() {{ return 0; }}\n```\n"
 
 
 class ModelServer:
-    """Serves on a free port of this machine from a thread of its own, until the ``with`` ends.
+    """Serves on a free port of this machine from its own thread, until the ``with`` block ends.
 
-    ``keys`` and ``models``: those it knows, any unless given. ``author`` writes the replies.
+    ``keys`` and ``models``: accepted values, by default any. ``author`` writes the replies.
     """
 
     def __init__(
@@ -115,11 +120,11 @@ class ModelServer:
         return f"http://127.0.0.1:{self._port}/"
 
     def script(self, *steps: Do) -> None:
-        """What to do with the next requests, in order; then ``default`` again."""
+        """Script the behavior for the next requests, in order. Later requests get ``default`` again."""
         self._script.extend(steps)
 
     def next_step(self) -> Do:
-        """What to do with the request that has come."""
+        """Return the behavior for the current request."""
         return self._script.popleft() if self._script else self.default
 
     def __enter__(self) -> ModelServer:
@@ -205,7 +210,7 @@ class ModelServer:
             reasoning=do.reasoning,
         )
         answer = Answer(text, usage, do.answered or asked.model, do.finish, do.tier, do.piece)
-        # Booked beforehand: a client that has heard the last byte may look at the books before this goes on.
+        # Record usage first: a client that has read the last byte may check it before this continues.
         if do.kind == "reply":
             self.books.told = _sum(self.books.told, usage)
         else:

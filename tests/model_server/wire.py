@@ -1,4 +1,4 @@
-"""How each protocol says things: events of a stream, a whole reply, an error."""
+"""Wire formats of each protocol: stream events, whole replies, errors."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from engine.models.protocol import Finish, Usage
+from engine.session.records.model_calls import Finish, Usage
 from tests.model_server.asked import Asked, Dialect
 
 Error = Literal["rate_limit", "quota", "server_error", "key", "unknown_model", "bad_request"]
@@ -40,7 +40,7 @@ _GEMINI_STATUS: dict[Error, str] = {
 
 @dataclass(frozen=True)
 class Answer:
-    """A reply to be sent. ``piece``: characters in one event of a stream."""
+    """A reply to send. ``piece``: characters per stream event."""
 
     text: str
     usage: Usage
@@ -51,17 +51,17 @@ class Answer:
 
 
 def stream_of(asked: Asked, answer: Answer) -> Iterator[bytes]:
-    """The events of a streamed reply; the last one or two are what ends it."""
+    """Yield the events of a streamed reply. The last one or two end it."""
     yield from {"responses": _responses_events, "chat": _chat_events, "gemini": _gemini_events}[asked.dialect](answer)
 
 
 def terminal_events(dialect: Dialect) -> int:
-    """How many events at the end of a stream say that it is whole."""
+    """Return how many final events mark a stream as complete."""
     return {"responses": 1, "chat": 3, "gemini": 1}[dialect]
 
 
 def whole_of(asked: Asked, answer: Answer) -> bytes:
-    """The reply to a request without a stream."""
+    """Return the reply to a request without a stream."""
     if asked.dialect == "responses":
         return _json(_response(answer, whole=True))
     if asked.dialect == "chat":
@@ -72,7 +72,7 @@ def whole_of(asked: Asked, answer: Answer) -> bytes:
 
 
 def error_of(dialect: Dialect, error: Error, message: str, retry_after: str | None) -> tuple[int, bytes]:
-    """Status and body of an error."""
+    """Return status and body of an error."""
     status = STATUS[error]
     if dialect != "gemini":
         kind = "insufficient_quota" if error == "quota" else "invalid_request_error"
@@ -92,7 +92,7 @@ def error_of(dialect: Dialect, error: Error, message: str, retry_after: str | No
 
 
 def error_event(dialect: Dialect) -> bytes:
-    """An error in the middle of a stream."""
+    """Return an error in the middle of a stream."""
     if dialect == "responses":
         failed = {**_response(Answer("", Usage(), "m", "stop", "default"), whole=False), "status": "failed"}
         failed |= {"usage": None, "error": {"code": "server_error", "message": "the model crashed"}}
@@ -208,7 +208,7 @@ def _gemini_chunk(answer: Answer, text: str, *, last: bool) -> dict[str, Any]:
     candidate: dict[str, Any] = {"content": {"role": "model", "parts": [{"text": text}]}, "index": 0}
     if last:
         candidate["finishReason"] = {"stop": "STOP", "length": "MAX_TOKENS", "refusal": "SAFETY"}[answer.finish]
-        # Thoughts stand beside the candidates, not among them.
+        # Thoughts are beside the candidates, not among them.
         counts |= {
             "candidatesTokenCount": usage.output - usage.reasoning,
             "thoughtsTokenCount": usage.reasoning,

@@ -1,4 +1,4 @@
-"""A monitor over a real session file, driven by keys. The engine's side is its real lock and its real writer."""
+"""A monitor on a real session file, driven by keys. The engine's side uses the real lock and writer."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import pytest
 from textual.pilot import Pilot
 
 from benchmarks.synthetic_session import GPU, Shape, write_session
-from engine.commands import Command
-from engine.events import AnyEvent, CommandHandled
-from engine.session import EngineLock, EventWriter, SessionPaths, SessionReader
-from tui.app import MonitorApp
-from tui.once import screen_text
-from tui.settings import Settings
-from tui.source import SessionSource
+from engine.session.records.events import AnyEvent, CommandHandled
+from engine.session.records.requests import Command
+from engine.session.store import EngineLock, EventWriter, SessionPaths, SessionReader
+from tui.monitor.app import MonitorApp
+from tui.monitor.settings import Settings
+from tui.monitor.snapshot import screen_text
+from tui.view.source import SessionSource
 
 NOW = 1_780_000_000.0
 SMALL = Shape(variants=60, problems=2, rounds=3, flying=4, device=GPU)
@@ -26,7 +26,7 @@ SMALL = Shape(variants=60, problems=2, rounds=3, flying=4, device=GPU)
 
 @dataclass
 class Engine:
-    """What an engine writes into the session, written by the test."""
+    """The engine's events, written by the test."""
 
     paths: SessionPaths
     lock: EngineLock
@@ -43,13 +43,13 @@ class Engine:
             return [sent.command for sent in reader.commands() if sent.command is not None]
 
     def answer(self, *events: AnyEvent, ok: bool = True, message: str = "done", node: str | None = None) -> None:
-        """Answer the newest command."""
+        """Record the engine's answer to the newest request."""
         self.record(*events, CommandHandled(command=len(self.commands()), ok=ok, message=message, node=node))
 
 
 @dataclass
 class Monitor:
-    """An app under test and the hand that types."""
+    """An app under test, and its keyboard."""
 
     app: MonitorApp
     pilot: Pilot[int]
@@ -62,7 +62,7 @@ class Monitor:
         await self.press(*text)
 
     async def until(self, met: Callable[[], bool], what: str = "") -> None:
-        """Wait until the monitor has come so far."""
+        """Wait until the monitor has reached a state."""
         for _ in range(200):
             if met():
                 return
@@ -85,7 +85,7 @@ Opener = Callable[..., "Awaitable[Monitor]"]
 
 @pytest.fixture(autouse=True)
 def plain_world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """No colours, settings or editors of whoever runs the tests."""
+    """Remove colors, settings and editors of the user who runs the tests."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "settings"))
     monkeypatch.setenv("TZ", "UTC")
     for name in ("NO_COLOR", "VISUAL", "TMUX"):
@@ -95,7 +95,7 @@ def plain_world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @pytest.fixture(autouse=True)
 def declared_keys(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A test marked ``keys`` must press what it declares. (One that types into a real terminal has no pilot.)"""
+    """Require that a test marked ``keys`` presses its keys. (Tests in a real terminal have no pilot.)"""
     declared = {key for mark in request.node.iter_markers("keys") for key in mark.args[1:]}
     pressed: set[str] = set()
     press = Pilot.press
@@ -111,7 +111,7 @@ def declared_keys(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
 
 @pytest.fixture
 def session(tmp_path: Path) -> SessionPaths:
-    """60 kernels of two problems in three rounds, four of them still in flight."""
+    """Write a session of 60 kernels, two problems and three rounds. Four kernels are in flight."""
     return write_session(tmp_path, "small", SMALL, end=NOW)
 
 

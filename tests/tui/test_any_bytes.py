@@ -1,4 +1,4 @@
-"""Bytes that are no text, typed into a real terminal: a monitor outlives them, and one that ends badly says so."""
+"""Invalid bytes typed into a real terminal: a monitor survives them, and a crash is reported."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.pseudo_terminal import Terminal
 from engine.exit_codes import ExitCode
-from engine.session import SessionPaths
+from engine.session.store import SessionPaths
 
 NO_TEXT = {
     "pasted": b"\x1b[200~\xff\xfe\x1b[201~",
@@ -17,12 +17,12 @@ NO_TEXT = {
     "mouse": b"\x1b[M\xff\xff\xff",
     "cut short": b"\xe2\x82",
 }
-STRICT = "import tui.reading; tui.reading.install = lambda: None\n"
-"""Textual's own decoder, so that there is an exception in its driver's thread."""
+STRICT = "import tui.monitor.terminal.keyboard; tui.monitor.terminal.keyboard.install = lambda: None\n"
+"""Textual's own decoder, which raises an exception in its driver's thread."""
 
 
 def ended(terminal: Terminal) -> tuple[int, str]:
-    """Exit status, and what stands in the terminal at the end."""
+    """Return the exit status and the final content of the terminal."""
     deadline = time.monotonic() + 20
     while terminal.process.poll() is None and time.monotonic() < deadline:
         terminal.read_for(0.1)

@@ -1,4 +1,4 @@
-"""``problems --check``: a problem that hangs costs its own row, and no more."""
+"""``problems --check``: a hanging problem affects only its own row."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from engine.problem.catalog import resolve
-from tui.commands import checking
+from tui.cli.machine import check_problems
 
 PROBLEM = """\
 import time
@@ -32,7 +32,7 @@ async def test_what_takes_too_long_is_named_and_the_next_is_looked_at(
 ) -> None:
     (tmp_path / "a_hangs.py").write_text(PROBLEM.format(hangs=True))
     (tmp_path / "b_sound.py").write_text(PROBLEM.format(hangs=False))
-    monkeypatch.setattr(checking, "OPEN_S", 5.0)
-    hangs, sound = await checking.checked(resolve(["*.py"], tmp_path))
-    assert hangs.id == "a_hangs" and hangs.remark.startswith("TOOK TOO LONG to open here, more than 5 s")
-    assert sound.remark.startswith("eager ") and sound.remark.endswith("kernels that compute nothing do not pass")
+    monkeypatch.setattr(check_problems, "OPEN_S", 5.0)
+    (hangs, _), (sound, _) = await check_problems.checked(resolve(["*.py"], tmp_path))
+    assert hangs.id == "a_hangs" and hangs.remark.startswith("TIMED OUT after 5 s")
+    assert sound.remark.startswith("eager ") and sound.remark.endswith("trivial outputs fail")

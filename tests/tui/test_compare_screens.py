@@ -1,4 +1,4 @@
-"""The keys that put kernels and sessions side by side, and what a person sees then."""
+"""Keys that compare kernels and sessions, and the screens that they open."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from typing import Any
 import pytest
 
 from benchmarks.synthetic_session import GPU, Shape, write_session
-from engine import events as ev
-from engine.session import SessionPaths
-from engine.verdict import Timing, Verdict
+from engine.session.records import events as ev
+from engine.session.records.verdict import Timing, Verdict
+from engine.session.store import SessionPaths
 from tests.tui.conftest import NOW, Engine
-from tui.app import MonitorApp
-from tui.once import screen_text
-from tui.screens.compare import KernelsScreen, SessionsScreen
-from tui.screens.picker import PickerApp
-from tui.settings import Settings
+from tui.monitor.app import MonitorApp
+from tui.monitor.screens.compare import KernelsScreen, SessionsScreen
+from tui.monitor.screens.picker import PickerApp
+from tui.monitor.settings import Settings
+from tui.monitor.snapshot import screen_text
 
 HOSTILE = "\x1b[31mred\x1b]0;title\x07[bold]" + "x" * 3000
 
 
 def check_grid(name: str, text: str) -> None:
-    """``UPDATE_GRIDS=1`` writes it anew."""
+    """Compare the screen with recorded text. ``UPDATE_GRIDS=1`` rewrites the recorded text."""
     file = Path(__file__).parent / "grids" / f"{name}.txt"
     if os.environ.get("UPDATE_GRIDS"):
         file.write_text(text + "\n", encoding="utf-8")
@@ -60,7 +60,7 @@ async def test_screenshot_and_suspend(
     monkeypatch.setattr(MonitorApp, "action_suspend_process", lambda app: suspended.append(True))
     async with open_monitor(session) as monitor:
         monitor.app.push_screen(KernelsScreen(monitor.app.model, ["v42", "v48"]))
-        await monitor.until_shown("x eager")
+        await monitor.until_shown("speedup")
         await monitor.press("f8")
         await monitor.until_shown("Saved ")
         await monitor.press("ctrl+z")
@@ -74,7 +74,7 @@ async def test_without_marks_the_selected_kernel_is_compared_with_the_best(
         assert monitor.app.monitor_screen.tree_view.select("v42")
         await monitor.pilot.pause(0.15)
         await monitor.press("c")
-        await monitor.until_shown("v48 is ahead of v42, 1.13x eager against 0.90x")
+        await monitor.until_shown("v48 is ahead of v42 in separate verdicts")
 
 
 async def test_a_fifth_mark_is_refused(open_monitor: Any, session: SessionPaths) -> None:
@@ -83,7 +83,7 @@ async def test_a_fifth_mark_is_refused(open_monitor: Any, session: SessionPaths)
             monitor.app.monitor_screen.tree_view.select(node)
             await monitor.pilot.pause(0.15)
             await monitor.press("m")
-        await monitor.until_shown("as many as fit side by side")
+        await monitor.until_shown("the maximum")
         assert monitor.app.monitor_screen.tree_view.marked == ("v42", "v43", "v44", "v46")
 
 
@@ -91,11 +91,11 @@ async def test_a_fifth_mark_is_refused(open_monitor: Any, session: SessionPaths)
 async def test_the_diff_of_two_of_them(open_monitor: Any, session: SessionPaths) -> None:
     async with open_monitor(session, (80, 24)) as monitor:
         monitor.app.push_screen(KernelsScreen(monitor.app.model, ["v42", "v46", "v48"]))
-        await monitor.until_shown("p10 to p90")
+        await monitor.until_shown("p10-p90 ms")
         assert "v42 -> v46" not in monitor.text(), "at 24 lines the diff takes turns with the figures"
         await monitor.press("D")
         await monitor.until_shown("v42 -> v46  +")
-        assert "p10 to p90" not in monitor.text()
+        assert "p10-p90 ms" not in monitor.text()
         for key, pair in (
             ("right_square_bracket", "v42 -> v48"),
             ("right_square_bracket", "v46 -> v48"),
@@ -104,7 +104,7 @@ async def test_the_diff_of_two_of_them(open_monitor: Any, session: SessionPaths)
             await monitor.press(key)
             await monitor.until_shown(pair)
         await monitor.press("tab")
-        await monitor.until_shown("p10 to p90")
+        await monitor.until_shown("p10-p90 ms")
         await monitor.press("tab")
         await monitor.until_shown("v42 -> v48")
 
@@ -123,7 +123,7 @@ async def test_kernels_side_by_side_look_the_same(open_monitor: Any, session: Se
     for width, height in ((80, 24), (120, 40), (200, 60)):
         async with open_monitor(session, (width, height)) as monitor:
             monitor.app.push_screen(KernelsScreen(monitor.app.model, ["v48", "v46", "v42", "v47"]))
-            await monitor.until_shown("x eager" if width == 80 else "v48 -> v46")
+            await monitor.until_shown("speedup" if width == 80 else "v48 -> v46")
             await monitor.pilot.pause(0.1)
             check_grid(f"kernels-{width}x{height}", monitor.text())
 
@@ -139,7 +139,7 @@ async def test_marked_sessions_are_shown_side_by_side(tmp_path: Path) -> None:
             await pilot.pause(0.4)
             await pilot.press("c")
             await pilot.pause(0.1)
-            assert "Mark two sessions or more" in screen_text(app)
+            assert "Mark at least two sessions" in screen_text(app)
             await pilot.press("space")
             await pilot.pause(0.1)
             assert "1 marked" in screen_text(app) and "+ finished" in screen_text(app)
@@ -150,7 +150,7 @@ async def test_marked_sessions_are_shown_side_by_side(tmp_path: Path) -> None:
                     break
             await pilot.pause(0.3)
             text = screen_text(app)
-            began = next(place for place, line in enumerate(text.splitlines()) if "mean x eager" in line)
+            began = next(place for place, line in enumerate(text.splitlines()) if "mean speedup" in line)
             assert began < 4
             check_grid(f"sessions-{width}x{height}", text)
             await pilot.press("escape")

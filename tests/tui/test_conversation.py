@@ -1,4 +1,4 @@
-"""The conversation and the spending of a session, on a session file whose every event is fixed."""
+"""A session's conversations and costs, tested on a session file with fixed events."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ from typing import Any
 
 import pytest
 
-from engine import events as ev
-from engine.events import AnyEvent
-from engine.models.protocol import CallSite, FailureKind, Finish, Prompt, Purpose, Usage, call_name
+from engine.proposers.llm.model_protocol import Prompt
 from engine.proposers.mailbox import RULER, Mailbox
-from engine.proposers.partial import WRITE_EVERY_S, Partials
-from engine.session import SessionPaths, SessionReader
-from engine.state import fold
-from engine.verdict import Timing, Verdict
+from engine.proposers.partial_replies import WRITE_EVERY_S, Partials
+from engine.session.records import events as ev
+from engine.session.records.events import AnyEvent
+from engine.session.records.model_calls import CallSite, FailureKind, Finish, Purpose, Usage, call_name
+from engine.session.records.verdict import Timing, Verdict
+from engine.session.state.session_state import fold
+from engine.session.store import SessionPaths, SessionReader
 from tests.tui.conftest import Engine, monitor_of
-from tui.prompts import PromptLines
+from tui.view.prompts import PromptLines
 
 HOSTILE = "\x1b]52;c;b3duZWQ=\x07[red]\u202e \x9b31m"
 REPLY = "Here it is.\n\n```cuda\n" + "".join(f"// line {number}\n" for number in range(90)) + "```\nGood luck.\n"
@@ -28,7 +29,7 @@ NO_CONTROL = re.compile(r"[^\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e]*\Z")
 
 
 class Asked:
-    """Records calls as the engine does."""
+    """Record calls as the engine does."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -73,7 +74,7 @@ def site(purpose: Purpose, subject: str, number: int = 0) -> CallSite:
 def written(variant: str, idea: str, call: CallSite, engine: Engine) -> list[AnyEvent]:
     return [
         ev.VariantWritten(
-            variant=variant, idea=idea, problem="softmax", round=2, parent=None, form="cu",
+            variant=variant, idea=idea, problem="softmax", round=2, parent=None, language="cu",
             source=engine.writer.put_blob(f"// {variant}\n"), proposer="m-one", data={"call": call_name(call)},
         )
     ]  # fmt: skip
@@ -81,7 +82,7 @@ def written(variant: str, idea: str, call: CallSite, engine: Engine) -> list[Any
 
 @pytest.fixture
 def talk(engine: Engine) -> Engine:
-    """An idea of a model, a kernel for it that failed, a repair that is the best, and a call that streams."""
+    """Record a model's idea, a failed kernel, a repair that becomes the best, and a streaming call."""
     asked = Asked(engine)
     asked.reply(site("ideas", "v1"), '{"ideas": [{"text": "Walk each row once."}]}')
     engine.record(
@@ -150,7 +151,7 @@ async def test_what_streams_is_shown_where_it_belongs_and_only_while_the_engine_
             screen.tree_view.select("softmax")
             await monitor.until_shown("the very last line")
             talk.lock.release()
-            await monitor.until_shown("was under way when the engine ended")
+            await monitor.until_shown("in flight when the engine ended")
             assert "the very last line" not in monitor.text()
 
 
@@ -162,13 +163,13 @@ async def test_a_failing_call_says_why_and_when_it_is_made_again(talk: Engine) -
         await monitor.press("v")
         call = asked.start(site("fix", "v101"))
         await monitor.until_shown("repair of v101")
-        await monitor.until_shown("no word yet")
+        await monitor.until_shown("no text yet")
         asked.fail(call, 30.0)
         await monitor.until_shown("m-one: too many requests, attempt 2 in 30 s: slow down")
         assert all(NO_CONTROL.match(one) for one in monitor.text().splitlines())
         await monitor.press("4", "plus", "G")
         await monitor.until_shown("too many requests: slow down")
-        assert "asked again in" in monitor.text()
+        assert "retry in" in monitor.text()
         asked.start(site("fix", "v101"), attempt=2)
         await monitor.press("g")
         await monitor.until_shown("attempt 2")
@@ -180,12 +181,12 @@ async def test_a_failing_call_says_why_and_when_it_is_made_again(talk: Engine) -
 async def test_what_no_model_wrote_says_so(open_monitor: Any, session: SessionPaths) -> None:
     async with open_monitor(session) as monitor:
         await monitor.press("B", "v")
-        await monitor.until_shown("no model was asked")
+        await monitor.until_shown("Written by the playbook")
         assert "tokens" not in monitor.text().splitlines()[0]
         await monitor.press("dollar_sign")
-        await monitor.until_shown("No model was asked in this session")
+        await monitor.until_shown("This session has made no model calls")
         await monitor.press("I")
-        await monitor.until_shown("No prompt waits")
+        await monitor.until_shown("No prompt is waiting")
 
 
 @pytest.mark.keys("MonitorScreen", "dollar_sign")
@@ -199,11 +200,11 @@ async def test_spending_is_live_by_model_round_and_idea(talk: Engine) -> None:
     async with monitor_of(talk.paths, (120, 50)) as monitor:
         await monitor.until_shown("$0.0963/0.5")
         await monitor.press("dollar_sign")
-        await monitor.until_shown("What models have cost")
+        await monitor.until_shown("Cost of model calls")
         text = monitor.text()
         assert "6,000 of 1,000,000" in text
         assert "$0.0963 of $0.50" in text
-        assert "Kept back for 1 call under way: 5,000 tokens and $0.50." in text
+        assert "Reserved for 1 call in flight: 5,000 tokens and $0.50." in text
         (model,) = (one for one in text.splitlines() if "m-one" in one)
         assert re.search(r"m-one  of \$2\.00 +4/9 +3,600 +1,536 +2,400 +\$0\.0963", model)
         assert re.search(r"softmax/r2 +4 +3,600", text)
@@ -214,17 +215,17 @@ async def test_spending_is_live_by_model_round_and_idea(talk: Engine) -> None:
         asked.reply(site("kernel", "i100", 2), REPLY, dollars=None)
         await monitor.until_shown("1 reply of unknown price")
         asked.fail(asked.start(site("kernel", "i100", 3)), 30.0)
-        await monitor.until_shown("1 call to be made again: too many requests.")
+        await monitor.until_shown("1 call waiting for a retry: too many requests.")
         asked.fail(asked.start(site("kernel", "i100", 4), model="m-two"), None, why="key")
-        await monitor.until_shown("m-two is not asked any more: key refused: slow down")
+        await monitor.until_shown("No more calls to m-two: key rejected: slow down")
         for key in ("escape", "q", "enter", "dollar_sign"):
             await monitor.press(key)
             await monitor.until(lambda: len(monitor.app.screen_stack) == 1)
             await monitor.press("dollar_sign")
-            await monitor.until_shown("What models have cost")
+            await monitor.until_shown("Cost of model calls")
         await monitor.press("M")
-        await monitor.until_shown("Dollars for models ($0.0963 spent)")
-        assert "Calls to models (7 spent)" in monitor.text()
+        await monitor.until_shown("Model cost in dollars ($0.0963 used)")
+        assert "Model calls (7 used)" in monitor.text()
 
 
 async def test_prompts_that_wait_are_news_and_a_read_only_monitor_answers_none(engine: Engine) -> None:
@@ -236,18 +237,18 @@ async def test_prompts_that_wait_are_news_and_a_read_only_monitor_answers_none(e
         await monitor.until_shown("1 prompt to answer (I)")
         asked.start(site("kernel", "i1", 1), model="manual", provider="manual")
         await monitor.until_shown("2 prompts to answer (I)")
-        assert told == ["small: a prompt waits for a reply (I answers it)"]
+        assert told == ["small: a prompt is waiting for a reply (press I)"]
         outbox = engine.paths.directory / "outbox"
         outbox.mkdir()
         (outbox / "softmax.r2.kernel.i1.0.md").write_text(f"Call: {HOSTILE}\n{RULER}\nWrite. {HOSTILE}\n")
         await monitor.press("I")
-        await monitor.until_shown("1 prompt waits for a reply")
+        await monitor.until_shown("1 prompt is waiting for a reply")
         assert all(NO_CONTROL.match(one) for one in monitor.text().splitlines())
         await monitor.press("enter", *"words", "ctrl+s")
         await monitor.until_shown("This monitor is read-only.")
         assert not (engine.paths.directory / "inbox").exists()
         Mailbox(engine.paths.directory).deliver(call_name(site("kernel", "i1")), "words")
-        await monitor.until_shown("0 prompts wait for a reply")
+        await monitor.until_shown("0 prompts are waiting for a reply")
         await monitor.press("escape")
         await monitor.until_shown("1 prompt to answer (I)")
 
@@ -262,12 +263,12 @@ def test_a_search_without_a_monitor_says_once_that_prompts_wait(engine: Engine) 
     asked.start(site("kernel", "i1"), model="manual", provider="manual")
     asked.start(site("kernel", "i1", 1))
     assert said(0) is None, "--until-idle may be about to list it"
-    assert said(6) == f"1 prompt waits for a reply by hand; see: kernel-tui reply {engine.paths.directory}"
+    assert said(6) == f"1 prompt is waiting for a reply by hand; see: kernel-tui reply {engine.paths.directory}"
     assert said(60) is None
     for number in (2, 3):
         asked.start(site("kernel", "i1", number), model="manual", provider="manual")
     Mailbox(engine.paths.directory).deliver(call_name(site("kernel", "i1", 3)), "words")
-    assert said(6) == f"2 prompts wait for a reply by hand; see: kernel-tui reply {engine.paths.directory}"
+    assert said(6) == f"2 prompts are waiting for a reply by hand; see: kernel-tui reply {engine.paths.directory}"
     asked.start(site("kernel", "i1", 4), model="manual", provider="manual")
     Mailbox(engine.paths.directory).deliver(call_name(site("kernel", "i1", 4)), "words")
     assert said(6) is None, "who waits was said, and who is new is answered"

@@ -1,4 +1,4 @@
-"""The monitor over real searches whose models are servers on the wire, or the person at the keys."""
+"""The monitor on real searches whose models are network servers or the user."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ import pytest
 from textual import events
 from textual.widgets import TextArea
 
-from engine.launch import EngineStart, spawn_engine
+from engine.daemon.launch import EngineStart, spawn_engine
 from engine.proposers.mailbox import Mailbox
-from engine.proposers.partial import partial_directory
-from engine.session import SessionPaths, engine_liveness
+from engine.proposers.partial_replies import partial_directory
+from engine.session.store import SessionPaths, engine_liveness
 from tests.commandline import KernelTui
 from tests.engine.proposers import canned
 from tests.model_server import Asked, Do, ModelServer
 from tests.tui.conftest import Monitor
-from tui.app import MonitorApp
-from tui.settings import Settings
-from tui.source import SessionSource
+from tui.monitor.app import MonitorApp
+from tui.monitor.settings import Settings
+from tui.view.source import SessionSource
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -38,7 +38,7 @@ rounds = 1
 ideas = 1
 variants = 1
 fixes = 1
-heat = 0
+runoff = 0
 [evaluation]
 device = "cpu"
 trials = 3
@@ -59,11 +59,11 @@ input_price = 1.0
 output_price = 10.0
 """
 PATIENCE = 1_200
-"""Looks, 50 ms apart: on a machine on which others measure too."""
+"""Maximum number of polls, 50 ms apart, which is enough for a busy machine."""
 
 
 def author(asked: Asked) -> str:
-    """One idea, a kernel that does not divide, and its repair."""
+    """Reply with an idea, a kernel that does not divide, and its repair."""
     if asked.schema is not None or "Propose " in asked.user:
         return "Let me think it over. " * 8 + canned.ideas(canned.IDEAS[0])
     if "The kernel that failed" in asked.user:
@@ -78,7 +78,7 @@ def server() -> Iterator[ModelServer]:
 
 
 def begin(kernel_tui: KernelTui, directory: Path, models: str) -> SessionPaths:
-    """A search in the background."""
+    """Start a search in the background."""
     (directory / "softmax.py").write_text(canned.PROBLEM)
     (directory / "config.toml").write_text(SEARCH + models)
     started = kernel_tui("config.toml", "--detach", env=ENVIRONMENT)
@@ -88,7 +88,7 @@ def begin(kernel_tui: KernelTui, directory: Path, models: str) -> SessionPaths:
 
 @asynccontextmanager
 async def watching(paths: SessionPaths, size: tuple[int, int] = (120, 40)) -> AsyncIterator[Monitor]:
-    """The monitor as ``kernel-tui attach`` opens it."""
+    """Open the monitor as ``kernel-tui attach`` does."""
     under_way: list[EngineStart] = []
 
     def start() -> EngineStart:
@@ -121,7 +121,7 @@ async def test_a_reply_is_seen_while_it_streams_and_a_raised_limit_continues_the
 ) -> None:
     server.script(Do(pause_s=0.1))
     paths = begin(kernel_tui, tmp_path, MODEL.format(openai=server.openai))
-    monkeypatch.setenv("TEST_MODEL_KEY", KEY)  # as in the shell of a person who starts an engine from the monitor
+    monkeypatch.setenv("TEST_MODEL_KEY", KEY)  # as in the shell of a user who starts an engine from the monitor
     async with watching(paths) as monitor:
         state = monitor.app.model.state
         await until(monitor, lambda: bool(monitor.app.model.state.spending.flying))
@@ -134,11 +134,11 @@ async def test_a_reply_is_seen_while_it_streams_and_a_raised_limit_continues_the
         assert not partial_directory(paths.directory).exists()
 
         # One call is all that it may spend: the search stops, and a larger limit continues it.
-        await shown(monitor, "BUDGET SPENT")
+        await shown(monitor, "Budget used up")
         assert server.books.calls == 1
         await until(monitor, lambda: not engine_liveness(paths).running)
         await monitor.press("M")
-        await shown(monitor, "Calls to models (1 spent)")
+        await shown(monitor, "Model calls (1 used)")
         for _ in range(4):
             await monitor.press("tab")
         await monitor.press("end", "backspace", "3", "enter")
@@ -147,7 +147,7 @@ async def test_a_reply_is_seen_while_it_streams_and_a_raised_limit_continues_the
         state = monitor.app.model.state
         repaired = next(variant.id for variant in state.variants.values() if variant.correct)
 
-        # The conversation that wrote it: the idea, the kernel that failed, the repair.
+        # The kernel's conversation: the idea, the failed kernel, the repair.
         screen = monitor.app.monitor_screen
         assert screen.tree_view.select(repaired)
         screen.action_pane(4)
@@ -164,14 +164,14 @@ async def test_a_reply_is_seen_while_it_streams_and_a_raised_limit_continues_the
         await shown(monitor, "The problem: softmax")
 
         await monitor.press("dollar_sign")
-        await shown(monitor, "What models have cost")
+        await shown(monitor, "Cost of model calls")
         text = monitor.text()
         spent = state.spending.total
         assert f"{spent.tokens:,}" in text and "3 of 3" in text
         told = server.books.told
         assert (spent.usage.input, spent.usage.output) == (told.input, told.output)
         await monitor.press("escape")
-        await shown(monitor, "BUDGET SPENT")
+        await shown(monitor, "Budget used up")
         assert server.books.calls == 3
 
 
@@ -199,16 +199,16 @@ async def test_a_person_is_the_model_without_leaving_the_monitor(
         pasted = monitor.app.screen.query_one("#reply", TextArea).text
         assert (pasted.count("Sure!"), pasted.count("and no more")) == (1, 1)
         await monitor.press("ctrl+s")
-        await shown(monitor, "softmax.r0.ideas.start.0: handed over")
+        await shown(monitor, "softmax.r0.ideas.start.0: reply submitted")
         assert not list((paths.directory / "inbox").glob(".*")), "nothing half-written is left"
 
-        # The engine reads it within a second, and asks for the kernel; this one is written in the editor.
+        # The engine reads it within a second and requests the kernel, which is written in the editor.
         await shown(monitor, "softmax.r0.kernel.i1.0")
         written = tmp_path / "written.md"
         written.write_text(canned.block(canned.good("by hand")))
         monkeypatch.setenv("EDITOR", f"cp {written}")
         await monitor.press("ctrl+e")
-        await shown(monitor, "softmax.r0.kernel.i1.0: handed over")
+        await shown(monitor, "softmax.r0.kernel.i1.0: reply submitted")
         await until(monitor, lambda: any(variant.correct for variant in monitor.app.model.state.variants.values()))
         await until(monitor, lambda: "softmax.r0.kernel.i1.0" not in Mailbox(paths.directory).waiting())
         await monitor.press("escape")

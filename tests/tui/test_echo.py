@@ -1,4 +1,4 @@
-"""Whatever a command prints on a terminal drives no terminal."""
+"""Output of commands cannot control the terminal."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ import sys
 from pathlib import Path
 
 from benchmarks.synthetic_session import Shape, write_session
-from engine.session import SessionReader
-from engine.state import fold
+from engine.session.state.session_state import fold
+from engine.session.store import SessionReader
 from tests.commandline import environment
 from tests.tui.test_monitor_hostile import poison
 
 OWN = re.compile(r"\x1b\[[0-9;]*m")
-"""Colours, the only sequences that tables send."""
+"""Color codes, the only escape sequences that tables contain."""
 
 
 def on_a_terminal(directory: Path, *arguments: str) -> str:
-    """All that ``kernel-tui ARGUMENTS`` sends to its terminal."""
+    """Return all bytes that ``kernel-tui ARGUMENTS`` sends to its terminal."""
     master, slave = pty.openpty()
     child = subprocess.Popen(
-        [sys.executable, "-m", "tui.cli", *arguments],
+        [sys.executable, "-m", "tui.cli.main", *arguments],
         stdin=slave, stdout=slave, stderr=slave, cwd=directory, env={**environment(), "TERM": "xterm"},
     )  # fmt: skip
     os.close(slave)
@@ -31,7 +31,7 @@ def on_a_terminal(directory: Path, *arguments: str) -> str:
     try:
         while piece := os.read(master, 65536):
             shown += piece
-    except OSError:  # the terminal's other end is closed: the command has ended
+    except OSError:  # the other end of the terminal is closed because the command has ended
         pass
     finally:
         os.close(master)

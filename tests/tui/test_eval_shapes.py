@@ -1,13 +1,16 @@
-"""``kernel-tui eval --shapes`` as a person uses it."""
+"""``kernel-tui eval`` as a user runs it, at other sizes or with a custom config, including when it is killed."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from engine.exit_codes import ExitCode
-from tests.commandline import KernelTui, without_waits
+from tests.commandline import KernelTui, environment, without_waits
 
 PROBLEM = """\
 import torch
@@ -35,8 +38,7 @@ extern "C" int launch(const float* x, float* out, void*) {
 def run(tmp_path: Path) -> KernelTui:
     (tmp_path / "root.py").write_text(PROBLEM)
     (tmp_path / "root.cpp").write_text(KERNEL)
-    quick = '[evaluation]\ndevice = "cpu"\ntrials = 3\nmax_pairs = 8\n'
-    (tmp_path / "quick.toml").write_text(f'problems = ["root.py"]\n{quick}')
+    (tmp_path / "quick.toml").write_text('[evaluation]\ndevice = "cpu"\ntrials = 3\nmax_pairs = 8\n')
     return KernelTui(tmp_path)
 
 
@@ -57,7 +59,20 @@ def test_sizes_that_no_machine_has_room_for_are_said_in_a_line(run: KernelTui) -
     sizes = ("--shapes", "ROWS=2000000,COLUMNS=3000000")
     judged = run("eval", "root.cpp", "--problem", "root.py", "--config", "quick.toml", "--quick", *sizes)
     assert judged.returncode == ExitCode.NOTHING_CORRECT and without_waits(judged.stderr) == ""
-    assert "not enough memory: its tensors need at least 96 TB" in judged.stdout
+    assert "not enough memory: the problem needs at least 96 TB" in judged.stdout
+
+
+@pytest.mark.parametrize("after_s", [2.0, 6.0])
+def test_a_killed_command_leaves_no_directory_behind(run: KernelTui, tmp_path: Path, after_s: float) -> None:
+    (tmp_path / "tmp").mkdir()
+    with subprocess.Popen(
+        [sys.executable, "-m", "tui.cli.main", "eval", "root.cpp", "--problem", "root.py", "--config", "quick.toml"],
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        cwd=tmp_path, env=environment() | {"TMPDIR": str(tmp_path / "tmp")},
+    ) as judged:  # fmt: skip
+        time.sleep(after_s)
+        judged.kill()
+    assert {path.name for path in (tmp_path / "tmp").iterdir()} <= {"kernel-tui-locks"}
 
 
 @pytest.mark.parametrize("spec", ["ROWS", "ROWS=many"])
@@ -70,4 +85,4 @@ def test_sizes_that_cannot_be_read(run: KernelTui, spec: str) -> None:
 def test_sizes_that_the_problem_does_not_have_are_refused_before_anything_is_judged(run: KernelTui) -> None:
     refused = run("eval", "root.cpp", "--problem", "root.py", "--shapes", "ROW=100", timeout=10)
     assert refused.returncode == ExitCode.USAGE
-    assert "no size ROW in this problem, did you mean ROWS?" in refused.stderr
+    assert "no size ROW, did you mean ROWS?" in refused.stderr

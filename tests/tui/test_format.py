@@ -1,10 +1,10 @@
-"""Figures as the screen shows them."""
+"""Formatting of figures."""
 
 from __future__ import annotations
 
 import pytest
 
-from tui import format as fmt
+from tui.text import format as fmt
 
 
 @pytest.mark.parametrize(
@@ -48,6 +48,20 @@ def test_text_is_cut_to_cells() -> None:
     assert fmt.fit("abcdef", 4) == "abc…" and fmt.fit("abc", 4) == "abc"
     assert fmt.pad("漢字漢字", 5) == "漢字…"
     assert fmt.pad("ab", 4) == "ab  "
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("tune", "tune"),
+        ("share_rows", "share rows"),
+        ("vectorise+share_rows", "vectorize + share rows"),
+        ("first:fused_loop", "first: fused loop"),
+        ("", ""),
+    ],
+)
+def test_transformation_label(name: str, shown: str) -> None:
+    assert fmt.transformation_label(name) == shown
 
 
 def test_geometric_mean() -> None:

@@ -1,4 +1,4 @@
-"""Some dozens of the texts of benchmarks/fuzz_monitor.py: through what draws every pane, and into a real terminal."""
+"""Dozens of texts from benchmarks/fuzz_monitor.py, in every pane and in a real terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``kernel-tui sass`` as a person uses it."""
+"""``kernel-tui sass`` as a user runs it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 from engine.exit_codes import ExitCode
 from tests.commandline import KernelTui
-from tui.machine_code import occupancies
+from tui.text.machine_code import occupancies
 
 PROBLEM = """\
 import torch
@@ -63,12 +63,10 @@ extern "C" int launch(float* out) { k<<<1, 256, 65536>>>(out); return 0; }
 
 def test_dynamic_shared_memory_counts_where_it_is_a_number_and_is_said_to_be_missing_elsewhere() -> None:
     (known,) = occupancies("sm_90a", 32, 0, DYNAMIC)
-    assert known.startswith(
-        "blocks of 256 threads with 65,536 bytes of dynamic shared memory: occupancy 38 % (3 blocks"
-    )
+    assert known.startswith("blocks of 256 threads with 65,536 bytes of dynamic shared memory: occupancy 38% (3 blocks")
     computed = DYNAMIC.replace("256, 65536>", "256, bytes>")
     counted, said = occupancies("sm_90a", 32, 0, computed)
-    assert counted.startswith("blocks of 256 threads: occupancy 100 %")
-    assert "dynamic shared memory is not counted" in said
+    assert counted.startswith("blocks of 256 threads: occupancy 100%")
+    assert "not counted: dynamic shared memory" in said
     (given,) = occupancies("sm_90a", 32, 0, computed, dynamic_shared=65536)
     assert given == known

@@ -1,4 +1,4 @@
-"""Text of models and compilers can neither crash nor restyle nor drive the terminal."""
+"""Text of models and compilers cannot crash, restyle or control the terminal."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import pytest
 
 from benchmarks.hostile import write_hostile_session
 from benchmarks.synthetic_session import Shape, write_session
-from engine import events as ev
-from engine.events import decode, encode
-from engine.session import SessionPaths
-from engine.verdict import BuildReport, Check, Verdict
-from tui.sanitize import MAX_LINES, clean_line, clean_lines, one_line
+from engine.session.records import events as ev
+from engine.session.records.events import decode, encode
+from engine.session.records.verdict import BuildReport, CheckResult, Verdict
+from engine.session.store import SessionPaths
+from tui.text.sanitize import MAX_LINES, clean_line, clean_lines, one_line
 
 SAFE = re.compile(r"[^\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ud800-\udfff\ufeff]*\Z")
 PIECES = (
@@ -67,11 +67,11 @@ def test_invalid_utf_8_and_endless_lines_are_shown_in_part() -> None:
 
 
 def poison(paths: SessionPaths, seed: int) -> None:
-    """Replace every text that models and compilers wrote by hostile ones."""
+    """Replace all text of models and compilers with hostile text."""
     rng = random.Random(seed)
 
     def bad() -> str:
-        return hostile(rng).replace("\ud800", "")  # JSON has no lone surrogates; blobs hold raw bytes below
+        return hostile(rng).replace("\ud800", "")  # JSON has no lone surrogates; the blobs below hold raw bytes
 
     with sqlite3.connect(paths.database) as db:
         for seq, json in db.execute("SELECT seq, json FROM event").fetchall():
@@ -84,7 +84,7 @@ def poison(paths: SessionPaths, seed: int) -> None:
             elif isinstance(event, ev.VariantWritten):
                 event = ev.VariantWritten(
                     variant=event.variant, idea=event.idea, problem=event.problem, round=event.round,
-                    parent=event.parent, form=event.form, source=event.source, proposer=bad(),
+                    parent=event.parent, language=event.language, source=event.source, proposer=bad(),
                     note=bad(), data={bad(): [bad()]},
                 )  # fmt: skip
             elif isinstance(event, ev.VerdictGiven):
@@ -94,7 +94,7 @@ def poison(paths: SessionPaths, seed: int) -> None:
                     verdict=Verdict(
                         status=event.verdict.status, reason=bad(), pattern=bad(), device=bad(),
                         speedup=event.verdict.speedup, kernel=event.verdict.kernel,
-                        checks=(Check(bad(), False, bad()),), build=build, sandbox=bad(),
+                        checks=(CheckResult(bad(), False, bad()),), build=build, sandbox=bad(),
                         flags=(bad(),), output_tail=bad() * 10, stage_s={bad(): 1.0},
                     ),
                 )  # fmt: skip
@@ -104,8 +104,8 @@ def poison(paths: SessionPaths, seed: int) -> None:
                 event = ev.RoundFinished(
                     problem=event.problem,
                     round=event.round,
-                    survivors=tuple(ev.Carried(one.variant, bad()) for one in event.survivors),
-                    dropped=tuple(ev.Carried(one.variant, bad()) for one in event.dropped),
+                    selected=tuple(ev.Selected(one.variant, bad()) for one in event.selected),
+                    dropped=tuple(ev.Selected(one.variant, bad()) for one in event.dropped),
                 )
             db.execute("UPDATE event SET json = ? WHERE seq = ?", (encode(event).decode(), seq))
         for (digest,) in db.execute("SELECT digest FROM blob").fetchall():
@@ -152,10 +152,10 @@ async def test_of_a_million_lines_the_first_are_shown_and_what_shows_all(open_mo
             last = "".join("".join(strip.text for strip in detail.view.lines[-300:]).split())
             if detail.tab in ("Kernel", "Why"):
                 node = "v1" if detail.tab == "Kernel" else "i1"
-                assert re.search(rf"990,00[01]linesmore;allofit:kernel-tuishow\S+/giant{node}--json", last)
+                assert re.search(rf"990,00[01]linesmore;fulltext:kernel-tuishow\S+/giant{node}--json", last)
             elif detail.tab == "Calls":
                 assert "linesmore" in last
             await monitor.press("right_square_bracket")
-        assert set(shown) == {"Kernel", "Diff", "Evidence", "Why", "Leaders", "Calls"}
+        assert set(shown) == {"Kernel", "Diff", "Evidence", "Why", "Leaders", "Calls", "ASM"}
         assert all(count < 3 * MAX_LINES for count in shown.values()), shown
         assert min(shown[tab] for tab in ("Kernel", "Evidence", "Why", "Calls")) >= MAX_LINES

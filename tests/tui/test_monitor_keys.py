@@ -1,4 +1,4 @@
-"""Every key of the monitor does what it says: pressed here, or in the test that declares it by the mark ``keys``."""
+"""Every key of the monitor has its documented effect, tested here or in a test marked ``keys``."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from textual.binding import Binding
 
 import tui
 from benchmarks.synthetic_session import Shape, write_session
-from engine import commands as cmd
-from engine import events as ev
-from engine.launch import EngineStart, spawn_engine
-from engine.session import EngineLock, EventWriter, SessionPaths, SessionReader, engine_liveness
+from engine.daemon.launch import EngineStart, spawn_engine
+from engine.session.records import events as ev
+from engine.session.records import requests as requests
+from engine.session.store import EngineLock, EventWriter, SessionPaths, SessionReader, engine_liveness
 from tests.tui.conftest import NOW, SMALL, Engine, Monitor, monitor_of
-from tui.app import MonitorApp
-from tui.replay import ReplayApp, ReplaySource
-from tui.screens.budget import BudgetScreen
-from tui.screens.picker import PickerApp
-from tui.settings import Settings, load_settings
-from tui.source import SessionSource
+from tui.monitor.app import MonitorApp
+from tui.monitor.replay import ReplayApp, ReplaySource
+from tui.monitor.screens.budget import BudgetScreen
+from tui.monitor.screens.picker import PickerApp
+from tui.monitor.settings import Settings, load_settings
+from tui.view.source import SessionSource
 
 QUIET = Settings(notify="off")
 
 
 def bound_keys() -> set[tuple[str, str]]:
-    """Every (class, key) that a class of the monitor binds itself."""
+    """Return every (class, key) that a class of the monitor binds."""
     found = set()
     for module in pkgutil.walk_packages(tui.__path__, "tui."):
         for name, thing in vars(importlib.import_module(module.name)).items():
@@ -44,7 +44,7 @@ def bound_keys() -> set[tuple[str, str]]:
 
 
 def keys_declared() -> set[tuple[str, str]]:
-    """Every (class, key) that a test of this directory declares: ``@pytest.mark.keys("SearchTree", "j", "k")``."""
+    """Return every (class, key) that a test of this folder declares: ``@pytest.mark.keys("SearchTree", "j", "k")``."""
     found = set()
     for file in sorted(Path(__file__).parent.glob("test_*.py")):
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
@@ -64,7 +64,7 @@ def test_every_key_has_a_test_that_declares_it() -> None:
 
 @pytest.fixture(scope="module")
 def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
-    """A session with a long log of long lines, and its engine, for all tests of this file."""
+    """Write a session with a long log for all tests of this file, and act as its engine."""
     paths = write_session(tmp_path_factory.mktemp("keys"), "keys", SMALL, end=NOW)
     lock, writer = EngineLock(paths), EventWriter(paths)
     found = Engine(paths, lock, writer)
@@ -109,7 +109,7 @@ async def test_a_pane_of_lines_is_scrolled(live: Engine) -> None:
         ):  # fmt: skip
             await monitor.press(key)
             await monitor.until(lambda x=x, y=y: view.scroll_offset == (x, y), f"{key}: {x}, {y}")
-    async with monitor_of(live.paths) as monitor:  # where it is not zoomed, lines are not broken
+    async with monitor_of(live.paths) as monitor:  # lines wrap only when zoomed
         monitor.app.animation_level = "none"
         await monitor.press("5")
         view = monitor.app.monitor_screen.log_view
@@ -159,9 +159,9 @@ async def test_dialogs_are_left_and_nothing_is_sent(live: Engine) -> None:
         await monitor.press("B")
         for opens, title, keys in (
             ("d", "Prune v", ("n", "N", "escape", "q", "enter")),
-            ("question_mark", "Used most here", ("escape", "question_mark", "q", "enter")),
-            ("M", "Minutes, over every run", ("escape",)),
-            ("a", "Seed a .cu kernel for softmax", ("escape",)),
+            ("question_mark", "Most used keys", ("escape", "question_mark", "q", "enter")),
+            ("M", "Minutes, all runs together", ("escape",)),
+            ("a", "Seed a cuda kernel for softmax", ("escape",)),
             ("i", "Seed an idea for softmax", ("escape",)),
         ):
             for key in keys:
@@ -179,7 +179,7 @@ async def test_ctrl_s_keeps_how_news_reach_a_person(live: Engine) -> None:
         await monitor.press("A", "home", "tab")
         await monitor.type("say")
         await monitor.press("ctrl+s")
-        await monitor.until_shown("News will reach you so")
+        await monitor.until_shown("Every session will send alerts this way")
         assert load_settings() == Settings(notify="bell", command="say") == monitor.app.settings
 
 
@@ -196,7 +196,7 @@ async def test_a_kernel_is_seeded_from_the_editor(
         await monitor.press("a", "ctrl+e")
         await monitor.until(lambda: len(live.commands()) > before, "the command")
         command = live.commands()[-1]
-        assert isinstance(command, cmd.SeedKernel) and command.parent is None
+        assert isinstance(command, requests.SeedKernel) and command.parent is None
         assert command.source.endswith("// from the editor\n") and "launch(" in command.source
 
 
@@ -206,7 +206,7 @@ async def test_ctrl_c_says_what_leaves_and_ctrl_q_does(live: Engine, monkeypatch
         sent: list[str] = []
         monkeypatch.setattr(monitor.app, "write_sequence", sent.append)
         await monitor.press("B", "ctrl+c")
-        await monitor.until_shown("q detaches, and the search goes on; Q stops that.")
+        await monitor.until_shown("Press q to close the monitor (the search continues)")
         assert not [text for text in sent if text.startswith("\x1b]52;c;")]
         await monitor.press("ctrl+q")
         await monitor.until(lambda: monitor.app.return_value == 0, "it ends")
@@ -228,7 +228,7 @@ async def test_cutting_nothing_in_a_field_leaves_the_clipboard_alone(
 
 
 async def stopped_session(directory: Path, name: str, *events: ev.AnyEvent) -> SessionPaths:
-    """One whose search was stopped by a person before it had come to its end."""
+    """Write a session whose search the user stopped early."""
     paths = write_session(directory, name, Shape(variants=8, problems=1, rounds=1, flying=0), ended=True)
     writer = EventWriter(paths)
     for event in (*events, ev.EngineStopped(reason="stopped", message="stopped")):
@@ -246,12 +246,12 @@ async def test_r_says_that_a_search_is_finished(tmp_path: Path) -> None:
         await monitor.until(lambda: app.model.opened and app.model.link.kind == "ended", "the session is open")
         assert "R resume engine" not in monitor.text()
         await monitor.press("R")
-        await monitor.until_shown("The search is finished. M gives it more rounds and goes on.")
+        await monitor.until_shown("All rounds are done.")
 
 
 @pytest.mark.keys("MonitorScreen", "R")
 async def test_r_starts_an_engine_on_a_session_that_has_none(tmp_path: Path) -> None:
-    """A real one. The session's configuration names no problem, so that it ends again, and says so."""
+    """Start a real engine. The session's configuration has no problem, so the engine ends and says so."""
     paths = await stopped_session(tmp_path, "left")
     starts: list[EngineStart] = []
 
@@ -266,14 +266,14 @@ async def test_r_starts_an_engine_on_a_session_that_has_none(tmp_path: Path) -> 
         await monitor.until(lambda: app.model.opened and app.model.link.kind == "ended", "the session is open")
         await monitor.press("R")
         await monitor.until(lambda: bool(starts), "the engine's process")
-        # On a busy machine it may have ended before a screen was drawn.
+        # On a busy machine it may end before the first screen.
         await monitor.until(lambda: app.model.link.kind == "starting" or not starts[0].under_way, "its start is seen")
         if app.model.link.kind == "starting":
             assert "starting" in monitor.text().splitlines()[0]
             await monitor.press("R")
             assert len(starts) == 1, "one at a time"
         await monitor.until(lambda: not starts[0].under_way and app.model.engine == "stopped", "it ends")
-        await monitor.until_shown("ENGINE STOPPED (error). R resumes it.")
+        await monitor.until_shown("ENGINE FAILED (error). Press R to resume.")
     with SessionReader(paths) as reader:
         events = [one.event for one in reader.read()]
     assert [type(one) for one in events[-2:]] == [ev.EngineStarted, ev.EngineStopped]

@@ -1,4 +1,4 @@
-"""Keys that look: moving, folding, filtering, sorting, tabs, diffs, panes, zoom, copy, help, palette, leaving."""
+"""The keys for viewing: move, fold, filter, sort, tabs, diffs, panes, zoom, copy, help, palette, quit."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from engine.session import SessionPaths
-from tui.parting import parting_words
+from engine.session.store import SessionPaths
+from tui.monitor.terminal.farewell import parting_words
 
 
 @pytest.mark.keys("SearchTree", "j", "down", "k", "up", "l", "h", "home", "G", "g", "end")
@@ -54,7 +54,7 @@ async def test_fold_and_unfold(open_monitor: Any, session: SessionPaths) -> None
 
 
 async def test_the_cursor_stays_when_its_round_finishes_and_folds(open_monitor: Any, engine: Any) -> None:
-    from engine import events as ev
+    from engine.session.records import events as ev
 
     async with open_monitor(engine.paths) as monitor:
         await monitor.press("B")
@@ -62,7 +62,7 @@ async def test_the_cursor_stays_when_its_round_finishes_and_folds(open_monitor: 
         state = monitor.app.model.state
         assert state.variants[best].round == 2
         engine.record(
-            ev.RoundFinished(problem="softmax", round=2, survivors=(), dropped=()),
+            ev.RoundFinished(problem="softmax", round=2, selected=(), dropped=()),
             ev.RoundStarted(problem="softmax", round=3, parents=()),
         )
         await monitor.until_shown("round 3")
@@ -102,8 +102,8 @@ async def test_sort_and_reverse(open_monitor: Any, session: SessionPaths) -> Non
         idea = next(place for place, row in enumerate(rows.rows) if row.kind == "idea")
         state = monitor.app.model.state
         count = len(state.ideas[rows.rows[idea].id].variants)
-        factors = [state.variants[row.id].speedup or 0.0 for row in rows.rows[idea + 1 : idea + 1 + count]]
-        assert factors == sorted(factors, reverse=True)
+        speedups = [state.variants[row.id].speedup or 0.0 for row in rows.rows[idea + 1 : idea + 1 + count]]
+        assert speedups == sorted(speedups, reverse=True)
         await monitor.press("O")
         await monitor.until_shown("Tree by speedup reversed")
 
@@ -124,9 +124,9 @@ async def test_lineage_hangs_kernels_under_their_parents(open_monitor: Any, sess
         assert sum(row.kind == "variant" for row in rows) == 60
 
 
-async def test_a_factor_that_is_hardly_known_is_marked_in_every_pane(open_monitor: Any, engine: Any) -> None:
-    from engine import events as ev
-    from engine.verdict import Timing, Verdict
+async def test_an_uncertain_speedup_is_marked_in_every_pane(open_monitor: Any, engine: Any) -> None:
+    from engine.session.records import events as ev
+    from engine.session.records.verdict import Timing, Verdict
 
     best = Verdict(
         status="correct", speedup=1.57, speedup_low=1.3, speedup_high=1.7, pairs=9, kernel=Timing(2.0, 2.0, 2.0, 9)
@@ -144,7 +144,8 @@ async def test_a_factor_that_is_hardly_known_is_marked_in_every_pane(open_monito
     async with open_monitor(engine.paths, (200, 60)) as monitor:
         monitor.app.monitor_screen.tree_view.select("v57")
         await monitor.until_shown("Best  layernorm")
-        for tab, shown in (("Evidence", "over eager   ~1.57x"), ("Why", "own verdict  ~1.57x eager"), ("Kernel", "")):
+        shown_in = {"Evidence": "over eager   ~1.57x", "Why": "own verdict  ~1.57x over eager", "Kernel": ""}
+        for tab, shown in shown_in.items():
             monitor.app.monitor_screen.detail.turn(tab)
             await monitor.until_shown(shown)
             text = monitor.text()
@@ -154,8 +155,8 @@ async def test_a_factor_that_is_hardly_known_is_marked_in_every_pane(open_monito
 
 @pytest.mark.keys("MonitorScreen", "F")
 async def test_follow_goes_to_the_newest_best(open_monitor: Any, engine: Any) -> None:
-    from engine import events as ev
-    from engine.verdict import Timing, Verdict
+    from engine.session.records import events as ev
+    from engine.session.records.verdict import Timing, Verdict
 
     async with open_monitor(engine.paths) as monitor:
         await monitor.press("F")
@@ -170,7 +171,7 @@ async def test_follow_goes_to_the_newest_best(open_monitor: Any, engine: Any) ->
 
 @pytest.mark.keys("MonitorScreen", "p")
 async def test_hold_keeps_the_display_still(open_monitor: Any, engine: Any) -> None:
-    from engine import events as ev
+    from engine.session.records import events as ev
 
     async with open_monitor(engine.paths) as monitor:
         await monitor.press("p")
@@ -281,7 +282,7 @@ async def test_the_palette_runs_actions_by_name(open_monitor: Any, session: Sess
 
 @pytest.mark.keys("MonitorScreen", "T")
 async def test_themes_are_remembered(open_monitor: Any, session: SessionPaths) -> None:
-    from tui.settings import load_settings
+    from tui.monitor.settings import load_settings
 
     async with open_monitor(session) as monitor:
         for expected in ("textual-light", "ansi-dark", "ansi-light"):
@@ -306,7 +307,7 @@ async def test_svg_screenshot(
 
 @pytest.mark.keys("MonitorScreen", "q")
 async def test_q_leaves_and_says_that_the_search_goes_on(open_monitor: Any, engine: Any) -> None:
-    from engine import events as ev
+    from engine.session.records import events as ev
 
     engine.record(ev.BudgetChanged(minutes=60.0))
     async with open_monitor(engine.paths) as monitor:
@@ -314,7 +315,11 @@ async def test_q_leaves_and_says_that_the_search_goes_on(open_monitor: Any, engi
         await monitor.press("q")
         await monitor.pilot.pause(0.2)
         assert monitor.app.return_value == 0
-    assert "goes on" in words and "it may still spend" in words and f"kernel-tui stop {engine.paths.directory}" in words
+    assert (
+        "continues" in words
+        and "of its time budget is left" in words
+        and f"kernel-tui stop {engine.paths.directory}" in words
+    )
     assert engine.commands() == []
 
 
@@ -336,7 +341,7 @@ async def test_ascii_glyphs_only(open_monitor: Any, session: SessionPaths) -> No
 
 
 async def test_text_grid_is_stable(open_monitor: Any, engine: Any) -> None:
-    """What a person sees at three sizes, as text. ``UPDATE_GRIDS=1`` writes it anew."""
+    """Compare the screen with recorded text, at three sizes. ``UPDATE_GRIDS=1`` rewrites the recorded text."""
     import os
 
     for width, height in ((80, 24), (120, 40), (200, 60)):

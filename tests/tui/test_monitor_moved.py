@@ -1,4 +1,4 @@
-"""A session that is moved, deleted or damaged while a monitor shows it: the monitor says so, and what to do."""
+"""If the open session is moved, deleted or damaged, the monitor says so and what to do."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from engine import events as ev
+from engine.session.records import events as ev
 from tests.tui.conftest import monitor_of
-from tui.parting import parting_words
+from tui.monitor.terminal.farewell import parting_words
 
 ALARM = "SESSION MOVED OR DELETED"
 
@@ -24,7 +24,7 @@ async def test_a_session_that_was_moved_is_said_to_be_until_it_is_back(engine: A
         assert "kernel-tui attach DIRECTORY" in monitor.text()
         assert monitor.app.model.link.pid == os.getpid()
         await monitor.press("B", "4", *["right_square_bracket"] * 6, "escape", "P", "R")
-        await monitor.until_shown("was moved or deleted. Open it where it is now")
+        await monitor.until_shown("was moved or deleted. Open it")
         assert "was moved or deleted" in parting_words(monitor.app.model)
         elsewhere.rename(engine.paths.directory)
         await monitor.until(lambda: ALARM not in monitor.text(), "the alarm is gone")
@@ -57,6 +57,6 @@ async def test_an_event_that_makes_a_loop_stops_the_monitor_at_what_was_before_i
             ),
             ev.LogLine(level="info", text="after the loop"),
         )
-        await monitor.until_shown("does not go together with those before it")
+        await monitor.until_shown("contradicts earlier events")
         assert monitor.app.model.state.seq == seq and "after the loop" not in monitor.text()
         await monitor.press("j", "t", "t")

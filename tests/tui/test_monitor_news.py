@@ -1,4 +1,4 @@
-"""News reach a person who looks elsewhere: real terminals, commands and servers; what fails there disturbs nothing."""
+"""Alerts through real terminals, commands and servers. Failures there do not disturb the monitor."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ import pytest
 from textual.events import Paste
 
 from benchmarks.pseudo_terminal import Terminal
-from engine import events as ev
-from engine.session import SessionPaths
-from engine.verdict import Timing, Verdict
-from tui.model import Model
-from tui.news import Messenger, News, post_webhook, run_command
-from tui.settings import Settings, load_settings, settings_file
-from tui.source import Link, SessionSource
+from engine.session.records import events as ev
+from engine.session.records.verdict import Timing, Verdict
+from engine.session.store import SessionPaths
+from tui.monitor.notifications import Messenger, News, post_webhook, run_command
+from tui.monitor.settings import Settings, load_settings, settings_file
+from tui.view.model import Model
+from tui.view.source import Link, SessionSource
 
 BEST = ev.VerdictGiven(variant="v57", verdict=Verdict(status="correct", speedup=9.0, kernel=Timing(0.4, 0.4, 0.4, 9)))
 
 
 class Inbox(BaseHTTPRequestHandler):
-    """A webhook that keeps what it gets."""
+    """A webhook that stores its requests."""
 
     got: list[dict[str, str]]
 
@@ -62,7 +62,7 @@ def silent() -> Iterator[str]:
 
 
 def teller(tmp_path: Path) -> tuple[Path, str]:
-    """A file, and a command that adds its news to it."""
+    """Return a file, and a command that appends alerts to that file."""
     told = tmp_path / "told"
     script = tmp_path / "tell"
     script.write_text(f'#!/bin/sh\nprintf "%s=%s\\n" "$2" "$KERNEL_TUI_NEWS" >> "{told}"\n')
@@ -96,7 +96,7 @@ def test_what_is_news(session: SessionPaths) -> None:
         ("live", None, []),
         ("ended", None, ["small: the engine died"]),
         ("live", None, []),
-        ("ended", "budget", ["small: the budget is spent, the search has stopped"]),
+        ("ended", "budget", ["small: the budget is used up and the search has stopped"]),
         ("live", None, []),
         ("ended", "finished", ["small: the search ended (finished)"]),
     ):
@@ -116,8 +116,8 @@ def test_a_command_is_told(tmp_path: Path) -> None:
 
 def test_what_goes_wrong_with_a_command_is_said(tmp_path: Path) -> None:
     assert "status 3" in (run_command("sh -c 'exit 3'", "x") or "")
-    assert "cannot be run" in (run_command(str(tmp_path / "missing"), "x") or "")
-    assert "cannot be run" in (run_command("sh -c 'unclosed", "x") or "")
+    assert "cannot run" in (run_command(str(tmp_path / "missing"), "x") or "")
+    assert "cannot run" in (run_command("sh -c 'unclosed", "x") or "")
     begun = time.monotonic()
     assert "longer than 0.2 s and was killed" in (run_command("sh -c 'sleep 60; true'", "x", 0.2) or "")
     assert time.monotonic() - begun < 5
@@ -130,7 +130,7 @@ def test_a_webhook_is_told(webhook: tuple[str, list[dict[str, str]]], silent: st
     assert "500" in (post_webhook(f"{address}/broken", "x") or "")
     assert "timed out" in (post_webhook(silent, "x", 0.3) or "")
     assert "Connection refused" in (post_webhook("http://127.0.0.1:1/", "x") or "")
-    assert "no http address" in (post_webhook("file:///etc/passwd", "x") or "")
+    assert "not an http or https address" in (post_webhook("file:///etc/passwd", "x") or "")
 
 
 def test_a_hanging_webhook_holds_up_nobody(tmp_path: Path, silent: str) -> None:
@@ -150,7 +150,7 @@ def test_the_same_failure_is_said_once() -> None:
     for command in ("false", "false", "true", "false"):
         messenger.tell(Settings(command=command), "x")
     wait_until(lambda: len(failures) == 2)
-    assert set(failures) == {"the command for news failed with status 1"}
+    assert set(failures) == {"the alert command failed with status 1"}
 
 
 async def test_the_monitor_tells_and_writes_failures_into_its_log(
@@ -162,7 +162,7 @@ async def test_the_monitor_tells_and_writes_failures_into_its_log(
         engine.record(BEST)
         await monitor.until(lambda: len(got) == 1, "the webhook is told")
         assert got == [{"text": "layernorm: new best v57, 9.00x"}]
-        await monitor.until_shown("the command for news failed with status 7")
+        await monitor.until_shown("the alert command failed with status 7")
         await monitor.press("j")
         assert monitor.row() == "softmax/r0", "the monitor goes on"
 
@@ -176,17 +176,17 @@ async def test_how_news_reach_a_person_is_chosen_tried_and_kept(
     told, command = teller(tmp_path)
     async with open_monitor(engine.paths) as monitor:
         await monitor.press("A")
-        await monitor.until_shown("News: a new best kernel")
+        await monitor.until_shown("Alerts: new best")
         assert all(f"{way}: " in monitor.text() for way in ("bell", "osc9", "off"))
         await monitor.press("home", "down", "tab")
         monitor.app.screen.focused.post_message(Paste(command))
         await monitor.press("tab")
         monitor.app.screen.focused.post_message(Paste(f"{address}/"))
         await monitor.press("ctrl+t")
-        await monitor.until_shown("OSC 9 was sent; the command ran; the webhook took it")
-        assert "this is how news will reach you" in told.read_text() and len(got) == 1
+        await monitor.until_shown("OSC 9 was sent; the command ran; the webhook accepted it")
+        assert "this is a test alert" in told.read_text() and len(got) == 1
         await monitor.press("enter")
-        await monitor.until_shown("News will reach you so")
+        await monitor.until_shown("Every session will send alerts this way")
         kept = Settings(notify="osc9", command=command, webhook=f"{address}/")
         assert load_settings() == kept == monitor.app.settings
         await monitor.press("A", "tab", "tab", "backspace", "escape")
@@ -194,7 +194,7 @@ async def test_how_news_reach_a_person_is_chosen_tried_and_kept(
 
 
 def bells(terminal: Terminal) -> int:
-    """How often it rang; the same character also ends an OSC."""
+    """Count the bell characters. The same character also ends an OSC."""
     return re.sub(rb"\x1b\][^\x07\x1b]*\x07", b"", terminal.seen).count(b"\x07")
 
 

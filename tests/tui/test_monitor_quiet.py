@@ -1,4 +1,4 @@
-"""What a screen does not claim: keys that do nothing there, loads of a session that has ended, more than was tried."""
+"""Screens show no keys without effect, no device load of an ended session, and no untested claims."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from textual.color import Color
 
-from engine import events as ev
-from engine.session import SessionPaths
-from engine.verdict import AtSizes
+from engine.session.records import events as ev
+from engine.session.records.other_sizes import AtSizes
+from engine.session.store import SessionPaths
 from tests.tui.conftest import Engine, Monitor
-from tui.delay import after
+from tui.monitor.delay import after
 
 
 def keys(monitor: Monitor) -> str:
@@ -55,7 +55,7 @@ async def test_a_finished_search_says_what_goes_on(open_monitor: Any, engine: En
     engine.lock.release()
     async with open_monitor(engine.paths) as monitor:
         await monitor.press("d")
-        await monitor.until_shown("The search is finished. M gives it more rounds and goes on.")
+        await monitor.until_shown("All rounds are done.")
 
 
 async def test_last_readings_are_not_taken_for_live_ones(open_monitor: Any, engine: Engine) -> None:
@@ -66,7 +66,7 @@ async def test_last_readings_are_not_taken_for_live_ones(open_monitor: Any, engi
         assert any(segment.style == devices.palette.running for segment in devices.lines[0])
         engine.record(ev.EngineStopped(reason="finished", message="done"))
         engine.lock.release()
-        await monitor.until_shown("the session is not running")
+        await monitor.until_shown("the engine is not running")
         loads = devices.lines[1]
         assert "last " in loads.text and not set(loads.text) & set("▁▂▃▄▅▆▇█")
         assert {segment.style for segment in loads if segment.text.strip()} == {devices.palette.dim}
@@ -84,7 +84,7 @@ async def test_a_kernel_for_the_searched_sizes_only_is_marked(open_monitor: Any,
         await monitor.press("B")
         await monitor.until_shown("at other sizes")
         shown = monitor.text()
-        assert ("correct  right only at the searched sizes" in shown) is not right
+        assert ("correct  correct only at the searched sizes" in shown) is not right
         assert shown.count("these sizes only") == (0 if right else 2), "in the tree and among the leaders"
 
 
@@ -105,7 +105,7 @@ def luminance(color: Color) -> float:
 
 
 async def test_what_is_to_be_done_in_a_microsecond_is_done(open_monitor: Any, engine: Engine) -> None:
-    """A timer of Textual's would not: the monitor then waited for ever for its next look at the session."""
+    """A Textual timer would permanently stop the polling of the session."""
     async with open_monitor(engine.paths) as monitor:
         done: list[int] = []
         for number in range(100):

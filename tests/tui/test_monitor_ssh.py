@@ -1,4 +1,4 @@
-"""Over real SSH: the connection is killed, the engine goes on, the monitor is gone, a new one attaches."""
+"""If a real SSH connection is killed, the monitor ends, the engine keeps running, and a new monitor attaches."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from engine.session import SessionPaths, engine_liveness
+from engine.session.store import SessionPaths, engine_liveness
 
 ROOT = Path(__file__).parents[2]
 SSHD = shutil.which("sshd") or "/usr/sbin/sshd"
@@ -50,7 +50,7 @@ pytestmark = [
 
 @pytest.fixture
 def ssh(tmp_path: Path) -> Iterator[list[str]]:
-    """An ``ssh`` command line that logs in on this machine, through an sshd of its own."""
+    """Return an ``ssh`` command that logs in to this machine through its own sshd."""
     for name in ("host", "user"):
         subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(tmp_path / name)], check=True)
     (tmp_path / "keys").write_text((tmp_path / "user.pub").read_text())
@@ -77,10 +77,10 @@ def ssh(tmp_path: Path) -> Iterator[list[str]]:
 
 
 def remote(ssh: list[str], directory: Path, arguments: str) -> subprocess.Popen[bytes]:
-    """The command on the far side of a connection, in 120x40; what it paints goes to ``directory/seen``."""
+    """Run the command over SSH in a 120x40 terminal. The output goes to ``directory/seen``."""
     program = (
         f"cd {directory} && stty cols 120 rows 40 && TERM=xterm-256color PYTHONPATH={ROOT} XDG_CONFIG_HOME={directory} "
-        f"LC_ALL=C.UTF-8 exec {sys.executable} -m tui.cli {arguments}"
+        f"LC_ALL=C.UTF-8 exec {sys.executable} -m tui.cli.main {arguments}"
     )
     with (directory / "seen").open("wb") as seen:
         return subprocess.Popen([*ssh, program], stdin=subprocess.PIPE, stdout=seen, stderr=subprocess.STDOUT)
@@ -94,11 +94,11 @@ def wait_for(directory: Path, text: bytes, seconds: float) -> None:
 
 
 def monitors(directory: Path) -> list[int]:
-    """Processes of the command line that run in ``directory``."""
+    """Return the command-line processes that run in ``directory``."""
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
-            if "tui.cli" in process.cmdline() and process.cwd() == str(directory):
+            if "tui.cli.main" in process.cmdline() and process.cwd() == str(directory):
                 found.append(process.pid)
     return found
 
@@ -136,7 +136,7 @@ def test_a_lost_connection_stops_nothing(ssh: list[str], tmp_path: Path) -> None
         wait_for(tmp_path, b"Stop the search now?", 15)
         again.stdin.write(b"y")
         again.stdin.flush()
-        wait_for(tmp_path, b"ENGINE STOPPED", 40)
+        wait_for(tmp_path, b"Stopped on request", 40)
         again.stdin.write(b"q")
         again.stdin.flush()
         assert again.wait(15) == 0

@@ -1,4 +1,4 @@
-"""Steering keys: what is asked, which command reaches the session file, what the row shows until it is answered."""
+"""Steering keys: the dialogs, the requests in the session file, and the pending rows."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from benchmarks.synthetic_session import write_session
-from engine import commands as cmd
-from engine import events as ev
-from engine.session import EventWriter, SessionPaths, SessionReader
+from engine.session.records import events as ev
+from engine.session.records import requests as requests
+from engine.session.store import EngineLock, EventWriter, SessionPaths, SessionReader
 from tests.tui.conftest import NOW, SMALL
-from tui.steering import plan_prune
+from tui.monitor.steering.plans import plan_prune
 
 
 @pytest.mark.keys("MonitorScreen", "d", "z", "Z")
@@ -24,13 +24,13 @@ async def test_prune_says_what_it_kills_shows_pending_and_can_be_undone(open_mon
         best = monitor.row()
         await monitor.press("d")
         await monitor.until_shown(f"Prune {best}?")
-        assert "It holds the best kernel of softmax" in monitor.text()
+        assert "The branch contains the best kernel of softmax" in monitor.text()
         question = plan_prune(monitor.app.model.state, str(best)).question
         assert not any(" 0 " in f" {text} " for text in question), "nothing of which there is none"
         assert "y: yes    n, enter: no" in monitor.text()
         await monitor.press("y")
         await monitor.until_shown("pruning …")
-        assert engine.commands() == [cmd.Prune(node=best)]
+        assert engine.commands() == [requests.Prune(node=best)]
 
         engine.answer(ev.NodePruned(node=best), message=f"pruned {best}", node=best)
         await monitor.until(lambda: not monitor.app.model.pending, "the answer")
@@ -39,20 +39,20 @@ async def test_prune_says_what_it_kills_shows_pending_and_can_be_undone(open_mon
 
         await monitor.press("z")
         await monitor.until(lambda: len(engine.commands()) == 2, "the undo")
-        assert engine.commands()[-1] == cmd.Restore(node=best)
+        assert engine.commands()[-1] == requests.Restore(node=best)
         engine.answer(ev.NodeRestored(node=best))
         await monitor.until(lambda: not monitor.app.model.state.is_pruned(best), "restored")
 
         await monitor.press("Z")
         await monitor.until(lambda: len(engine.commands()) == 3, "the redo")
-        assert engine.commands()[-1] == cmd.Prune(node=best)
+        assert engine.commands()[-1] == requests.Prune(node=best)
         engine.answer(ev.NodePruned(node=best))
         await monitor.until(lambda: monitor.app.model.state.is_pruned(best), "pruned again")
 
         await monitor.press("Q")
         await monitor.until_shown("Stop the search now?")
         await monitor.press("Y")
-        await monitor.until(lambda: engine.commands()[-1] == cmd.Stop(), "the stop")
+        await monitor.until(lambda: engine.commands()[-1] == requests.Stop(), "the stop")
 
 
 async def test_a_pause_shows_that_it_is_not_answered_yet(open_monitor: Any, engine: Any) -> None:
@@ -85,15 +85,15 @@ async def test_a_refusal_of_the_engine_is_shown(open_monitor: Any, engine: Any) 
 @pytest.mark.parametrize(
     ("keys", "command"),
     [
-        pytest.param(("P",), cmd.Pause(), marks=pytest.mark.keys("MonitorScreen", "P")),
-        pytest.param(("S", "y"), cmd.Stop(after_round=True), marks=pytest.mark.keys("MonitorScreen", "S")),
-        pytest.param(("Q", "y"), cmd.Stop(), marks=pytest.mark.keys("MonitorScreen", "Q")),
-        pytest.param(("B", "b"), cmd.Pin(node="{best}"), marks=pytest.mark.keys("MonitorScreen", "b")),
-        pytest.param(("B", "r"), cmd.Retry(variant="{best}"), marks=pytest.mark.keys("MonitorScreen", "r")),
+        pytest.param(("P",), requests.Pause(), marks=pytest.mark.keys("MonitorScreen", "P")),
+        pytest.param(("S", "y"), requests.Stop(after_round=True), marks=pytest.mark.keys("MonitorScreen", "S")),
+        pytest.param(("Q", "y"), requests.Stop(), marks=pytest.mark.keys("MonitorScreen", "Q")),
+        pytest.param(("B", "b"), requests.Pin(node="{best}"), marks=pytest.mark.keys("MonitorScreen", "b")),
+        pytest.param(("B", "r"), requests.Retry(variant="{best}"), marks=pytest.mark.keys("MonitorScreen", "r")),
     ],
 )
 async def test_each_key_sends_its_command(
-    open_monitor: Any, engine: Any, keys: tuple[str, ...], command: cmd.Command
+    open_monitor: Any, engine: Any, keys: tuple[str, ...], command: requests.Command
 ) -> None:
     async with open_monitor(engine.paths) as monitor:
         for key in keys:
@@ -114,10 +114,10 @@ async def test_the_budget_is_changed(open_monitor: Any, engine: Any) -> None:
     async with open_monitor(engine.paths) as monitor:
         await monitor.press("M")
         minutes = monitor.app.model.search_seconds() / 60
-        await monitor.until_shown(f"Minutes, over every run ({minutes:.1f} spent)")
+        await monitor.until_shown(f"Minutes, all runs together ({minutes:.1f} used)")
         await monitor.type("abc")
         await monitor.press("enter")
-        await monitor.until_shown("Minutes are a number")
+        await monitor.until_shown("Minutes must be a number")
         await monitor.press("backspace", "backspace", "backspace")
         await monitor.type("30")
         await monitor.press("tab", "tab")
@@ -126,7 +126,7 @@ async def test_the_budget_is_changed(open_monitor: Any, engine: Any) -> None:
         await monitor.type("1_000_000")
         await monitor.press("enter")
         await monitor.until(lambda: bool(engine.commands()), "the command")
-        assert engine.commands() == [cmd.ChangeBudget(minutes=30.0, dollars=2.5, tokens=1_000_000)]
+        assert engine.commands() == [requests.ChangeBudget(minutes=30.0, dollars=2.5, tokens=1_000_000)]
 
 
 @pytest.mark.keys("BudgetScreen", "ctrl+n")
@@ -143,20 +143,20 @@ async def test_the_limits_of_one_model_and_of_each_problem_are_changed_and_taken
         await monitor.press("ctrl+n")
         await monitor.until_shown("Limits of m-one")
         assert "Minutes" not in monitor.text() and "playbook" not in monitor.text()
-        await monitor.type("3.5")  # what stood there is selected
+        await monitor.type("3.5")  # the previous content is selected
         await monitor.press("enter")
         await monitor.until(lambda: bool(engine.commands()), "the command")
-        assert engine.commands() == [cmd.ChangeShare(model="m-one", dollars=3.5)]
+        assert engine.commands() == [requests.ChangeShare(model="m-one", dollars=3.5)]
         engine.answer(ev.ShareChanged(model="m-one", dollars=3.5))
         await monitor.until(lambda: not monitor.app.model.pending, "the answer")
         await monitor.press("M", "ctrl+n")
         await monitor.until_shown("3.5")
         await monitor.press("ctrl+n")
-        await monitor.until_shown("Limits of each problem alone")
+        await monitor.until_shown("Limits of each problem")
         assert "9000" in monitor.text()
         await monitor.press("escape", "z")
         await monitor.until(lambda: len(engine.commands()) == 2, "the undo")
-        assert engine.commands()[-1] == cmd.ChangeShare(model="m-one", dollars=2.0)
+        assert engine.commands()[-1] == requests.ChangeShare(model="m-one", dollars=2.0)
 
 
 async def test_where_no_model_is_asked_turning_to_its_limits_says_so_and_fields_are_typed_over(
@@ -166,11 +166,11 @@ async def test_where_no_model_is_asked_turning_to_its_limits_says_so_and_fields_
     async with open_monitor(engine.paths) as monitor:
         await monitor.until(lambda: monitor.app.model.minutes == 60.0, "the limit")
         await monitor.press("M", "ctrl+n")
-        await monitor.until_shown("No model is asked in this session")
+        await monitor.until_shown("This session calls no model")
         await monitor.type("75")
         await monitor.press("enter")
         await monitor.until(lambda: bool(engine.commands()), "the command")
-        assert engine.commands() == [cmd.ChangeBudget(minutes=75.0)]
+        assert engine.commands() == [requests.ChangeBudget(minutes=75.0)]
 
 
 @pytest.mark.keys("MonitorScreen", "M")
@@ -183,7 +183,7 @@ async def test_a_limit_below_what_is_spent_is_asked_about(open_monitor: Any, eng
         assert engine.commands() == []
         await monitor.press("y")
         await monitor.until(lambda: bool(engine.commands()), "the command")
-        assert engine.commands() == [cmd.ChangeBudget(rounds=1)]
+        assert engine.commands() == [requests.ChangeBudget(rounds=1)]
 
 
 @pytest.mark.keys("MonitorScreen", "e")
@@ -200,8 +200,8 @@ async def test_an_edited_copy_becomes_a_child_and_its_diff_is_shown(
         await monitor.press("e")
         await monitor.until(lambda: bool(engine.commands()), "the command")
         (command,) = engine.commands()
-        assert isinstance(command, cmd.SeedKernel)
-        assert (command.problem, command.form, command.parent) == ("softmax", "cu", best)
+        assert isinstance(command, requests.SeedKernel)
+        assert (command.problem, command.language, command.parent) == ("softmax", "cu", best)
         assert "kThreads = 96;" in command.source
 
         digest = engine.writer.put_blob(command.source)
@@ -221,7 +221,7 @@ async def test_an_edited_copy_becomes_a_child_and_its_diff_is_shown(
                 problem="softmax",
                 round=2,
                 parent=best,
-                form="cu",
+                language="cu",
                 source=digest,
                 proposer="hand",
             ),
@@ -233,7 +233,7 @@ async def test_an_edited_copy_becomes_a_child_and_its_diff_is_shown(
 
         await monitor.press("z")
         await monitor.until(lambda: len(engine.commands()) == 2, "the undo")
-        assert engine.commands()[-1] == cmd.Prune(node="v900")
+        assert engine.commands()[-1] == requests.Prune(node="v900")
 
 
 async def test_an_unchanged_copy_is_not_submitted(
@@ -242,7 +242,7 @@ async def test_an_unchanged_copy_is_not_submitted(
     monkeypatch.setenv("EDITOR", "true")
     async with open_monitor(engine.paths) as monitor:
         await monitor.press("B", "e")
-        await monitor.until_shown("nothing is submitted")
+        await monitor.until_shown("nothing was submitted")
         assert engine.commands() == []
 
 
@@ -256,14 +256,14 @@ async def test_a_kernel_is_seeded_from_a_file(
         await monitor.press("a")
         await monitor.type("missing.cu")
         await monitor.press("enter")
-        await monitor.until_shown("Cannot be read")
+        await monitor.until_shown("Cannot read the file")
         for _ in "missing.cu":
             await monitor.pilot.press("backspace")
         await monitor.type("k.cu")
         await monitor.press("enter")
         await monitor.until(lambda: bool(engine.commands()), "the command")
         assert engine.commands() == [
-            cmd.SeedKernel(problem="softmax", form="cu", source="// mine\n", text="seeded from k.cu")
+            requests.SeedKernel(problem="softmax", language="cu", source="// mine\n", text="seeded from k.cu")
         ]
 
 
@@ -271,13 +271,13 @@ async def test_a_kernel_is_seeded_from_a_file(
 async def test_a_kernel_is_pasted(open_monitor: Any, engine: Any) -> None:
     async with open_monitor(engine.paths) as monitor:
         await monitor.press("a")
-        await monitor.until_shown("or its source, pasted; then ctrl+s")
+        await monitor.until_shown("or paste its source here")
         await monitor.press("tab")
         await monitor.type("//x")
         await monitor.press("ctrl+s")
         await monitor.until(lambda: bool(engine.commands()), "the command")
         assert engine.commands() == [
-            cmd.SeedKernel(problem="softmax", form="cu", source="//x", text="seeded by pasting")
+            requests.SeedKernel(problem="softmax", language="cu", source="//x", text="seeded by pasting")
         ]
 
 
@@ -290,7 +290,7 @@ async def test_an_idea_in_words_is_seeded_under_the_selected_kernel(open_monitor
         await monitor.type("use tma")
         await monitor.press("enter")
         await monitor.until(lambda: bool(engine.commands()), "the command")
-        assert engine.commands() == [cmd.SeedIdea(problem="softmax", text="use tma", parent=best)]
+        assert engine.commands() == [requests.SeedIdea(problem="softmax", text="use tma", parent=best)]
         engine.answer(
             ev.IdeaProposed(
                 idea="i900", problem="softmax", round=2, parent=best, category="other", text="use tma", proposer="hand"
@@ -299,8 +299,8 @@ async def test_an_idea_in_words_is_seeded_under_the_selected_kernel(open_monitor
             node="i900",
         )
         await monitor.until(lambda: monitor.row() == "i900", "the idea is selected")
-        await monitor.until_shown("waits for an author: no proposer")
-        await monitor.until_shown("i900 goes on waiting for its author")
+        await monitor.until_shown("waiting for a kernel: no proposer")
+        await monitor.until_shown("i900 still needs a kernel")
         assert len(engine.commands()) == 1, "the editor saved nothing"
 
 
@@ -319,7 +319,7 @@ async def test_nothing_is_written_for_what_is_pruned(
         await monitor.until(lambda: monitor.app.model.state.is_pruned(node), "pruned")
         assert monitor.app.monitor_screen.tree_view.select(node)
         await monitor.press(key)
-        await monitor.until_shown(f"{node} is pruned: restore it first, with d or z.")
+        await monitor.until_shown(f"{node} is pruned. Restore it first")
         assert monitor.app.screen is monitor.app.monitor_screen
         assert not (tmp_path / "opened").exists()
 
@@ -340,7 +340,7 @@ async def test_an_idea_that_nobody_reads_opens_the_editor_with_a_template(
         await monitor.press("e")
         await monitor.until(lambda: bool(engine.commands()), "the command")
         (command,) = engine.commands()
-        assert isinstance(command, cmd.SeedKernel)
+        assert isinstance(command, requests.SeedKernel)
         assert (command.idea, command.parent, command.problem) == ("i900", "v30", "softmax")
         assert command.source.endswith("// my kernel\n")
         template = (tmp_path / "template").read_text()
@@ -356,10 +356,10 @@ async def test_what_is_pending_when_the_engine_ends_is_said_to_be_undone(open_mo
         await monitor.until_shown("pinning …")
         engine.record(ev.EngineStopped(reason="finished", message="done"))
         engine.lock.release()
-        await monitor.until_shown("not carried out, the engine ended")
+        await monitor.until_shown("the engine ended before handling")
         assert not monitor.app.model.pending
-        assert "not carried out" in monitor.app.model.story.lines[-1].text
-        assert "the session is not running" in monitor.text() and "on the device" not in monitor.text()
+        assert "the engine ended" in monitor.app.model.story.lines[-1].text
+        assert "the engine is not running" in monitor.text() and "on the device" not in monitor.text()
 
 
 async def test_a_read_only_monitor_steers_nothing(open_monitor: Any, engine: Any) -> None:
@@ -385,18 +385,18 @@ async def test_a_read_only_monitor_says_what_a_shell_goes_on_with(
     )
     engine.lock.release()
     async with open_monitor(engine.paths, (200, 60), read_only=True) as monitor:
-        await monitor.until_shown("BUDGET SPENT")
+        await monitor.until_shown("Budget used up")
         second = monitor.text().splitlines()[1]
-        assert f"Shell: kernel-tui resume {monitor.app.model.source.argument} {flag}" in second
-        assert "M gives" not in second
+        assert f"Resume: kernel-tui resume {monitor.app.model.source.argument} {flag}" in second
+        assert "Press M" not in second
 
 
 @pytest.mark.parametrize(
     ("reason", "shown"),
     [
-        ("budget", "BUDGET SPENT. Shell: kernel-tui resume quickstart --minutes N (more than "),
-        ("stopped", "ENGINE STOPPED, as asked. Shell: kernel-tui resume quickstart"),
-        (None, "without a word. Shell: kernel-tui resume quickstart"),
+        ("budget", "Budget used up. Resume: kernel-tui resume quickstart --minutes N (more than "),
+        ("stopped", "Stopped on request. Resume: kernel-tui resume quickstart"),
+        (None, "Resume: kernel-tui resume quickstart"),
     ],
 )
 async def test_what_goes_on_with_it_fits_a_narrow_screen(
@@ -419,9 +419,9 @@ async def test_without_an_engine_keys_say_so_and_the_screen_says_how_to_resume(
 ) -> None:
     async with open_monitor(session) as monitor:
         second = monitor.text().splitlines()[1]
-        assert "ENGINE DEAD" in second and "R resumes it (kernel-tui resume" in second
+        assert "ENGINE DEAD" in second and "Press R to resume (or: kernel-tui resume" in second
         await monitor.press("P")
-        await monitor.until_shown("No engine runs on this session")
+        await monitor.until_shown("No engine is running on this session")
 
 
 async def test_a_stalled_engine_is_loud(open_monitor: Any, engine: Any) -> None:
@@ -429,9 +429,80 @@ async def test_a_stalled_engine_is_loud(open_monitor: Any, engine: Any) -> None:
     engine.writer.flush(5)
     import sqlite3
 
-    with sqlite3.connect(engine.paths.database) as db:  # an engine that has not beaten for a while
+    with sqlite3.connect(engine.paths.database) as db:  # an engine without a recent heartbeat
         db.execute("UPDATE heartbeat SET time = time - 60")
     db.close()
     async with open_monitor(engine.paths) as monitor:
-        await monitor.until_shown("ENGINE STALLED: no sign of life for 6")
+        await monitor.until_shown("ENGINE STALLED: no heartbeat for 6")
         assert str(os.getpid()) in monitor.text().splitlines()[1]
+
+
+@pytest.mark.keys("MonitorScreen", "P", "z", "Z")
+async def test_an_undo_that_fails_changes_nothing_that_can_be_undone(open_monitor: Any, engine: Any) -> None:
+    async with open_monitor(engine.paths) as monitor:
+
+        async def sends(key: str, request: object) -> None:
+            before = len(engine.commands())
+            await monitor.press(key)
+            await monitor.until(lambda: len(engine.commands()) == before + 1, f"the request of {key}")
+            assert engine.commands()[-1] == request
+
+        async def answered(*events: object, ok: bool = True) -> None:
+            engine.answer(*events, ok=ok)
+            await monitor.until(lambda: not monitor.app.model.pending, "the answer")
+
+        await sends("P", requests.Pause())
+        await answered(ev.SearchPaused())
+
+        await sends("z", requests.Resume())
+        await answered(ok=False)  # the engine refuses
+        await sends("z", requests.Resume())
+        await answered(ev.SearchResumed())
+        await sends("Z", requests.Pause())
+        await answered(ok=False)
+        await sends("Z", requests.Pause())
+        await answered(ev.SearchPaused())
+
+        engine.paths.database.rename(engine.paths.directory / "away.db")  # the request cannot be written
+        await monitor.press("z")
+        await monitor.pilot.pause(0.5)
+        assert not monitor.app.model.pending
+        (engine.paths.directory / "away.db").rename(engine.paths.database)
+        await monitor.until(lambda: monitor.app.why_not_steer() is None, "the session is back")
+        await sends("z", requests.Resume())
+
+
+async def test_a_second_undo_takes_the_step_before_while_the_first_is_in_flight(open_monitor: Any, engine: Any) -> None:
+    async with open_monitor(engine.paths) as monitor:
+        await monitor.press("B")
+        best = monitor.row()
+        for key, event in (("P", ev.SearchPaused()), ("b", ev.NodePinned(node=best))):
+            before = len(engine.commands())
+            await monitor.press(key)
+            await monitor.until(lambda before=before: len(engine.commands()) > before, f"the request of {key}")
+            engine.answer(event)
+            await monitor.until(lambda: not monitor.app.model.pending, "the answer")
+
+        await monitor.press("z", "z", "z")
+        await monitor.until_shown("Nothing to undo.")
+        await monitor.until(lambda: len(engine.commands()) == 4, "two undos")
+        assert set(map(type, engine.commands()[2:])) == {requests.Unpin, requests.Resume}
+
+
+async def test_an_undo_that_the_next_engine_carries_out_counts(open_monitor: Any, engine: Any) -> None:
+    async with open_monitor(engine.paths) as monitor:
+        await monitor.press("P")
+        await monitor.until(lambda: bool(engine.commands()), "the pause")
+        engine.answer(ev.SearchPaused())
+        await monitor.until(lambda: not monitor.app.model.pending, "the answer")
+        await monitor.press("z")
+        await monitor.until(lambda: len(engine.commands()) == 2, "the undo")
+        engine.record(ev.EngineStopped(reason="stopped", message="stopped"))
+        engine.lock.release()
+        await monitor.until_shown("the engine ended before it was done")
+        assert monitor.app.history.undoes
+
+        lock = EngineLock(engine.paths)
+        engine.answer(ev.SearchResumed())
+        await monitor.until(lambda: not monitor.app.history.undoes, "the next engine's answer")
+        lock.release()

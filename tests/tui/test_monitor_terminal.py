@@ -1,4 +1,4 @@
-"""The monitor in real terminals: a whole search steered through tmux, and what happens when a terminal goes away."""
+"""The monitor in real terminals: a whole search steered through tmux, and closed terminals."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import os
 import pty
+import re
 import select
 import shutil
 import signal
@@ -21,9 +22,9 @@ from pathlib import Path
 import pytest
 
 from benchmarks.synthetic_session import Shape, write_session
-from engine.events import CommandHandled
-from engine.session import SessionPaths, SessionReader, engine_liveness
-from engine.state import fold
+from engine.session.records.events import CommandHandled
+from engine.session.state.session_state import fold
+from engine.session.store import SessionPaths, SessionReader, engine_liveness
 from tests.engine.proposers import canned
 from tests.tui.conftest import Engine
 
@@ -37,8 +38,8 @@ strategy = "beam"
 rounds = 40
 ideas = 2
 variants = 2
-survivors = 2
-heat = 2
+parents = 2
+runoff = 2
 fixes = 0
 [budget]
 minutes = 6
@@ -52,7 +53,7 @@ provider = "playbook"
 
 
 class Tmux:
-    """A terminal in a tmux server of its own."""
+    """A terminal in a separate tmux server."""
 
     def __init__(self, directory: Path, width: int = 120, height: int = 40) -> None:
         self._socket = str(directory / "tmux")
@@ -77,7 +78,7 @@ class Tmux:
             time.sleep(0.2)
 
     def press(self, key: str) -> None:
-        """One key, at once."""
+        """Press one key."""
         self._run("send-keys", key)
 
     def command(self, text: str) -> None:
@@ -88,7 +89,7 @@ class Tmux:
         return self._run("capture-pane", "-p")
 
     def until(self, text: str, seconds: float = 60.0, *, gone: bool = False) -> str:
-        """The screen once ``text`` is on it (or gone from it)."""
+        """Return the screen once ``text`` has appeared or, if requested, disappeared."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             if (text in (screen := self.screen())) != gone:
@@ -97,7 +98,7 @@ class Tmux:
         raise AssertionError(f"{text!r} {'stayed' if gone else 'never came'}:\n{self.screen()}")
 
     def shows(self, text: str, seconds: float) -> bool:
-        """Whether ``text`` comes on the screen within ``seconds``."""
+        """Return whether ``text`` appears within ``seconds``."""
         with contextlib.suppress(AssertionError):
             self.until(text, seconds)
             return True
@@ -120,7 +121,7 @@ class Tmux:
 
 
 def answer(paths: SessionPaths, count: int) -> CommandHandled:
-    """The engine's newest answer, once there are ``count``."""
+    """Return the engine's newest answer, once there are ``count`` answers."""
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         with SessionReader(paths) as reader:
@@ -132,7 +133,7 @@ def answer(paths: SessionPaths, count: int) -> CommandHandled:
 
 
 def pin_and_unpin(tmux: Tmux) -> None:
-    """The selected kernel, seen in its row. (How soon: ``benchmarks/monitor.py``.)"""
+    """Return the selected kernel from its row. (``benchmarks/monitor.py`` measures the delay.)"""
     tmux.press("1")
     before = tmux.screen().count("▪")
     for is_so in (lambda pins: pins > before, lambda pins: pins == before):
@@ -163,7 +164,7 @@ def tmux(tmp_path: Path) -> Iterator[Tmux]:
 def test_a_search_is_watched_and_steered_from_a_terminal(tmux: Tmux, tmp_path: Path) -> None:
     (tmp_path / "softmax.py").write_text(canned.PROBLEM)
     (tmp_path / "c.toml").write_text(CONFIG)
-    program = f"{sys.executable} -m tui.cli"
+    program = f"{sys.executable} -m tui.cli.main"
 
     tmux.command(f"{program} c.toml")
     tmux.until("round 0", 60)
@@ -171,36 +172,39 @@ def test_a_search_is_watched_and_steered_from_a_terminal(tmux: Tmux, tmp_path: P
 
     paths = SessionPaths.at(tmp_path / "sessions" / "steered")
     tmux.keys("B")
-    for place in range(6):  # the search goes on meanwhile: the best may have a move by now, or all of it was tried
+    for place in range(
+        6
+    ):  # The search continues meanwhile: a transformation for the best may have appeared, or all were tried.
         tmux.keys("i")
-        dialog = tmux.until("Moves of the playbook, which")
-        assert dialog.index("Moves of the playbook") < dialog.index("In your own words"), "what works comes first"
+        dialog = tmux.until("Playbook transformations (the")
+        assert dialog.index("Playbook transformations") < dialog.index("In your own words"), "what works comes first"
         tmux.keys(*["Down"] * place, "Enter")
         if answer(paths, 1 + place).ok:
             break
-    tmux.until("playbook writes kernels for it", 20)
+    tmux.until("playbook will write kernels for it", 20)
     tmux.keys("i", "Tab")
     tmux.type("a lookup table")
     tmux.keys("Enter")
     tmux.until("a lookup table", 20)
-    # The editor has saved a template with a line more: it is judged as that idea's. After an answer that took long, it
-    # is opened by hand.
-    if not tmux.shows("is judged next, as i", 10):
+    # The editor has saved a template with one more line, which is judged as that idea's kernel. After a slow answer,
+    # open it by hand.
+    if not tmux.shows("will be judged next, as i", 10):
         tmux.keys("e")
-        tmux.until("is judged next, as i", 20)
+        tmux.until("will be judged next, as i", 20)
 
     best = next((paths.directory / "best").glob("softmax.*"))
     seed = tmp_path / f"seed{best.suffix}"
     seed.write_text(best.read_text() + "\n// seeded by hand\n")
     tmux.keys("a")
-    tmux.until("Seed a .cpp kernel for softmax")
+    tmux.until("Seed a cpp kernel for softmax")
     tmux.command(str(seed))
     tmux.until("seeded from seed.cpp", 20)
 
     tmux.keys("B", "e")
     tmux.until("+// edited by hand", 20)
-    edited = tmux.until("Diff")
-    child = edited.split(" -> ")[1].split()[0]
+    named = re.search(r"parent v\d+ -> (v\d+)", tmux.until("Diff"))
+    assert named is not None
+    child = named[1]
 
     pin_and_unpin(tmux)
 
@@ -212,15 +216,15 @@ def test_a_search_is_watched_and_steered_from_a_terminal(tmux: Tmux, tmp_path: P
     tmux.until(f"⊘ {child}", 10, gone=True)
 
     tmux.keys("q")
-    tmux.until("goes on (pid", 10)
+    tmux.until("continues (pid", 10)
     assert engine_liveness(paths).running
     tmux.command("clear")
-    tmux.command(f"{program} budget steered --rounds 1")  # it ends with the rounds that are under way
+    tmux.command(f"{program} budget steered --rounds 1")  # it ends with the running rounds
     tmux.until("the budget is 1 round", 20)
     tmux.command("clear")
     tmux.command(f"{program} attach steered")
     tmux.until("1 Tree", 20)
-    tmux.until("All is done, and the best kernels lie", 300)  # the engine has ended, not only the problem
+    tmux.until("The search is finished", 300)  # the engine has ended, not only the problem
     tmux.keys("q")
     tmux.until("The search steered is finished.", 10)
 
@@ -233,7 +237,7 @@ def test_a_search_is_watched_and_steered_from_a_terminal(tmux: Tmux, tmp_path: P
     tmux.keys("Q")
     tmux.until("Stop the search now?")
     tmux.keys("y")
-    tmux.until("ENGINE STOPPED", 60)
+    tmux.until("Stopped on request", 60)
     tmux.keys("q")
     tmux.until("kernel-tui resume steered", 10)
     assert not engine_liveness(paths).running
@@ -246,8 +250,8 @@ class Terminal:
         self.master, slave = pty.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
         code = (
-            "import sys; from pathlib import Path; from engine.session import SessionPaths; "
-            "from tui.app import run_monitor; sys.exit(run_monitor(SessionPaths.at(Path(sys.argv[1]))))"
+            "import sys; from pathlib import Path; from engine.session.store import SessionPaths; "
+            "from tui.monitor.app import run_monitor; sys.exit(run_monitor(SessionPaths.at(Path(sys.argv[1]))))"
         )
         self.process = subprocess.Popen(
             [sys.executable, "-c", code, str(paths.directory)],
@@ -321,7 +325,7 @@ def test_a_stopped_monitor_comes_back(terminal: Terminal) -> None:
 
 @pytest.fixture
 def steering_terminal(engine: Engine, tmp_path: Path) -> Iterator[Callable[[str], Terminal]]:
-    """Opens a monitor on a session with an engine, for a person with this ``$EDITOR``."""
+    """Opens a monitor on a session with an engine, for a user with this ``$EDITOR``."""
     opened: list[Terminal] = []
 
     def open_terminal(editor: str) -> Terminal:
@@ -342,8 +346,8 @@ def steering_terminal(engine: Engine, tmp_path: Path) -> Iterator[Callable[[str]
 @pytest.mark.parametrize(
     ("editor", "said"),
     [
-        ("no-such-editor", b"cannot be started: No such file or directory."),
-        ("vi 'x", b"$EDITOR is no command: No closing quotation."),
+        ("no-such-editor", b"Cannot start the editor"),
+        ("vi 'x", b"is not a valid command"),
     ],
 )
 def test_an_editor_that_cannot_be_started_leaves_the_monitor_alive(
@@ -353,7 +357,7 @@ def test_an_editor_that_cannot_be_started_leaves_the_monitor_alive(
     os.write(terminal.master, b"e")
     terminal.wait_for(said)
     os.write(terminal.master, b"?")
-    terminal.wait_for(b"Used most here")
+    terminal.wait_for(b"Most used keys")
 
 
 def test_ctrl_c_in_the_editor_is_the_editors(
@@ -368,10 +372,10 @@ def test_ctrl_c_in_the_editor_is_the_editors(
     while not (tmp_path / "opened").exists():
         assert time.monotonic() < deadline
         time.sleep(0.05)
-    os.killpg(terminal.process.pid, signal.SIGINT)  # what the terminal sends to monitor and editor alike
-    terminal.wait_for(b"ended by signal 2. Nothing is submitted.")
+    os.killpg(terminal.process.pid, signal.SIGINT)  # the terminal sends this to monitor and editor alike
+    terminal.wait_for(b"ended by signal 2.")
     os.write(terminal.master, b"?")
-    terminal.wait_for(b"Used most here")
+    terminal.wait_for(b"Most used keys")
     assert engine.commands() == []
 
 

@@ -1,4 +1,4 @@
-"""What the screen says in words: the first seconds, the end, heats, hints for what has the focus, lines that wrap."""
+"""Texts on the screen: the first seconds, the end, runoffs, key hints, wrapped lines."""
 
 from __future__ import annotations
 
@@ -11,26 +11,27 @@ from typing import Any
 import pytest
 
 from benchmarks.synthetic_session import CPU
-from engine import events as ev
+from engine.devices.fact import DeviceFact
 from engine.problem.spec import ProblemSpec
-from engine.session import EngineLock, EventWriter, SessionPaths, SessionReader, create_session
-from engine.state import fold
-from engine.verdict import Baseline, Standing, Timing, Verdict
+from engine.session.records import events as ev
+from engine.session.records.verdict import Baseline, Standing, Timing, Verdict
+from engine.session.state.session_state import fold
+from engine.session.store import EngineLock, EventWriter, SessionPaths, SessionReader, create_session
 from tests.tui.conftest import NOW, Engine, monitor_of
-from tui.heat import why_no_star
-from tui.model import Model
-from tui.palette import monochrome
-from tui.parting import parting_words
-from tui.replay import ReplayApp, ReplaySource
-from tui.results import results_of
-from tui.settings import Settings
-from tui.source import SessionSource, limits_of
-from tui.widgets.leaders import leader_lines
+from tui.monitor.panes.leaders import leader_lines
+from tui.monitor.replay import ReplayApp, ReplaySource
+from tui.monitor.settings import Settings
+from tui.monitor.terminal.farewell import parting_words
+from tui.monitor.theme.palette import monochrome
+from tui.text.runoff_text import why_no_star
+from tui.view.model import Model
+from tui.view.results import results_of
+from tui.view.source import SessionSource, limits_of
 
 
 @pytest.fixture
 def fresh(tmp_path: Path) -> Iterator[Engine]:
-    """A session whose engine has just started and has recorded nothing else."""
+    """Create a session whose engine has just started, without other events."""
     paths = create_session(tmp_path, "fresh", "# nothing\n", "fresh.toml", 1)
     lock, writer = EngineLock(paths), EventWriter(paths)
     yield Engine(paths, lock, writer)
@@ -38,23 +39,23 @@ def fresh(tmp_path: Path) -> Iterator[Engine]:
     lock.release()
 
 
-def started(device: ev.DeviceFact = CPU) -> ev.EngineStarted:
+def started(device: DeviceFact = CPU) -> ev.EngineStarted:
     return ev.EngineStarted(pid=os.getpid(), host="h", version="0", resumed=False, devices=(device,), sandbox="none")
 
 
 def added(name: str) -> ev.ProblemAdded:
     spec = ProblemSpec(id=name, name=name, path=f"{name}.py", source="", tensors=())
-    return ev.ProblemAdded(problem=spec, form="cpp", header="")
+    return ev.ProblemAdded(problem=spec, language="cpp", header="")
 
 
 async def test_the_first_seconds_say_what_happens(fresh: Engine) -> None:
     async with monitor_of(fresh.paths) as monitor:
         await monitor.until_shown("The engine is starting")
         fresh.record(started())
-        await monitor.until_shown("Inspecting the problems and measuring what the device can do")
+        await monitor.until_shown("Inspecting the problems and measuring the device")
         assert "There is no kernel yet." in monitor.text()
         fresh.record(added("softmax"), ev.RoundStarted(problem="softmax", round=0, parents=()))
-        await monitor.until_shown("Timing eager of softmax")
+        await monitor.until_shown("Timing eager PyTorch on softmax")
         fresh.record(ev.BaselineMeasured(problem="softmax", baseline=Baseline("eager", Timing(2.0, 2.0, 2.0, 9))))
         await monitor.until(lambda: "Timing eager" not in monitor.text(), "that is done")
 
@@ -62,7 +63,7 @@ async def test_the_first_seconds_say_what_happens(fresh: Engine) -> None:
 async def test_a_device_that_another_process_holds_is_named_with_it_and_stops_the_clock(fresh: Engine) -> None:
     async with monitor_of(fresh.paths) as monitor:
         fresh.record(started(), ev.DeviceAwaited(device=CPU.id, pid=4711, command="kernel-tui eval a.cpp"))
-        await monitor.until_shown("Waiting for the device: another process holds it, pid 4711 (kernel-tui eval a.cpp)")
+        await monitor.until_shown("Waiting for the device: in use by another process, pid 4711 (kernel-tui eval a.cpp)")
         spent = monitor.app.model.search_seconds()
         await asyncio.sleep(0.2)
         assert monitor.app.model.search_seconds() == pytest.approx(spent, abs=0.01)
@@ -77,7 +78,7 @@ async def test_an_idea_whose_kernels_were_all_tried_says_so_in_its_row(engine: A
     engine.record(idea, ev.IdeaWaiting(idea="i900", reason="playbook has no kernel for it that had not been tried"))
     async with monitor_of(engine.paths) as monitor:
         assert monitor.app.monitor_screen.tree_view.select("i900")
-        await monitor.until_shown("i900  nothing untried  tiles")
+        await monitor.until_shown("i900  nothing left to try  tiles")
         await monitor.until_shown("no kernel: playbook has no kernel for it")
 
 
@@ -86,7 +87,7 @@ async def test_a_search_over_its_budget_says_what_it_still_does(engine: Any) -> 
         model = monitor.app.model
         spent = model.search_seconds() / 60
         engine.record(ev.BudgetChanged(minutes=spent - 0.1))
-        await monitor.until_shown("Over budget by 6s: the last verdicts")
+        await monitor.until_shown("Over budget by 6s: finishing the last verdicts")
         assert "finishing" in monitor.text().splitlines()[0] and "live" not in monitor.text().splitlines()[0]
 
 
@@ -113,20 +114,27 @@ async def test_a_resumed_search_says_that_it_opens_its_problems_again(fresh: Eng
         idea="i1", problem="softmax", round=0, parent=None, category="memory", text="rows", proposer="playbook"
     )
     kernel = ev.VariantWritten(
-        variant="v1", idea="i1", problem="softmax", round=0, parent=None, form="cpp", source="0", proposer="playbook"
+        variant="v1",
+        idea="i1",
+        problem="softmax",
+        round=0,
+        parent=None,
+        language="cpp",
+        source="0",
+        proposer="playbook",
     )
     fresh.record(started(), idea, kernel, ev.EngineStopped(reason="stopped", message=""), started())
     async with monitor_of(fresh.paths) as monitor:
-        await monitor.until_shown("Opening softmax again: its reference is loaded before kernels are judged …")
+        await monitor.until_shown("Reopening softmax: loading its reference …")
         fresh.record(ev.VariantStage(variant="v1", stage="building"))
         await monitor.until_shown("Building v1 of softmax")
         fresh.record(ev.VariantStage(variant="v1", stage="waiting"))
-        await monitor.until_shown("Opening gelu again")
+        await monitor.until_shown("Reopening gelu")
         fresh.record(ev.RoundStarted(problem="gelu", round=1, parents=()))
         await monitor.until(lambda: "again" not in monitor.text().splitlines()[1], "all are open")
 
 
-async def test_a_heat_is_told_while_it_runs(fresh: Engine) -> None:
+async def test_a_runoff_is_told_while_it_runs(fresh: Engine) -> None:
     fresh.record(started(), added("softmax"), ev.RoundStarted(problem="softmax", round=0, parents=()))
     fresh.record(ev.BaselineMeasured(problem="softmax", baseline=Baseline("eager", Timing(2.0, 2.0, 2.0, 9))))
     fresh.record(
@@ -136,7 +144,14 @@ async def test_a_heat_is_told_while_it_runs(fresh: Engine) -> None:
         name, ms = f"v{number}", 1.0 / number
         fresh.record(
             ev.VariantWritten(
-                variant=name, idea="i1", problem="softmax", round=0, parent=None, form="cpp", source="0", proposer="p"
+                variant=name,
+                idea="i1",
+                problem="softmax",
+                round=0,
+                parent=None,
+                language="cpp",
+                source="0",
+                proposer="p",
             ),
             ev.VerdictGiven(
                 variant=name, verdict=Verdict(status="correct", speedup=2 / ms, kernel=Timing(ms, ms, ms, 9))
@@ -145,7 +160,7 @@ async def test_a_heat_is_told_while_it_runs(fresh: Engine) -> None:
     standings = (Standing("v2", 0.5, 1, 1, 1, False), Standing("v1", 1, 2, 2, 2, False))
     async with monitor_of(fresh.paths) as monitor:
         await monitor.until_shown("Timing the leaders of softmax side by side")
-        fresh.record(ev.HeatFinished(problem="softmax", round=0, standings=standings))
+        fresh.record(ev.RunoffFinished(problem="softmax", round=0, standings=standings))
         await monitor.until(lambda: "Timing the leaders" not in monitor.text(), "it is over")
 
 
@@ -166,18 +181,18 @@ async def test_the_clock_stands_still_while_the_search_is_paused(engine: Any) ->
         before = model.search_seconds()
         model.state.apply(ev.Recorded(model.state.seq + 1, NOW - 30, ev.SearchPaused()))
         assert model.search_seconds() == pytest.approx(before - 30)
-        assert "is paused and its engine goes on" in parting_words(model)
+        assert "is paused; its engine is still running" in parting_words(model)
 
 
 async def test_when_the_rounds_are_over_the_screen_says_what_is_measured(fresh: Engine) -> None:
     eager = ev.BaselineMeasured(problem="softmax", baseline=Baseline("eager", Timing(2.0, 2.0, 2.0, 9)))
     fresh.record(started(), added("softmax"), eager, ev.ProblemFinished(problem="softmax", reason="all rounds done"))
     async with monitor_of(fresh.paths) as monitor:
-        await monitor.until_shown("Measuring torch.compile of softmax")
-        assert "no kernel at work" not in monitor.text()
+        await monitor.until_shown("Timing torch.compile on softmax")
+        assert "no kernels in progress" not in monitor.text()
         assert " pending " in monitor.text()
         fresh.record(ev.BaselineMeasured(problem="softmax", baseline=Baseline("compile", Timing(1.0, 1.0, 1.0, 9))))
-        await monitor.until(lambda: "easuring torch.compile" not in monitor.text(), "that is done")
+        await monitor.until(lambda: "iming torch.compile" not in monitor.text(), "that is done")
 
 
 def test_one_wording_for_why_there_is_no_time_of_torch_compile(session: SessionPaths) -> None:
@@ -190,7 +205,7 @@ def test_one_wording_for_why_there_is_no_time_of_torch_compile(session: SessionP
     assert not limits_of(session).torch_compile
 
 
-async def test_a_heat_that_moves_the_star_is_told_and_orders_the_leaders(engine: Any) -> None:
+async def test_a_runoff_that_moves_the_star_is_told_and_orders_the_leaders(engine: Any) -> None:
     async with monitor_of(engine.paths, (200, 60)) as monitor:
         state = monitor.app.model.state
         first, second, third = (leader.id for leader in state.leaders("softmax", 3))
@@ -199,16 +214,16 @@ async def test_a_heat_that_moves_the_star_is_told_and_orders_the_leaders(engine:
             Standing(first, 3.0, 1.001, 0.99, 1.01, True),
             Standing(second, 3.0, 1.002, 0.99, 1.02, True),
         )
-        engine.record(ev.HeatFinished(problem="softmax", round=2, standings=standings))
-        await monitor.until_shown(f"side by side {third} is the fastest, not {first}: new best {third}")
+        engine.record(ev.RunoffFinished(problem="softmax", round=2, standings=standings))
+        await monitor.until_shown(f"new best {third}, won the runoff ahead of {first}")
         board = [line[143:] for line in monitor.text().splitlines() if f"★ {third}" in line or " tied " in line]
         assert any("first" in text for text in board) and any(f"{second} " in text for text in board)
         assert [leader.id for leader in state.standing_order("softmax", 3)] == [third, first, second]
         assert any(f"★ {third}" in text and " first " in text for text in monitor.text().splitlines())
         monitor.app.monitor_screen.tree_view.select(first)
-        await monitor.until_shown(f"{first}  tied in heat  ")
-        engine.record(ev.RoundFinished(problem="softmax", round=2, survivors=(), dropped=()))
-        await monitor.until_shown(f"round 2 done, fastest by heat {third}, ")
+        await monitor.until_shown(f"{first}  tied in runoff  ")
+        engine.record(ev.RoundFinished(problem="softmax", round=2, selected=(), dropped=()))
+        await monitor.until_shown(f"round 2 done, runoff winner {third}, ")
 
 
 async def test_leaders_and_why_speak_of_the_same_comparisons(engine: Any) -> None:
@@ -216,36 +231,36 @@ async def test_leaders_and_why_speak_of_the_same_comparisons(engine: Any) -> Non
         state = monitor.app.model.state
         first, second = (leader.id for leader in state.leaders("softmax", 2))
         standings = (Standing(first, 3.0, 1.0, 1.0, 1.0, True), Standing(second, 3.4, 1.19, 0.9, 1.4, True))
-        why = ev.Carried(second, f"tied with {first} in the heat; only 1 is carried")
+        why = ev.Selected(second, f"tied with {first} in the runoff; only 1 is selected")
         engine.record(
-            ev.HeatFinished(problem="softmax", round=1, standings=standings),
-            ev.RoundFinished(problem="softmax", round=1, survivors=(), dropped=(why,)),
+            ev.RunoffFinished(problem="softmax", round=1, standings=standings),
+            ev.RoundFinished(problem="softmax", round=1, selected=(), dropped=(why,)),
         )
         await monitor.until_shown("round 1 done")
         monitor.app.monitor_screen.tree_view.select(second)
         monitor.app.monitor_screen.detail.turn("Why")
         await monitor.until_shown(f"{second}  dropped after round 1")
         shown = monitor.text()
-        assert why.why in shown and f"last heat    tied with {first} in the heat of round 1" in shown
-        assert "own verdict" in shown and "6 Leaders  x eager, ms: own verdict. heat: side by side" in shown
+        assert why.why in shown and f"last runoff  tied with {first} in the runoff of round 1" in shown
+        assert "own verdict" in shown and "6 Leaders  speedup: own verdict, tol. kernelbench" in shown
         assert any(f" {second} " in text and " tied " in text for text in shown.splitlines())
 
 
-def test_who_was_not_in_the_heat_stands_behind_whom_it_measured_faster(session: SessionPaths) -> None:
+def test_who_was_not_in_the_runoff_stands_behind_whom_it_measured_faster(session: SessionPaths) -> None:
     with SessionReader(session) as reader:
         state = fold(reader.read())
     one, two, three, four, five = (leader.id for leader in state.leaders("softmax", 5))
-    # The slowest by its own verdict outruns two others, whose references were slow, say; the fourth was not there.
+    # Suppose the slowest by its own verdict beats two others with slow references; the fourth did not run.
     standings = (
         Standing(five, 3, 1, 1, 1, False),
         Standing(one, 4, 1.1, 1, 1, False),
         Standing(two, 4, 1.2, 1, 1, False),
     )
-    state.apply(ev.Recorded(state.seq + 1, NOW, ev.HeatFinished(problem="softmax", round=2, standings=standings)))
+    state.apply(ev.Recorded(state.seq + 1, NOW, ev.RunoffFinished(problem="softmax", round=2, standings=standings)))
     assert state.problems["softmax"].best == five
     order = [leader.id for leader in state.standing_order("softmax", 5)]
     words = [why_no_star(state, state.variants[name]) for name in (one, two, four, five)]
-    assert words == ["heat +10%", "heat +20%", f"no heat with {five}", ""]
+    assert words == ["runoff +10%", "runoff +20%", f"no runoff with {five}", ""]
     assert why_no_star(state, state.leaders("softmax")[-1]) == "", "it has less of everything"
     assert order[0] == five and order.index(one) < order.index(two) and set(order) == {one, two, three, four, five}
 
@@ -313,7 +328,7 @@ async def test_hints_follow_the_filter(engine: Any) -> None:
         assert "i seed idea" in monitor.text().splitlines()[-1]
         await monitor.press("slash")
         await monitor.type("zzz")
-        await monitor.until_shown("no kernel matches the filter")
+        await monitor.until_shown("nothing matches the filter")
 
 
 async def test_long_lines_of_evidence_and_reasons_wrap(engine: Any) -> None:
@@ -379,13 +394,13 @@ async def test_a_round_counts_what_was_judged(engine: Any) -> None:
                 idea="i90", problem=problem, round=3, parent=None, category="other", text="t", proposer="m"
             ),
             ev.VariantWritten(
-                variant="v90", idea="i90", problem=problem, round=3, parent=None, form="cu", source="", proposer="m"
+                variant="v90", idea="i90", problem=problem, round=3, parent=None, language="cu", source="", proposer="m"
             ),
         )
         await monitor.until_shown("round 3  1 to go")
 
 
-async def test_an_earlier_round_whose_best_a_heat_rewrites_is_told(engine: Any) -> None:
+async def test_an_earlier_round_whose_best_a_runoff_rewrites_is_told(engine: Any) -> None:
     async with monitor_of(engine.paths, (200, 60)) as monitor:
         state = monitor.app.model.state
         best = state.problems["softmax"].best
@@ -396,17 +411,17 @@ async def test_an_earlier_round_whose_best_a_heat_rewrites_is_told(engine: Any) 
             Standing(best, 1.0, 1.0, 1.0, 1.0, False),
             Standing(early.id, 4.0, 4.0, 3.9, 4.1, False),
         )
-        engine.record(ev.HeatFinished(problem="softmax", round=2, standings=standings))
+        engine.record(ev.RunoffFinished(problem="softmax", round=2, standings=standings))
         now = (state.variants[best].speedup or 0.0) / 4
-        told = f"by this heat the best of round 0 is {early.id} at {now:.2f}x, {before:.2f}x before"
+        told = f"best of round 0 is now {early.id} at {now:.2f}x (was {before:.2f}x), changed by this runoff"
         await monitor.until_shown(told)
         verdict = Verdict(status="correct", speedup=20.0, kernel=Timing(0.1, 0.1, 0.1, 9))
         engine.record(ev.VerdictGiven(variant=best, verdict=verdict))
-        told = f"by the verdict on {best} the best of round 0 is {early.id} at 5.00x, {now:.2f}x before"
+        told = f"best of round 0 is now {early.id} at 5.00x (was {now:.2f}x), changed by the verdict on {best}"
         await monitor.until_shown(told)
         monitor.app.monitor_screen.tree_view.select(early.id)
         monitor.app.monitor_screen.detail.turn("Why")
-        await monitor.until_shown(f"5.00x: {best}'s 20.00x by as much less as the heat says")
+        await monitor.until_shown(f"5.00x: {best}'s 20.00x / the runoff's ratio")
 
 
 async def test_a_line_of_the_log_that_is_cut_says_so(engine: Any) -> None:
@@ -433,11 +448,11 @@ async def test_the_clock_is_there_at_80_columns(engine: Any) -> None:
 async def test_help_begins_with_what_is_used_most_and_fits(engine: Any) -> None:
     async with monitor_of(engine.paths, (80, 24)) as monitor:
         await monitor.press("question_mark")
-        await monitor.until_shown("Used most here")
+        await monitor.until_shown("Most used keys")
         view = monitor.app.screen.query_one("#help")
         assert max(line.cell_length for line in view.lines) <= view.size.width
         texts = [line.text for line in view.lines]
-        assert texts.index("Used most here") < texts.index("Glyphs") < texts.index("Moving in this pane")
+        assert texts.index("Most used keys") < texts.index("Glyphs") < texts.index("Moving in this pane")
 
 
 @pytest.mark.parametrize("size", [(80, 24), (120, 40)])
@@ -455,10 +470,10 @@ async def test_a_replay_shows_its_own_keys_and_none_that_steer(session: SessionP
     app = ReplayApp(ReplaySource(session, 20.0), settings=Settings(notify="off"), ascii_only=False)
     async with app.run_test(size=(120, 40)) as pilot:
         await pilot.pause(0.5)
-        from tui.once import screen_text
+        from tui.monitor.snapshot import screen_text
 
         keys = screen_text(app).splitlines()[-1]
-        assert keys.startswith(" space hold/go on  , back  . forward  < slower  > faster  0 begin")
+        assert keys.startswith(" space hold/play  , back  . forward  < slower  > faster  0 restart")
         assert "seed" not in keys and "prune" not in keys and "q detach" in keys
         assert " at 20x" in screen_text(app).splitlines()[0]
         await pilot.press("question_mark")

@@ -1,11 +1,11 @@
-"""Messages of compilers and runners name the person's own file."""
+"""Messages of compilers and runners name the user's own file."""
 
 from __future__ import annotations
 
 import pytest
 
-from engine.verdict import BuildReport, Verdict
-from tui.own_file import in_own_words, of_own_file
+from engine.session.records.verdict import BuildReport, Verdict
+from tui.console.file_names import in_own_words, of_own_file
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What is pasted is text: no escape in it becomes a key, in whatever pieces it arrives."""
+"""Escape sequences in pasted text never act as keys, no matter how the paste is split."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import random
 
 from textual import events
 
-from tui.pasting import BEGIN, END, PasteFilter, PastingParser
+from tui.monitor.terminal.pasting import BEGIN, END, PasteFilter, PastingParser
 
 STREAM = f"j\x1b[A{BEGIN}a\x1bQy\x1b[20\x1a{BEGIN}{END}k\x1b{BEGIN}\x1b[201{END}\x1b"
 PASSED = f"j\x1b[A{BEGIN}a␛Qy␛[20\x1a␛[200~{END}k\x1b{BEGIN}␛[201{END}\x1b"

@@ -1,4 +1,4 @@
-"""What a person is told to type: a command that their shell finds."""
+"""Hints show a command that the user's shell finds."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from tui.program import program
+from tui.text.program import program
 
 
 @pytest.fixture
 def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The command in a virtual environment that is not active."""
+    """Return the command of a virtual environment that is not active."""
     script = tmp_path / ".venv" / "bin" / "kernel-tui"
     script.parent.mkdir(parents=True)
     script.write_text("#!/bin/sh\n")
@@ -39,5 +39,5 @@ def test_the_name_where_the_shell_finds_it(started: Path, monkeypatch: pytest.Mo
 
 
 def test_the_name_where_something_else_was_started(started: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.argv", ["/somewhere/tui/cli.py"])
+    monkeypatch.setattr("sys.argv", ["/somewhere/tui/cli/main.py"])
     assert program() == "kernel-tui"

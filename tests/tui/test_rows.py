@@ -1,4 +1,4 @@
-"""The flat tree stays right as the search grows: incremental rows equal rows built from nothing."""
+"""The flat tree stays correct as the search grows: incremental rows equal rebuilt rows."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import pytest
 from msgspec.structs import replace
 
 from benchmarks.synthetic_session import Search, Shape
-from engine import events as ev
-from engine.events import Recorded
-from engine.state import SessionState
-from tui.rows import Mode, SortKey, TreeRows, View
+from engine.session.records import events as ev
+from engine.session.records.events import Recorded
+from engine.session.state.session_state import SessionState
+from tui.monitor.panes.tree.rows import Mode, SortKey, TreeRows, View
 
 
 def grown(mode: Mode = "round", sort: SortKey = "written", filter: str = "", every: int = 7) -> TreeRows:
-    """Rows that were asked for again and again while a search of 120 kernels went on."""
+    """Return the rows after a search of 120 kernels in which the rows were requested repeatedly."""
     search = Search(Shape(variants=120, problems=2, rounds=4, flying=3))
     state = SessionState()
     rows = TreeRows(state, View(mode=mode, sort=sort))
@@ -42,10 +42,10 @@ def test_incremental_rows_equal_rows_built_at_once(mode: Mode, sort: SortKey, fi
 @pytest.mark.parametrize("folded", [(), ("v3", "v5", "v24"), ("v9", "v24", "v60", "layernorm")])
 @pytest.mark.parametrize("mode", ["round", "lineage"])
 def test_rows_are_noted_after_a_whole_batch_is_folded(mode: Mode, folded: tuple[str, ...], batch: int) -> None:
-    """As a monitor does it: the state is ahead of the event that is noted, and the rows may be asked for in between."""
+    """As in a monitor, the state is ahead of the noted event, and rows may be requested between events."""
     search = Search(Shape(variants=90, problems=2, rounds=4, flying=3))
     written = [*search.opening(), *search.rounds()]
-    # An idea that no kernel is written for, under a kernel and under none, and a kernel from a fix, beside its idea.
+    # An idea without kernels, under a kernel and at the root; and a kernel from a repair, beside its idea.
     for place, parent in ((120, "v1"), (240, None), (250, "v3"), (400, "v7")):
         name = f"i9{place}"
         written.insert(place, proposed(name, parent))
@@ -81,7 +81,14 @@ def proposed(idea: str, parent: str | None) -> ev.IdeaProposed:
 
 def kernel(variant: str, idea: str, parent: str) -> ev.VariantWritten:
     return ev.VariantWritten(
-        variant=variant, idea=idea, problem="softmax", round=1, parent=parent, form="cpp", source="", proposer="hand"
+        variant=variant,
+        idea=idea,
+        problem="softmax",
+        round=1,
+        parent=parent,
+        language="cpp",
+        source="",
+        proposer="hand",
     )
 
 
@@ -115,7 +122,7 @@ def test_a_filter_finds_words_anywhere_and_names_as_they_are() -> None:
         data={"move": "narrower_vectors"},
     )  # fmt: skip
     first = ev.VariantWritten(
-        variant="v1", idea="i1", problem="softmax", round=1, parent=None, form="cpp", source="", proposer="playbook"
+        variant="v1", idea="i1", problem="softmax", round=1, parent=None, language="cpp", source="", proposer="playbook"
     )
     more = [replace(first, variant="v2", proposer="hand"), replace(first, variant="v10", note="bias_in lanes=16")]
     events = [*search.opening(), ev.RoundStarted(problem="softmax", round=1, parents=()), idea, first, *more]
@@ -130,6 +137,8 @@ def test_a_filter_finds_words_anywhere_and_names_as_they_are() -> None:
         "as_in": ["v10"],
         "=16": ["v10"],
         "narrower !hand": ["i1", "v1", "v10"],
+        "narrower_vectors !hand": ["i1", "v1", "v10"],
+        "narrower vectors !hand": ["i1", "v1", "v10"],
     }
     for text, names in found.items():
         rows = TreeRows(state)
@@ -151,7 +160,7 @@ def test_a_lineage_longer_than_the_stack() -> None:
                 problem="softmax",
                 round=0,
                 parent=parent,
-                form="cpp",
+                language="cpp",
                 source="",
                 proposer="",
             )

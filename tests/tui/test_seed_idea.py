@@ -1,4 +1,4 @@
-"""The dialog for ideas: it lists the moves that the engine would take, and says which ones it would not."""
+"""The dialog for ideas lists the transformations that the engine accepts, and says which ones it rejects."""
 
 from __future__ import annotations
 
@@ -13,17 +13,19 @@ import pytest
 from textual.containers import Vertical
 
 from benchmarks.synthetic_session import CPU
-from engine import events as ev
-from engine.commands import SeedIdea
 from engine.problem.catalog import inspect_files, resolve
 from engine.problem.spec import ProblemSpec
+from engine.proposers.llm import Language
 from engine.proposers.playbook import Playbook
 from engine.proposers.protocol import Board, Task
-from engine.session import EngineLock, EventWriter, create_session
-from engine.verdict import Baseline, Timing, Verdict
+from engine.session.records import events as ev
+from engine.session.records.requests import SeedIdea
+from engine.session.records.verdict import Baseline, Timing, Verdict
+from engine.session.store import EngineLock, EventWriter, create_session
 from tests.tui.conftest import Engine
-from tui.catalogue import Catalogue, catalogue_of
-from tui.screens.seed_idea import SeedIdeaScreen
+from tui.monitor.screens.seed_idea import SeedIdeaScreen
+from tui.monitor.steering.seedable import Catalogue, catalogue_of
+from tui.text.format import transformation_label
 
 CONFIG = """problems = ["builtin:quickstart/softmax"]
 
@@ -33,8 +35,8 @@ provider = "{provider}"
 
 
 def events_of(spec: ProblemSpec) -> Iterator[tuple[ev.AnyEvent, str]]:
-    """A search of one round, whose only kernel is the playbook's first one; each event with the source it needs."""
-    task = Task(problem=spec, header="", form="cpp", device=CPU, floor_ms=None, eager_ms=2.0)
+    """Yield the events of a one-round search whose only kernel is the playbook's first, each with its source."""
+    task = Task(problem=spec, header="", language="cpp", device=CPU, sol_ms=None, eager_ms=2.0)
     playbook = Playbook()
 
     async def first() -> tuple[Any, Any]:
@@ -46,7 +48,7 @@ def events_of(spec: ProblemSpec) -> Iterator[tuple[ev.AnyEvent, str]]:
     idea, draft = asyncio.run(first())
     devices = (CPU,)
     yield ev.EngineStarted(pid=os.getpid(), host="h", version="0", resumed=False, devices=devices, sandbox="none"), ""
-    yield ev.ProblemAdded(problem=spec, form="cpp", header=""), ""
+    yield ev.ProblemAdded(problem=spec, language="cpp", header=""), ""
     yield ev.BaselineMeasured(problem=spec.id, baseline=Baseline("eager", Timing(2.0, 2.0, 2.0, 9))), ""
     yield ev.RoundStarted(problem=spec.id, round=0, parents=()), ""
     yield (
@@ -69,7 +71,7 @@ def events_of(spec: ProblemSpec) -> Iterator[tuple[ev.AnyEvent, str]]:
             problem=spec.id,
             round=0,
             parent=None,
-            form="cpp",
+            language="cpp",
             source=hashlib.sha256(draft.source.encode()).hexdigest(),
             proposer="playbook",
             data=draft.data,
@@ -84,7 +86,7 @@ def events_of(spec: ProblemSpec) -> Iterator[tuple[ev.AnyEvent, str]]:
 
 @pytest.fixture(params=["playbook"])
 def searching(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Engine]:
-    """A search by the provider that the test names."""
+    """Create a search with the provider that the test names."""
     (spec,) = asyncio.run(inspect_files(resolve(["builtin:quickstart/softmax"], tmp_path)))
     assert isinstance(spec, ProblemSpec)
     paths = create_session(tmp_path, "demo", CONFIG.format(provider=request.param), "c.toml", 0)
@@ -99,40 +101,52 @@ def searching(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Engine
     lock.release()
 
 
-async def test_a_move_that_the_kernel_cannot_take_is_not_offered(open_monitor: Any, searching: Engine) -> None:
+async def test_a_transformation_that_does_not_apply_is_not_offered(open_monitor: Any, searching: Engine) -> None:
     async with open_monitor(searching.paths) as monitor:
         await monitor.press("B", "i")
-        await monitor.until_shown("Seed an idea for softmax; it works on v1")
-        await monitor.until_shown("Moves of the playbook")
-        offered = [monitor.app.screen.query_one("#moves").get_option_at_index(0).prompt.plain.split()[0]]
+        await monitor.until_shown("Seed an idea for softmax, starting from v1")
+        await monitor.until_shown("Playbook transformations")
+        listed = monitor.app.screen.query_one("#transformations").get_option_at_index(0).prompt.plain
+        offered = listed.partition("  ")[0]
         shown = " ".join(monitor.text().split())
-        assert "tried on it, or not for it: " in shown
-        refused = shown.partition("not for it: ")[2].partition(" │")[0]
-        assert "dynamic_schedule" in refused, "a first kernel has no threads whose schedule could change"
-        assert offered[0] not in refused.split(", ")
+        assert "already tried, or not applicable: " in shown
+        refused = shown.partition("not applicable: ")[2].partition(" │")[0]
+        assert "dynamic schedule" in refused, "a first kernel has no threads whose schedule could change"
+        assert offered not in refused.split(", ")
         await monitor.press("enter")
         await monitor.until(lambda: bool(searching.commands()), "it is seeded")
         (command,) = searching.commands()
-        assert isinstance(command, SeedIdea) and (command.catalogue, command.parent) == (offered[0], "v1")
+        assert isinstance(command, SeedIdea) and command.catalogue is not None
+        assert (transformation_label(command.catalogue), command.parent) == (offered, "v1")
 
 
-async def test_a_kernel_that_is_not_judged_yet_has_no_moves_to_say(open_monitor: Any, searching: Engine) -> None:
+async def test_a_kernel_that_is_not_judged_yet_has_no_transformations(open_monitor: Any, searching: Engine) -> None:
     written = ev.VariantWritten(
-        variant="v2", idea="i1", problem="softmax", round=0, parent="v1", form="cpp", source="", proposer="hand"
+        variant="v2", idea="i1", problem="softmax", round=0, parent="v1", language="cpp", source="", proposer="hand"
     )
     searching.record(written)
     async with open_monitor(searching.paths) as monitor:
         monitor.app.monitor_screen.tree_view.select("v2")
         await monitor.press("i")
-        await monitor.until_shown("v2 is not judged yet: which moves of the playbook are new for it")
+        await monitor.until_shown("v2 has no verdict yet.")
 
 
 @pytest.mark.parametrize("searching", ["manual"], indirect=True)
-async def test_without_a_playbook_no_move_is_offered(open_monitor: Any, searching: Engine) -> None:
+async def test_without_a_playbook_no_transformation_is_offered(open_monitor: Any, searching: Engine) -> None:
     async with open_monitor(searching.paths) as monitor:
         await monitor.press("B", "i")
-        await monitor.until_shown("In your own words; manual writes the kernels")
-        assert "playbook" not in monitor.text() and not monitor.app.screen.query("#moves")
+        await monitor.until_shown("In your own words, for manual")
+        assert "playbook" not in monitor.text() and not monitor.app.screen.query("#transformations")
+
+
+@pytest.mark.parametrize("searching", ["manual"], indirect=True)
+async def test_the_proposer_says_whether_it_reads_prose(
+    open_monitor: Any, searching: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Language, "reads_prose", False)
+    async with open_monitor(searching.paths) as monitor:
+        await monitor.press("B", "i")
+        await monitor.until_shown("This session has no model to implement it")
 
 
 @pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 60)])
@@ -141,14 +155,14 @@ async def test_the_dialog_has_room_for_moves_and_none_to_spare(
 ) -> None:
     async with open_monitor(searching.paths, size) as monitor:
         await monitor.press("B", "i")
-        await monitor.until_shown("Moves of the playbook")
+        await monitor.until_shown("Playbook transformations")
         dialog = monitor.app.screen
         box = dialog.query_one(Vertical)
-        moves, about, hint = (dialog.query_one(name) for name in ("#moves", "#about", "#hint"))
+        listed, about, hint = (dialog.query_one(name) for name in ("#transformations", "#about", "#hint"))
         assert box.region.bottom <= size[1] and hint.region.bottom == box.content_region.bottom
         assert hint.size.height == 1 and about.size.height >= 1
-        assert moves.size.height >= 3
-        assert moves.size.height == moves.option_count or box.region.height >= size[1] - 3
+        assert listed.size.height >= 3
+        assert listed.size.height == listed.option_count or box.region.height >= size[1] - 3
 
 
 async def test_a_recipe_of_another_version_leaves_the_answer_to_the_engine(
@@ -157,10 +171,10 @@ async def test_a_recipe_of_another_version_leaves_the_answer_to_the_engine(
     async with open_monitor(searching.paths) as monitor:
         monitor.app.model.state.variants["v1"].data["recipe"]["choices"] = {"a knob of another version": 1}
         await monitor.press("B", "i")
-        await monitor.until_shown("Moves of the playbook")
+        await monitor.until_shown("Playbook transformations")
 
 
-async def test_the_dialog_does_not_wait_for_its_moves(open_monitor: Any, searching: Engine) -> None:
+async def test_the_dialog_does_not_wait_for_its_transformations(open_monitor: Any, searching: Engine) -> None:
     async with open_monitor(searching.paths) as monitor:
         model, known = monitor.app.model, asyncio.Event()
         problem = model.state.problems["softmax"]
@@ -169,11 +183,11 @@ async def test_the_dialog_does_not_wait_for_its_moves(open_monitor: Any, searchi
             await known.wait()
             return await catalogue_of(model, problem, "v1")
 
-        monitor.app.push_screen(SeedIdeaScreen(problem, "v1", look, []))
-        await monitor.until_shown("Looking for moves of the playbook")
+        monitor.app.push_screen(SeedIdeaScreen(problem, "v1", look))
+        await monitor.until_shown("Looking for untried playbook transformations")
         await monitor.type("fuse")
         known.set()
-        await monitor.until_shown("Moves of the playbook")
-        assert "Looking for moves" not in monitor.text()
+        await monitor.until_shown("Playbook transformations")
+        assert "Looking for untried" not in monitor.text()
         await monitor.type(" it")
         assert monitor.app.screen.query_one("#prose").value == "fuse it", "what was begun stays, and goes on"

@@ -1,4 +1,4 @@
-"""From the command to the monitor in a real terminal: it waits for no engine, and what is wrong is said as it is."""
+"""In a real terminal, the monitor opens before the engine is ready, and errors are reported plainly."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from msgspec.structs import replace
 from rich.console import Console
 
 from benchmarks.pseudo_terminal import Terminal
-from engine.commands import ChangeBudget
-from engine.events import EngineStarted, EngineStopped
 from engine.exit_codes import ExitCode
-from engine.session import (
+from engine.session.records.events import EngineStarted, EngineStopped
+from engine.session.records.requests import ChangeBudget
+from engine.session.store import (
     EngineLock,
     EventWriter,
     SessionPaths,
@@ -28,7 +28,7 @@ from engine.session import (
     engine_liveness,
 )
 from tests.commandline import KernelTui
-from tui import tables
+from tui.console import tables
 
 CONFIG = """\
 name = "demo"
@@ -66,7 +66,7 @@ def kernel_tui_in_terminal(tmp_path: Path, paths: SessionPaths) -> Iterator[Open
 
 
 def ended(terminal: Terminal) -> tuple[int, str]:
-    """Exit status, and what stands in the terminal at the end."""
+    """Return the exit status and the terminal's final content."""
     while terminal.process.poll() is None:
         terminal.read_for(0.1)
         assert time.monotonic() < terminal.started + 30
@@ -79,16 +79,16 @@ def test_the_monitor_is_there_before_its_engine(kernel_tui_in_terminal: Open, pa
     terminal = kernel_tui_in_terminal("config.toml")
     terminal.wait_for("1 \x1b")  # the number of the tree's pane
     if not engine_liveness(paths).running:  # on a busy machine the engine may be as fast as a test that looks
-        terminal.wait_for("No problem yet.")
+        terminal.wait_for("No problem is open yet.")
     terminal.wait_for("live")
     assert engine_liveness(paths).running
     terminal.type("q")
     status, text = ended(terminal)
     assert status == ExitCode.OK
-    assert "session " in text and "The search demo goes on (pid " in text
+    assert "session " in text and "The search demo continues (pid " in text
 
     again = kernel_tui_in_terminal("config.toml")
-    again.wait_for("its search is running; attaching")
+    again.wait_for("is already running; attaching")
     again.wait_for("live")
 
 
@@ -102,10 +102,13 @@ def test_a_wrong_configuration_is_one_line_and_no_monitor(kernel_tui_in_terminal
 
 
 def test_an_unfinished_search_is_offered_and_ctrl_c_leaves(kernel_tui_in_terminal: Open, tmp_path: Path) -> None:
-    from engine.config import load_config
+    from engine.config.schema import load_config
 
+    (tmp_path / "config.toml").write_text(CONFIG + 'tolerance = "crfm"\n')
     config = load_config(tmp_path / "config.toml")
-    create_session(tmp_path / "sessions", "demo", config.frozen_toml(), str(config.path), 0)
+    older = config.frozen_toml().replace('tolerance = "crfm"', 'tolerance = "published"')
+    assert older != config.frozen_toml()
+    create_session(tmp_path / "sessions", "demo", older, str(config.path), 0)
     terminal = kernel_tui_in_terminal("config.toml")
     terminal.wait_for("demo is unfinished (0 verdicts). Resume it?")
     for _ in range(5):  # one that comes just before readline waits for a key is seen with the next key only
@@ -119,9 +122,17 @@ def test_an_unfinished_search_is_offered_and_ctrl_c_leaves(kernel_tui_in_termina
     assert len(list((tmp_path / "sessions").iterdir())) == 1
 
 
+def test_the_live_table_names_its_tolerance(kernel_tui_in_terminal: Open, tmp_path: Path) -> None:
+    lock = EngineLock(spent_session(tmp_path))
+    terminal = kernel_tui_in_terminal("attach", "demo", "--headless")
+    terminal.wait_for("tolerance kernelbench (1e-4 in fp32)")
+    lock.release()
+    ended(terminal)
+
+
 def spent_session(tmp_path: Path) -> SessionPaths:
-    """A session of 2 minutes that its budget has ended after 1:50."""
-    from engine.config import load_config
+    """Create a session with a budget of 2 minutes, which ended the search after 1:50."""
+    from engine.config.schema import load_config
 
     (tmp_path / "config.toml").write_text(CONFIG + "[budget]\nminutes = 2\n")
     config = load_config(tmp_path / "config.toml")
@@ -140,11 +151,11 @@ def spent_session(tmp_path: Path) -> SessionPaths:
 
 def test_a_search_whose_minutes_are_spent_says_what_it_would_take(kernel_tui: KernelTui, tmp_path: Path) -> None:
     spent_session(tmp_path)
-    told = "demo: its 2 minutes are spent; go on with: kernel-tui resume demo --minutes N (more than 2)"
+    told = "demo: time budget used up (2 min). Continue with: kernel-tui resume demo --minutes N (more than 2)"
     for words in (("resume", "demo", "--headless"), ("run", "config.toml", "--resume", "--headless")):
         refused = kernel_tui(*words)
         assert refused.returncode == ExitCode.USAGE and told in refused.stderr
-    assert kernel_tui("show", "demo").stdout.startswith(f"{told}; 1:50 of search")
+    assert kernel_tui("show", "demo").stdout.startswith(f"{told}; 1:50 search time")
     (listed,) = kernel_tui.json("sessions")
     assert f"demo: {listed['note']}" == told
 
@@ -153,7 +164,7 @@ def test_a_limit_for_a_search_without_an_engine_is_for_resume(kernel_tui: Kernel
     spent_session(tmp_path)
     raised = kernel_tui("budget", "demo", "--minutes", "6", "--tokens", "2000000")
     assert raised.returncode == ExitCode.FAILURE
-    assert raised.stderr.endswith("Resume it so: kernel-tui resume demo --minutes 6 --tokens 2000000\n")
+    assert raised.stderr.endswith("kernel-tui resume demo --minutes 6 --tokens 2000000\n")
     assert kernel_tui("pause", "demo").stderr.endswith("Resume it first: kernel-tui resume demo\n")
 
 
@@ -169,7 +180,7 @@ def test_a_search_whose_minutes_are_spent_is_offered_with_more(
 ) -> None:
     paths = spent_session(tmp_path)
     terminal = kernel_tui_in_terminal("config.toml", "--detach")
-    terminal.wait_for("demo: its 2 minutes are spent; go on with 2 more? [y/N]")
+    terminal.wait_for("demo: time budget used up (2 min). Continue with 2 more minutes? [y/N]")
     terminal.type(answer)
     status, text = ended(terminal)
     assert status == ExitCode.OK and "searching in the background" in text
@@ -192,7 +203,7 @@ def test_sessions_fit_a_narrow_terminal_with_every_word_whole(tmp_path: Path, mo
         verdicts=128,
         best=bests,
         config_name="/home/me/config.toml",
-        note="its 12 minutes are spent; go on with: kernel-tui resume quickstart-12 --minutes N (more than 12.1)",
+        note="time budget used up (12 min). Continue with: kernel-tui resume quickstart-12 --minutes N (more than 12.1)",  # noqa: E501
     )
     for width in (80, 300):
         out = Console(width=width, file=io.StringIO())
@@ -216,8 +227,10 @@ def test_an_engine_that_cannot_start_is_shown_and_is_the_last_word(
     create_session(tmp_path / "sessions", "demo", CONFIG, "config.toml", 0)
     paths.lock.mkdir()  # in the way, also of root
     terminal = kernel_tui_in_terminal("resume", "demo")
-    terminal.wait_for("NO ENGINE has run on this session")
-    terminal.wait_for("the engine ended at its start (status 6): engine.lock: Is a directory.")  # however long the path
+    terminal.wait_for("No engine has run on this session")
+    terminal.wait_for(
+        "the engine ended during startup (status 6): engine.lock: Is a directory."
+    )  # however long the path
     terminal.type("q")
     status, text = ended(terminal)
     assert status == ExitCode.STORAGE

@@ -1,4 +1,4 @@
-"""The tree's pane says why it is empty, and shows where it has cut something."""
+"""An empty tree pane says why it is empty, and cut text ends in an ellipsis."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from rich.segment import Segment
 from rich.style import Style
 from textual.strip import Strip
 
-from engine.events import IdeaProposed, RoundStarted
-from engine.session import EngineLock, SessionPaths, create_session
-from tui.widgets.tree_lines import fitted, indent
+from engine.session.records.events import IdeaProposed, RoundStarted
+from engine.session.store import EngineLock, SessionPaths, create_session
+from tui.monitor.panes.tree.tree_lines import fitted, indent
 
 RED = Style(color="red")
 
@@ -50,13 +50,13 @@ async def test_ideas_that_begin_alike_are_told_apart(open_monitor: Any, engine: 
         shown = {row.id: view._draw(y).text.rstrip() for y, row in enumerate(view.tree_rows.rows)}
         assert shown["i90"].endswith(" … two wgmmas") and shown["i91"].endswith(" … the epilogue")
         assert shown["i92"].endswith("  on v1: Use wider loads") and shown["i93"].endswith("  on v2: Use wider loads")
-        assert all("Read each fragment" in shown[name] for name in ("i90", "i91"))
+        assert not any("Read each fragment" in shown[name] for name in ("i90", "i91")), "what they share is dropped"
         assert "reuse on v1: Read each fragment of the inner" in shown["i94"], "the kernel tells them apart"
         assert "reuse on v2: Read each fragment of the inner" in shown["i95"]
 
 
 def line_of_cursor(monitor: Any) -> int:
-    """The line of the screen, counted from the tree's first, that is drawn as the selected row."""
+    """Return the line of the selected row, counted from the tree's first line."""
     view = monitor.app.monitor_screen.tree_view
     ground = view.palette.cursor if view.has_focus else view.palette.cursor_blurred
     drawn = [
@@ -72,7 +72,7 @@ def line_of_cursor(monitor: Any) -> int:
 async def test_the_selected_row_keeps_its_line_while_rows_come_and_go(
     open_monitor: Any, engine: Any, aside: tuple[str, ...]
 ) -> None:
-    """Rows come above it, and the round above it folds."""
+    """New rows appear above the selected row, and the round above is folded."""
     about: dict[str, Any] = {"problem": "softmax", "parent": None, "category": "memory", "proposer": "m"}
     async with open_monitor(engine.paths, (120, 40)) as monitor:
         await monitor.press("g", *["j"] * 22)
@@ -120,23 +120,24 @@ async def test_keys_act_on_the_rows_that_a_held_display_shows(open_monitor: Any,
 
 
 @pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 60)])
-async def test_an_idea_of_a_catalogue_begins_with_its_move_and_its_kernel(
+async def test_an_idea_of_a_catalogue_begins_with_its_transformation_and_its_kernel(
     open_monitor: Any, engine: Any, size: tuple[int, int]
 ) -> None:
     about: dict[str, Any] = {"problem": "softmax", "round": 2, "category": "compute", "proposer": "playbook"}
     text = "The loops handle one float per instruction, so the arithmetic units are almost idle."
-    moves = {"i90": ("vectorise", "v6"), "i91": ("vectorise", "v7"), "i92": ("vectorise+prefetch", "v6")}
+    tried = {"i90": ("vectorise", "v6"), "i91": ("share_rows", "v7"), "i92": ("vectorise+prefetch", "v6")}
+    labels = {"i90": "vectorize", "i91": "share rows", "i92": "vectorize + prefetch"}
     engine.record(
         *(
-            IdeaProposed(idea=idea, parent=parent, text=text, data={"move": move}, **about)
-            for idea, (move, parent) in moves.items()
+            IdeaProposed(idea=idea, parent=parent, text=text, data={"move": transformation}, **about)
+            for idea, (transformation, parent) in tried.items()
         )
     )
     async with open_monitor(engine.paths, size) as monitor:
         view = monitor.app.monitor_screen.tree_view
         shown = {row.id: view._draw(y).text.rstrip() for y, row in enumerate(view.tree_rows.rows)}
-        for idea, (move, parent) in moves.items():
-            assert f"  {move} on {parent}: The" in shown[idea]
+        for idea, (_, parent) in tried.items():
+            assert f"  {labels[idea]} on {parent}: The" in shown[idea]
 
 
 async def test_no_row_of_the_tree_is_cut_without_a_sign(open_monitor: Any, session: SessionPaths) -> None:
@@ -148,7 +149,8 @@ async def test_no_row_of_the_tree_is_cut_without_a_sign(open_monitor: Any, sessi
         assert any(shown[name].endswith("…") for name in ideas)
         for name in ideas:
             assert shown[name].endswith("…") or shown[name].endswith(state.ideas[name].text), shown[name]
-        assert "round 2" in shown["softmax"] and "kern" not in shown["softmax"], "whole counts or none"
+        problem = shown["softmax"]
+        assert "round 2" in problem and ("30 kernels" in problem or "kern" not in problem), "whole counts or none"
 
 
 @pytest.mark.parametrize("width", [24, 40, 90])
@@ -162,15 +164,28 @@ async def test_before_the_first_problem_the_tree_says_what_will_come(open_monito
     paths = create_session(tmp_path, "fresh", "problems = []\n", "c.toml", 0)
     lock = EngineLock(paths)
     async with open_monitor(paths) as monitor:
-        await monitor.until_shown("No problem yet. Each stands here once")
+        await monitor.until_shown("No problem is open yet.")
         lock.release()
-        await monitor.until_shown("The engine ended before it had opened a")
+        await monitor.until_shown("The engine ended before it opened a")
 
 
 async def test_a_filter_that_matches_nothing_says_so(open_monitor: Any, session: SessionPaths) -> None:
     async with open_monitor(session) as monitor:
         await monitor.press("slash")
         await monitor.type("zzz")
-        await monitor.until_shown("Nothing matches zzz; esc drops the filter.")
+        await monitor.until_shown("Nothing matches zzz.")
         await monitor.press("escape")
         await monitor.until_shown("round 2")
+
+
+async def test_rows_end_before_a_scrollbar_that_appears(open_monitor: Any, engine: Any) -> None:
+    async with open_monitor(engine.paths, (120, 30)) as monitor:
+        view = monitor.app.monitor_screen.tree_view
+        await monitor.press("asterisk")
+        await monitor.until(lambda: not view.show_vertical_scrollbar, "every round is folded")
+        await monitor.press("asterisk", "g")
+        await monitor.until(lambda: view.show_vertical_scrollbar, "the scrollbar")
+        await monitor.pilot.pause(0.3)
+        width = view.scrollable_content_region.width
+        top = view.scroll_offset.y
+        assert {view.strip_at(top + y).cell_length <= width for y in range(view.size.height)} == {True}

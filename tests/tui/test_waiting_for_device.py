@@ -1,4 +1,4 @@
-"""A device that another process holds: ``eval`` says what it waits for, where nobody looks at a terminal."""
+"""While another process uses the device, ``eval`` reports that it is waiting, even without a terminal."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from pathlib import Path
 import psutil
 import pytest
 
-from engine.events import DeviceAwaited, DeviceFree, Recorded, VerdictGiven
 from engine.exit_codes import ExitCode
-from engine.session import SessionPaths, SessionReader, engine_liveness
-from engine.state import fold
+from engine.session.records.events import DeviceAwaited, DeviceFree, Recorded, VerdictGiven
+from engine.session.state.session_state import fold
+from engine.session.store import SessionPaths, SessionReader, engine_liveness
 from tests.commandline import environment
 from tests.tui.test_cli import SCALAR, write_project
-from tui.waiting import WaitLines
+from tui.text.waiting import WaitLines, held_in_words
 
 HOLD = """
 import sys
-from engine.evaluation.locks import alone
+from engine.evaluation.judge.device_lock import alone
 with alone("cpu", lambda: False):
     print("held", flush=True)
     sys.stdin.read()
 """
 SHARE = """
 import asyncio, sys
-from engine.evaluation.locks import shared
+from engine.evaluation.judge.device_lock import shared
 async def main():
     async with shared("cpu", 60):
         print("held", flush=True)
@@ -40,7 +40,7 @@ asyncio.run(main())
 
 
 HELD_S = 13.0
-"""More than the search of a fifth of a minute has."""
+"""Seconds for which the device is in use, which exceeds the time budget of the search."""
 
 pytestmark = pytest.mark.skipif(not os.access("/proc/locks", os.R_OK), reason="this kernel hides its locks")
 
@@ -49,7 +49,7 @@ pytestmark = pytest.mark.skipif(not os.access("/proc/locks", os.R_OK), reason="t
 def test_eval_says_once_who_holds_the_device_and_then_what_it_found(tmp_path: Path, script: str, right: bool) -> None:
     write_project(tmp_path, rounds=1)
     (tmp_path / "own.cpp").write_text(SCALAR if right else SCALAR.replace("/= sum", "/= 1.5f * sum"))
-    # Locks of its own: nobody else on this machine has to wait for this test.
+    # Separate locks, so that no other process of this machine waits for this test.
     variables = environment() | {"TMPDIR": str(tmp_path)}
     holder = subprocess.Popen(
         [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=variables
@@ -59,7 +59,7 @@ def test_eval_says_once_who_holds_the_device_and_then_what_it_found(tmp_path: Pa
     command = ["eval", "own.cpp", "--problem", "softmax.py", "--device", "cpu", "--quick"]
     command += [] if right else ["--json"]
     judged = subprocess.Popen(
-        [sys.executable, "-m", "tui.cli", *command],
+        [sys.executable, "-m", "tui.cli.main", *command],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -76,7 +76,7 @@ def test_eval_says_once_who_holds_the_device_and_then_what_it_found(tmp_path: Pa
         holder.kill()
         holder.wait()
     assert said.startswith("waiting for the device (")
-    assert f"another process holds it, pid {holder.pid} (-c import" in said
+    assert f"in use by another process, pid {holder.pid} (-c import" in said
     if right:
         assert judged.returncode == ExitCode.OK and "own.cpp: correct" in output
         seconds = re.search(r"seconds .*queue ([0-9.]+), .*waiting ([0-9.]+), start", output)
@@ -86,6 +86,25 @@ def test_eval_says_once_who_holds_the_device_and_then_what_it_found(tmp_path: Pa
         found = json.loads(output)
         assert found["status"] == "wrong" and found["stage_s"]["waiting"] >= 1.0
     assert more == "", "it is said once"
+
+
+@pytest.mark.parametrize(
+    ("wait", "words"),
+    [
+        (DeviceAwaited(device="g", pid=7, command="eval"), "in use by another process, pid 7 (eval)"),
+        (DeviceAwaited(device="g", pid=7, held_since=988.0), "in use by another process, pid 7, for 0:12"),
+        (
+            DeviceAwaited(device="g", pid=7, command="train.py", needed_bytes=24 * 10**9, free_bytes=32 * 10**8),
+            "24 GB of memory needed, 3.2 GB free; pid 7 (train.py) is using most of the rest",
+        ),
+        (
+            DeviceAwaited(device="g", pid=0, needed_bytes=24 * 10**9, free_bytes=0),
+            "24 GB of memory needed, 0 bytes free; other processes are using the rest",
+        ),
+    ],
+)
+def test_who_keeps_a_device_or_its_memory(wait: DeviceAwaited, words: str) -> None:
+    assert held_in_words(wait, 1000.0) == words
 
 
 def test_short_waits_have_no_line_and_many_of_them_one_a_minute() -> None:
@@ -98,9 +117,9 @@ def test_short_waits_have_no_line_and_many_of_them_one_a_minute() -> None:
             if (line := lines.line_of(Recorded(0, time_, event))) is not None:
                 said.append((time_, line))
     assert said == [
-        (1042.0, "waited 3 times for the device, 0:06 in all: another process held it, pid 2 (eval)"),
-        (1210.0, "waited 0:30 for the device: another process held it, pid 3 (eval)"),
-        (1280.0, "waited 0:40 for the device: another process held it, pid 4 (eval)"),
+        (1042.0, "waited 3 times for the device, 0:06 in total: in use by another process, pid 2 (eval)"),
+        (1210.0, "waited 0:30 for the device: in use by another process, pid 3 (eval)"),
+        (1280.0, "waited 0:40 for the device: in use by another process, pid 4 (eval)"),
     ]
 
 
@@ -109,7 +128,7 @@ def test_a_wait_that_lasts_is_said_once_while_it_does() -> None:
     lines.line_of(Recorded(0, 101.0, DeviceAwaited(device="cpu", pid=7, command="eval", held_since=90.0, seconds=1.0)))
     assert lines.lasting(104.0) is None
     assert lines.lasting(106.0) == (
-        "waiting for the device: another process holds it, pid 7 (eval), for 0:16; the budget's minutes stand still"
+        "waiting for the device: in use by another process, pid 7 (eval), for 0:16; the time budget is paused"
     )
     assert lines.lasting(200.0) is None
     assert lines.line_of(Recorded(0, 300.0, DeviceFree(device="cpu", seconds=200.0))) is None
@@ -126,13 +145,13 @@ def test_a_search_names_who_holds_the_device_and_its_minutes_wait_too(tmp_path: 
         assert holder.stdin is not None and holder.stdout is not None
         assert holder.stdout.readline() == "held\n"
         with subprocess.Popen(
-            [sys.executable, "-m", "tui.cli", "config.toml"],
+            [sys.executable, "-m", "tui.cli.main", "config.toml"],
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=tmp_path, env=variables,
         ) as search:  # fmt: skip
             assert search.stdout is not None
             said = next(line for line in search.stdout if "waiting for the device" in line)
-            assert f"another process holds it, pid {holder.pid} (-c import" in said
-            assert "the budget's minutes stand still" in said
+            assert f"in use by another process, pid {holder.pid} (-c import" in said
+            assert "the time budget is paused" in said
             time.sleep(HELD_S)
             holder.stdin.close()
             output, _ = search.communicate(timeout=100)
@@ -146,19 +165,19 @@ def test_a_search_names_who_holds_the_device_and_its_minutes_wait_too(tmp_path: 
 def test_a_judge_that_a_signal_has_stopped_is_named_and_the_search_goes_on_with_it(tmp_path: Path) -> None:
     write_project(tmp_path, rounds=1)
     with subprocess.Popen(
-        [sys.executable, "-m", "tui.cli", "config.toml"],
+        [sys.executable, "-m", "tui.cli.main", "config.toml"],
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=tmp_path,
         env=environment() | {"TMPDIR": str(tmp_path)},
     ) as search:  # fmt: skip
         assert search.stdout is not None
         next(line for line in search.stdout if "round 0" in line)
         engine = psutil.Process(engine_liveness(SessionPaths.at(tmp_path / "sessions" / "demo")).pid)
-        judge = next(one for one in engine.children() if "engine.evaluation.judge" in one.cmdline())
+        judge = next(one for one in engine.children() if "engine.evaluation.judge.start" in one.cmdline())
         judge.suspend()
         stopped_at = time.monotonic()
         said = next(line for line in search.stdout if "waiting for the device" in line)
         assert time.monotonic() - stopped_at < 10
-        assert f"pid {judge.pid} (our own, stopped by a signal: kill -CONT {judge.pid} lets it go on" in said
+        assert f"pid {judge.pid} (our own process, stopped by a signal; to resume it: kill -CONT {judge.pid}" in said
         judge.resume()
         output, _ = search.communicate(timeout=100)
     assert search.returncode == ExitCode.OK and "best softmax" in output, output

@@ -1,4 +1,4 @@
-"""The line that says what a command does while it works."""
+"""The progress line of a command."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ extern "C" int launch(const float* x, float* out, void*) {
 }
 """
 SCRIPT = """
-from tui.working import working
+from tui.console.progress_line import working
 with working("inspecting") as work:
     work.say("k.cpp: [bold]building\\x1b]0;title\\x07")
     import time; time.sleep(0.6)
@@ -50,7 +50,7 @@ def test_it_is_shown_on_a_terminal_alone(where: str) -> None:
     ) as process:
         os.close(slave)
         shown = b""
-        with contextlib.suppress(OSError):  # how a terminal ends whose last program has left
+        with contextlib.suppress(OSError):  # how a terminal ends after its last program has exited
             while chunk := os.read(master, 4096):
                 shown += chunk
         answer, words = process.communicate(timeout=60)
@@ -70,7 +70,7 @@ def test_commands_that_take_a_while_say_what_they_do(tmp_path: Path, command: st
     words = {"build": ["one.cpp"], "compare": ["one.cpp", "two.cpp", "--device", "cpu", "--quick"]}[command]
     master, slave = pty.openpty()
     with subprocess.Popen(
-        [sys.executable, "-m", "tui.cli", command, *words, "--problem", "root.py"],
+        [sys.executable, "-m", "tui.cli.main", command, *words, "--problem", "root.py"],
         stdout=slave,
         stderr=slave,
         stdin=subprocess.DEVNULL,
@@ -79,7 +79,7 @@ def test_commands_that_take_a_while_say_what_they_do(tmp_path: Path, command: st
     ) as process:
         os.close(slave)
         shown = b""
-        with contextlib.suppress(OSError):  # how a terminal ends whose last program has left
+        with contextlib.suppress(OSError):  # how a terminal ends after its last program has exited
             while chunk := os.read(master, 4096):
                 shown += chunk
     os.close(master)

@@ -1,4 +1,8 @@
-"""The playbook as a proposer: families recognise the problem, templates write kernels, moves are its ideas."""
+"""The playbook as a proposer.
+
+Input: the problem with its traced graph, the device, and all judged kernels. Output: ideas (first kernels, then
+transformations of a parent) and whole kernel files in C++ or CUDA C++. The playbook uses neither a model nor a network.
+"""
 
 from __future__ import annotations
 
@@ -7,34 +11,26 @@ from typing import Any
 
 import msgspec
 
-from engine.events import Carried
-from engine.proposers.playbook import moves as catalogue_of
-from engine.proposers.playbook import sampling
-from engine.proposers.playbook.families import FAMILIES
-from engine.proposers.playbook.ir import Program
-from engine.proposers.playbook.template import Move, Recipe, Template
-from engine.proposers.playbook.terms import Refused
-from engine.proposers.protocol import (
-    ALL_ROLES,
-    Board,
-    CatalogueEntry,
-    IdeaDraft,
-    Kernel,
-    Task,
-    VariantDraft,
-)
+from engine.problem.spec import LANGUAGE_NAMES
+from engine.proposers.playbook.base import Program, Recipe, Start, Template, Transformation, Unsupported
+from engine.proposers.playbook.patterns import PATTERNS
+from engine.proposers.playbook.transformations import catalog, sampling
+from engine.proposers.playbook.transformations.summary import difference
+from engine.proposers.protocol import ALL_ROLES, Board, CatalogueEntry, IdeaDraft, Kernel, Task, VariantDraft
+from engine.session.records.events import Selected
 
 FIRST = "first:"
-"""Starts the ``data["move"]`` of ideas of round 0."""
+"""The prefix of ``data["move"]`` in ideas of round 0."""
 MAX_DRAWS = 200
-"""Settings tried for sources that differ before a recipe counts as explored."""
+"""The number of settings to try for a new source before a recipe counts as explored."""
 
 
 class Playbook:
-    """Templates and moves written by hand: no network, no key, the same answer to the same question.
+    """Writes kernels from built-in templates. Equal requests produce equal answers.
 
-    ``IdeaDraft.data`` holds ``move`` (a name of the catalogue, several joined by "+", or "first:NAME") and
-    ``parent_speedup``; an idea that a person seeds needs ``move`` only. ``VariantDraft.data`` holds ``recipe``.
+    ``IdeaDraft.data`` contains ``move`` and ``parent_speedup``. ``move`` is the name of a transformation, several names
+    joined by "+", or "first:NAME". An idea that a person seeds needs only ``move``. ``VariantDraft.data`` contains
+    ``recipe``.
     """
 
     name = "playbook"
@@ -44,37 +40,37 @@ class Playbook:
     busy = False
 
     def refusal(self, task: Task) -> str | None:
-        if task.form == "py":
-            return f"the playbook writes C++ and CUDA C++, and {task.problem.name} has no C form"
+        if task.language == "py":
+            return f"the playbook writes C++ and CUDA C++, and {task.problem.name} accepts neither"
         try:
             _known(task)
-        except Refused as refused:
-            return f"the playbook has no template for {task.problem.name}, because {refused}"
+        except Unsupported as unsupported:
+            return f"the playbook has no template for {task.problem.name}, because {unsupported}"
         return None
 
     def catalogue(self, task: Task) -> tuple[CatalogueEntry, ...]:
         try:
             template, program = _known(task)
-        except Refused:
+        except Unsupported:
             return ()
-        starts = [first.recipe for first in template.first(program, task.problem, task.device)]
-        found = catalogue_of.all_moves(template, program, starts, task.device)
-        return tuple(CatalogueEntry(move.name, move.category, move.text) for move in found)
+        starts = [start.recipe for start in template.starts(program, task.problem, task.device)]
+        found = catalog.reachable(template, program, starts, task.device)
+        return tuple(CatalogueEntry(one.name, one.category, one.text) for one in found)
 
-    def parents(self, problem: str, round_number: int) -> tuple[Carried, ...] | None:
+    def parents(self, problem: str, round_number: int) -> tuple[Selected, ...] | None:
         return None
 
     async def ideas(self, task: Task, parent: Kernel | None, board: Board, count: int, seed: int) -> list[IdeaDraft]:
         template, program = _known(task)
         if parent is None:
-            firsts = template.first(program, task.problem, task.device)
-            return [IdeaDraft("first", first.text, {"move": f"{FIRST}{first.name}"}) for first in firsts[:count]]
+            starts = template.starts(program, task.problem, task.device)
+            return [IdeaDraft("first", start.text, {"move": f"{FIRST}{start.name}"}) for start in starts[:count]]
         recipe = _recipe(parent.data, template)
         if recipe is None:
             return []
         here = {idea.data["move"] for idea in board.tried if idea.parent == parent.variant and "move" in idea.data}
-        proposals = catalogue_of.proposals(
-            template, program, recipe, task.device, here, board.tried, _floor_share(task, parent), seed
+        proposals = catalog.proposals(
+            template, program, recipe, task.device, here, board.tried, _sol_share(task, parent), seed
         )
         drafts: list[IdeaDraft] = []
         for name, made in proposals:
@@ -90,9 +86,12 @@ class Playbook:
         self, task: Task, idea: IdeaDraft, parent: Kernel | None, board: Board, numbers: Sequence[int], seed: int
     ) -> AsyncIterator[VariantDraft]:
         template, program = _known(task)
-        base = _base(template, program, task, idea, parent)
+        starts = template.starts(program, task.problem, task.device)
+        base = _base(template, program, task, idea, parent, starts)
         if base is None:
             return
+        is_first = str(idea.data.get("move", "")).startswith(FIRST)
+        before = base if is_first else _parent_recipe(template, parent, starts)
         measured = [
             sampling.Measured(recipe, _kernel_ms(kernel))
             for kernel in board.kernels
@@ -108,56 +107,67 @@ class Playbook:
             if source not in sources:
                 sources.add(source)
                 found += 1
-                yield _draft(template, source, recipe, _note(recipe, knobs))
+                note = "" if before is None else difference(before.choices, base.choices, recipe.choices)
+                yield _draft(template, source, recipe, note)
 
     async def fix(
         self, task: Task, idea: IdeaDraft, failed: Kernel, board: Board, turn: int, seed: int
     ) -> VariantDraft | None:
-        """A kernel with wrong results is tried again in the template's most exact arithmetic, if it has another."""
+        """Repair a kernel with wrong outputs: rewrite it with the template's most exact arithmetic, if there is any."""
         template, program = _known(task)
         recipe = _recipe(failed.data, template)
         safer = template.safer(program, recipe) if recipe is not None and failed.verdict.status == "wrong" else None
-        if safer is None:
+        if recipe is None or safer is None:
             return None
-        return _draft(template, template.emit(program, safer, task.problem), safer, "exact arithmetic")
+        note = difference(recipe.choices, recipe.choices, safer.choices)
+        return _draft(template, template.emit(program, safer, task.problem), safer, note)
 
     async def close(self) -> None:
-        """It holds nothing."""
+        """Do nothing, because the playbook has no resources to release."""
 
 
 def _known(task: Task) -> tuple[Template, Program]:
-    """The template and the program for the task. Raises ``Refused``."""
-    reason: Refused | None = None
-    for family in FAMILIES:
+    """Return the template and the program for the task. Raises ``Unsupported``."""
+    reason: Unsupported | None = None
+    for pattern in PATTERNS:
         try:
-            program = family.recognise(task.problem)
-        except Refused as refused:
-            reason = reason or refused
+            program = pattern.recognize(task.problem)
+        except Unsupported as unsupported:
+            reason = reason or unsupported
             continue
         if program is not None:
-            template = next((one for one in family.templates if one.language == task.form), None)
+            template = next((one for one in pattern.templates if one.language == task.language), None)
             if template is None:
-                raise Refused(f"its family, {family.name}, has no template for .{task.form}")
+                raise Unsupported(f"its pattern, {pattern.name}, has no {LANGUAGE_NAMES[task.language]} template")
             if (lack := template.refusal(program)) is not None:
-                raise Refused(lack)
+                raise Unsupported(lack)
             return template, program
-    raise reason or Refused("no family recognises it")
+    raise reason or Unsupported("no pattern matches it")
 
 
-def _base(template: Template, program: Program, task: Task, idea: IdeaDraft, parent: Kernel | None) -> Recipe | None:
-    """The recipe that ``idea`` asks for, its knobs as the move leaves them; None where the move does not apply."""
+def _base(
+    template: Template, program: Program, task: Task, idea: IdeaDraft, parent: Kernel | None, starts: list[Start]
+) -> Recipe | None:
+    """Return the recipe that ``idea`` requests, before knobs are sampled; None if its transformation does not apply."""
     name = str(idea.data.get("move", ""))
-    firsts = template.first(program, task.problem, task.device)
     if name.startswith(FIRST):
-        return next((first.recipe for first in firsts if f"{FIRST}{first.name}" == name), None)
-    # A move that a person seeds on the problem itself starts from the last, and least naive, of the first kernels.
-    start = firsts[-1].recipe if parent is None else _recipe(parent.data, template)
-    found = catalogue_of.find(template, program, start, name, task.device) if start is not None and name else None
-    return None if found is None else found[0]
+        return next((start.recipe for start in starts if f"{FIRST}{start.name}" == name), None)
+    # An idea that a person seeds without a parent applies to the last of the first kernels that allows the idea.
+    recipes = [start.recipe for start in reversed(starts)] if parent is None else [_recipe(parent.data, template)]
+    for recipe in recipes:
+        found = catalog.find(template, program, recipe, name, task.device) if recipe is not None and name else None
+        if found is not None:
+            return found[0]
+    return None
+
+
+def _parent_recipe(template: Template, parent: Kernel | None, starts: list[Start]) -> Recipe | None:
+    """Return the recipe to which a variant's note compares the variant."""
+    return starts[-1].recipe if parent is None else _recipe(parent.data, template)
 
 
 def _recipe(data: dict[str, Any], template: Template) -> Recipe | None:
-    """The recipe in a kernel's data, or None: written by hand, by another proposer, or for another template."""
+    """Return the recipe in a kernel's data; None if a person, another proposer or another template wrote the kernel."""
     try:
         recipe = msgspec.convert(data.get("recipe"), Recipe)
     except msgspec.ValidationError:
@@ -169,12 +179,8 @@ def _draft(template: Template, source: str, recipe: Recipe, note: str) -> Varian
     return VariantDraft(source, template.language, note, {"recipe": msgspec.json.decode(msgspec.json.encode(recipe))})
 
 
-def _note(recipe: Recipe, knobs: dict[str, Any]) -> str:
-    return ", ".join(f"{knob.replace('_', ' ')} {recipe.choices[knob]}" for knob in recipe.opened if knob in knobs)
-
-
-def _text(made: list[Move]) -> str:
-    return " Together with it: ".join(move.text for move in made)
+def _text(made: list[Transformation]) -> str:
+    return " Also: ".join(one.text for one in made)
 
 
 def _kernel_ms(kernel: Kernel) -> float | None:
@@ -182,9 +188,9 @@ def _kernel_ms(kernel: Kernel) -> float | None:
     return None if timing is None else timing.median_ms
 
 
-def _floor_share(task: Task, parent: Kernel) -> float | None:
-    if parent.verdict.floor_share is not None:
-        return parent.verdict.floor_share
-    if task.floor_ms is None or parent.verdict.kernel is None or not parent.verdict.kernel.median_ms:
+def _sol_share(task: Task, parent: Kernel) -> float | None:
+    if parent.verdict.sol_share is not None:
+        return parent.verdict.sol_share
+    if task.sol_ms is None or parent.verdict.kernel is None or not parent.verdict.kernel.median_ms:
         return None
-    return task.floor_ms / parent.verdict.kernel.median_ms
+    return task.sol_ms / parent.verdict.kernel.median_ms

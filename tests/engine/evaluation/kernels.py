@@ -1,4 +1,4 @@
-"""Softmax kernels for the tests, honest and not, in both C forms."""
+"""Softmax kernels for the tests, honest and dishonest, in both C languages."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _CPP = """
 #include <cstdlib>
 #include <unistd.h>
 {outside}
-extern "C" int launch(const float* x, float* out, void*) {{
+extern "C" int launch(const float* x, float* out, void* workspace) {{
     constexpr long long columns = x_dim1;
     {before}
     #pragma omp parallel for
@@ -56,7 +56,7 @@ __global__ void rows(const float* x, float* out) {{
     }}
     for (long long i = threadIdx.x; i < columns; i += 256) to[i] /= partial[0];
 }}
-extern "C" int launch(const float* x, float* out, void*, cudaStream_t stream) {{
+extern "C" int launch(const float* x, float* out, void* workspace, cudaStream_t stream) {{
     {before}
     rows<<<x_dim0 - {skipped}, 256, 0, stream>>>(x, out);
     {after}
@@ -66,8 +66,9 @@ extern "C" int launch(const float* x, float* out, void*, cudaStream_t stream) {{
 
 
 def softmax(
-    form: str, *, before: str = "", after: str = "", outside: str = "", device: str = "", skipped: int = 0
+    language: str, *, before: str = "", after: str = "", outside: str = "", device: str = "", skipped: int = 0
 ) -> str:
-    """A right softmax, with code put in: in ``launch`` before and after the work, at file level, in the CUDA kernel."""
-    text = _CU if form == "cu" else _CPP
+    """Return a correct softmax with extra code: in ``launch`` before and after the work, at file level, in the CUDA
+    kernel."""
+    text = _CU if language == "cu" else _CPP
     return text.format(before=before, after=after, outside=outside, device=device, skipped=skipped)

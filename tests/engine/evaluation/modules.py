@@ -1,4 +1,4 @@
-"""``.py`` kernels for the tests: a softmax as KernelBench's ``ModelNew``, honest and not."""
+"""``.py`` kernels for the tests: a softmax as KernelBench's ``ModelNew``, honest and dishonest."""
 
 from __future__ import annotations
 
@@ -21,6 +21,6 @@ class ModelNew(torch.nn.Module):
 
 
 def softmax(*, top: str = "", init: str = "pass", before: str = "pass", after: str = "pass") -> str:
-    """A right softmax with code put in: at module level, in the constructor, before and after the work."""
+    """Return a correct softmax with extra code: at module level, in the constructor, before and after the work."""
     indented = {"init": init, "before": before, "after": after}
     return _TEXT.format(top=top, **{name: text.replace("\n", "\n        ") for name, text in indented.items()})

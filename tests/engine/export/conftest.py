@@ -1,4 +1,4 @@
-"""A small session in a real file: two kernels of one problem, one written from the other, both judged."""
+"""A small session in a real file: two judged kernels of one problem, one derived from the other."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from engine import events as ev
-from engine.events import DeviceFact
-from engine.problem.header import derive_header
-from engine.problem.inspect import inspect_file
+from engine.devices.fact import DeviceFact
+from engine.problem.c_header import derive_header
+from engine.problem.inspection import inspect_file
 from engine.problem.spec import ProblemSpec
-from engine.session import EventWriter, SessionPaths, SessionReader, create_session
-from engine.state import SessionState, fold
-from engine.verdict import Baseline, BuildReport, KernelBenchVerdict, Timing, Verdict
+from engine.session.records import events as ev
+from engine.session.records.verdict import Baseline, BuildReport, KernelBenchVerdict, Timing, Verdict
+from engine.session.state.session_state import SessionState, fold
+from engine.session.store import EventWriter, SessionPaths, SessionReader, create_session
 
 EXPLOITS = Path(__file__).parents[2] / "exploits"
 CPU = DeviceFact(id="cpu", kind="cpu", name="a processor", arch="native", memory_bytes=1 << 33, cores=2)
@@ -38,13 +38,13 @@ def session(tmp_path: Path, relu: ProblemSpec) -> SessionPaths:
     writer.append_all(
         [
             ev.EngineStarted(pid=1, host="here", version="0", devices=(CPU,), sandbox="seccomp", resumed=False),
-            ev.ProblemAdded(problem=relu, form="cpp", header=header),
+            ev.ProblemAdded(problem=relu, language="cpp", header=header),
             ev.BaselineMeasured(problem="relu", baseline=Baseline("eager", Timing(1.0, 0.9, 1.1, 50))),
             ev.RoundStarted(problem="relu", round=0, parents=()),
             _idea("i1", None, "Write a plain loop"),
             _variant("v1", "i1", None, first),
             ev.VerdictGiven(variant="v1", verdict=_correct(1.25)),
-            ev.RoundStarted(problem="relu", round=1, parents=(ev.Carried("v1", "the fastest"),)),
+            ev.RoundStarted(problem="relu", round=1, parents=(ev.Selected("v1", "the fastest"),)),
             _idea("i2", "v1", "Unroll the loop | by eight"),
             _variant("v2", "i2", "v1", second),
             _variant("v3", "i2", "v1", wrong),
@@ -80,23 +80,23 @@ def _variant(name: str, idea: str, parent: str | None, source: str) -> ev.Varian
         problem="relu",
         round=int(name != "v1"),
         parent=parent,
-        form="cpp",
+        language="cpp",
         source=source,
         proposer="playbook",
     )
 
 
-def _correct(factor: float) -> Verdict:
-    ms = 1.0 / factor
+def _correct(speedup: float) -> Verdict:
+    ms = 1.0 / speedup
     return Verdict(
         status="correct",
         device=CPU.name,
-        speedup=factor,
-        speedup_low=0.99 * factor,
-        speedup_high=1.01 * factor,
+        speedup=speedup,
+        speedup_low=0.99 * speedup,
+        speedup_high=1.01 * speedup,
         kernel=Timing(ms, ms, ms, 20),
         reference=Timing(1.0, 1.0, 1.0, 20),
-        floor_share=0.2 * factor,
-        kernelbench=KernelBenchVerdict(status="correct", speedup=1.1 * factor),
+        sol_share=0.2 * speedup,
+        kernelbench=KernelBenchVerdict(status="correct", speedup=1.1 * speedup),
         build=BuildReport(True, 0.3, log="no warning"),
     )

@@ -1,4 +1,4 @@
-"""A solution file has KernelBench's form: what its checker looks for, the reference's weights, and it runs."""
+"""Solution files have KernelBench's format, pass its checker, keep the reference's weights, and run."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import torch
 from engine.export import ExportError
 from engine.export.kernelbench import solution
 from engine.export.model_class import model_new
-from engine.export.words import REFUSED, check_words, without_refused_words
-from engine.problem.inspect import inspect_file
+from engine.export.rejected_words import REFUSED, check_words, without_refused_words
+from engine.problem.inspection import inspect_file
 from engine.problem.spec import ProblemSpec
 from tests.engine.export.conftest import EXPLOITS
 
@@ -102,7 +102,7 @@ def test_nothing_that_the_checker_refuses_is_left() -> None:
 def test_names_of_c_are_kept_apart() -> None:
     assert without_refused_words("int pass = pass_;") == "int pass__ = pass_;"
     assert without_refused_words('s = R"(a pass)";') == 's = R"(a pass)";'
-    with pytest.raises(ExportError, match="line 1 of the solution would hold 'pass'"):
+    with pytest.raises(ExportError, match="line 1 of the solution contains 'pass'"):
         check_words('s = R"(a pass)";')
     assert without_refused_words("int bypass; // compass") == "int bypass; // compass"
 
@@ -117,7 +117,7 @@ def test_the_constructor_is_the_references_own(tmp_path: Path) -> None:
     exec(NESTED, namespace)
     torch.manual_seed(42)
     reference = namespace["Model"](*namespace["get_init_inputs"]())
-    exec(text, namespace)  # one namespace, as KernelBench has it
+    exec(text, namespace)  # one namespace, as in KernelBench
     torch.manual_seed(42)
     made = namespace["ModelNew"](*namespace["get_init_inputs"]())
     assert list(made.state_dict()) == list(reference.state_dict())
@@ -135,7 +135,7 @@ def test_no_name_of_the_reference_is_taken(tmp_path: Path) -> None:
     ("source", "words"),
     [
         (NESTED.replace("return self.blocks(x)", "return x, self.blocks(x)"), "returns 2 tensors"),
-        (NESTED.replace("class Model(", "class Other(") + "\nModel = Other\n", "Model is not a class statement"),
+        (NESTED.replace("class Model(", "class Other(") + "\nModel = Other\n", "no class statement for Model"),
         (NESTED.replace("self, x: torch.Tensor", "self, *x").replace("self.blocks(x)", "self.blocks(x[0])"), "args"),
     ],
 )
@@ -151,7 +151,7 @@ def test_a_python_kernel_is_a_solution_already() -> None:
 def test_an_exported_kernel_computes_the_reference_and_writes_its_buffers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Built by load_inline, as KernelBench builds it: weights, a buffer that is written, integers, five inputs."""
+    """Built by load_inline, as KernelBench does: weights, a written buffer, integers, five inputs."""
     monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))
     problem = inspect_file(EXPLOITS / "problems" / "batch_norm.py", "batch_norm")
     kernel = (EXPLOITS / "honest" / "cpp" / "batch_norm_two_passes.cpp").read_text()

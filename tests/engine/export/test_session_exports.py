@@ -1,4 +1,4 @@
-"""What becomes of a session: training data, a report, and its kernels as files, from the command line too."""
+"""Exports of a session: training data, report and kernel files, also from the command line."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from engine.events import VerdictGiven
 from engine.export.report import report
 from engine.export.training import Record, encode, records
-from engine.factor import UNSURE
-from engine.session import EventWriter, SessionPaths, SessionReader
-from engine.state import SessionState, fold
+from engine.session.records.events import VerdictGiven
+from engine.session.records.speedup_text import UNSURE
+from engine.session.state.session_state import SessionState, fold
+from engine.session.store import EventWriter, SessionPaths, SessionReader
 from tests.engine.export.conftest import FIRST, SECOND
 
 Opened = tuple[SessionState, SessionReader]
@@ -23,7 +23,11 @@ Opened = tuple[SessionState, SessionReader]
 def test_training_data_holds_idea_parent_source_and_verdict(opened: Opened) -> None:
     state, reader = opened
     lines = [json.loads(encode(record)) for record in records(state, reader.text)]
-    assert [line["kernel"]["variant"] for line in lines] == ["v1", "v2", "v3"]  # an error says nothing of a kernel
+    assert [line["kernel"]["variant"] for line in lines] == [
+        "v1",
+        "v2",
+        "v3",
+    ]  # an evaluation error is no statement about the kernel
     second = lines[1]
     assert second["idea"]["text"] == "Unroll the loop | by eight"
     assert second["parent"]["variant"] == "v1" and second["parent"]["source"].startswith(FIRST)
@@ -31,6 +35,7 @@ def test_training_data_holds_idea_parent_source_and_verdict(opened: Opened) -> N
     assert second["kernel"]["source"].startswith(SECOND)
     assert second["kernel"]["outcome"]["kernel_ms"] == 0.4
     assert second["kernel"]["outcome"]["kernelbench"] == "correct"
+    assert {line["tolerance"] for line in lines} == {"kernelbench"}
     assert "class Model" in second["reference"] and "launch(const float* x" in second["header"]
     assert lines[2]["kernel"]["outcome"] | {"log": ""} == lines[2]["kernel"]["outcome"]
     assert lines[2]["kernel"]["outcome"]["reason"] == "1 element is off"
@@ -51,14 +56,15 @@ def test_the_report_shows_table_lineage_and_kernel(opened: Opened) -> None:
     rows = [line for line in text.splitlines() if line.startswith(("| 0 | v1", "| 1 | v2"))]
     assert len(rows) == 2 and "Write a plain loop" in rows[0]
     assert "Unroll the loop \\| by eight" in rows[1]
-    assert "4 kernels judged on a processor, 2 of them correct, from 2 ideas" in text
+    assert text.count("[95% interval] (tol. kernelbench) |") == 2, "each table names the tolerance"
+    assert "The judge evaluated 4 kernels from 2 ideas on a processor; 2 were correct." in text
     fence = text.rstrip().splitlines()[-1]
     assert fence == "````", "a fence longer than any in the kernel"
     assert text.count(fence) == 2 and SECOND.strip() in text
 
 
 def command(paths: SessionPaths, *arguments: str) -> subprocess.CompletedProcess[str]:
-    call = [sys.executable, "-m", "tui.cli", "export", *arguments]
+    call = [sys.executable, "-m", "tui.cli.main", "export", *arguments]
     root = Path(__file__).parents[3]
     return subprocess.run(call, cwd=root, capture_output=True, text=True, timeout=60)
 
@@ -69,14 +75,12 @@ def test_the_command_writes_the_best_kernel_of_a_problem(session: SessionPaths, 
     assert done.returncode == 0, done.stderr
     text = target.read_text()
     assert "class ModelNew" in text and SECOND.strip() in text
-    assert (
-        "# Kernel v2 of the search night: 2.5 times as fast as eager PyTorch on a processor (95 %: 2.48 to 2.52)."
-        in text
-    )
+    about = "speedup 2.5x over eager PyTorch on a processor (95%: 2.48 to 2.52; tol. kernelbench)."
+    assert f"# Kernel v2 of session night: {about}" in text
     assert command(session, str(session.directory), "v1").stdout.count("// a first kernel") == 1
 
 
-def test_a_factor_that_is_hardly_known_is_marked_in_what_a_person_reads(session: SessionPaths) -> None:
+def test_an_uncertain_speedup_is_marked_in_what_a_person_reads(session: SessionPaths) -> None:
     assert UNSURE not in command(session, str(session.directory), "--report", "-").stdout
     with SessionReader(session) as reader:
         known = fold(reader.read()).variants["v2"].verdict
@@ -85,8 +89,8 @@ def test_a_factor_that_is_hardly_known_is_marked_in_what_a_person_reads(session:
     writer.append(VerdictGiven(variant="v2", verdict=replace(known, speedup_low=1.5, speedup_high=3.5)))
     writer.flush(5)
     writer.close()
-    solution = command(session, str(session.directory), "--best", "relu").stdout
-    assert "~2.5 times as fast as eager PyTorch on a processor (95 %: 1.5 to 3.5)." in " ".join(solution.split())
+    solution = " ".join(command(session, str(session.directory), "--best", "relu").stdout.split())
+    assert "speedup ~2.5x over eager PyTorch on a processor (95%: 1.5 to 3.5; tol. kernelbench)." in solution
     report = command(session, str(session.directory), "--report", "-").stdout
     assert report.count("| ~2.5 [1.5, 3.5] |") == 2 and report.endswith(f"{UNSURE}.\n")
     assert "1.25 [1.24, 1.26]" in report
@@ -104,10 +108,10 @@ def test_the_command_writes_training_data_and_a_report(session: SessionPaths, tm
 
 def test_what_is_not_there_is_said(session: SessionPaths) -> None:
     for arguments, code, words in [
-        ((), 2, "name one of VARIANT"),
+        ((), 2, "VARIANT, --best"),
         (("v99",), 2, "no kernel v99"),
-        (("--best", "gelu"), 2, "no problem gelu, did you mean relu? It has relu"),
-        (("--training", "/nonexistent/file"), 6, "cannot be written"),
+        (("--best", "gelu"), 2, "no problem gelu, did you mean relu? Problems: relu"),
+        (("--training", "/nonexistent/file"), 6, "cannot write"),
     ]:
         done = command(session, str(session.directory), *arguments)
         assert (done.returncode, words in done.stderr) == (code, True), done.stderr

@@ -1,4 +1,4 @@
-"""A session that calls models: the real journal, the real SDKs, a model server on the wire."""
+"""A session that calls models: the real journal, the real SDKs, and a model server on the network."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from typing import Literal
 
 import pytest
 
-from engine.config import Config, parse_config
-from engine.events import AnyEvent, EngineStarted, ModelCallFailed, ModelCallStarted, ModelReplied
-from engine.models.caller import Caller, Retry
-from engine.models.connect import make_callers
-from engine.models.protocol import CallSite, Prompt
-from engine.search.journal import Journal
-from engine.session import EventWriter, SessionPaths, SessionReader, create_session
-from engine.spend import Spend
-from engine.state import SessionState, fold
+from engine.config.schema import Config, parse_config
+from engine.proposers.llm.calls.connect import make_callers
+from engine.proposers.llm.calls.retrying_caller import Caller, Retry
+from engine.proposers.llm.model_protocol import Prompt
+from engine.session.journal import Journal
+from engine.session.records.events import AnyEvent, EngineStarted, ModelCallFailed, ModelCallStarted, ModelReplied
+from engine.session.records.model_calls import CallSite
+from engine.session.state.session_state import SessionState, fold
+from engine.session.state.spend import Spend
+from engine.session.store import EventWriter, SessionPaths, SessionReader, create_session
 from tests.model_server import ModelServer
 
 Wire = Literal["responses", "chat", "gemini"]
@@ -32,7 +33,7 @@ QUICK = Retry(first_s=0.01, longest_s=0.05, patience_s=4.0, costly=2)
 
 @dataclass
 class Desk:
-    """One life of an engine on a session: its callers, and what it recorded."""
+    """An engine's run on a session, with its callers and recorded events."""
 
     config: Config
     paths: SessionPaths
@@ -53,7 +54,7 @@ class Desk:
         return next(iter(self.callers.values()))
 
     def events(self) -> list[AnyEvent]:
-        """What happened to calls, from the file."""
+        """Return the calls' events from the session file."""
         with SessionReader(self.paths) as reader:
             kinds = (ModelCallStarted, ModelCallFailed, ModelReplied)
             return [recorded.event for recorded in reader.read() if isinstance(recorded.event, kinds)]
@@ -62,12 +63,13 @@ class Desk:
         return [event for event in self.events() if isinstance(event, ModelCallFailed)]
 
 
-def model_table(wire: Wire, server: ModelServer, extra: str = "") -> str:
-    """A ``[[models]]`` table for one protocol of the server."""
+def model_table(wire: Wire, server: ModelServer, extra: str = "", timeout_s: float = 30.0) -> str:
+    """Return a ``[[models]]`` table for one protocol of the server."""
     where = f'provider = "gemini"\nbase_url = "{server.gemini}"'
     if wire != "gemini":
         where = f'provider = "openai"\nbase_url = "{server.openai}"\napi = "{wire}"'
-    return f'[[models]]\n{where}\nkey_env = "TEST_MODEL_KEY"\ntimeout_s = 1.0\nmax_output_tokens = 1000\n{extra}\n'
+    limits = f"timeout_s = {timeout_s}\nmax_output_tokens = 1000"
+    return f'[[models]]\n{where}\nkey_env = "TEST_MODEL_KEY"\n{limits}\n{extra}\n'
 
 
 @pytest.fixture
@@ -78,19 +80,19 @@ def server() -> Iterator[ModelServer]:
 
 @pytest.fixture(autouse=True)
 def key(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("engine.models.keys._taken", {})
+    monkeypatch.setattr("engine.proposers.llm.clients.keys._taken", {})
     monkeypatch.setenv("TEST_MODEL_KEY", KEY)
 
 
 async def until(met: Callable[[], object]) -> None:
-    """Wait until something outside this loop has come so far."""
+    """Wait until a condition outside this loop holds."""
     async with asyncio.timeout(10):
         while not met():  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
 
 class Engine:
-    """Opens a session as an engine does, any number of times one after the other."""
+    """Open a session as an engine does, repeatedly."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory

@@ -1,4 +1,4 @@
-"""One call: what the server does, what the session says of it, what it costs. Over each protocol, with both SDKs."""
+"""Single calls with both SDKs over each protocol: the server's behavior, the session's record, and the cost."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ import time
 
 import pytest
 
-from engine.events import ModelCallFailed, ModelCallStarted, ModelReplied
-from engine.models.caller import prompt_digest
-from engine.models.keys import KeyMissing
-from engine.models.protocol import CallFailed, FailureKind, Prompt, Usage
-from engine.session import SessionReader
+from engine.proposers.llm.calls.retrying_caller import prompt_digest
+from engine.proposers.llm.clients.keys import KeyMissing
+from engine.proposers.llm.model_protocol import CallFailed, Prompt
+from engine.session.records.events import ModelCallFailed, ModelCallStarted, ModelReplied
+from engine.session.records.model_calls import FailureKind, Usage
+from engine.session.store import SessionReader
 from tests.engine.models.conftest import KEY, PROMPT, SITE, WIRES, Engine, Wire, model_table, until
 from tests.model_server import Do, ModelServer
 from tests.model_server.server import Kind
@@ -73,7 +74,8 @@ async def test_what_may_succeed_next_time_is_repeated_once_and_seen(
     if (wire, kind) == ("gemini", "hang_open"):
         pytest.skip("Gemini sends no comments, and its SDK takes them for a broken reply")
     server.script(Do(kind), Do(text="at last"))
-    async with engine.life(model_table(wire, server, MODEL)) as desk:
+    timeout_s = 2.0 if failure == "timeout" else 30.0
+    async with engine.life(model_table(wire, server, MODEL, timeout_s)) as desk:
         assert (await desk.caller.call(SITE, PROMPT)).text == "at last"
         first, failed, second, replied = desk.events()
         assert isinstance(first, ModelCallStarted) and isinstance(second, ModelCallStarted)
@@ -106,7 +108,7 @@ async def test_what_cannot_succeed_is_not_repeated(
         assert caught.value.kind == failed.failure == failure
         assert failed.wait_s is None
         assert (server.books.calls, desk.spent.tokens, desk.spent.uncertain) == (1, 0, 0)
-        if failure != "bad_request":  # the model is at fault, not the call: it is not asked again
+        if failure != "bad_request":  # the model is at fault, not the call, so no retry
             with pytest.raises(CallFailed):
                 await desk.caller.call(SITE, PROMPT)
             assert server.books.calls == 1
@@ -120,7 +122,7 @@ async def test_a_wrong_key_is_one_failure_and_stands_nowhere(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The server repeats the key that it refuses, as some do."""
+    """The server echoes the rejected key, as some do."""
     wrong = "sk-wrong-fedcba9876543210"
     monkeypatch.setenv("TEST_MODEL_KEY", wrong)
     caplog.set_level(logging.DEBUG)

@@ -1,4 +1,4 @@
-"""Replies that stream are shown beside the session while they do, cheaply, and leave nothing behind."""
+"""Streamed replies appear in the session's directory while they arrive, at low cost, and leave no files behind."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from engine.models.protocol import CallFailed, CallSite
-from engine.proposers.partial import (
+from engine.proposers.llm.model_protocol import CallFailed
+from engine.proposers.partial_replies import (
     MOST_WRITES_A_SECOND,
     SHOWN_CHARS,
     WRITE_EVERY_S,
@@ -18,6 +18,7 @@ from engine.proposers.partial import (
     partial_directory,
     read_partial,
 )
+from engine.session.records.model_calls import CallSite
 from tests.engine.models.conftest import KEY, PROMPT, SITE, WIRES, Engine, Wire, model_table, until
 from tests.model_server import Do, ModelServer
 

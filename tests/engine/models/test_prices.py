@@ -1,4 +1,4 @@
-"""Published prices, and the config's own."""
+"""Published prices, and prices from the config."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from email.utils import formatdate
 
 import pytest
 
-from engine.config import GeminiModel, OpenAIModel
-from engine.models.prices import Price
-from engine.models.protocol import Usage
-from engine.models.streaming import retry_after_s
+from engine.config.schema import GeminiModel, OpenAIModel
+from engine.proposers.llm.calls.prices import Price
+from engine.proposers.llm.clients.streaming import retry_after_s
+from engine.session.records.model_calls import Usage
 
 USAGE = Usage(input=100_000, output=10_000, cached=50_000)
 

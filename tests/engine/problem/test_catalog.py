@@ -1,4 +1,4 @@
-"""From entries of a config to specifications, through a real inspection process."""
+"""Config entries become problem specifications, through a real inspection process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from engine.problem.catalog import CatalogError, builtin_names, inspect_files, resolve, table
-from engine.problem.source import ProblemFailure
+from engine.problem.failure import ProblemFailure
 from engine.problem.spec import ProblemSpec
 
 GOOD = """
@@ -66,16 +66,16 @@ def test_globs_go_through_any_directories_and_no_links(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("entry", "said"), [("/**/*", "names more than 10,000"), ("/**/nobody", "not all is looked through after 0.2 s")]
+    ("entry", "said"), [("/**/*", "matches more than 10,000"), ("/**/nobody", "takes more than 0.2 s")]
 )
 def test_a_glob_over_a_whole_file_system_is_refused(
     entry: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if entry.endswith("nobody"):
-        monkeypatch.setattr("engine.globbing.MOST_S", 0.2)
+        monkeypatch.setattr("engine.system.globbing.MOST_S", 0.2)
     with pytest.raises(CatalogError, match=said) as caught:
         resolve([entry], tmp_path)
-    assert "name a narrower pattern" in str(caught.value)
+    assert "narrower pattern" in str(caught.value)
 
 
 def test_files_of_one_name_get_ids_by_their_directories(tmp_path: Path) -> None:
@@ -146,7 +146,7 @@ async def test_a_file_that_hangs_crashes_or_prints_takes_no_other_with_it(tmp_pa
     assert [type(answer) for answer in answers] == [ProblemFailure] * 2 + [ProblemSpec, ProblemFailure, ProblemSpec]
     assert f"{paths[0]}:3: took longer than 5 s" in str(answers[0])
     assert "SIGSEGV" in str(answers[1])
-    assert f"{paths[3]}:1: asked for more memory" in str(answers[3])
+    assert f"{paths[3]}:1: exceeded the memory limit" in str(answers[3])
 
 
 async def test_what_a_file_leaves_running_is_not_waited_for(tmp_path: Path) -> None:
@@ -167,7 +167,7 @@ async def test_a_broken_torch_is_named(tmp_path: Path, monkeypatch: pytest.Monke
 
     (failure,) = await inspect_files(written(tmp_path, good=GOOD))
 
-    assert "PyTorch cannot be imported: libtorch.so" in str(failure)
+    assert "import PyTorch: libtorch.so" in str(failure)
 
 
 async def test_cancelling_ends_the_child(tmp_path: Path) -> None:
@@ -175,13 +175,13 @@ async def test_cancelling_ends_the_child(tmp_path: Path) -> None:
     task = asyncio.create_task(inspect_files(paths))
     await asyncio.sleep(1)
     children = psutil.Process().children()
-    assert any("engine.problem.inspect" in child.cmdline() for child in children)
+    assert any("engine.problem.inspection" in child.cmdline() for child in children)
 
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
 
-    assert not any(child.is_running() and "engine.problem.inspect" in child.cmdline() for child in children)
+    assert not any(child.is_running() and "engine.problem.inspection" in child.cmdline() for child in children)
 
 
 def test_the_child_dies_with_a_killed_engine(tmp_path: Path) -> None:
@@ -192,7 +192,7 @@ def test_the_child_dies_with_a_killed_engine(tmp_path: Path) -> None:
     )
     root = Path(__file__).resolve().parents[3]
     with subprocess.Popen([sys.executable, "-c", program, str(path)], cwd=root) as engine:
-        # The child asks for its parent's death signal before it imports torch, so wait for that import.
+        # The child asks for a signal on its parent's death before it imports torch, so wait for that import.
         child = _wait_for_child(engine.pid)
         os.kill(engine.pid, signal.SIGKILL)
 
@@ -211,7 +211,7 @@ def _wait_for_child(pid: int) -> psutil.Process:
 
 
 def test_the_catalogue_does_not_import_torch() -> None:
-    program = "import sys, engine.problem.catalog, engine.problem.header; sys.exit('torch' in sys.modules)"
+    program = "import sys, engine.problem.catalog, engine.problem.c_header; sys.exit('torch' in sys.modules)"
 
     assert subprocess.run([sys.executable, "-c", program], cwd=Path(__file__).parents[3], check=False).returncode == 0
 
@@ -222,6 +222,10 @@ async def test_the_table_names_shapes_forms_and_refusals(tmp_path: Path) -> None
 
     good, random, broken = await table(resolve(["."], tmp_path))
 
-    assert (good.inputs, good.outputs, good.forms) == (("x (4,) float32",), ("out (4,) float32",), ("cu", "cpp", "py"))
-    assert random.forms == ("py",) and "random" in random.remark
-    assert broken.forms == () and "ZeroDivisionError" in broken.remark
+    assert (good.inputs, good.outputs, good.languages) == (
+        ("x (4,) float32",),
+        ("out (4,) float32",),
+        ("cu", "cpp", "py"),
+    )
+    assert random.languages == ("py",) and "random" in random.remark
+    assert broken.languages == () and "ZeroDivisionError" in broken.remark

@@ -1,4 +1,4 @@
-"""Derived headers: what they declare, and that compilers hold a kernel to it."""
+"""Derived headers: their declarations, and that compilers enforce them on kernels."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from engine.problem.header import HeaderError, derive_header, prototype
-from engine.problem.spec import Form, ProblemSpec, ScalarSpec, TensorSpec
+from engine.problem.c_header import HeaderError, derive_header, prototype
+from engine.problem.spec import Language, ProblemSpec, ScalarSpec, TensorSpec
 
 SPEC = ProblemSpec(
     id="case",
@@ -44,15 +44,15 @@ ARGUMENTS = (
 USES = "static_assert(x_dim0 * x_dim1 == x_numel && flag_numel == 1 && dim == -1 && causal && eps > 0);\n"
 
 
-def compiled(tmp_path: Path, spec: ProblemSpec, form: Form, kernel: str) -> subprocess.CompletedProcess[str]:
-    compiler = shutil.which("nvcc" if form == "cu" else "g++")
+def compiled(tmp_path: Path, spec: ProblemSpec, language: Language, kernel: str) -> subprocess.CompletedProcess[str]:
+    compiler = shutil.which("nvcc" if language == "cu" else "g++")
     if compiler is None:
-        pytest.skip(f"no compiler for .{form}")
+        pytest.skip(f"no compiler for .{language}")
     header = tmp_path / "problem.h"
-    header.write_text(derive_header(spec, form))
-    source = tmp_path / f"kernel.{form}"
+    header.write_text(derive_header(spec, language))
+    source = tmp_path / f"kernel.{language}"
     source.write_text(kernel)
-    flags = ["-arch=sm_90", "-std=c++17", "-cubin"] if form == "cu" else ["-std=c++17", "-Wall", "-Werror", "-c"]
+    flags = ["-arch=sm_90", "-std=c++17", "-cubin"] if language == "cu" else ["-std=c++17", "-Wall", "-Werror", "-c"]
     command = [compiler, *flags, "-include", str(header), str(source), "-o", str(tmp_path / "kernel.o")]
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 

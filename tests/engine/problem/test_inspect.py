@@ -1,4 +1,4 @@
-"""What inspection derives from problem files, small and enormous."""
+"""Specifications are derived from problem files, small and huge."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from engine.problem.header import prototype
-from engine.problem.inspect import inspect_file
+from engine.problem.c_header import prototype
+from engine.problem.inspection import inspect_file
 from engine.problem.spec import ProblemSpec, ScalarSpec
 
 HEAD = "import torch\nfrom torch import nn\nfrom torch.nn import functional as F\n"
 
 
 def inspected(tmp_path: Path, body: str, inputs: str, init: str = "[]") -> ProblemSpec:
-    """The specification of a file whose Model has ``body`` and whose functions return ``inputs`` and ``init``."""
+    """Return the specification of a file whose Model has ``body`` and functions return ``inputs`` and ``init``."""
     path = tmp_path / "case.py"
     model = "class Model(nn.Module):\n" + textwrap.indent(textwrap.dedent(body), "    ")
     functions = f"\ndef get_inputs():\n    return {inputs}\n\ndef get_init_inputs():\n    return {init}\n"
@@ -25,8 +25,8 @@ def inspected(tmp_path: Path, body: str, inputs: str, init: str = "[]") -> Probl
 
 @pytest.fixture
 def few_operators(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A graph holds 500: to trace thousands takes seconds."""
-    monkeypatch.setattr("engine.problem.trace._MAX_OPERATORS", 500)
+    """Limit graphs to 500 nodes, because tracing thousands takes seconds."""
+    monkeypatch.setattr("engine.problem.tracing.operators._MAX_OPERATORS", 500)
 
 
 def targets(spec: ProblemSpec) -> list[str]:
@@ -44,7 +44,7 @@ def test_a_problem_of_a_terabyte_needs_no_memory(tmp_path: Path) -> None:
         ("x", "input", "float32", (1_000_000, 500_000)),
         ("out", "output", "float32", (1_000_000, 500_000)),
     ]
-    assert spec.floor_bytes == 2 * 4 * 1_000_000 * 500_000
+    assert spec.sol_bytes == 2 * 4 * 1_000_000 * 500_000
     assert targets(spec) == ["aten._softmax.default"]
 
 
@@ -202,7 +202,7 @@ def test_a_gather_needs_only_the_rows_it_selects(tmp_path: Path) -> None:
         "[torch.randint(0, 1000, (50,))]",
     )
 
-    assert spec.floor_bytes == 50 * 8 + 2 * 50 * 10 * 4
+    assert spec.sol_bytes == 50 * 8 + 2 * 50 * 10 * 4
 
 
 @pytest.mark.parametrize(
@@ -210,7 +210,7 @@ def test_a_gather_needs_only_the_rows_it_selects(tmp_path: Path) -> None:
     [
         ("def forward(self, x):\n    return F.dropout(x, 0.5, training=self.training)", "[torch.rand(4)]", "random"),
         ("def forward(self, x):\n    return x + torch.randn(4)", "[torch.rand(4)]", "random"),
-        ("def forward(self, x):\n    return x, 3", "[torch.rand(4)]", "not a tensor"),
+        ("def forward(self, x):\n    return x, 3", "[torch.rand(4)]", "non-tensor"),
         ("def forward(self, x):\n    return x.shape", "[torch.rand(4)]", "returns no tensor"),
         (
             "def forward(self, x):\n    for _ in range(600):\n        x = x + 1\n    return x",
@@ -231,7 +231,7 @@ def test_what_has_no_c_form_says_why(tmp_path: Path, few_operators: None, body: 
 
 
 @pytest.mark.parametrize(
-    ("body", "inputs", "forms"),
+    ("body", "inputs", "languages"),
     [
         ("def forward(self, x):\n    return F.dropout(x, 0.5)", "[torch.rand(4)]", ("py",)),
         ("def forward(self, x):\n    return x, 3", "[torch.rand(4)]", ("py",)),
@@ -240,9 +240,9 @@ def test_what_has_no_c_form_says_why(tmp_path: Path, few_operators: None, body: 
     ],
 )
 def test_what_has_no_c_form_is_solved_in_python_where_its_outputs_are_known(
-    tmp_path: Path, body: str, inputs: str, forms: tuple[str, ...]
+    tmp_path: Path, body: str, inputs: str, languages: tuple[str, ...]
 ) -> None:
-    assert inspected(tmp_path, body, inputs).forms == forms
+    assert inspected(tmp_path, body, inputs).languages == languages
 
 
 def test_an_input_that_the_model_writes_is_an_in_out_argument(tmp_path: Path) -> None:

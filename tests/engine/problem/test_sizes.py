@@ -1,4 +1,4 @@
-"""The sizes that a problem file names, the same file with others, and the problems that come of it."""
+"""Sizes named in a problem file, the same file with other sizes, and the resulting problems."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def get_inputs():
 
 @pytest.fixture(scope="module")
 def specs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, ProblemSpec]:
-    """The three files, inspected at once."""
+    """Inspect three files in parallel."""
     directory = tmp_path_factory.mktemp("sizes")
     for name, text in (("linear", FILE), ("heads", HEADS), ("fixed", FIXED)):
         (directory / f"{name}.py").write_text(text)
@@ -87,7 +87,7 @@ def test_other_sizes_change_nothing_but_the_numbers() -> None:
 
 
 def test_a_size_that_is_not_there_is_named_with_those_that_are() -> None:
-    with pytest.raises(SizeError, match=r"no size ROW in this problem, did you mean ROWS\?; there are: ROWS=1000, "):
+    with pytest.raises(SizeError, match=r"no size ROW, did you mean ROWS\?.* ROWS=1000, "):
         with_sizes(FILE, {"ROW": 5})
 
 
@@ -135,10 +135,10 @@ def test_a_model_that_cannot_have_all_of_them_gets_one_that_it_can(specs: dict[s
     found = {one.label: one.sizes for one in asyncio.run(other_sizes(spec))}
     assert found["odd"] == {"ROWS": odd(300, 1)}
     assert found["smaller"].keys() == {"ROWS", "WIDTH"}
-    with pytest.raises(SizeError, match=r"the problem cannot have these sizes: .*heads\.py:6: raised RuntimeError"):
+    with pytest.raises(SizeError, match=r"heads\.py:6: raised RuntimeError"):
         asyncio.run(resize(spec, [{"WIDTH": 60}]))
 
 
 def test_a_file_without_sizes_says_so(specs: dict[str, ProblemSpec]) -> None:
-    with pytest.raises(NoOtherSizes, match="names no sizes"):
+    with pytest.raises(NoOtherSizes, match="no sizes"):
         asyncio.run(other_sizes(specs["fixed"]))

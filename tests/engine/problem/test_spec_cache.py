@@ -1,4 +1,4 @@
-"""What was inspected once is known the next time, unless its text could depend on more than itself."""
+"""Inspections are cached, unless the file could depend on more than its text."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ async def test_a_problem_is_inspected_once_and_known_and_new_ones_come_in_their_
     assert [type(one) for one in found] == [ProblemSpec, ProblemSpec]
     started = time.perf_counter()
     assert await inspect_files(paths[:2]) == found
-    assert time.perf_counter() - started < 0.5  # no process that imports torch takes less than that
+    assert time.perf_counter() - started < 0.5  # a process that imports torch takes longer than this
 
     paths[0].write_text(PROBLEM.replace("SIZE", "32"))
     paths[2].write_text("raise ValueError('not this one')\n")

@@ -1,4 +1,4 @@
-"""Replies as models write them, for a softmax over rows: ideas as JSON, kernels that really compile, and worse."""
+"""Replies in the style of models, for a softmax over rows: ideas as JSON, kernels that compile, and broken ones."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 
 PATIENCE_S = 280.0
-"""How long a search may take on a machine on which others measure too."""
+"""Time limit of a search on a machine that also runs other measurements."""
 
 PROBLEM = """\
 import torch
@@ -41,32 +41,32 @@ extern "C" int launch(const float* x, float* out, void* workspace) {{
 
 
 def good(tag: str) -> str:
-    """A correct softmax; ``tag`` makes its source, and nothing else, its own."""
+    """Return a correct softmax. ``tag`` makes its source unique, but not its machine code."""
     return _SOFTMAX.format(tag=tag, start="0.0f", last="*= scale")
 
 
 def divides(tag: str) -> str:
-    """A correct softmax with other machine code."""
+    """Return a correct softmax with different machine code."""
     return _SOFTMAX.format(tag=tag, start="0.0f", last="/= sum")
 
 
 def wrong(tag: str) -> str:
-    """Forgets to divide."""
+    """Return a softmax that forgets to divide."""
     return _SOFTMAX.format(tag=tag, start="0.0f", last="*= 1.0f + 0.0f * scale")
 
 
 def broken(tag: str) -> str:
-    """Does not compile."""
+    """Return a kernel that does not compile."""
     return good(tag).replace("return 0;", "return zero;")
 
 
 def block(source: str, language: str = "cpp") -> str:
-    """A reply with one kernel, with the prose around it that models add."""
+    """Return a reply with one kernel and the surrounding prose that models add."""
     return f"Here is the kernel.\n\n```{language}\n{source}```\n"
 
 
 def ideas(*texts: str, category: str = "memory") -> str:
-    """A reply with ideas."""
+    """Return a reply with ideas."""
     return json.dumps({"ideas": [{"category": category, "bottleneck": "bandwidth", "text": text} for text in texts]})
 
 

@@ -1,4 +1,4 @@
-"""A kernel that was right when it was judged and fails in the heat loses its place."""
+"""A kernel that was judged correct but fails in the runoff loses its place."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from engine.events import AnyEvent, HeatFinished, LogLine, VerdictGiven
 from engine.exit_codes import ExitCode
 from engine.proposers.mailbox import Mailbox
-from engine.session import SessionPaths, SessionReader, engine_liveness
-from engine.state import SessionState, fold
+from engine.session.records.events import AnyEvent, LogLine, RunoffFinished, VerdictGiven
+from engine.session.state.session_state import SessionState, fold
+from engine.session.store import SessionPaths, SessionReader, engine_liveness
 from tests.commandline import KernelTui
 from tests.engine.proposers import canned
 from tests.engine.proposers.test_manual import CONFIG
 
 LATER_S = (12, 120)
-"""When the kernel turns; the second for a machine on which the first was over before it was judged."""
+"""Seconds until the kernel turns wrong. The second value is for machines where the first passes before the verdict."""
 
 
 class Search:
-    """A search under way whose model is this test."""
+    """A running search whose prompts the test answers."""
 
     def __init__(self, kernel_tui: KernelTui, directory: Path) -> None:
         (directory / "softmax.py").write_text(canned.PROBLEM)
@@ -37,7 +37,7 @@ class Search:
             return [one.event for one in reader.read()]
 
     def until(self, holds: Callable[[SessionState], bool], *, ended: bool = False) -> SessionState:
-        """The first state in which ``holds``. ``ended``: the engine may come to its end before."""
+        """Return the first state in which ``holds`` is true. With ``ended``, the engine may end before that."""
         deadline = time.monotonic() + canned.PATIENCE_S
         while True:
             with SessionReader(self.paths) as reader:
@@ -48,14 +48,14 @@ class Search:
             time.sleep(0.1)
 
     def answer(self, call: str, reply: str) -> None:
-        """Answer the prompt when it is there."""
+        """Answer the prompt once it appears."""
         self.until(lambda _: call in self.mailbox.waiting())
         self.mailbox.deliver(call, reply)
 
     def judge_one_that_turns(self) -> list[str]:
-        """Four kernels are asked for; one that fails by now, two that stay right, and nothing yet.
+        """Request four kernels: one that fails from now on, two correct ones, and no reply for the last.
 
-        The names of their calls.
+        Returns the names of their calls.
         """
         self.answer("softmax.r0.ideas.start.0", canned.ideas(*canned.IDEAS[:1]))
         for number, later_s in enumerate(LATER_S):
@@ -69,24 +69,24 @@ class Search:
         time.sleep(max(0.0, fails_at + 1.0 - time.time()))
         one, other, *rest = self.mailbox.unanswered()
         self.answer(one, canned.block(canned.good("stays")))
-        # As fast as the other, or they would not meet in a heat, but other code, or it would not be timed.
+        # Its speed equals the other's, so that both meet in a runoff. Its code differs, so that it is timed.
         self.answer(other, canned.block(canned.good("stays too") + '\nextern "C" int seven() { return 7; }\n'))
         return [turns, one, other, *rest]
 
     def check(self, state: SessionState, turns: str, one: str, other: str, status: str) -> None:
-        """The one that turned is not correct any more, and the log says why; the others ran in a heat."""
+        """Check that the kernel is no longer correct, that the log says why, and that the others ran in a runoff."""
         by_call = {str(variant.data["call"]): variant for variant in state.variants.values()}
         assert [by_call[call].correct for call in (turns, one, other)] == [False, True, True]
         verdict = by_call[turns].verdict
         assert verdict is not None and verdict.status == status
         said = [event.text for event in self.events() if isinstance(event, LogLine)]
-        found = f"{by_call[turns].id}, which was right when it was judged, comes to an end"
+        found = f"{by_call[turns].id} passed its checks, but in the runoff it ended its process"
         assert any(found in text for text in said), said
-        (heat,) = [event for event in self.events() if isinstance(event, HeatFinished)]
-        assert {standing.variant for standing in heat.standings} == {by_call[one].id, by_call[other].id}
+        (runoff,) = [event for event in self.events() if isinstance(event, RunoffFinished)]
+        assert {standing.variant for standing in runoff.standings} == {by_call[one].id, by_call[other].id}
 
 
-def test_who_fails_in_the_heat_is_judged_again(kernel_tui: KernelTui, tmp_path: Path) -> None:
+def test_who_fails_in_the_runoff_is_judged_again(kernel_tui: KernelTui, tmp_path: Path) -> None:
     search = Search(kernel_tui, tmp_path)
     turns, one, other, *rest = search.judge_one_that_turns()
     for call in rest:
@@ -95,8 +95,8 @@ def test_who_fails_in_the_heat_is_judged_again(kernel_tui: KernelTui, tmp_path: 
     search.check(state, turns, one, other, "crashed")
 
 
-def test_who_fails_in_the_last_heat_loses_its_verdict(kernel_tui: KernelTui, tmp_path: Path) -> None:
-    """The heat of a round that the budget ends, while one of its kernels is still to be written."""
+def test_who_fails_in_the_last_runoff_loses_its_verdict(kernel_tui: KernelTui, tmp_path: Path) -> None:
+    """The budget ends a round in which a kernel is still unwritten. The round's runoff still takes place."""
     search = Search(kernel_tui, tmp_path)
     turns, one, other, *_ = search.judge_one_that_turns()
     search.until(lambda state: state.verdicts >= 3)
@@ -107,7 +107,7 @@ def test_who_fails_in_the_last_heat_loses_its_verdict(kernel_tui: KernelTui, tmp
     search.check(state, turns, one, other, "error")
 
 
-def test_a_winner_whose_factor_is_hardly_known_is_judged_once_more(kernel_tui: KernelTui, tmp_path: Path) -> None:
+def test_a_winner_whose_speedup_is_uncertain_is_judged_once_more(kernel_tui: KernelTui, tmp_path: Path) -> None:
     search = Search(kernel_tui, tmp_path)
     search.answer("softmax.r0.ideas.start.0", canned.ideas(*canned.IDEAS[:1]))
     unsteady = canned.good("unsteady").replace(
@@ -117,7 +117,7 @@ def test_a_winner_whose_factor_is_hardly_known_is_judged_once_more(kernel_tui: K
     search.until(lambda state: bool(state.leaders("softmax")))
     assert kernel_tui("budget", "demo", "--minutes", "0.1").returncode == ExitCode.OK
     search.until(lambda state: state.engine is not None and state.engine.stopped is not None, ended=True)
-    (said,) = [event.text for event in search.events() if isinstance(event, LogLine) and "once more" in event.text]
+    (said,) = [event.text for event in search.events() if isinstance(event, LogLine) and "again: " in event.text]
     given = [event for event in search.events() if isinstance(event, VerdictGiven)]
-    assert [bool(one.why) for one in given] == ([False] if "no better" in said else [False, True])
-    assert said.startswith("softmax: v1, the best at ") and said.endswith("now")
+    assert [bool(one.why) for one in given] == ([False] if "no more certain" in said else [False, True])
+    assert said.startswith("softmax: judged the best kernel v1 ")

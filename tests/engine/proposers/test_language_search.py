@@ -1,4 +1,4 @@
-"""Whole searches whose ideas and kernels come over the wire: repairs, a budget, a death, hostility."""
+"""Whole searches with models on the network: repairs, a budget, a crash, hostile replies."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from engine.exit_codes import ExitCode
-from engine.session import SessionPaths, SessionReader, engine_liveness
-from engine.state import SessionState, fold
+from engine.session.state.session_state import SessionState, fold
+from engine.session.store import SessionPaths, SessionReader, engine_liveness
 from tests.commandline import KernelTui
 from tests.engine.proposers import canned
 from tests.engine.proposers.canned import PATIENCE_S
@@ -35,7 +35,7 @@ rounds = {rounds}
 ideas = 2
 variants = 2
 fixes = 1
-heat = 0
+runoff = 0
 [budget]
 {budget}
 [evaluation]
@@ -63,7 +63,7 @@ roles = {roles}
 
 
 class Author:
-    """Answers as a model would: new ideas, kernels of which some fail, repairs that are right."""
+    """Answer like a model, with new ideas, some failing kernels, and correct repairs."""
 
     def __init__(self) -> None:
         self._numbers = itertools.count(1)
@@ -74,14 +74,14 @@ class Author:
             number = next(self._numbers)
         if asked.schema is not None or "Propose " in asked.user:
             return canned.ideas(*(_words(f"{number} {which}") for which in range(2)))
-        if "The kernel that failed" in asked.user or "could not be used" in asked.user:
+        if "The kernel that failed" in asked.user or "The unusable reply" in asked.user:
             return canned.block(canned.good(f"repaired {number}"))
         kinds = (canned.good, canned.wrong, canned.divides, canned.broken)
         return canned.block(kinds[number % 4](f"number {number}"))
 
 
 def _words(seed: str) -> str:
-    """A sentence that shares no words with that of another seed."""
+    """Return a sentence that shares no words with another seed's sentence."""
     digits = hashlib.sha256(seed.encode()).hexdigest().translate(str.maketrans("0123456789", "ghijklmnop"))
     return " ".join(digits[start : start + 6] for start in range(0, 48, 6))
 
@@ -107,14 +107,14 @@ def state_of(paths: SessionPaths) -> SessionState:
 
 
 def check_books(state: SessionState, server: ModelServer) -> None:
-    """What the session says was spent is what the server says it billed, to the token."""
+    """Check that the session's recorded usage equals the server's bill, to the token."""
     spent = state.spending.total
     assert (spent.usage.input, spent.usage.output) == (server.books.told.input, server.books.told.output)
     assert spent.calls == server.books.calls
 
 
 def search_by_two_providers(kernel_tui: KernelTui, directory: Path, server: ModelServer) -> SessionPaths:
-    """A finished search whose ideas, kernels and repairs came from both: asserts that they did."""
+    """Assert that a finished search has ideas, kernels and repairs from both models."""
     paths = prepare(directory, server)
     result = kernel_tui("config.toml", "--headless", env=ENVIRONMENT, timeout=PATIENCE_S)
     assert result.returncode == ExitCode.OK, result.stderr + result.stdout
@@ -170,7 +170,7 @@ def test_it_ends_in_order_when_its_tokens_are_spent_and_survives_a_death(
     assert state.engine is not None
     assert state.engine.stopped == "budget"
     spent = state.spending.total
-    # Calls that were under way when it died: the server may have billed them, and the session says "at most".
+    # The server may have billed the calls in flight at the crash, and the session says "at most".
     told = server.books.told
     assert spent.tokens <= told.input + told.output <= spent.at_most.tokens
     if not spent.uncertain:
@@ -183,6 +183,16 @@ def test_it_ends_in_order_when_its_tokens_are_spent_and_survives_a_death(
     assert len(replied) == sum(call.reply is not None for call in state.spending.calls.values())
 
 
+def test_a_budget_below_one_call_ends_it_in_words_that_name_the_key(
+    kernel_tui: KernelTui, tmp_path: Path, server: ModelServer
+) -> None:
+    prepare(tmp_path, server, budget="tokens = 900")
+    ended = kernel_tui("config.toml", "--headless", env=ENVIRONMENT, timeout=PATIENCE_S)
+    assert ended.returncode == ExitCode.NOTHING_CORRECT
+    for said in (ended.stderr, kernel_tui("show", "demo").stdout, kernel_tui("sessions").stdout):
+        assert "max_output_tokens is 1000" in said, said
+
+
 def test_a_wrong_key_ends_it_with_a_sentence_and_replies_of_no_use_are_failed_kernels_and_questions_for_later(
     kernel_tui: KernelTui, tmp_path: Path, server: ModelServer
 ) -> None:
@@ -192,10 +202,10 @@ def test_a_wrong_key_ends_it_with_a_sentence_and_replies_of_no_use_are_failed_ke
     assert "export TEST_MODEL_KEY=" in missing.stderr
     wrong = kernel_tui("config.toml", "--headless", env={"TEST_MODEL_KEY": "sk-wrong-9876543210"}, timeout=PATIENCE_S)
     assert wrong.returncode == ExitCode.FAILURE
-    assert "m-one is not asked any more: key refused: TEST_MODEL_KEY: " in wrong.stderr
+    assert "m-one is no longer called: key rejected: TEST_MODEL_KEY: " in wrong.stderr
     assert f"To resume: kernel-tui resume {paths.directory}" in wrong.stderr
-    assert "error: nobody is left to write kernels: " in wrong.stderr
-    assert "set TEST_MODEL_KEY to a key that is accepted, then resume the session" in wrong.stderr
+    assert "error: all models failed permanently: " in wrong.stderr
+    assert "set TEST_MODEL_KEY to a valid key, then resume the session" in wrong.stderr
     assert "sk-wrong" not in wrong.stdout + wrong.stderr
 
     server.script(
@@ -210,18 +220,18 @@ def test_a_wrong_key_ends_it_with_a_sentence_and_replies_of_no_use_are_failed_ke
     assert result.returncode == ExitCode.OK, result.stderr + result.stdout
     state = state_of(paths)
     check_books(state, server)
-    assert "gave no first ideas: the reply is an HTML page" in result.stdout
-    assert "it is asked again in the next round" in result.stdout
+    assert "returned no first ideas: the reply is an HTML page" in result.stdout
+    assert "the search asks again in the next round" in result.stdout
     reasons = sorted(
         variant.verdict.reason
         for variant in state.variants.values()
         if variant.verdict is not None and variant.data.get("unusable")
     )
     assert [re.sub(r"[:;(].*", "", reason).strip() for reason in reasons] == [
-        "the block is python, but the kernel must be C++",
+        "the code block is python, but the kernel must be C++",
         "the kernel is cut off at the output limit",
-        "the model refused",
-        "the reply has 2 different kernels",
+        "the model refused to answer",
+        "the reply has 2 different kernels instead of exactly one",
     ]
     assert all(idea.proposer == "m-one" for idea in state.ideas.values())
     assert any(variant.correct for variant in state.variants.values())

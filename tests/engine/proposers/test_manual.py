@@ -1,4 +1,4 @@
-"""A search whose model is a person with files: prompts out, replies in, stop, copy, resume."""
+"""A search whose prompts a person answers with files: prompts, replies, stop, copy, resume."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from engine.exit_codes import ExitCode
-from engine.models.protocol import Prompt
+from engine.proposers.llm.model_protocol import Prompt
 from engine.proposers.mailbox import MAX_READ_BYTES, RULER, FoundReply, Mailbox
-from engine.session import SessionError, SessionPaths, SessionReader
-from engine.state import SessionState, fold
+from engine.session.state.session_state import SessionState, fold
+from engine.session.store import SessionError, SessionPaths, SessionReader
 from tests.commandline import KernelTui
 from tests.engine.proposers import canned
 from tests.engine.proposers.canned import PATIENCE_S
@@ -47,7 +47,7 @@ def state_of(directory: Path) -> SessionState:
 
 
 def until(session: Path, running: subprocess.Popen[str], holds: Callable[[SessionState], bool]) -> SessionState:
-    """The first state in which ``holds``."""
+    """Return the first state in which ``holds`` is true."""
     deadline = time.monotonic() + PATIENCE_S
     while not holds(state := state_of(session)):
         assert time.monotonic() < deadline and running.poll() is None
@@ -62,7 +62,9 @@ def test_a_search_by_hand_stops_while_it_waits_and_goes_on_elsewhere(kernel_tui:
 
     first = kernel_tui("config.toml", "--headless", "--until-idle", timeout=PATIENCE_S)
     assert first.returncode == ExitCode.WAITING, first.stderr
-    assert re.search(r"^\d\d:\d\d:\d\d stopping once only replies by hand are missing$", first.stdout, re.MULTILINE)
+    assert re.search(
+        r"^\d\d:\d\d:\d\d stopping when only replies from a person are missing$", first.stdout, re.MULTILINE
+    )
     assert "outbox/softmax.r0.ideas.start.0.md" in first.stderr
     text = (session / "outbox" / "softmax.r0.ideas.start.0.md").read_text()
     header, _, prompt = text.partition(RULER)
@@ -74,11 +76,11 @@ def test_a_search_by_hand_stops_while_it_waits_and_goes_on_elsewhere(kernel_tui:
     ideas.write_text(canned.block(canned.good("a kernel where ideas are wanted")))
     refused = kernel_tui("reply", "demo", "softmax.r0.ideas.start.0", ideas)
     assert refused.returncode == ExitCode.USAGE
-    assert "no idea" in refused.stderr and "softmax.r0.ideas.start.0 still waits" in refused.stderr
+    assert "no idea" in refused.stderr and "--anyway" in refused.stderr
     ideas.write_text("Sure!\n```json\n" + canned.ideas(*canned.IDEAS[:2]) + "\n```\nGood luck.")
     replied = kernel_tui("reply", "demo", "softmax.r0.ideas.start.0", ideas)
     assert replied.returncode == ExitCode.OK
-    assert replied.stdout.endswith("no engine runs that would read it; go on with: kernel-tui resume demo\n")
+    assert replied.stdout.endswith("kernel-tui resume demo\n")
     assert kernel_tui("reply", "demo").stdout.endswith("kernel-tui resume demo\n")
 
     # Copied to another place, where neither the config nor the problem's file exists any more.
@@ -106,7 +108,7 @@ def test_a_search_by_hand_stops_while_it_waits_and_goes_on_elsewhere(kernel_tui:
     assert statuses == {"i1.0": "correct", "i1.1": "wrong", "i2.0": "build_error", "i2.1": "build_error"}
     none = next(variant for call, variant in by_call.items() if call.endswith("i2.1"))
     assert none.verdict is not None
-    assert "no fenced block" in none.verdict.reason
+    assert "no fenced code block" in none.verdict.reason
 
     fixes = mailbox.unanswered()
     failed = {by_call[f"softmax.r0.kernel.{name}"].id for name in ("i1.1", "i2.0", "i2.1")}
@@ -125,10 +127,10 @@ def test_a_search_by_hand_stops_while_it_waits_and_goes_on_elsewhere(kernel_tui:
         time.sleep(0.1)
     said, _ = running.communicate(timeout=PATIENCE_S)
     assert running.returncode == ExitCode.OK, said
-    assert "no round is left in which it could be asked again" in said
-    assert "asked again in the next round" not in said
+    assert "no round is left to ask again" in said
+    assert "asks again in the next round" not in said
 
-    # What was recorded is what was asked: the outbox held the prompts to the letter.
+    # The outbox held exactly the recorded prompts.
     state = state_of(session)
     with SessionReader(SessionPaths.at(session)) as reader:
         for call_state in state.spending.calls.values():
@@ -136,6 +138,33 @@ def test_a_search_by_hand_stops_while_it_waits_and_goes_on_elsewhere(kernel_tui:
             assert "launch(const float* x" in prompt.user
     assert state.spending.total.failed == 0
     assert state.spending.total.calls == len(state.spending.calls)
+
+
+def test_a_reply_that_repeats_a_source_is_recorded_and_shown(kernel_tui: KernelTui, tmp_path: Path) -> None:
+    (tmp_path / "softmax.py").write_text(canned.PROBLEM)
+    (tmp_path / "config.toml").write_text(CONFIG.replace("ideas = 2", "ideas = 1"))
+    session = tmp_path / "sessions" / "demo"
+    running = kernel_tui.start("config.toml", "--headless")
+    deadline = time.monotonic() + PATIENCE_S
+    while not (mailbox := Mailbox(session)).unanswered():
+        assert time.monotonic() < deadline and running.poll() is None
+        time.sleep(0.1)
+    mailbox.deliver("softmax.r0.ideas.start.0", canned.ideas(canned.IDEAS[0]))
+    until(session, running, lambda _: len(mailbox.unanswered()) == 2)
+    mailbox.deliver("softmax.r0.kernel.i1.0", canned.block(canned.wrong("first")))
+    until(session, running, lambda state: state.verdicts == 1)
+    mailbox.deliver("softmax.r0.kernel.i1.1", canned.block(canned.wrong("first")))
+    until(session, running, lambda state: any("fix" in one for one in mailbox.unanswered()))
+    mailbox.deliver("softmax.r0.fix.v1.0", canned.block(canned.wrong("first")))
+    state = until(session, running, lambda state: len(state.ideas["i1"].repeats) == 2)
+    repeats = {(one.same_as, one.number, one.parent) for one in state.ideas["i1"].repeats}
+    assert repeats == {("v1", 1, None), ("v1", None, "v1")}, "in either order"
+    assert set(state.variants) == {"v1"}
+    kernel_tui("stop", "demo")
+    said, _ = running.communicate(timeout=PATIENCE_S)
+    assert said.count("same source as v1") == 2, said
+    assert kernel_tui("show", "demo", "i1").stdout.count("same source as v1") == 2
+    assert [one["same_as"] for one in kernel_tui.json("show", "demo", "i1")["repeats"]] == ["v1", "v1"]
 
 
 def test_a_reply_that_is_still_being_written_is_not_read(tmp_path: Path) -> None:
@@ -172,7 +201,7 @@ def test_only_regular_files_are_prompts_and_replies(tmp_path: Path) -> None:
 
 def test_a_reply_that_is_too_long_is_refused_or_known_as_cut(tmp_path: Path) -> None:
     mailbox = Mailbox(tmp_path)
-    with pytest.raises(SessionError, match="is refused; at most 8,388,608 are read"):
+    with pytest.raises(SessionError, match="the limit is 8,388,608 bytes"):
         mailbox.deliver("call", "x" * (MAX_READ_BYTES + 1))
     mailbox.inbox.mkdir()
     (mailbox.inbox / "call.md").write_text("x" * (MAX_READ_BYTES + 1))

@@ -1,19 +1,22 @@
-"""Prompts: what they say and leave out, for each form; templates of a person's own."""
+"""The prompts for each language, and the user's own templates."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
-from engine.events import DeviceFact
-from engine.models.protocol import CallSite, call_name
-from engine.problem.spec import Form, ProblemSpec, TensorSpec
-from engine.proposers.language.facts import TRIED
-from engine.proposers.language.prompting import Prompts, TemplateProblem
-from engine.proposers.language.trimming import build_log, failure
-from engine.proposers.protocol import BankKernel, Board, Demands, IdeaDraft, Kernel, Task, TriedIdea
-from engine.verdict import BuildReport, Timing, Verdict
+from engine.config.schema import parse_config
+from engine.devices.fact import DeviceFact
+from engine.problem.spec import Language, ProblemSpec, TensorSpec
+from engine.proposers.llm.facts import TRIED
+from engine.proposers.llm.prompting import Prompts, TemplateProblem
+from engine.proposers.llm.trimming import build_log, failure
+from engine.proposers.protocol import Board, Demands, ExampleKernel, IdeaDraft, Kernel, Task, TriedIdea
+from engine.search.context import demands_of
+from engine.session.records.model_calls import CallSite, call_name
+from engine.session.records.verdict import BuildReport, Timing, Verdict
 
 SPEC = ProblemSpec(
     id="rows",
@@ -21,23 +24,23 @@ SPEC = ProblemSpec(
     path="rows.py",
     source="class Model(torch.nn.Module): ...",
     tensors=(TensorSpec("x", "input", "float32", (64, 100)), TensorSpec("out", "output", "float32", (64, 100))),
-    floor_bytes=51_200_000,
+    sol_bytes=51_200_000,
     flops=12_000_000,
 )
 H200 = DeviceFact("gpu", "cuda", "NVIDIA H200", "sm_90a", 141 << 30, 132, 4300.0, 700_000.0)
 CPU = DeviceFact("cpu", "cpu", "Some Processor", "x86_64", 16 << 30, 4, 20.0, 100.0)
 
 
-def task(form: Form = "cu", **more: object) -> Task:
-    header = "" if form == "py" else 'extern "C" int launch(const float* x, float* out);'
-    device, floor_ms = (CPU, 2.048) if form == "cpp" else (H200, 0.012)
-    return Task(SPEC, header, form, device, floor_ms, 0.5, 0.3, Demands(threads=4))
+def task(language: Language = "cu", **more: object) -> Task:
+    header = "" if language == "py" else 'extern "C" int launch(const float* x, float* out);'
+    device, sol_ms = (CPU, 2.048) if language == "cpp" else (H200, 0.012)
+    return Task(SPEC, header, language, device, sol_ms, 0.5, 0.3, Demands(threads=4))
 
 
 def kernel(name: str, ms: float, idea: str = "", spills: int = 0) -> Kernel:
     build = BuildReport(True, 1.0, registers=64, spill_bytes=spills, shared_bytes=2048)
     verdict = Verdict(
-        status="correct", speedup=0.5 / ms, kernel=Timing(ms, ms, ms, 10), floor_share=0.012 / ms, build=build
+        status="correct", speedup=0.5 / ms, kernel=Timing(ms, ms, ms, 10), sol_share=0.012 / ms, build=build
     )
     return Kernel(name, f"// source of {name}\n", "cu", verdict, "m", {}, idea or f"the idea of {name}")
 
@@ -49,32 +52,75 @@ BOARD = Board(
         TriedIdea("i2", "v1", "memory", "Stage rows in shared memory.", None, {}, 0.8, "wrong: off by 3"),
     ),
     kernels=(kernel("v1", 0.6), kernel("v2", 0.2), kernel("v3", 0.25), kernel("v4", 0.22, "the idea of v2")),
-    bank=(BankKernel("gelu", "v9", "cu", "// source of v9\n", 3.0, "Four values a thread."),),
+    examples=(ExampleKernel("gelu", "v9", "cu", "// source of v9\n", 3.0, "Four values a thread."),),
     lineage=("v1",),
 )
 
 
 @pytest.mark.parametrize(
-    ("form", "words"),
+    ("language", "words"),
     [
         ("cu", ["CUDA C++17", "sm_90a", "227 KiB", "copy bandwidth: 4,300 GB/s", "stream", "cold L2"]),
-        ("cpp", ["C++20", "-march=native", "4 threads", "OpenMP", "copy bandwidth: 25 GB/s (of a copy as"]),
-        ("py", ["class ModelNew", "No `try`"]),
+        ("cpp", ["C++20", "-march=native", "4 threads", "OpenMP", "copy bandwidth: 25 GB/s (for a copy of"]),
+        ("py", ["class ModelNew", "Do not use `try`"]),
     ],
 )
-def test_every_form_has_its_rules_and_the_device(form: Form, words: list[str]) -> None:
-    prompt = Prompts().kernel(task(form), IdeaDraft("memory", "Do it well.", {"bottleneck": "loads"}), None, Board(), 0)
+def test_every_language_has_its_rules_and_the_device(language: Language, words: list[str]) -> None:
+    prompt = Prompts().kernel(
+        task(language), IdeaDraft("memory", "Do it well.", {"bottleneck": "loads"}), None, Board(), 0
+    )
     assert [word for word in words if word not in prompt.user] == []
     assert "Do it well." in prompt.user and "Bottleneck: loads" in prompt.user
     assert SPEC.source in prompt.user
-    assert ("extern" in prompt.user) == (form != "py")
+    assert ("extern" in prompt.user) == (language != "py")
+
+
+@pytest.mark.parametrize(
+    ("language", "demands", "said"),
+    [
+        ("cu", Demands(1e-4), ("<= 0.0001 * (rms", "tf32 operands", "`tanh.approx`")),
+        ("cpp", Demands(1e-4), ("<= 0.0001 * (rms", "tf32 operands", "near 1e-6 stay within it")),
+        ("cu", Demands(1e-2), ("<= 0.01 * (rms", "Lower precision within that tolerance is allowed")),
+        ("cu", Demands(1e-4, exact=True), ("<= 0.0001 * (rms", "as exact as fp32")),
+    ],
+    ids=["kernelbench", "kernelbench, C++", "crfm", "fp32 asked for"],
+)
+def test_the_tolerance_is_told_with_the_arithmetic_that_it_rules_out(
+    language: Language, demands: Demands, said: tuple[str, ...]
+) -> None:
+    text = Prompts().ideas(structs.replace(task(language), demands=demands), None, Board(), 1).user
+    (checks,) = (part for part in text.split("\n\n") if "The kernel is correct if" in part)
+    assert [words for words in said if words not in checks] == []
+    assert ("Lower precision" in checks) == (demands.tolerance > 1e-3)
+
+
+@pytest.mark.parametrize(
+    ("outputs", "tolerance", "told"),
+    [
+        (("float32",), "kernelbench", 1e-4),
+        (("float16",), "kernelbench", 1e-2),
+        (("float16", "float32"), "kernelbench", 1e-4),
+        (("float32", "int64"), "kernelbench", 1e-4),
+        (("int64",), "kernelbench", 1e-4),
+        (("float32",), "crfm", 1e-2),
+        (("float16", "float32"), 0.001, 1e-3),
+    ],
+)
+def test_of_several_outputs_the_tightest_tolerance_is_told(
+    outputs: tuple[str, ...], tolerance: str | float, told: float
+) -> None:
+    config = parse_config('problems = ["rows.py"]\n', "config.toml")
+    evaluation = config.evaluation.model_copy(update={"tolerance": tolerance})
+    tensors = tuple(TensorSpec(f"out{n}", "output", dtype, (64, 100)) for n, dtype in enumerate(outputs))
+    spec = structs.replace(SPEC, tensors=(SPEC.tensors[0], *tensors))
+    assert demands_of(config.model_copy(update={"evaluation": evaluation}), spec).tolerance == told
 
 
 @pytest.mark.parametrize(("count", "words"), [(1, "Propose 1 way to write"), (2, "Propose 2 different ways to write")])
 def test_first_ideas_are_asked_for_where_there_is_no_kernel(count: int, words: str) -> None:
     text = Prompts().ideas(task(), None, Board(), count).user
     assert words in text and "There is no kernel yet" in text
-    assert ("differ from each other" in text) == (count > 1)
+    assert ("differ in kind" in text) == (count > 1)
 
 
 def test_ideas_are_asked_for_with_several_good_kernels_and_what_was_tried() -> None:
@@ -82,8 +128,8 @@ def test_ideas_are_asked_for_with_several_good_kernels_and_what_was_tried() -> N
     prompt = Prompts().ideas(task(), parent, BOARD, 3)
     assert prompt.schema is not None
     text = prompt.user
-    assert "Propose 3 optimisation ideas for v1" in text
-    assert "0.6 ms, 0.83x eager, 0.50x torch.compile, floor/time 2 %" in text
+    assert "Propose 3 optimization ideas for v1" in text
+    assert "0.6 ms, 0.83x eager, 0.50x torch.compile, 2% SOL" in text
     assert "ptxas: 64 registers per thread, 0 bytes spilled, 2048 bytes of static shared memory" in text
     assert text.index("- v2:") < text.index("- v3:"), "the fastest first"
     assert "- v4:" not in text, "one kernel an idea"
@@ -155,6 +201,11 @@ def test_a_template_of_ones_own_is_used_and_its_faults_are_named(tmp_path: Path)
     (tmp_path / "ideas.md.j2").write_text("{{ idae }}")
     with pytest.raises(TemplateProblem, match="'idae' is undefined"):
         Prompts((tmp_path,)).ideas(task(), None, Board(), 1)
+
+
+def test_a_template_of_an_earlier_version_finds_the_language_by_its_old_name(tmp_path: Path) -> None:
+    (tmp_path / "_problem.md.j2").write_text("{% if form == suffix %}Write a .{{ form }} file.{% endif %}")
+    assert "Write a .cu file." in Prompts((tmp_path,)).ideas(task("cu"), None, Board(), 1).user
 
 
 def test_a_calls_name_is_a_file_name() -> None:

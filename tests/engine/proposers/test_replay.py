@@ -1,4 +1,4 @@
-"""A search by two providers, and the same again, offline: the same ideas, the same sources, in the same tree."""
+"""A search by two providers and its offline replay give the same ideas and sources in the same tree."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from engine.exit_codes import ExitCode
-from engine.session import SessionPaths, SessionReader
-from engine.state import SessionState, fold
+from engine.session.state.session_state import SessionState, fold
+from engine.session.store import SessionPaths, SessionReader
 from tests.commandline import ROOT, KernelTui, environment
 from tests.engine.proposers.canned import PATIENCE_S
 from tests.engine.proposers.test_language_search import KEY, Author, search_by_two_providers
@@ -27,7 +27,7 @@ rounds = 1
 ideas = 2
 variants = 2
 fixes = 1
-heat = 0
+runoff = 0
 [evaluation]
 device = "cpu"
 trials = 3
@@ -56,7 +56,7 @@ Tree = set[tuple[str, ...]]
 
 
 def tree_of(directory: Path) -> tuple[Tree, Tree, SessionState]:
-    """Ideas and kernels by their texts and those of what they descend from, independent of ids."""
+    """Return ideas and kernels by their texts and ancestors, independent of ids."""
     with SessionReader(SessionPaths.at(directory)) as reader:
         state = fold(reader.read())
 
@@ -92,7 +92,7 @@ def test_what_two_providers_share_is_the_same_tree_again_without_a_network(
     ideas_again, kernels_again, after = tree_of(tmp_path / "sessions" / "again")
     assert ideas_again == ideas
     assert kernels_again == kernels
-    assert not any(problem.standings for problem in after.problems.values()), "heat = 0: none"
+    assert not any(problem.standings for problem in after.problems.values()), "runoff = 0: none"
     assert len(kernels) == len(after.variants) >= 8
     replies = {call.reply for call in before.spending.calls.values() if call.reply is not None}
     assert {call.reply for call in after.spending.calls.values()} == replies

@@ -1,4 +1,4 @@
-"""Replies of language models, as they come: used, or refused with one sentence. Never anything else."""
+"""Replies of language models are used, or rejected with a one-sentence reason."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.models.protocol import Finish, Reply
-from engine.problem.spec import Form
-from engine.proposers.language.replies import MAX_KERNEL_CHARS, Unusable, clean, read_ideas, read_kernel
+from engine.problem.spec import Language
+from engine.proposers.llm.model_protocol import Reply
+from engine.proposers.llm.replies import MAX_KERNEL_CHARS, Unusable, clean, read_ideas, read_kernel
 from engine.proposers.protocol import CATEGORY_NAMES
+from engine.session.records.model_calls import Finish
 from tests.engine.proposers import canned
 
 KERNEL = canned.good("the one")
@@ -22,9 +23,9 @@ def reply(text: str, finish: Finish = "stop") -> Reply:
     return Reply(text, "m", None, finish)
 
 
-def reason(text: str, finish: Finish = "stop", form: Form = "cpp") -> str:
+def reason(text: str, finish: Finish = "stop", language: Language = "cpp") -> str:
     with pytest.raises(Unusable) as caught:
-        read_kernel(reply(text, finish), form)
+        read_kernel(reply(text, finish), language)
     message = str(caught.value)
     assert "\n" not in message
     assert len(message) < 300
@@ -52,16 +53,16 @@ def test_a_kernel_is_found_in_what_stands_around_it(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "finish", "words"),
     [
-        ("Here is my plan: use launch(x) well.", "stop", "no fenced block"),
+        ("Here is my plan: use launch(x) well.", "stop", "no fenced code block"),
         ("", "stop", "empty"),
-        ("", "length", "the output limit was spent"),
+        ("", "length", "the model reached the output limit"),
         (canned.block(KERNEL) + canned.block(canned.divides("b")), "stop", "2 different kernels"),
         (
             canned.block("import torch\nclass ModelNew: ...\n", "python"),
             "stop",
             "is python, but the kernel must be C++",
         ),
-        (canned.block("int main() { return 0; }\n"), "stop", "no block of the reply defines launch"),
+        (canned.block("int main() { return 0; }\n"), "stop", "no code block in the reply defines launch"),
         (canned.block(KERNEL)[:400], "length", "cut off at the output limit"),
         (canned.block(KERNEL)[:400], "stop", "cut off before the end of its block"),
         ("I can't assist.", "refusal", "the model refused"),
@@ -77,7 +78,7 @@ def test_what_holds_no_kernel_says_why(text: str, finish: Finish, words: str) ->
 def test_a_python_kernel_is_a_module_with_the_new_model() -> None:
     source = "import torch\n\nclass ModelNew(torch.nn.Module):\n    pass\n"
     assert read_kernel(reply(canned.block(source, "python")), "py") == source
-    assert "must be Python" in reason(canned.block(KERNEL), form="py")
+    assert "must be Python" in reason(canned.block(KERNEL), language="py")
 
 
 @pytest.mark.parametrize(
@@ -99,11 +100,11 @@ def test_ideas_are_found_in_what_stands_around_them(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "finish", "words"),
     [
-        ("Use shared memory.", "stop", "holds no JSON"),
-        ('{"ideas": []}', "stop", "holds no idea"),
+        ("Use shared memory.", "stop", "contains no JSON"),
+        ('{"ideas": []}', "stop", "contains no idea"),
         ('{"ideas": [{"category": "memory", "te', "length", "cut off"),
-        ('{"ideas": "none"}', "stop", "holds no idea"),
-        ("[" * 100_000, "stop", "holds no idea"),
+        ('{"ideas": "none"}', "stop", "contains no idea"),
+        ("[" * 100_000, "stop", "contains no idea"),
         ("<html>Sign in</html>", "stop", "HTML"),
     ],
 )
@@ -124,9 +125,9 @@ FINISHES: st.SearchStrategy[Finish] = st.sampled_from(["stop", "length", "refusa
 @settings(max_examples=150, deadline=None)
 @given(st.lists(st.one_of(PIECES, st.text(max_size=20)), max_size=40).map("".join), FINISHES)
 def test_any_reply_is_used_or_refused(text: str, finish: Finish) -> None:
-    for form in ("cpp", "cu", "py"):
+    for language in ("cpp", "cu", "py"):
         try:
-            source = read_kernel(reply(text, finish), form)
+            source = read_kernel(reply(text, finish), language)
         except Unusable as error:
             assert str(error)
             assert "\n" not in str(error)

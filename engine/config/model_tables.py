@@ -1,0 +1,159 @@
+"""The ``[[models]]`` tables of a config, one per proposer. ``engine.config.schema`` re-exports them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, NonNegativeFloat, model_validator
+
+from engine.config.roles import Role
+from engine.config.values import BaseUrl, KeyVariable, Positive, ResolvedPath, Table, refusal
+
+OUTPUT_LIMIT = 32_768
+"""Default output-token limit per call, including reasoning tokens. Models with a ``base_url`` get half of this limit,
+because self-hosted servers often have a context of only 32,768 tokens.
+"""
+
+
+LEAST_OUTPUT = 256
+"""Smallest allowed value of ``max_output_tokens``."""
+
+
+class SpendLimits(Table):
+    """Spending limits for language models. An omitted key means no limit."""
+
+    dollars: Positive | None = None
+    """Maximum cost of model calls, in dollars."""
+    tokens: int | None = Field(default=None, ge=1)
+    """Maximum number of tokens, input plus output."""
+    calls: int | None = Field(default=None, ge=1)
+    """Maximum number of model calls. Retries count as calls."""
+
+
+class _Proposer(Table):
+    weight: Positive = 1.0
+    """Share of requests that go to this proposer, relative to the weights of the other proposers."""
+    roles: Annotated[tuple[Role, ...], Field(min_length=1, strict=False)] = ("ideas", "code", "fixes")
+    """Tasks that this proposer may receive. ``fixes`` means repairs of failed kernels."""
+
+
+class PlaybookModel(_Proposer):
+    """The built-in proposer, which needs neither a network nor an API key."""
+
+    provider: Literal["playbook"] = "playbook"
+
+
+class RemoteModel(_Proposer):
+    """Settings shared by all models that the engine calls over the network."""
+
+    model: str = Field(min_length=1)
+    """The model's name on its server."""
+    name: str | None = Field(default=None, min_length=1, max_length=40)
+    """Name shown on screen and stored in the session. Default: the value of ``model``."""
+    base_url: BaseUrl | None = None
+    """URL of another server that uses the provider's protocol."""
+    key_env: KeyVariable | None = None
+    """Environment variable that contains the API key. Default: ``OPENAI_API_KEY`` or ``GEMINI_API_KEY``. A server at
+    ``base_url`` receives a key only if you set ``key_env``.
+    """
+    concurrency: int = Field(default=4, ge=1, le=1024)
+    """Maximum number of calls in flight. After a 429 response, the client halves this number and then slowly raises it
+    again.
+    """
+    timeout_s: Positive = 600.0
+    """An attempt fails after this many seconds without data from the server."""
+    max_output_tokens: int | None = Field(default=None, ge=LEAST_OUTPUT)
+    """Maximum number of output tokens per call, including reasoning tokens. The budget reserves this number for each
+    call in flight. Default: 32768, or 16384 with a ``base_url``.
+    """
+    structured: bool = True
+    """Whether to request ideas as JSON that the server validates against a schema. Set it to false for servers without
+    structured output.
+    """
+    input_price: NonNegativeFloat | None = None
+    """Price in dollars per million input tokens. Set it if the built-in price is wrong or missing."""
+    output_price: NonNegativeFloat | None = None
+    """Price in dollars per million output tokens."""
+    budget: SpendLimits = SpendLimits()
+    """Limits on ``dollars``, ``tokens`` and ``calls`` for this model only."""
+
+    @property
+    def label(self) -> str:
+        return self.name or self.model
+
+    @property
+    def output_limit(self) -> int:
+        """Maximum number of output tokens per call."""
+        return self.max_output_tokens or (OUTPUT_LIMIT if self.base_url is None else OUTPUT_LIMIT // 2)
+
+    @model_validator(mode="after")
+    def _both_prices(self) -> RemoteModel:
+        if (self.input_price is None) != (self.output_price is None):
+            raise refusal("sets only one of input_price and output_price, allowed: both or neither")
+        return self
+
+
+class OpenAIModel(RemoteModel):
+    """OpenAI, or any server at ``base_url`` with OpenAI's chat protocol (vLLM, Ollama, llama.cpp, OpenRouter)."""
+
+    provider: Literal["openai"]
+    api: Literal["responses", "chat"] | None = None
+    """API that the client uses. Default: ``responses`` for OpenAI, ``chat`` with a ``base_url``."""
+    effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
+    """Reasoning effort. The allowed values depend on the model."""
+    service_tier: Literal["auto", "default", "flex", "priority"] | None = None
+    """Service tier of the provider. ``flex`` is cheaper and slower."""
+
+    @property
+    def key_variable(self) -> str | None:
+        """Name of the environment variable with the key; None if the client sends no key."""
+        return self.key_env or ("OPENAI_API_KEY" if self.base_url is None else None)
+
+
+class GeminiModel(RemoteModel):
+    """Google Gemini. Use ``thinking_budget`` (tokens) for Gemini 2.5, and ``thinking_level`` for Gemini 3 or later."""
+
+    provider: Literal["gemini"]
+    thinking_level: Literal["minimal", "low", "medium", "high"] | None = None
+    """Thinking level, for Gemini 3 and later."""
+    thinking_budget: int | None = Field(default=None, ge=-1)
+    """Maximum number of thinking tokens, for Gemini 2.5."""
+    service_tier: Literal["standard", "flex", "priority"] | None = None
+    """Service tier of the provider. ``flex`` is cheaper and slower."""
+
+    @property
+    def key_variable(self) -> str | None:
+        """Name of the environment variable with the key; None if the client sends no key."""
+        return self.key_env or ("GEMINI_API_KEY" if self.base_url is None else None)
+
+    @model_validator(mode="after")
+    def _one_kind_of_thinking(self) -> GeminiModel:
+        if self.thinking_level is not None and self.thinking_budget is not None:
+            raise refusal("sets both thinking_level and thinking_budget, allowed: one of them")
+        return self
+
+
+class ManualModel(_Proposer):
+    """A person who answers prompts by hand."""
+
+    provider: Literal["manual"]
+
+
+class ReplayModel(_Proposer):
+    """Replay of the recorded answers of an earlier session."""
+
+    provider: Literal["replay"]
+    session: ResolvedPath
+    """The recorded session's directory."""
+
+
+ModelConfig = Annotated[
+    PlaybookModel | OpenAIModel | GeminiModel | ManualModel | ReplayModel, Field(discriminator="provider")
+]
+MODEL_TABLES: dict[str, type[Table]] = {
+    "playbook": PlaybookModel,
+    "openai": OpenAIModel,
+    "gemini": GeminiModel,
+    "manual": ManualModel,
+    "replay": ReplayModel,
+}

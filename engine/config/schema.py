@@ -1,0 +1,498 @@
+"""Schema of ``config.toml``: parse it, validate it, and write it back as TOML.
+
+The loader reports every error in a file, each as ``config.toml:LINE: key: problem, allowed: values``. Relative paths
+start at the file's directory. API keys come from the environment, never from the file.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+import tomllib
+from importlib import resources
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args
+
+import tomli_w
+from msgspec import Struct
+from pydantic import Field, PrivateAttr, ValidationError, field_validator
+from pydantic_core import ErrorDetails
+
+from engine.config.model_tables import (
+    MODEL_TABLES,
+    GeminiModel,
+    ManualModel,
+    ModelConfig,
+    OpenAIModel,
+    PlaybookModel,
+    RemoteModel,
+    ReplayModel,
+    SpendLimits,
+)
+from engine.config.renamed_keys import lines_of, with_new_names
+from engine.config.source_locations import KeyPath, dotted, line_of
+from engine.config.tolerance import DEFAULT, largest_error
+from engine.config.toml_table import toml_table
+from engine.config.values import (
+    BUILTIN,
+    Device,
+    MemoryLimit,
+    Positive,
+    ProblemReference,
+    ResolvedPath,
+    SessionName,
+    Table,
+    Tolerance,
+    refusal,
+)
+from engine.system.text_file import UnreadableFile, read_text
+
+__all__ = [
+    "PRESETS",
+    "BudgetConfig",
+    "Config",
+    "ConfigError",
+    "EvaluationConfig",
+    "Fault",
+    "GeminiModel",
+    "ManualModel",
+    "ModelConfig",
+    "OpenAIModel",
+    "PlaybookModel",
+    "Preset",
+    "PromptsConfig",
+    "RemoteModel",
+    "ReplayModel",
+    "SearchConfig",
+    "SpendLimits",
+    "load_config",
+    "load_evaluation",
+    "parse_config",
+    "preset_text",
+]
+
+Preset = Literal["quickstart", "headline", "published"]
+PRESETS: tuple[Preset, ...] = get_args(Preset)
+
+_SECRET_KEY = re.compile(r"(?i)api_?-?key|secret|password|bearer|^key$|^(auth_?|access_?)?token$")
+_KEY_VARIABLE = {"openai": "OPENAI_API_KEY", "gemini": "GEMINI_API_KEY"}
+
+
+class Fault(Struct, frozen=True):
+    """An error in a config. ``line`` counts from 1. Errors without a line, such as a missing file, have None."""
+
+    line: int | None
+    key: str
+    message: str
+
+
+class ConfigError(Exception):
+    """The config is invalid. The message lists every error in the file, one per line."""
+
+    def __init__(self, path: Path, faults: tuple[Fault, ...]) -> None:
+        self.path = path
+        self.faults = faults
+        super().__init__("\n".join(self.lines))
+
+    @property
+    def lines(self) -> list[str]:
+        """The errors in file order, as ``config.toml:LINE: key: problem, allowed: values``."""
+        return [
+            f"{self.path}"
+            + (f":{fault.line}" if fault.line is not None else "")
+            + (f": {fault.key}" if fault.key else "")
+            + f": {fault.message}"
+            for fault in self.faults
+        ]
+
+
+class SearchConfig(Table):
+    """The shape of the search. All counts are per problem."""
+
+    strategy: Literal["beam", "greedy", "serial", "random"] = "beam"
+    """Strategy that selects the parents of the next round."""
+    rounds: int = Field(default=4, ge=1, le=1000)
+    """Rounds per problem after round 0. In round 0, proposers write the first kernels from the reference alone."""
+    ideas: int = Field(default=3, ge=1, le=100)
+    """Ideas per problem and round."""
+    variants: int = Field(default=3, ge=1, le=100)
+    """Kernels per idea."""
+    parents: int = Field(default=2, ge=1, le=100)
+    """Kernels selected as parents of the next round."""
+    runoff: int = Field(default=4, ge=0, le=64)
+    """Number of leading kernels that the judge times side by side at the end of a round. 0 or 1 disables this runoff.
+    """
+    fixes: int = Field(default=1, ge=0, le=10)
+    """Maximum number of attempts to repair a failed kernel."""
+    allocation: Literal["weights", "adaptive"] = "weights"
+    """How the search divides requests among models. ``weights``: in proportion to ``weight``. ``adaptive``: in
+    proportion to ``weight`` times the model's speedup gain per dollar.
+    """
+
+
+class BudgetConfig(SpendLimits):
+    """Limits that end the search early. An omitted key means no limit."""
+
+    minutes: Positive | None = None
+    """Maximum engine time in minutes for the whole session, including resumed runs. Pauses do not count. Time in which
+    another process occupies the device does not count either.
+    """
+    per_problem: SpendLimits = SpendLimits()
+    """Limits on ``dollars``, ``tokens`` and ``calls`` for each problem separately."""
+
+
+class PromptsConfig(Table):
+    """Prompts for language models."""
+
+    directory: ResolvedPath | None = None
+    """Directory of templates that replace the built-in templates with the same names."""
+
+
+class EvaluationConfig(Table):
+    """How the judge builds, checks and times kernels."""
+
+    device: Device = "auto"
+    """``auto``, ``cpu``, ``cuda``, ``cuda:1``, or a list of GPUs. ``auto``: all GPUs of the same model as the first, or
+    the CPU if there is no GPU or no ``nvcc``.
+    """
+    builders: int = Field(default=0, ge=0, le=1024)
+    """Maximum number of compilers that run in parallel. 0 derives it from the number of cores."""
+    trials: int = Field(default=8, ge=3, le=1000)
+    """Number of fresh input sets on which a kernel must be correct before the judge times it."""
+    tolerance: Tolerance = DEFAULT
+    """Largest error of an output element, relative to the rms of the output plus the element's magnitude.
+    ``kernelbench``: 1e-4 in fp32, 1e-2 in half precision. ``crfm``: 1e-2. A number between 0 and 1 also works."""
+    precision: Literal["any", "fp32"] = "any"
+    """``any``: a kernel may use lower precision within the tolerance. ``fp32``: it must be as accurate as fp32."""
+    libraries: Literal["refuse", "label"] = "refuse"
+    """Policy for kernels that let a library do their work (cuBLAS, cuDNN, PyTorch's operators). ``refuse``: the judge
+    rejects them. ``label``: the judge accepts them, and the verdict names the library."""
+    max_pairs: int = Field(default=200, ge=8, le=100_000)
+    """Maximum number of timing pairs per verdict. Each pair times the reference and the kernel."""
+    deadline_s: Positive = 30.0
+    """Time limit of a kernel in one stage (load, check or time), in seconds."""
+    memory_limit: MemoryLimit = "auto"
+    """Memory limit of a kernel's process: bytes, or text such as ``4GiB``. ``auto`` derives the limit from the problem.
+    """
+    threads: int = Field(default=0, ge=0, le=4096)
+    """Number of CPU threads for the reference and the kernel. 0: one per core."""
+    sandbox: Literal["auto", "require", "off"] = "auto"
+    """``auto``: the strongest isolation that this machine allows. ``require``: refuse to run unless every isolation
+    layer works. ``off``: kernels run with your permissions."""
+    torch_compile: bool = True
+    """Whether to also time the reference under ``torch.compile``."""
+    other_sizes: bool = False
+    """Whether to finally judge each problem's best kernel at a smaller, an odd and a larger size."""
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """``device`` as a list of names: ``("auto",)``, ``("cpu",)``, ``("cuda:0", "cuda:1")``."""
+        return (self.device,) if isinstance(self.device, str) else self.device
+
+    def tolerance_for(self, dtype: str) -> float:
+        """Maximum relative error for outputs of ``dtype``, for example "float32"."""
+        return largest_error(self.tolerance, dtype)
+
+
+class Config(Table):
+    """A search's configuration. Create it with :func:`load_config` or :func:`parse_config`. All paths in it are
+    absolute.
+
+    ``problems`` lists unresolved references: absolute paths, globs, directories, or ``builtin:...``. If a file sets no
+    ``name``, :func:`name_without_one` chooses it.
+    """
+
+    name: SessionName
+    """The session's name, which is also its directory's name: letters, digits, ``.``, ``_`` and ``-``. Default: the
+    config file's name. For ``config.toml``, the default is the name of the only problem or, with several problems, of
+    the file's directory.
+    """
+    problems: Annotated[tuple[ProblemReference, ...], Field(min_length=1, strict=False)]
+    """Files, directories, globs, or built-in problems such as ``builtin:quickstart/softmax`` and
+    ``builtin:headline/*``."""
+    sessions: ResolvedPath = Field(default=Path("sessions"), validate_default=True)
+    """Directory for saved sessions."""
+    seed: int = Field(default=0, ge=0, lt=2**63)
+    """Random seed. Searches with the same seed use the same playbook ideas and the same inputs."""
+    warm_start: Annotated[tuple[ResolvedPath, ...], Field(strict=False)] = ()
+    """Warm start: earlier sessions, as directories or globs. In round 0, a new search judges these sessions' best
+    kernels for the same problem.
+    """
+    search: SearchConfig = SearchConfig()
+    budget: BudgetConfig = BudgetConfig()
+    evaluation: EvaluationConfig = EvaluationConfig()
+    prompts: PromptsConfig = PromptsConfig()
+    models: Annotated[tuple[ModelConfig, ...], Field(min_length=1, strict=False)] = (PlaybookModel(),)
+
+    @field_validator("models")
+    @classmethod
+    def _own_names(cls, models: tuple[ModelConfig, ...]) -> tuple[ModelConfig, ...]:
+        names = [model.label for model in models if isinstance(model, RemoteModel)]
+        if twice := next((name for name in names if names.count(name) > 1), None):
+            raise refusal(
+                f'two tables have the name "{twice}", allowed: different names; set name in one of the tables'
+            )
+        return models
+
+    @field_validator("models")
+    @classmethod
+    def _every_role(cls, models: tuple[ModelConfig, ...]) -> tuple[ModelConfig, ...]:
+        if len(models) > 1 and any(isinstance(model, ReplayModel) for model in models):
+            raise refusal(
+                "replay cannot run with other models, allowed: replay as the only table, because it "
+                "supplies every recorded answer"
+            )
+        prose = [model for model in models if not isinstance(model, PlaybookModel)]
+        for role in ("ideas", "code"):
+            for group in (models, prose):
+                if group and not any(role in model.roles for model in group):
+                    who = "no table" if group is models else "no table other than the playbook's"
+                    raise refusal(f'{who} has the role "{role}", allowed: at least one')
+        return models
+
+    _path: Path = PrivateAttr(default=Path("config.toml"))
+
+    @property
+    def path(self) -> Path:
+        """Absolute path of the file that defined this config."""
+        return self._path
+
+    def frozen_toml(self) -> str:
+        """This config as TOML, with all defaults filled in and all paths absolute. Sessions store this text."""
+        table = self.model_dump(mode="json", exclude_none=True)
+        return f"# Frozen from {self._path.name}. The session always runs with this config.\n" + tomli_w.dumps(table)
+
+
+def load_config(path: Path | str) -> Config:
+    """Read a config file. Raises :class:`ConfigError` with all errors of the file."""
+    path = Path(path)
+    return parse_config(_read(path), path)
+
+
+def load_evaluation(path: Path | str) -> EvaluationConfig:
+    """Read a config file's ``[evaluation]`` table, which is enough to judge a single kernel. The file need not name
+    problems.
+
+    Raises :class:`ConfigError` with all errors of the file.
+    """
+    path = Path(path)
+    return parse_config(_read(path), path, needs_problems=False).evaluation
+
+
+def _read(path: Path) -> str:
+    try:
+        return read_text(path)
+    except UnreadableFile as error:
+        if not path.exists():
+            raise _file_error(path, "no such file; create one with: kernel-tui init") from None
+        if path.is_dir():
+            raise _file_error(path, f"is a directory; pass the file, for example {path / 'config.toml'}") from None
+        raise _file_error(path, error.reason) from None
+
+
+def parse_config(text: str, path: Path | str, *, needs_problems: bool = True) -> Config:
+    """Validate the text of a config without reading any file.
+
+    Args:
+        text: The TOML text.
+        path: The file that the text comes from. Relative paths in the text start at this file's directory.
+        needs_problems: Whether the text must name problems.
+
+    Raises:
+        ConfigError: The text has errors. The exception lists all of them.
+    """
+    path = Path(path)
+    text = text.replace("\r\n", "\n")
+    if (hint := _NO_CONFIG.get(path.suffix)) is not None:
+        raise _file_error(path, hint.format(path.name))
+    try:
+        table, places = with_new_names(toml_table(text))
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(path, (_syntax_fault(str(error), text),)) from None
+    try:
+        named = {"name": name_without_one(path.absolute(), table.get("problems")), **table}
+        if not needs_problems:
+            named.setdefault("problems", (BUILTIN,))
+        config = Config.model_validate(named, context={"directory": path.absolute().parent})
+    except ValidationError as error:
+        lines = lines_of(text, places)
+        found = error.errors(include_url=False)
+        details = [detail for detail in found if not _echo(detail) and not _is_misspelt(detail, found, table)]
+        faults = {_fault(detail, lines, table) for detail in details}
+        raise ConfigError(path, tuple(sorted(faults, key=lambda fault: (fault.line or 0, fault.key)))) from None
+    config._path = path.absolute()
+    return config
+
+
+def name_without_one(path: Path, problems: object) -> str:
+    """Choose a session name for a config that sets none.
+
+    The choice is the file's name (``mine.toml``: mine). For config.toml, the choice is the name of the only
+    problem or, with several problems, the directory's name.
+    """
+    candidates = [path.stem] if path.stem != "config" else []
+    if isinstance(problems, list) and len(problems) == 1 and isinstance(problems[0], str):
+        candidates.append(re.split(r"[/:]", problems[0].rstrip("/"))[-1].removesuffix(".py"))
+    names = (re.sub(r"[^\w.-]+", "-", one, flags=re.ASCII).strip("-._")[:64] for one in (*candidates, path.parent.name))
+    return next(filter(None, names), "search")
+
+
+def preset_text(name: Preset) -> str:
+    """A preset's config with comments, ready to write to a file."""
+    return resources.files("engine.config").joinpath("presets", f"{name}.toml").read_text(encoding="utf-8")
+
+
+_OF_KERNELS = "is a kernel, not a config; judge it with: kernel-tui eval {} --problem P"
+_NO_CONFIG = {
+    ".py": 'is a Python file, not a config; name it in a config: problems = ["{}"] (kernel-tui init writes one)',
+    ".cpp": _OF_KERNELS,
+    ".cu": _OF_KERNELS,
+}
+
+
+def _file_error(path: Path, message: str) -> ConfigError:
+    return ConfigError(path, (Fault(None, "", message),))
+
+
+def _syntax_fault(message: str, text: str) -> Fault:
+    place = re.search(r" \(at (?:line (\d+), column (\d+)|end of document)\)$", message)
+    if place is None:
+        return Fault(None, "", f"invalid TOML: {message}")
+    what = message[: place.start()]
+    if place[1] is None:
+        return Fault(text.count("\n") + 1, "", f"invalid TOML: {what} at the end of the file")
+    there = text.splitlines()[int(place[1]) - 1][int(place[2]) - 1 :]
+    hint = "; put text in quotes" if what == "Invalid value" and there[:1].isalpha() else ""
+    return Fault(int(place[1]), "", f"invalid TOML: {what} (column {place[2]}){hint}")
+
+
+def _echo(detail: ErrorDetails) -> bool:
+    """Whether an error only repeats other errors. For example, Pydantic also reports a list as empty if all its
+    elements are invalid.
+    """
+    return detail["type"] == "too_short" and bool(detail["input"])
+
+
+def _is_misspelt(detail: ErrorDetails, all_: list[ErrorDetails], table: dict[str, Any]) -> bool:
+    """Whether a key is missing only because of a misspelling, which has its own error."""
+    path = _path_of(detail)
+    return detail["type"] == "missing" and any(
+        (*there[:-1], _meant(there, table)) == path
+        for there in (_path_of(one) for one in all_ if one["type"] == "extra_forbidden")
+    )
+
+
+def _path_of(detail: ErrorDetails) -> KeyPath:
+    path = tuple(part for part in detail["loc"])
+    if len(path) > 2 and path[0] == "models" and path[2] in MODEL_TABLES:
+        # Pydantic adds the union member's tag to the path, but the file has no such level.
+        return (*path[:2], *path[3:])
+    return path
+
+
+def _fault(detail: ErrorDetails, lines: dict[KeyPath, int], table: dict[str, Any]) -> Fault:
+    path = _path_of(detail)
+    return Fault(line_of(lines, path), dotted(path), _message(detail, path, table))
+
+
+def _message(detail: ErrorDetails, path: KeyPath, table: dict[str, Any]) -> str:
+    kind, value, context = detail["type"], detail["input"], detail.get("ctx", {})
+    if kind == "extra_forbidden":
+        return _unknown_key(path, table)
+    if kind == "missing":
+        return "is missing" + (", allowed: a list of problems" if path == ("problems",) else "")
+    if kind in ("union_tag_invalid", "union_tag_not_found"):
+        allowed = ", ".join(f'"{name}"' for name in MODEL_TABLES)
+        given = value.get("provider") if isinstance(value, dict) else None
+        if not given and isinstance(value, dict) and (near := difflib.get_close_matches("provider", value, n=1)):
+            return f'unknown key {near[0]}, did you mean "provider"?'
+        return f"provider is {given!r}, allowed: {allowed}" if given else f"provider is missing, allowed: {allowed}"
+    if kind == "literal_error":
+        return f"is {value!r}, allowed: {context['expected'].replace(chr(39), chr(34))}"
+    if kind == "too_short":
+        return "is empty, allowed: at least one"
+    if bound := _bound(context):
+        return f"is {value!r}, allowed: {bound}"
+    if kind == "config":
+        return str(context["what"])
+    return f"is {_shown(value)}, allowed: {_expected(kind, detail['msg'])}"
+
+
+def _bound(context: dict[str, Any]) -> str:
+    words = {"ge": "{} or more", "gt": "more than {}", "le": "{} or less", "lt": "less than {}"}
+    return next((text.format(context[key]) for key, text in words.items() if key in context), "")
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    kinds = {str: "text", bool: "true or false", int: "a number", float: "a number", list: "a list", dict: "a table"}
+    kind = kinds.get(type(value), type(value).__name__)
+    return kind if isinstance(value, dict | list) else f"{value!r} ({kind})"
+
+
+def _expected(kind: str, message: str) -> str:
+    words = {
+        "int_type": "a whole number",
+        "int_from_float": "a whole number",
+        "float_type": "a number",
+        "finite_number": "a finite number",
+        "string_type": "text in quotes",
+        "string_too_short": "text in quotes",
+        "bool_type": "true or false",
+        "tuple_type": "a list in brackets",
+        "path_type": "a path in quotes",
+        "is_instance_of": "a path in quotes",
+        "model_type": "a table",
+        "model_attributes_type": "a table",
+    }
+    return words.get(kind, message[:1].lower() + message[1:])
+
+
+def _unknown_key(path: KeyPath, table: dict[str, Any]) -> str:
+    key = str(path[-1])
+    model, owner = _table_at(path[:-1], table)
+    if _SECRET_KEY.search(key):
+        variable = _KEY_VARIABLE.get(owner, "OPENAI_API_KEY or GEMINI_API_KEY")
+        return f"this file must not contain API keys; set the environment variable {variable} instead"
+    if near := _meant(path, table):
+        return f'unknown key, did you mean "{near}"?'
+    if elsewhere := _home_of(key, model):
+        return f"unknown key here; it belongs to {elsewhere}"
+    return f"unknown key, allowed: {', '.join(model.model_fields)}"
+
+
+def _meant(path: KeyPath, table: dict[str, Any]) -> str | None:
+    """The known key in the same table that is most similar to an unknown key."""
+    model, _ = _table_at(path[:-1], table)
+    return next(iter(difflib.get_close_matches(str(path[-1]), model.model_fields, n=1, cutoff=0.6)), None)
+
+
+def _table_at(path: KeyPath, table: dict[str, Any]) -> tuple[type[Table], str]:
+    """The pydantic model of the table at ``path``. For ``[[models]]``, also the table's provider."""
+    if not path:
+        return Config, ""
+    if path[0] == "models" and len(path) > 1:
+        provider = str(table["models"][path[1]].get("provider", ""))
+        return (MODEL_TABLES.get(provider, PlaybookModel) if len(path) == 2 else SpendLimits), provider
+    if path[0] == "budget" and len(path) > 1:
+        return SpendLimits, ""
+    return _SECTIONS[str(path[0])], ""
+
+
+_SECTIONS: dict[str, type[Table]] = {
+    "search": SearchConfig,
+    "budget": BudgetConfig,
+    "evaluation": EvaluationConfig,
+    "prompts": PromptsConfig,
+}
+
+
+def _home_of(key: str, here: type[Table]) -> str:
+    """The table in which ``key`` would be valid, or "" if no table has such a key."""
+    if here is not Config and key in _SECTIONS:
+        return f"its own table, [{key}]"
+    if here is not Config and key in Config.model_fields:
+        return "the top of the file, before any [table]"
+    return next((f"[{name}]" for name, model in _SECTIONS.items() if key in model.model_fields), "")

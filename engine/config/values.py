@@ -1,0 +1,125 @@
+"""Types of config values. Each type defines the values that it accepts and the error for any other value.
+
+Each error message follows the key's name: ``KEY: problem, allowed: values``.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo
+from pydantic_core import PydanticCustomError
+
+from engine.config import tolerance
+
+BUILTIN = "builtin:"
+"""Prefix of problems that ship with kernel-tui: ``builtin:quickstart/softmax``."""
+
+_SIZE = re.compile(r"(?i)^\s*(\d+(?:\.\d+)?)\s*([kmgt]i?)?b?\s*$")
+_SIZE_POWER = {"k": 1, "m": 2, "g": 3, "t": 4}
+_DEVICE = re.compile(r"^(cpu|cuda(:\d+)?)$")
+_ENVIRONMENT_NAME = re.compile(r"^[A-Z_][A-Z0-9_]*$")
+
+
+class Table(BaseModel):
+    """A table in the file. The model is frozen, checks types strictly ("4" is no number) and rejects unknown keys."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+def refusal(message: str) -> PydanticCustomError:
+    """Create the error for an invalid value, for a validator to raise."""
+    # Pass the text as an argument, because pydantic would parse braces in a template as fields.
+    return PydanticCustomError("config", "{what}", {"what": message})
+
+
+def _session_name(name: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", name):
+        raise refusal(
+            f"{name!r} cannot name a session, allowed: at most 64 letters, digits, '.', '_' and '-', "
+            "starting with a letter or digit"
+        )
+    return name
+
+
+def _beside_config(value: str | Path, info: ValidationInfo) -> str:
+    directory: Path = (info.context or {}).get("directory", Path.cwd())
+    return str((directory / Path(value).expanduser()).absolute())
+
+
+def _problem(value: str, info: ValidationInfo) -> str:
+    if not value.strip():
+        raise refusal("is empty, allowed: a file, glob or directory, or builtin:quickstart/softmax")
+    return value if value.startswith(BUILTIN) else _beside_config(value, info)
+
+
+def _path(value: object, info: ValidationInfo) -> object:
+    return Path(_beside_config(value, info)) if isinstance(value, str | Path) and str(value) else value
+
+
+def _device(value: object) -> object:
+    names = value if isinstance(value, list | tuple) else (value,)
+    allowed = '"auto", "cpu", "cuda", "cuda:1", or a list such as ["cuda:0", "cuda:1"]'
+    if not names or not all(isinstance(name, str) for name in names):
+        raise refusal(f"is {value!r}, allowed: {allowed}")
+    if tuple(names) == ("auto",):
+        return "auto"
+    if unknown := [name for name in names if not _DEVICE.match(name)]:
+        raise refusal(f"unknown device: {', '.join(map(repr, unknown))}, allowed: {allowed}")
+    if len(set(names)) < len(names):
+        raise refusal(f"lists a device twice: {', '.join(names)}, allowed: each device once")
+    return tuple(names) if isinstance(value, list | tuple) else value
+
+
+def _tolerance(value: object) -> object:
+    if (meant := tolerance.canonical(value)) is None:
+        raise refusal(f"is {value!r}, allowed: {tolerance.ALLOWED}")
+    return meant
+
+
+def _memory_limit(value: object) -> object:
+    if value == "auto":
+        return value
+    size: float | None = None
+    if isinstance(value, int) and not isinstance(value, bool):
+        size = value
+    elif isinstance(value, str) and (match := _SIZE.match(value)) is not None:
+        unit = (match[2] or "").lower()
+        base = 1024 if unit.endswith("i") else 1000
+        size = float(match[1]) * base ** _SIZE_POWER.get(unit[:1], 0)
+    if size is None:
+        raise refusal(f'is {value!r}, allowed: "auto" or a size such as "4GiB" or "500MB"')
+    if size < 64 * 1024**2:
+        raise refusal(f"is {value!r}, which is too small to load a kernel, allowed: 64MiB or more")
+    return int(size)
+
+
+def _key_variable(name: str) -> str:
+    if not _ENVIRONMENT_NAME.match(name):
+        # The message must not repeat the value, which may be the key itself.
+        raise refusal("must be the name of an environment variable such as OPENAI_API_KEY, not the key itself")
+    return name
+
+
+def _base_url(url: str) -> str:
+    if not re.match(r"^https?://[^/\s]", url):
+        raise refusal("is not a URL, allowed: http://HOST... or https://HOST...")
+    if "@" in url.split("/")[2]:
+        raise refusal(
+            "contains a user name or password; remove them, and set key_env to the environment variable that contains "
+            "the key"
+        )
+    return url
+
+
+SessionName = Annotated[str, AfterValidator(_session_name)]
+ProblemReference = Annotated[str, AfterValidator(_problem)]
+ResolvedPath = Annotated[Path, BeforeValidator(_path)]
+KeyVariable = Annotated[str, AfterValidator(_key_variable)]
+BaseUrl = Annotated[str, AfterValidator(_base_url)]
+Device = Annotated[str | tuple[str, ...], BeforeValidator(_device)]
+Tolerance = Annotated[str | float, BeforeValidator(_tolerance)]
+MemoryLimit = Annotated[int | Literal["auto"], BeforeValidator(_memory_limit)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]

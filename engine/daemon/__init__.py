@@ -1,0 +1,1 @@
+"""The engine as a background process: start the engine, watch it, and kill every process that it leaves behind."""

@@ -1,0 +1,237 @@
+"""Discover and read the hardware: NVIDIA GPUs through NVML, the CPU through psutil.
+
+``discover`` lists the devices, and :class:`DeviceReader` reads their load. Neither raises an exception. Without a
+driver, the list contains no GPU. A value that a device does not report is None. The module imports NVML and psutil
+lazily, because a monitor needs only the data types of the readings.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+from msgspec import Struct
+
+from engine.devices.fact import DeviceFact
+from engine.devices.nvml import DeviceProcess, as_text, driver
+
+CORES_PER_SM = {6: 128, 7: 64, 8: 128, 9: 128, 10: 128, 11: 128, 12: 128}
+"""FP32 lanes per streaming multiprocessor, by major compute capability. 6.0 and 8.0 have 64. NVML reports only the
+total number of lanes. Source: CUDA C++ Programming Guide, "Compute Capabilities"."""
+
+THROTTLE_REASONS = {
+    0x4: "power cap",
+    0x8: "hardware slowdown",
+    0x10: "sync boost",
+    0x20: "thermal (software)",
+    0x40: "thermal (hardware)",
+    0x80: "power brake",
+    0x100: "display clocks",
+}
+"""Bits of ``nvmlDeviceGetCurrentClocksEventReasons`` (nvml.h) that mean reduced speed. The table omits idle (0x1) and
+clocks that a user set (0x2)."""
+
+
+class DeviceSample(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One reading of one device. A value that the device does not report is None.
+
+    ``device`` is the ``DeviceFact.id``. Units: ``utilization`` and ``cores`` (per core, CPU only) are percent, memory
+    is bytes, power is watts, temperature is degrees Celsius, clocks are MHz. ``throttle`` names the current causes of
+    throttling. ``load`` is the one-minute load average.
+    """
+
+    device: str
+    kind: Literal["cpu", "cuda"]
+    utilization: float | None = None
+    memory_used: int | None = None
+    memory_total: int | None = None
+    power_w: float | None = None
+    power_limit_w: float | None = None
+    temperature_c: float | None = None
+    clock_mhz: int | None = None
+    memory_clock_mhz: int | None = None
+    throttle: tuple[str, ...] = ()
+    processes: tuple[DeviceProcess, ...] = ()
+    cores: tuple[float, ...] = ()
+    load: float | None = None
+
+
+class DeviceReader:
+    """Reads the load of all devices, once per call.
+
+    CPU utilization is the mean since the previous ``read``. ``cuda_absence`` explains why the list has no NVIDIA
+    device, or is None if there is one.
+    """
+
+    def __init__(self) -> None:
+        self._nvml = driver()
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+        uuids = visible_devices(list(self._nvml.handles), visible)
+        self._handles = {uuid: self._nvml.handles[uuid] for uuid in uuids}
+        self.cuda_absence = self._nvml.absence
+        if self.cuda_absence is None and not self._nvml.handles:
+            self.cuda_absence = "the NVIDIA driver lists no device"
+        elif self.cuda_absence is None and not self._handles:
+            self.cuda_absence = f"CUDA_VISIBLE_DEVICES={visible} hides every device"
+        import psutil
+
+        psutil.cpu_percent(percpu=True)
+
+    def discover(self) -> tuple[DeviceFact, ...]:
+        """List the CUDA devices that ``CUDA_VISIBLE_DEVICES`` allows, then the CPU."""
+        cuda = tuple(self._cuda_fact(uuid, handle) for uuid, handle in self._handles.items())
+        return (*cuda, cpu_fact())
+
+    def read(self) -> list[DeviceSample]:
+        """Return one sample per device, in the order of ``discover``."""
+        samples = [self._cuda_sample(uuid, handle) for uuid, handle in self._handles.items()]
+        samples.append(cpu_sample())
+        return samples
+
+    def _cuda_fact(self, uuid: str, handle: Any) -> DeviceFact:
+        nvml, ask = self._nvml.library, self._nvml.ask
+        major, minor = ask(lambda: nvml.nvmlDeviceGetCudaComputeCapability(handle)) or (0, 0)
+        memory = self._nvml.memory(uuid)
+        lanes = ask(lambda: nvml.nvmlDeviceGetNumGpuCores(handle)) or 0
+        per_sm = 64 if (major, minor) in ((6, 0), (8, 0)) else CORES_PER_SM.get(major, 128)
+        return DeviceFact(
+            id=uuid,
+            kind="cuda",
+            name=as_text(ask(lambda: nvml.nvmlDeviceGetName(handle)) or "NVIDIA device"),
+            arch=cuda_arch(major, minor),
+            memory_bytes=memory.total_bytes if memory is not None else 0,
+            cores=lanes // per_sm,
+        )
+
+    def _cuda_sample(self, uuid: str, handle: Any) -> DeviceSample:
+        nvml, ask = self._nvml.library, self._nvml.ask
+        rates = ask(lambda: nvml.nvmlDeviceGetUtilizationRates(handle))
+        memory = self._nvml.memory(uuid)
+        power = ask(lambda: nvml.nvmlDeviceGetPowerUsage(handle))
+        limit = ask(lambda: nvml.nvmlDeviceGetEnforcedPowerLimit(handle))
+        reasons = ask(lambda: nvml.nvmlDeviceGetCurrentClocksEventReasons(handle)) or 0
+        return DeviceSample(
+            device=uuid,
+            kind="cuda",
+            utilization=None if rates is None else float(rates.gpu),
+            memory_used=None if memory is None else memory.total_bytes - memory.free_bytes,
+            memory_total=None if memory is None else memory.total_bytes,
+            power_w=None if power is None else power / 1000,
+            power_limit_w=None if limit is None else limit / 1000,
+            temperature_c=ask(lambda: float(nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU))),
+            clock_mhz=ask(lambda: int(nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM))),
+            memory_clock_mhz=ask(lambda: int(nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_MEM))),
+            throttle=tuple(name for bit, name in THROTTLE_REASONS.items() if reasons & bit),
+            processes=self._nvml.processes(uuid),
+        )
+
+
+def visible_devices(uuids: list[str], visible: str | None) -> list[str]:
+    """Filter and order ``uuids`` by the value of ``CUDA_VISIBLE_DEVICES``.
+
+    The variable lists indices, UUIDs or prefixes of UUIDs. As in CUDA, the first entry without a match ends the list.
+    """
+    if visible is None:
+        return uuids
+    chosen: list[str] = []
+    for entry in (part.strip() for part in visible.split(",")):
+        if entry.isdecimal() and int(entry) < len(uuids):
+            found = uuids[int(entry)]
+        else:
+            matches = [uuid for uuid in uuids if entry.startswith("GPU-") and uuid.startswith(entry)]
+            if len(matches) != 1:
+                break
+            found = matches[0]
+        if found in chosen:
+            break
+        chosen.append(found)
+    return chosen
+
+
+def cuda_arch(major: int, minor: int) -> str:
+    """Return nvcc's target architecture. For Hopper and later, this is the architecture-specific target (``sm_90a``),
+    which enables wgmma and TMA.
+    """
+    return f"sm_{major}{minor}a" if major >= 9 else f"sm_{major}{minor}"
+
+
+def cpu_fact() -> DeviceFact:
+    """Describe the CPU. ``cores`` counts the cores on which this process may run."""
+    import psutil
+
+    return DeviceFact(
+        id="cpu",
+        kind="cpu",
+        name=_cpu_name(),
+        arch=platform.machine(),
+        memory_bytes=psutil.virtual_memory().total,
+        cores=usable_cores(),
+    )
+
+
+def usable_cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def cpu_sample() -> DeviceSample:
+    """Read the CPU's load. Utilization is the mean since the previous reading."""
+    import psutil
+
+    memory = psutil.virtual_memory()
+    cores = tuple(psutil.cpu_percent(percpu=True))
+    load: float | None = None
+    with suppress(OSError):
+        load = os.getloadavg()[0]
+    return DeviceSample(
+        device="cpu",
+        kind="cpu",
+        utilization=round(sum(cores) / len(cores), 1) if cores else None,
+        memory_used=memory.total - memory.available,
+        memory_total=memory.total,
+        temperature_c=_cpu_temperature(),
+        cores=cores,
+        load=load,
+    )
+
+
+def discover() -> tuple[DeviceFact, ...]:
+    """List the CUDA devices that this process may use, then the CPU."""
+    return DeviceReader().discover()
+
+
+def _cpu_name() -> str:
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
+            if line.startswith(("model name", "Model")):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine() or "CPU"
+
+
+def _cpu_temperature() -> float | None:
+    import psutil
+
+    sensors = getattr(psutil, "sensors_temperatures", None)
+    if sensors is None:
+        return None
+    with suppress(OSError, RuntimeError):
+        readings = sensors()
+        for chip in ("coretemp", "k10temp", "zenpower", "cpu_thermal"):
+            if readings.get(chip):
+                return max(float(one.current) for one in readings[chip])
+    return None
+
+
+def encode_samples(samples: list[DeviceSample]) -> str:
+    """Encode simultaneous readings for a ``sample`` row in the session file."""
+    return msgspec.json.encode(samples).decode()
+
+
+def decode_samples(json: str) -> list[DeviceSample]:
+    """Decode a ``sample`` row. Raises ``msgspec.ValidationError`` if the JSON is not a list of readings."""
+    return msgspec.json.decode(json, type=list[DeviceSample])

@@ -1,0 +1,57 @@
+"""Hash the machine code in a kernel's library, so that a changed comment in the source does not change the hash.
+
+The hash covers the sections that a loader maps (instructions, constants, initial data), except notes and unwind tables.
+For CUDA, it covers the same sections of the device code, which nvcc embeds as uncompressed ELF files.
+
+Two libraries with the same hash behave identically. The reverse need not hold, because the hash covers function names.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from pathlib import Path
+
+from engine.evaluation.inspect import elf
+
+_FATBIN = ".nv_fatbin"
+_LEFT_OUT = (".note", ".eh_frame", _FATBIN, ".nvFatBinSegment", "__nv_")
+_DEVICE_SECTIONS = (".text", ".nv.constant", ".nv.info", ".nv.shared", ".nv.global", ".rodata")
+
+
+def code_hash(library: Path) -> str:
+    """Return the hash, or "" if the builder cannot have produced the file."""
+    digest = hashlib.sha256()
+    try:
+        for section in elf.sections(library.read_bytes()):
+            if section.name == _FATBIN:
+                _add_device_code(digest, section.content)
+            elif (
+                section.flags & elf.Code.ALLOCATED
+                and section.kind in (elf.Kind.PROGBITS, elf.Kind.NOBITS)
+                and not section.name.startswith(_LEFT_OUT)
+            ):
+                _add(digest, section)
+    except (OSError, *elf.FAULTS):
+        return ""
+    return digest.hexdigest()[:32]
+
+
+def _add_device_code(digest: hashlib._Hash, fatbin: bytes) -> None:
+    """Add the device code of ``fatbin``. Raises ``ValueError`` if ``fatbin`` contains no readable code."""
+    found, place = 0, fatbin.find(elf.MAGIC)
+    while place >= 0:
+        code = fatbin[place:]
+        if struct.unpack_from("<H", code, 0x12)[0] == elf.Code.CUDA_MACHINE:
+            for section in elf.sections(code):
+                if section.name.startswith(_DEVICE_SECTIONS):
+                    _add(digest, section)
+                    found += 1
+        place = fatbin.find(elf.MAGIC, place + 1)
+    if not found:
+        raise ValueError("found no readable device code")
+
+
+def _add(digest: hashlib._Hash, section: elf.Section) -> None:
+    digest.update(f"\0{section.name}\0{len(section.content)}\0".encode())
+    digest.update(section.content)

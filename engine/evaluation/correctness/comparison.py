@@ -1,0 +1,194 @@
+"""Compare outputs with the reference's, independently of their scale, and describe a mismatch.
+
+A floating-point element passes if ``|out - expected| <= tolerance * (rms(expected) + |expected|)``. Unlike an absolute
+tolerance, this criterion rejects zeros, means and copies at every scale of the data. Integers and booleans must be
+equal.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from msgspec import Struct
+from msgspec.structs import replace
+
+from engine.evaluation.correctness.native import largest_errors
+
+CHUNK = {"cpu": 1 << 20, "cuda": 1 << 26}
+"""Elements to compare at a time; on a CPU, this many fit in the caches."""
+_SAMPLE_ABOVE, _SAMPLE_STRIDE = 1 << 20, 61
+
+
+class Comparison(Struct, frozen=True):
+    """A comparison's result.
+
+    ``problem``: a description of the mismatch, or None if all elements passed. Errors are maxima; the second error is
+    relative to rms + magnitude. ``finite``: whether all compared elements of the reference are finite.
+    """
+
+    problem: str | None
+    max_abs_error: float
+    max_rel_error: float
+    finite: bool = True
+
+
+class Tolerances(Struct, frozen=True):
+    """The tolerance for outputs in fp32 and fp64, and the tolerance for outputs in fp16 and bf16."""
+
+    full: float
+    half: float
+
+    def of(self, dtype: torch.dtype) -> float:
+        return self.half if dtype in _HALVES else self.full
+
+
+KERNELBENCH = Tolerances(full=1e-4, half=1e-2)
+_HALVES = (torch.float16, torch.bfloat16)
+
+
+def compare(
+    outputs: Sequence[torch.Tensor],
+    expected: Sequence[torch.Tensor],
+    tolerance: float | Tolerances,
+    names: Sequence[str] = (),
+) -> Comparison:
+    """Compare all outputs with the reference's, in order. ``names``: the outputs' names for messages."""
+    tolerances = tolerance if isinstance(tolerance, Tolerances) else Tolerances(tolerance, tolerance)
+    names = names or (["out"] if len(outputs) == 1 else [f"out{index}" for index in range(len(outputs))])
+    worst_abs, worst_rel, finite = 0.0, 0.0, True
+    for name, out, want in zip(names, outputs, expected, strict=True):
+        one = _compare_one(out, want.reshape(out.shape), tolerances.of(out.dtype))
+        worst_abs, worst_rel = max(worst_abs, one.max_abs_error), max(worst_rel, one.max_rel_error)
+        finite &= one.finite
+        if one.problem is not None:
+            return Comparison(f"{name}: {one.problem}", worst_abs, worst_rel, finite)
+    return Comparison(None, worst_abs, worst_rel, finite)
+
+
+def passes(out: torch.Tensor, want: torch.Tensor, tolerances: Tolerances) -> bool:
+    """Return whether one output is correct. Faster than :func:`compare`, which describes the mismatch."""
+    found = compare([out], [want], math.inf)
+    return found.problem is None and found.max_rel_error <= tolerances.of(out.dtype)
+
+
+def _compare_one(out: torch.Tensor, want: torch.Tensor, tolerance: float) -> Comparison:
+    if out.numel() == 0:
+        return Comparison(None, 0.0, 0.0)
+    if not out.is_floating_point():
+        return _compare_exactly(out, want)
+    if out.dtype in _HALVES and out.device.type != "cpu":
+        out, want = out.float(), want.float()
+    rms = root_mean_square(want)
+    if not math.isfinite(rms):
+        return _compare_with_infinities(out, want, tolerance)
+    wide = torch.float32 if want.dtype in _HALVES else want.dtype
+    floor = max(rms, torch.finfo(wide).tiny)
+    found = largest_errors(out, want, floor)
+    if found is None:
+        out, want = out.to(wide), want.to(wide)
+        found = _largest_errors(out, want, floor)
+    worst, relative = found
+    if not (math.isfinite(worst) and relative <= tolerance):
+        if not bool(torch.isfinite(want).all()):
+            return _compare_with_infinities(out, want, tolerance)
+        return _describe(out, want, tolerance, floor)
+    return Comparison(None, worst, relative)
+
+
+def _compare_exactly(out: torch.Tensor, want: torch.Tensor) -> Comparison:
+    """Compare integers and booleans exactly; a boolean's byte must be 0 or 1."""
+    boolean = out.dtype == torch.bool
+    if boolean:
+        # A kernel may store a byte other than 0 or 1 as a boolean, and PyTorch would accept that byte.
+        out, want = out.view(torch.uint8), want.contiguous().view(torch.uint8)
+    if not (different := int(torch.count_nonzero(out != want))):
+        return Comparison(None, 0.0, 0.0)
+    first = int((out != want).reshape(-1).nonzero()[0])
+    where = _index(first, out.shape)
+    got, goal = int(out.reshape(-1)[first]), int(want.reshape(-1)[first])
+    shown = (
+        f"{bool(got) if got < 2 else f'byte {got}'}, expected {bool(goal)}" if boolean else f"{got}, expected {goal}"
+    )
+    text = f"{different:,} of {out.numel():,} elements differ; first at {where}: {shown}"
+    error = float((out.double() - want.double()).abs().max())
+    return Comparison(text, error, error / max(abs(float(want.double().abs().max())), 1.0))
+
+
+def root_mean_square(want: torch.Tensor) -> float:
+    """Return the root mean square of all elements, or of every 61st element of a large tensor."""
+    flat = want.reshape(-1)
+    sample = flat[::_SAMPLE_STRIDE] if flat.numel() > _SAMPLE_ABOVE else flat
+    norm = float(torch.linalg.vector_norm(sample, dtype=torch.float32 if sample.dtype in _HALVES else None))
+    # The squares may overflow even if their mean does not.
+    if not math.isfinite(norm) and sample.dtype != torch.float64:
+        norm = float(torch.linalg.vector_norm(sample, dtype=torch.float64))
+    return norm / math.sqrt(max(sample.numel(), 1))
+
+
+def _largest_errors(out: torch.Tensor, want: torch.Tensor, floor: float) -> tuple[float, float]:
+    """Return the largest errors: absolute, and relative to ``|want| + floor``. Non-finite elements give infinity."""
+    worst_abs, worst_rel = 0.0, 0.0
+    chunk = CHUNK[out.device.type]
+    for part, goal in zip(out.reshape(-1).split(chunk), want.reshape(-1).split(chunk), strict=True):
+        error = (part - goal).abs_()
+        worst, relative = float(error.max()), float(error.div_(goal.abs().add_(floor)).max())
+        if not (math.isfinite(worst) and math.isfinite(relative)):
+            return math.inf, math.inf
+        worst_abs, worst_rel = max(worst_abs, worst), max(worst_rel, relative)
+    return worst_abs, worst_rel
+
+
+def _compare_with_infinities(out: torch.Tensor, want: torch.Tensor, tolerance: float) -> Comparison:
+    """Compare with a non-finite reference: non-finite elements must match, and finite elements pass as usual."""
+    finite = torch.isfinite(want)
+    if bool(finite.all()):  # the squares overflow even if the mean does not
+        size = want.abs().max()
+        return _compare_one(out / size, want / size, tolerance)
+    if not bool((torch.isfinite(out) == finite).all()):
+        return Comparison(
+            "infinities or NaNs are at different positions than in the reference", math.inf, math.inf, finite=False
+        )
+    if not bool((torch.nan_to_num(out[~finite]) == torch.nan_to_num(want[~finite])).all()):
+        return Comparison("infinities have different signs than in the reference", math.inf, math.inf, finite=False)
+    return replace(_compare_one(out[finite], want[finite], tolerance), finite=False)
+
+
+def _describe(out: torch.Tensor, want: torch.Tensor, tolerance: float, rms: float) -> Comparison:
+    """Describe a mismatch: the share of wrong elements, the first wrong position, and the error there."""
+    broken = int((~torch.isfinite(out)).sum())
+    error = (out.double() - want.double()).abs().nan_to_num(nan=math.inf, posinf=math.inf)
+    relative = error / (want.double().abs() + rms)
+    bad = ~(relative <= tolerance)
+    places = bad.reshape(-1).nonzero()
+    if places.numel() == 0:  # Another process changed the output after the comparison.
+        return Comparison("changed during the comparison", math.inf, math.inf)
+    first = int(places[0])
+    got, goal = float(out.reshape(-1)[first]), float(want.reshape(-1)[first])
+    share = int(bad.sum()) / out.numel()
+    text = f"{share:.1%} of elements differ by more than {tolerance:g}; first at {_index(first, out.shape)}: {got:.6g}"
+    text += f", expected {goal:.6g}"
+    if broken:
+        text += f"; {broken:,} are not finite"
+    return Comparison(text, float(error.max()), float(relative.max()))
+
+
+def _index(flat: int, shape: Sequence[int]) -> list[int]:
+    return [int(place) for place in torch.unravel_index(torch.tensor(flat), tuple(shape))]
+
+
+def is_half(tensor: torch.Tensor) -> bool:
+    """Return whether the tensor's dtype is fp16 or bf16."""
+    return tensor.dtype in _HALVES
+
+
+def checksum(tensors: Sequence[torch.Tensor]) -> tuple[int, ...]:
+    """Return order-insensitive sums of the 64-bit words and the tail bytes, to detect stray writes cheaply."""
+    sums = []
+    for tensor in tensors:
+        flat = tensor.reshape(-1).view(torch.uint8)
+        whole = flat.numel() // 8 * 8
+        total = flat[:whole].view(torch.int64).sum()
+        sums.append(total + flat[whole:].sum() if whole < flat.numel() else total)
+    return tuple(torch.stack(sums).tolist()) if sums else ()  # Stacking needs only one synchronization with the device.

@@ -1,0 +1,121 @@
+"""Select inputs on which a comparison with eager is meaningful.
+
+On such inputs, eager must be as accurate, and the model as well conditioned, as on the problem's own inputs. Otherwise,
+the comparison would reject an accurate kernel that merely rounds differently.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TypeVar
+
+import torch
+
+from engine.evaluation.correctness.comparison import Tolerances, compare, is_half
+from engine.evaluation.correctness.fp64_reference import without_tf32
+from engine.evaluation.inputs.integers import Order
+from engine.evaluation.inputs.structure import Structure
+from engine.evaluation.judge_policy import CorrectnessPolicy
+from engine.evaluation.memory_errors import tells_of_no_memory
+
+Run = Callable[[list[torch.Tensor]], Sequence[torch.Tensor]]
+"""Returns the model's outputs for the given inputs, and leaves the inputs unchanged."""
+T = TypeVar("T")
+
+
+def result_of(run: Callable[[], T]) -> T | None:
+    """Return the result of ``run``, or None if the model rejects the inputs or does not support fp64.
+
+    Out-of-memory errors propagate, because they are not the model's fault.
+    """
+    try:
+        return run()
+    except (RuntimeError, ValueError, TypeError, IndexError, AssertionError) as error:
+        if isinstance(error, torch.OutOfMemoryError) or tells_of_no_memory(str(error)):
+            raise
+        return None
+
+
+class Conditioning:
+    """Eager's errors on ``drawn`` inputs, which set the standard for other inputs.
+
+    ``run``: runs the model in eager mode. ``run_exactly``: runs the model in higher precision, or is None. Raises
+    whatever the model raises.
+    """
+
+    def __init__(self, run: Run, run_exactly: Run | None, drawn: list[torch.Tensor], policy: CorrectnessPolicy) -> None:
+        self._run, self._run_exactly, self._policy = run, run_exactly, policy
+        on_drawn = result_of(partial(self._errors, drawn))
+        if on_drawn is None:
+            self._run_exactly = None
+            on_drawn = self._errors(drawn)
+        self._on_drawn = on_drawn
+
+    def is_as_on_drawn(self, inputs: list[torch.Tensor], tolerances: Tolerances) -> bool:
+        """Return whether ``inputs`` are as suitable for a comparison as drawn inputs."""
+        if (errors := result_of(partial(self._errors, inputs))) is None:
+            return False
+        ratio, share = self._policy.conditioned, self._policy.absorbed
+        return all(
+            error <= max(ratio * usual, share * tolerances.of(dtype) if dtype.is_floating_point else 0.0)
+            for (error, dtype), (usual, _) in zip(errors, self._on_drawn, strict=True)
+        )
+
+    def _errors(self, inputs: list[torch.Tensor]) -> list[tuple[float, torch.dtype]]:
+        """Return the errors of all outputs, with the outputs' dtypes.
+
+        One error is the effect of changing the inputs by a few rounding steps; the other is eager's own error. TF32 is
+        off, because its errors are not a property of the inputs.
+        """
+        is_coarse = any(tensor.dtype == torch.bfloat16 for tensor in inputs)
+        steps = self._policy.steps_bf16 if is_coarse else self._policy.steps
+        with without_tf32():
+            eager = self._run(inputs)
+            moved = self._run([_moved(tensor, steps, self._policy.period) for tensor in inputs])
+        found = [
+            (_largest_error(out, want) / steps, out.dtype)
+            for out, want in zip(moved, eager, strict=True)
+            if out.is_floating_point()
+        ]
+        if self._run_exactly is not None:
+            pairs = zip(eager, self._run_exactly(inputs), strict=True)
+            found += [(_largest_error(out, want), out.dtype) for out, want in pairs]
+        return found
+
+
+def nearby(
+    inputs: Sequence[torch.Tensor], orders: Sequence[Order | Structure | None], policy: CorrectnessPolicy
+) -> list[torch.Tensor]:
+    """Return inputs that differ at random by a few rounding steps. Integers and discrete inputs stay as they are."""
+
+    def near(tensor: torch.Tensor, order: Order | Structure | None) -> torch.Tensor:
+        if isinstance(order, Structure) and order.discrete:
+            return tensor
+        return _moved(tensor, policy.nearby_steps_half if is_half(tensor) else policy.nearby_steps, policy.period)
+
+    return [near(tensor, order) for tensor, order in zip(inputs, orders, strict=True)]
+
+
+def _moved(tensor: torch.Tensor, steps: int, period: int) -> torch.Tensor:
+    """Return a copy of ``tensor`` in which a random half of the elements is reduced by ``steps`` rounding steps of the
+    dtype.
+    """
+    if not tensor.is_floating_point() or not tensor.numel():
+        return tensor
+    drawn = torch.randint(2, (min(period, tensor.numel()),), device=tensor.device)
+    factors = (1 - steps * torch.finfo(tensor.dtype).eps * drawn.double()).to(tensor.dtype)
+    copied = tensor.clone(memory_format=torch.contiguous_format)
+    flat, whole = copied.view(-1), tensor.numel() // len(factors) * len(factors)
+    flat[:whole].view(-1, len(factors)).mul_(factors)
+    flat[whole:].mul_(factors[: len(flat) - whole])
+    return copied
+
+
+def _largest_error(out: torch.Tensor, want: torch.Tensor) -> float:
+    """Return the largest error, on the scale of the tolerance; for integers, the share of elements that differ."""
+    if not out.is_floating_point():
+        return int(torch.count_nonzero(out != want)) / max(int(out.numel()), 1)
+    wide = torch.promote_types(out.dtype, torch.float32)
+    return compare([out.to(wide).contiguous()], [want.to(wide).contiguous()], math.inf).max_rel_error

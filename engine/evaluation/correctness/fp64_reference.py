@@ -1,0 +1,210 @@
+"""Accept outputs at least as accurate as eager's, measured against an fp64 run of the model.
+
+Eager has rounding errors too. It rounds to fp16 or bf16 after each operator and, on a GPU, rounds the operands of
+convolutions to TF32; cancellation amplifies these errors. A kernel that rounds less often, or at other steps, may
+differ from eager by more than the tolerance. In that case, the judge compares the outputs with an fp64 run of the
+model.
+
+An element may also be ill-conditioned: a rounding step of an input changes it by more than the tolerance. An example is
+a softmax with many large scores, the two largest of which are nearly equal. Transformed inputs have such elements at
+random. The judge then compares the element's error with eager's errors on inputs that are rounding steps away.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
+from msgspec import Struct
+
+from engine.evaluation.correctness.comparison import Comparison, Tolerances, passes
+from engine.evaluation.correctness.ties import Choice
+from engine.evaluation.inputs.reference import Reference
+from engine.evaluation.judge_policy import CorrectnessPolicy
+from engine.problem.model import named_weights
+
+_COMPARED = (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int64)
+"""Outputs in all other dtypes must equal eager's."""
+
+
+class ExactOutputs(Struct, frozen=True):
+    """The model's fp64 outputs for a call's inputs, and the values behind any output that contains indices.
+
+    ``policy``: the limits on a kernel's errors relative to these outputs. ``nearby``: runs eager on inputs that differ
+    randomly from the call's inputs by a few rounding steps; returns None if that is not possible.
+    """
+
+    outputs: Sequence[torch.Tensor]
+    choices: Sequence[Choice | None]
+    policy: CorrectnessPolicy
+    nearby: Callable[[], Sequence[torch.Tensor] | None] = lambda: None
+
+    @property
+    def nbytes(self) -> int:
+        return sum(one.nbytes for one in (*self.outputs, *self.choices) if one is not None)
+
+
+Exact = Callable[[], ExactOutputs | None]
+"""Runs the model in fp64; returns None if it does not support fp64."""
+
+
+def run_in(
+    dtype: torch.dtype | None,
+    reference: Reference,
+    inputs: Sequence[torch.Tensor],
+    weights: Sequence[torch.Tensor],
+    mutated: Sequence[bool] = (),
+) -> list[torch.Tensor]:
+    """Run a copy of the model in ``dtype`` (None: its own), without TF32. Inputs and weights stay unchanged.
+
+    ``mutated``: for each input and weight, whether to append to the outputs what the model writes into it.
+
+    If the model casts an output explicitly, that output keeps its dtype. Raises whatever the model raises; some models
+    do not support fp64.
+    """
+    twin = copy.copy(reference)
+    twin.model = copy.deepcopy(twin.model)
+    if dtype is not None:
+        twin.model.to(dtype)
+    own = [tensor for _, tensor, _ in named_weights(twin.model)]
+    with torch.no_grad():
+        for tensor, value in zip(own, weights, strict=True):
+            tensor.copy_(value)
+    given = [tensor.to(dtype or tensor.dtype if tensor.is_floating_point() else None, copy=True) for tensor in inputs]
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype or before)  # The model may create tensors without naming a dtype.
+    try:
+        with without_tf32():
+            outputs = list(twin.run(twin.with_tensors(given)))
+    finally:
+        torch.set_default_dtype(before)
+    return outputs + [tensor for tensor, is_mutated in zip((*given, *own), mutated, strict=False) if is_mutated]
+
+
+@contextlib.contextmanager
+def without_tf32() -> Iterator[None]:
+    """Compute fp32 matrix products and convolutions in fp32."""
+    products, convolutions = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = products.allow_tf32, convolutions.allow_tf32
+    products.allow_tf32 = convolutions.allow_tf32 = False
+    try:
+        yield
+    finally:
+        products.allow_tf32, convolutions.allow_tf32 = before
+
+
+def compare_in_double(
+    outputs: Sequence[torch.Tensor], eager: Sequence[torch.Tensor], exact: Exact, tolerances: Tolerances
+) -> Comparison | None:
+    """Return the errors against fp64 if all outputs are correct.
+
+    Returns None if an output is wrong or the model does not run in fp64.
+
+    An output is correct if it is within the tolerance of eager's output, is as accurate as eager's
+    (:class:`_Suspect`), or contains indices of equal values.
+    """
+    suspects = [place for place, pair in enumerate(zip(outputs, eager, strict=True)) if not passes(*pair, tolerances)]
+    if any(outputs[place].dtype not in _COMPARED for place in suspects):
+        return None
+    right = exact()
+    if right is None or len(right.outputs) < len(outputs):
+        return None
+    inaccurate = dict[int, _Suspect]()
+    for place in suspects:
+        out = outputs[place]
+        own, want, tolerance = eager[place].reshape(out.shape), right.outputs[place], tolerances.of(out.dtype)
+        if out.is_floating_point():
+            inaccurate[place] = _Suspect(out, own, want.reshape(out.shape), tolerance, right.policy)
+            continue
+        choice = right.choices[place]
+        if choice is None or not choice.is_tied(out, own, tolerance, right.policy):
+            return None
+    if not _are_right(inaccurate, right):
+        return None
+    errors = [suspect.errors() for suspect in inaccurate.values()]
+    return Comparison(None, max((one for one, _ in errors), default=0.0), max((one for _, one in errors), default=0.0))
+
+
+def _are_right(suspects: dict[int, _Suspect], right: ExactOutputs) -> bool:
+    """Return whether all suspects are accurate, if necessary after eager has run on nearby inputs."""
+    runs = 0
+    while not all(suspect.is_right() for suspect in suspects.values()):
+        if runs == right.policy.nearby or (runs == 2 and any(suspect.is_hopeless() for suspect in suspects.values())):
+            return False
+        nearby = right.nearby()
+        if nearby is None:
+            return False
+        for place, suspect in suspects.items():
+            suspect.compare_nearby(nearby[place])
+        runs += 1
+    return True
+
+
+class _Suspect:
+    """An output that is not within the tolerance of ``eager``, with the errors that its elements may have.
+
+    An element within the tolerance of eager's element passes. Otherwise, its error against fp64 may not exceed the
+    largest of three limits: the tolerance, a multiple of eager's error at that element, and eager's largest error. The
+    mean error must be close to eager's mean error. If eager or fp64 overflows, the element must equal eager's or fp64's
+    element, or be within the tolerance of fp64.
+
+    At an ill-conditioned element, eager's error depends on chance. There, the error may also be as large as eager's
+    error on nearby inputs.
+    """
+
+    def __init__(
+        self, out: torch.Tensor, eager: torch.Tensor, exact: torch.Tensor, tolerance: float, policy: CorrectnessPolicy
+    ) -> None:
+        self._tolerance, self._policy = tolerance, policy
+        mine, theirs, self._right = out.double(), eager.double(), exact.double()
+        rounded = exact.to(out.dtype).double()
+        self._finite = torch.isfinite(rounded) & torch.isfinite(theirs)
+        representable = self._right[torch.isfinite(rounded)]
+        scale = float(representable.square().mean().sqrt()) if representable.numel() else 0.0
+        if scale == 0.0 and bool(self._finite.any()):
+            # Relative to zero, every error would be infinite. This scale permits a multiple of eager's largest error.
+            scale = policy.largest * float(theirs[self._finite].abs().max()) / policy.most
+        self._size = self._right.abs() + scale
+        self._own, self._eagers = (_relative(one - self._right, self._size) for one in (mine, theirs))
+        self._same = _relative(mine - theirs, self._size) <= tolerance
+        self._same |= _same(mine, theirs) | _same(mine, rounded)
+        self._nearby = torch.zeros_like(self._own)
+        """The largest error so far of eager on nearby inputs."""
+
+    def is_right(self) -> bool:
+        """Return whether the errors of all elements, and their mean, are small enough."""
+        policy, finite, eagers = self._policy, self._finite, self._eagers
+        largest = min(policy.largest * float(eagers[finite].max()), policy.most) if bool(finite.any()) else 0.0
+        allowed = torch.maximum(policy.multiple * eagers, self._nearby).clamp(min=max(self._tolerance, largest))
+        if not bool(((self._own <= torch.where(finite, allowed, self._tolerance)) | self._same).all()):
+            return False
+        if not bool(finite.any()):
+            return True
+        usual = max(policy.mean * float(eagers[finite].mean()), float(self._nearby[finite].mean()))
+        return float(self._own[finite].mean()) <= max(usual, policy.harmless * self._tolerance)
+
+    def is_hopeless(self) -> bool:
+        """Return whether more runs on nearby inputs would not explain the errors."""
+        reached = torch.maximum(self._eagers, self._nearby).clamp(min=torch.finfo(torch.float32).eps)
+        return bool((self._finite & ~self._same & (self._own > self._policy.hopeless * reached)).any())
+
+    def compare_nearby(self, output: torch.Tensor) -> None:
+        """Take eager's output on nearby inputs into account."""
+        error = _relative(output.reshape(self._right.shape).double() - self._right, self._size)
+        self._nearby = torch.maximum(self._nearby, error.nan_to_num(0.0, 0.0, 0.0))
+
+    def errors(self) -> tuple[float, float]:
+        """Return the largest errors against fp64: absolute, and relative to rms + magnitude."""
+        if not bool(self._finite.any()):
+            return 0.0, 0.0
+        return float((self._own * self._size)[self._finite].max()), float(self._own[self._finite].max())
+
+
+def _relative(error: torch.Tensor, size: torch.Tensor) -> torch.Tensor:
+    return torch.where(error == 0, 0.0, error.abs() / size)
+
+
+def _same(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    return (one == other) | (one.isnan() & other.isnan())

@@ -1,0 +1,96 @@
+"""Validate a kernel's outputs and the memory around them.
+
+The judge calls these checks after every trial, timed pair and batch; ``comparison.py`` compares the values. If
+possible, the checks name the exploit or mistake behind a wrong output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from engine.evaluation.correctness import comparison
+from engine.evaluation.correctness.fp64_reference import Exact, compare_in_double
+from engine.evaluation.correctness.trials import JudgedProblem
+from engine.evaluation.rejection import Rejected
+from engine.evaluation.sandbox.arena import Slot
+
+PROPERTY = "uses a property of the inputs"
+
+
+def check_writes(slot: Slot) -> None:
+    """Raise ``Rejected`` for a write before or after the slot's buffers."""
+    if (damage := slot.damaged_redzone()) is not None:
+        raise Rejected("out_of_bounds", "writes out of bounds", damage)
+
+
+class Answers:
+    """One kernel's outputs. ``errors``: the largest absolute and relative errors yet; None before the first comparison.
+
+    ``nearer``: the number of outputs that differ too much from eager's but are close enough to fp64.
+    """
+
+    def __init__(self, tolerances: comparison.Tolerances) -> None:
+        self.errors: tuple[float, float] | None = None
+        self.nearer = 0
+        self._tolerances = tolerances
+        self._passed = False
+
+    def check(
+        self,
+        problem: JudgedProblem,
+        slot: Slot,
+        expected: list[torch.Tensor],
+        poison: int,
+        where: str,
+        exact: Exact,
+        *,
+        as_drawn: bool = True,
+    ) -> None:
+        """Raise ``Rejected`` with the pattern if the slot's results differ from ``expected``.
+
+        ``poison``: which of the two poison patterns filled the outputs before the call. ``exact``: returns fp64
+        outputs; called only after a mismatch. ``as_drawn``: whether the inputs are the problem's own.
+        """
+        worst_abs, worst_rel = self.errors or (0.0, 0.0)
+        count = problem.result_count
+        results = slot.results[:count]
+        found = comparison.compare(results, expected[:count], self._tolerances, slot.result_names[:count])
+        # Poison is NaN. If the reference also contains NaN, comparing values cannot distinguish poison from an output.
+        unwritten = slot.unwritten(poison) if found.problem is not None or not found.finite else None
+        if unwritten is not None:
+            raise Rejected("wrong", "leaves output unwritten", f"{unwritten} ({where})")
+        if found.problem is not None:
+            if problem.mutates:  # the reference's next runs write the slot's inputs
+                results = [tensor.clone() for tensor in results]
+            near = compare_in_double(results, expected[:count], exact, self._tolerances)
+            self.nearer += near is not None
+            found = near or found
+        self.errors = max(worst_abs, found.max_abs_error), max(worst_rel, found.max_rel_error)
+        if found.problem is not None:
+            pattern = _look_of(results, expected[:count], slot.inputs)
+            if pattern is None and self._passed:
+                only_inputs_differ = not as_drawn and not slot.weights
+                pattern = PROPERTY if only_inputs_differ else "wrong after its first calls"
+            raise Rejected("wrong", pattern, f"{found.problem} ({where})")
+        self._passed = True
+
+
+def _look_of(
+    outputs: Sequence[torch.Tensor], expected: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]
+) -> str | None:
+    """Return the failure pattern that wrong outputs show, or None if they match no known pattern."""
+    if any(
+        not torch.equal(*(one.isfinite().reshape(-1) for one in pair)) for pair in zip(outputs, expected, strict=True)
+    ):
+        return "NaN or infinity differs"
+    if all(_constant(out) and not _constant(want) for out, want in zip(outputs, expected, strict=True)):
+        return "constant output"
+    pairs = [(out, one) for out in outputs for one in inputs if (out.shape, out.dtype) == (one.shape, one.dtype)]
+    return "copies its input" if any(torch.equal(out, one) for out, one in pairs) else None
+
+
+def _constant(tensor: torch.Tensor) -> bool:
+    flat = tensor.reshape(-1)
+    return flat.numel() > 1 and bool((flat == flat[0]).all())

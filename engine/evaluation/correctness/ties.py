@@ -1,0 +1,117 @@
+"""Accept the index of any of several equal values, unless PyTorch defines which index to return.
+
+Values may be equal only because eager rounds, for example if a sigmoid saturates at one. Another order of summation may
+change which value is largest. The module records the values behind indices as operators run, in eager mode and in fp64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from engine.evaluation.judge_policy import CorrectnessPolicy
+
+_aten = torch.ops.aten
+_CHOOSE = {_aten.topk, _aten.sort, _aten.argmax, _aten.argmin, _aten.max, _aten.min}
+_FIRST = {_aten.argmax, _aten.argmin, _aten.max, _aten.min}
+"""Operators that return the first of several equal values, according to PyTorch's documentation."""
+
+
+@dataclass(frozen=True)
+class _Chosen:
+    indices: torch.Tensor
+    values: torch.Tensor
+    dim: int | None
+    first: bool
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The values to which an output's indices refer, along ``dim`` (None: all elements).
+
+    ``eager``: the values as eager rounded them. ``exact``: the values in fp64. ``first``: whether the operator must
+    return the first of several equal values.
+    """
+
+    eager: torch.Tensor
+    exact: torch.Tensor
+    dim: int | None
+    first: bool
+
+    @property
+    def nbytes(self) -> int:
+        return int(self.eager.nbytes + self.exact.nbytes)
+
+    def is_tied(self, out: torch.Tensor, chosen: torch.Tensor, tolerance: float, policy: CorrectnessPolicy) -> bool:
+        """Return whether the values at indices ``out`` and at eager's indices ``chosen`` are equal, up to rounding."""
+        dim = -1 if self.dim is None else self.dim
+        rounded, exact = (one.reshape(-1) if self.dim is None else one for one in (self.eager, self.exact))
+        if out.dim() < rounded.dim():
+            out, chosen = out.unsqueeze(dim), chosen.unsqueeze(dim)
+        if self.dim is None:
+            out, chosen = out.reshape(-1), chosen.reshape(-1)
+        is_repeated = bool((out.sort(dim).values.diff(dim=dim) == 0).any())
+        if is_repeated or not bool(((out >= 0) & (out < exact.shape[dim])).all()):
+            return False
+        off = (rounded.double() - exact).abs().nan_to_num(0.0, 0.0).amax(dim, keepdim=True)
+        mine, theirs = exact.gather(dim, out), exact.gather(dim, chosen)
+        near = (mine - theirs).abs() <= torch.minimum(policy.tied * off, tolerance * theirs.abs())
+        near |= rounded.gather(dim, out) == rounded.gather(dim, chosen)
+        if self.first:
+            near &= off > 0
+        return bool(((out == chosen) | near).all())
+
+
+def choices_of(
+    in_eager: Callable[[], Sequence[torch.Tensor]], in_double: Callable[[], Sequence[torch.Tensor]]
+) -> tuple[Sequence[torch.Tensor], list[Choice | None]]:
+    """Return the fp64 outputs, and the values behind each output that contains indices."""
+    with _Choices() as exact:
+        outputs = in_double()
+    if all(output.is_floating_point() for output in outputs):
+        return outputs, [None] * len(outputs)
+    with _Choices() as eager:
+        eagers = in_eager()
+    return outputs, [_choice(eager.of(own), exact.of(output)) for own, output in zip(eagers, outputs, strict=True)]
+
+
+def _choice(eager: _Chosen | None, exact: _Chosen | None) -> Choice | None:
+    if eager is None or exact is None or eager.values.shape != exact.values.shape or eager.dim != exact.dim:
+        return None
+    return Choice(eager.values, exact.values.double(), exact.dim, exact.first)
+
+
+class _Choices(TorchDispatchMode):
+    """While active, records the values behind the indices that operators return."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._found: list[_Chosen] = []
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        answer = func(*args, **(kwargs or {}))
+        packet = func.overloadpacket
+        indices = answer if isinstance(answer, torch.Tensor) else answer[-1] if isinstance(answer, tuple) else None
+        # The operator returned values without indices.
+        if packet in (_aten.max, _aten.min) and not isinstance(answer, tuple):
+            return answer
+        if packet in _CHOOSE and isinstance(indices, torch.Tensor) and indices.dtype == torch.int64:
+            given = dict(zip((argument.name for argument in func._schema.arguments), args, strict=False))
+            given |= kwargs or {}
+            dim = given.get("dim", None if packet in (_aten.argmax, _aten.argmin) else -1)
+            first = packet in _FIRST or bool(given.get("stable"))
+            self._found.append(_Chosen(indices, given["self"].clone(), dim, first))
+        return answer
+
+    def of(self, output: torch.Tensor) -> _Chosen | None:
+        """Return the values behind ``output``, or None if ``output`` is not the direct result of such an operator."""
+        is_it = [
+            one.indices.data_ptr() == output.data_ptr() and one.indices.shape == output.shape for one in self._found
+        ]
+        return self._found[is_it.index(True)] if any(is_it) else None

@@ -1,0 +1,108 @@
+"""The interface between the search and an evaluator of kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from msgspec import Struct
+
+from engine.devices.fact import DeviceFact
+from engine.problem.spec import Language, ProblemSpec
+from engine.session.records.verdict import Baseline, Stage, Standing, Verdict
+
+
+class Opened(Struct, frozen=True):
+    """What the judge measured when it opened a problem: the eager baseline, and the SOL bound in milliseconds.
+
+    ``degenerate``: a description of trivial outputs that pass every check, or "".
+    """
+
+    eager: Baseline
+    sol_ms: float | None
+    degenerate: str = ""
+
+
+Known = Callable[[str], Verdict | None]
+"""Returns an earlier verdict for machine code by its hash (``BuildReport.code``), or None for new code."""
+
+
+class EvaluationError(Exception):
+    """The evaluation itself failed (no compiler, no judge, an exception in the reference).
+
+    The message says how to recover.
+
+    ``variant``: the variant that failed in a runoff despite a correct verdict.
+    """
+
+    def __init__(self, reason: str, variant: str | None = None) -> None:
+        super().__init__(reason)
+        self.variant = variant
+
+
+class JudgeDied(EvaluationError):
+    """The judge process ended without an answer."""
+
+
+class JudgeKilled(JudgeDied):
+    """Another process or the system killed the judge. The problem is not at fault, so opening it again may succeed."""
+
+
+class Evaluator(Protocol):
+    """Builds, checks and times kernels. Tasks may call all methods concurrently; requests take turns on the device."""
+
+    async def start(self) -> tuple[DeviceFact, ...]:
+        """Find devices; check the compiler and the sandbox. Raises ``EvaluationError`` if evaluation is impossible."""
+        ...
+
+    @property
+    def sandbox(self) -> str:
+        """Return the active isolation layers ("user, net, pid namespaces; Landlock; seccomp")."""
+        ...
+
+    async def measure_device(self, device: DeviceFact) -> DeviceFact:
+        """Return the device with its measured peaks: copy bandwidth in GB/s and matrix product rate in GFLOP/s.
+
+        If ``device`` already has peaks from an earlier engine, these peaks stay unchanged, because SOL bounds depend on
+        them.
+        """
+        ...
+
+    async def open(self, problem: ProblemSpec, header: str, sol_ms: float | None = None) -> Opened:
+        """Load the reference in the judge and time it in eager mode.
+
+        Raises ``EvaluationError`` if the model raises, and ``JudgeKilled`` if the judge is killed repeatedly.
+        ``sol_ms``: the SOL bound from an earlier engine, so that every % SOL in a session has the same basis.
+        """
+        ...
+
+    async def evaluate(
+        self,
+        problem: ProblemSpec,
+        language: Language,
+        source: str,
+        on_stage: Callable[[Stage], None],
+        known: Known | None = None,
+        on_verdict: Callable[[Verdict], None] | None = None,
+    ) -> Verdict:
+        """Build, check and time one kernel. Cancelling the task ends its processes within a second.
+
+        Errors in the kernel raise no exception; the verdict reports them. The event loop makes three kinds of calls:
+        ``on_stage`` for each stage, ``known`` when the kernel is built and would run next, and ``on_verdict`` after a
+        kernel has run. ``on_verdict`` comes before ``known`` for the next kernel on the device.
+        """
+        ...
+
+    async def runoff(self, problem: ProblemSpec, kernels: Mapping[str, tuple[Language, str]]) -> tuple[Standing, ...]:
+        """Time correct kernels (variant id -> language, source) side by side. Return the standings, fastest first, with
+        ties marked.
+        """
+        ...
+
+    async def compile_baseline(self, problem: ProblemSpec) -> Baseline:
+        """Time ``torch.compile`` of the reference, alone on the device."""
+        ...
+
+    async def close(self) -> None:
+        """End every process. Idempotent."""
+        ...

@@ -1,0 +1,78 @@
+"""Transform drawn inputs into distributions that a kernel cannot distinguish from real inputs.
+
+Such inputs defeat a kernel that exploits a property of the drawn inputs. For example, all drawn values may be positive
+or close to one, or a subset may represent the rest. Imports torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal, get_args
+
+import torch
+
+from engine.evaluation.inputs.integers import Order, is_discrete, mirrored
+from engine.evaluation.inputs.structure import Structure
+from engine.evaluation.judge_policy import POLICY
+
+Kind = Literal["drawn", "negated", "small", "large", "centred", "heavy_tailed", "offset", "mirrored"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+_INPUTS = POLICY.inputs
+
+
+def transform(leaves: Sequence[Any], kind: Kind, orders: Sequence[Order | Structure | None] = ()) -> list[Any]:
+    """Return new leaves, with each tensor transformed if ``kind`` applies to its dtype.
+
+    Kinds for floating-point tensors:
+
+    - ``negated``: -x
+    - ``small``: x / 100
+    - ``large``: 100 x
+    - ``centred``: x minus its mean
+    - ``heavy_tailed``: x times log-normal random factors, so that no threshold separates elements that matter
+    - ``offset``: x plus three standard deviations
+
+    For integers and booleans, ``mirrored`` reverses values within the drawn range.
+
+    ``orders``: the property that each leaf's values must keep; None means "free".
+    """
+    known = orders or [None] * len(leaves)
+    return [_leaf(leaf, kind, order) for leaf, order in zip(leaves, known, strict=True)]
+
+
+def applies(leaves: Sequence[Any], kind: Kind) -> bool:
+    """Return whether ``kind`` changes any of ``leaves``."""
+    tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    if kind == "mirrored":
+        return any(is_discrete(tensor) for tensor in tensors)
+    return kind == "drawn" or any(tensor.is_floating_point() for tensor in tensors)
+
+
+def _leaf(leaf: Any, kind: Kind, order: Order | Structure | None) -> Any:
+    if not isinstance(leaf, torch.Tensor):
+        return leaf
+    if kind == "mirrored" and is_discrete(leaf):
+        return mirrored(leaf, "free" if order is None or isinstance(order, Structure) else order)
+    if kind in ("drawn", "mirrored") or not leaf.is_floating_point():
+        return leaf
+    if not isinstance(order, Structure):
+        return _transform(leaf, kind)
+    return leaf if order.discrete else order.restore(_transform(order.finite(leaf), kind))
+
+
+def _transform(x: torch.Tensor, kind: Kind) -> torch.Tensor:
+    if kind == "negated":
+        return -x
+    if kind == "small":
+        return x * 1e-2
+    if kind == "large":
+        return x * 1e2
+    # fp32 avoids overflow, and avoids rounding when half-precision values are summed.
+    wide = torch.promote_types(x.dtype, torch.float32)
+    if kind == "heavy_tailed":
+        factors = torch.randn(x.shape, dtype=wide, device=x.device).mul_(_INPUTS.tail).exp_()
+        return factors.clamp_(max=_INPUTS.most_tail).mul_(x).to(x.dtype)
+    if kind == "centred":
+        return x - x.mean(dtype=wide).to(x.dtype)
+    deviation = x.to(wide).std() if x.numel() > 1 else x.new_ones(())
+    return x + (3 * deviation).to(x.dtype)

@@ -1,0 +1,101 @@
+"""Detect structure that a problem's floating-point inputs share across draws, and restore it in derived inputs.
+
+Kernels may rely on triangular and symmetric matrices, rows that sum to one, sorted values, and few distinct values (a
+one-hot row, a permutation, a mask). They may not rely on a range of values, such as all positive. Imports torch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from engine.evaluation.judge_policy import POLICY
+
+_INPUTS = POLICY.inputs
+
+
+@dataclass(frozen=True)
+class Structure:
+    """An input's structure.
+
+    - ``kept``: zeros and infinities that are at the same positions in every draw, and NaN at all other positions; or
+    None
+    - ``discrete``: few distinct values, so mixtures are impossible
+    - ``constant``: equal in every draw
+    """
+
+    kept: torch.Tensor | None = None
+    symmetric: bool = False
+    sums_to_one: bool = False
+    ascends: bool = False
+    discrete: bool = False
+    constant: bool = False
+
+    def finite(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return ``tensor`` with kept infinities replaced by zeros, for sums and means."""
+        return tensor if self.kept is None else torch.where(self.kept.isinf(), 0.0, tensor)
+
+    def restore(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return ``tensor``, changed as little as possible to restore the structure. Not for discrete inputs."""
+        if self.sums_to_one:
+            wide = tensor.abs().to(torch.promote_types(tensor.dtype, torch.float32))
+            tensor = (wide / wide.sum(-1, keepdim=True)).to(tensor.dtype)
+        if self.ascends:
+            tensor = tensor.sort(-1).values
+        if self.symmetric:
+            tensor = tensor.triu() + tensor.triu(1).mT
+        if self.kept is not None:
+            tensor = torch.where(self.kept.isnan(), tensor, self.kept)
+        return tensor
+
+
+def structure_of(first: torch.Tensor, second: torch.Tensor) -> Structure | None:
+    """Return the structure shared by two draws of one floating-point input, or None."""
+    draws = (first, second)
+    if first.numel() < _INPUTS.least_structured or any(
+        bool(draw.isnan().any()) or bool(draw.min() == draw.max()) for draw in draws
+    ):
+        return None
+    if all(_is_discrete(draw) for draw in draws):
+        return Structure(discrete=True, constant=torch.equal(first, second))
+    made = Structure(
+        kept=_kept(first, second),
+        symmetric=all(_is_symmetric(draw) for draw in draws),
+        sums_to_one=all(_sums_to_one(draw) for draw in draws),
+        ascends=all(_ascends(draw) for draw in draws),
+    )
+    holds = made.kept is not None or made.symmetric or made.sums_to_one or made.ascends
+    return made if holds else None
+
+
+def _is_discrete(draw: torch.Tensor) -> bool:
+    flat = draw.reshape(-1)
+    few = min(_INPUTS.few_values, flat.numel() // 4)
+    step = max(1, flat.numel() // _INPUTS.sampled)
+    return bool(flat[::step].unique().numel() <= few and flat.unique().numel() <= few)
+
+
+def _kept(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor | None:
+    special = [(draw == 0) | draw.isinf() for draw in (first, second)]
+    both = special[0] & special[1] & (first == second)
+    count = int(both.sum())
+    if not count or count < _INPUTS.same_places * max(int(one.sum()) for one in special):
+        return None
+    return torch.where(both, first, torch.nan)
+
+
+def _is_symmetric(draw: torch.Tensor) -> bool:
+    return bool(draw.dim() >= 2 and draw.shape[-1] == draw.shape[-2] > 1 and torch.equal(draw, draw.mT))
+
+
+def _sums_to_one(draw: torch.Tensor) -> bool:
+    if draw.dim() == 0 or draw.shape[-1] < 2 or bool((draw < 0).any()):
+        return False
+    sums = draw.sum(-1, dtype=torch.promote_types(draw.dtype, torch.float32))
+    return bool(((sums - 1).abs() <= min(16 * torch.finfo(draw.dtype).eps, _INPUTS.sum_to_one)).all())
+
+
+def _ascends(draw: torch.Tensor) -> bool:
+    compared = draw.numel() - draw.numel() // max(draw.shape[-1], 1)
+    return compared >= _INPUTS.least_sorted and bool((draw[..., 1:] >= draw[..., :-1]).all())

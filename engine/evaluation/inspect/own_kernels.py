@@ -1,0 +1,56 @@
+"""Find the names of a ``.py`` module's CUDA kernels: compiled in advance, written in Triton, or compiled by NVRTC.
+
+CUDA registers each kernel under a name that the library contains as a constant. CUPTI reports C++ names with template
+arguments and parameters.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from engine.evaluation.inspect import elf, work
+from engine.evaluation.judge_policy import POLICY
+
+_WORD = re.compile(rb"(?<=\0)[A-Za-z_$][\w$.]*(?=\0)")
+_DECLARED = re.compile(r"__global__\s+(?:[\w\s]|\([^()]*\))*?\b(?!__launch_bounds__)(\w+)\s*\(")
+
+
+class OwnKernels:
+    """A set of kernel names that understands CUPTI's notation: ``name in own``."""
+
+    def __init__(self, compiled: set[str], written: set[str]) -> None:
+        self._compiled, self._written = compiled, written
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._compiled or work.short(name).rpartition("::")[2] in self._written
+
+
+def of(source: str, libraries: Sequence[Path]) -> OwnKernels:
+    """Return the kernels of a module and of the libraries that it compiled."""
+    compiled = {name[: POLICY.library.name_chars] for library in libraries for name in _registered(library)}
+    return OwnKernels(compiled, {*_DECLARED.findall(source), *_in_triton(source)})
+
+
+def _registered(library: Path) -> set[str]:
+    """Return all names among a library's constants, and add the source notation of C++ names."""
+    found: set[str] = set()
+    with contextlib.suppress(*elf.FAULTS):
+        for section in elf.sections(library.read_bytes()):
+            if section.name.startswith(".rodata"):
+                found |= {word.decode() for word in _WORD.findall(b"\0" + section.content)}
+    return found | {torch._C._demangle(name) for name in found if name.startswith("_Z")}
+
+
+def _in_triton(source: str) -> set[str]:
+    """Return the functions that the decorator ``@triton.jit`` compiles, even below ``@triton.autotune(...)``."""
+    try:
+        functions = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.FunctionDef)]
+    except (SyntaxError, ValueError):
+        return set()
+    return {one.name for one in functions if any(ast.unparse(by).endswith("jit") for by in one.decorator_list)}

@@ -1,0 +1,288 @@
+"""The judge's checks, in the order in which they run. ``docs/explanation/judge.md`` describes each check.
+
+Each check names a threat from ``docs/explanation/threat-model.md``, queries a :class:`KernelUnderTest`, and describes
+its evidence in words. If the kernel fails, the check raises ``Rejected`` with the status, the pattern and a reason.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from abc import ABC, abstractmethod
+from statistics import median
+from typing import ClassVar, Protocol
+
+from engine.evaluation.correctness.output_validation import Answers
+from engine.evaluation.correctness.precision import Precision
+from engine.evaluation.correctness.trials import JudgedProblem
+from engine.evaluation.inspect.library_calls import Libraries
+from engine.evaluation.judge.messages import JudgeSettings
+from engine.evaluation.judge.problem_context import ProblemContext
+from engine.evaluation.judge_policy import POLICY
+from engine.evaluation.rejection import Rejected
+from engine.evaluation.sandbox.runner import Runner
+from engine.evaluation.timing.clocks import check_report
+from engine.evaluation.timing.statistics import Pairs
+from engine.session.records.verdict import BUSY
+
+SLOWS = "slows the reference"
+_PAIRS, _CLOCK = POLICY.pairs, POLICY.clock
+
+
+class KernelUnderTest(Protocol):
+    """The measurements and operations that checks may use; :class:`EvaluationRun` implements them.
+
+    Methods that call the kernel raise ``Rejected`` and ``RunnerEnded``.
+    """
+
+    context: ProblemContext
+    settings: JudgeSettings
+    problem: JudgedProblem
+    runner: Runner
+    python: bool
+    """Whether the kernel is a ``.py`` module."""
+    slots: int
+    """Number of buffer sets in the arena."""
+    libraries: Libraries
+    answers: Answers
+    pairs: Pairs
+    """The pairs timed until now."""
+    remarks: list[str]
+    """Remarks for the verdict."""
+    calls: int
+    with_outliers: int
+    """Number of timed pairs with outliers among their inputs."""
+    others_share: float
+    """Share of the processor that other programs used during timing."""
+
+    @property
+    def contended(self) -> bool:
+        """Whether other programs use so much of the processor that the judge's clock cannot prove cheating."""
+
+    def load(self) -> str:
+        """Load the kernel. Return its process's report."""
+
+    def trial(self, index: int, place: int | None = None) -> None:
+        """Run trial ``index`` on slot ``place``, or on a random slot, and compare all buffers."""
+
+    def trial_if_time(self, index: int) -> None:
+        """Run trial ``index`` unless the time for extra trials is used up."""
+
+    def pair_and_perhaps_trial(self) -> bool:
+        """Time one pair, sometimes followed by a trial. Return whether the inputs were compared."""
+
+    def is_timed_enough(self, elapsed_s: float) -> bool:
+        """Return whether the ratio is settled, or the time for it is used up."""
+
+    def probe_wall_clock(self) -> tuple[float, str]:
+        """Return how many milliseconds a call takes beyond the counted time, and the evidence in words."""
+
+    def counted(self) -> Pairs:
+        """Return the pairs that count toward the speedup."""
+
+    def measure_precision(self) -> Precision:
+        """Return the precision of a sample of the timed calls."""
+
+    def time_reference_alone(self) -> float:
+        """Return the reference's time without the kernel's process, in milliseconds."""
+
+
+class Check(ABC):
+    """One test of a kernel. ``name`` appears in the verdict's evidence; several checks may share a name."""
+
+    name: ClassVar[str]
+    threat: ClassVar[str]
+
+    def applies(self, run: KernelUnderTest) -> bool:
+        """Return whether the check applies to this kernel on this device."""
+        return True
+
+    @abstractmethod
+    def decide(self, run: KernelUnderTest) -> str:
+        """Return the evidence in words, or "". Raises ``Rejected`` and ``RunnerEnded``."""
+
+
+class NamesNoLibrary(Check):
+    """Before the kernel's first run, its machine code and source name no library that could do the work."""
+
+    name, threat = "libraries", "library"
+
+    def decide(self, run: KernelUnderTest) -> str:
+        run.libraries.look_at_files()
+        run.libraries.before(run.runner)
+        return ""
+
+
+class Loads(Check):
+    """The isolated process loads the kernel and maps the shared buffers."""
+
+    name, threat = "loads", "escape"
+
+    def decide(self, run: KernelUnderTest) -> str:
+        return run.load()
+
+
+class RightOnFreshInputs(Check):
+    """In every trial with new inputs, weights and poison, outputs are correct and no other memory changes."""
+
+    name, threat = "right on fresh inputs", "stale-output, replay, input-property, out-of-bounds"
+
+    def decide(self, run: KernelUnderTest) -> str:
+        for index in range(run.settings.trials):
+            run.trial(index, index % min(POLICY.device.trial_slots, run.slots))
+        weights = "the same weights" if run.problem.keeps_weights else "changed weights"
+        return f"{run.settings.trials} trials, {weights}, two poisons"
+
+
+class CallsNoOperators(Check):
+    """In an extra call, operators and libraries do no more than the permitted share of the work."""
+
+    name, threat = "libraries", "library"
+
+    def decide(self, run: KernelUnderTest) -> str:
+        run.libraries.look_at_operators(run.runner, run.problem)
+        run.libraries.look_at_process(run.runner)
+        return ""
+
+
+class RunsInOneProcess(Check):
+    """A Python kernel has no live child process during timing. No clock would count such a process's work."""
+
+    name, threat = "processes", "late-work"
+
+    def applies(self, run: KernelUnderTest) -> bool:
+        return run.python
+
+    def decide(self, run: KernelUnderTest) -> str:
+        if found := run.runner.others_started():
+            raise Rejected("cheating", "keeps processes running", f"started {', '.join(found)[:200]}")
+        return ""
+
+
+class RightWhileTimed(Check):
+    """In timed pairs of reference and kernel, every output is correct, until the ratio is settled.
+
+    Trials with other inputs follow random pairs, so a kernel cannot tell that only timing remains.
+    """
+
+    name, threat = "right while timed", "timed-only, replay, input-property"
+
+    def decide(self, run: KernelUnderTest) -> str:
+        between, started, compared = self._between(run), time.perf_counter(), 0
+        while len(run.pairs.kernel_ms) < run.settings.max_pairs:
+            index = len(run.pairs.kernel_ms)
+            compared += run.pair_and_perhaps_trial()
+            for trial in between.get(index, ()):
+                run.trial_if_time(trial)
+            looks = index < _PAIRS.look_every or index % _PAIRS.look_every == 0
+            if looks and index + 1 >= _PAIRS.least_far and run.is_timed_enough(time.perf_counter() - started):
+                break
+        words = f"{len(run.pairs.kernel_ms)} pairs, outputs of all compared, inputs of {compared} compared, "
+        words += f"{run.with_outliers} with outliers" if run.problem.takes_outliers else "none with outliers"
+        if run.answers.nearer:
+            words += f"; {run.answers.nearer} outputs differ from eager's but are close enough to fp64"
+        return words
+
+    @staticmethod
+    def _between(run: KernelUnderTest) -> dict[int, list[int]]:
+        """Map random pairs to the trials that follow them."""
+        between: dict[int, list[int]] = {}
+        for trial in run.problem.discriminating_trials():
+            place = secrets.randbelow(min(_PAIRS.least_far, run.settings.max_pairs))
+            between.setdefault(place, []).append(trial)
+        return between
+
+
+class ReportsItsTime(Check):
+    """Single calls and batches take no longer than the kernel's process reports; otherwise, the longer time counts."""
+
+    name, threat = "own clock agrees", "clock, late-work"
+
+    def decide(self, run: KernelUnderTest) -> str:
+        excess_ms, found = run.probe_wall_clock()
+        run.pairs.kernel_ms = [ms + excess_ms for ms in run.pairs.kernel_ms]
+        counted = run.counted()
+        remark = check_report(counted.reported_ms, counted.kernel_ms, contended=run.contended)
+        if remark:
+            run.remarks.append(remark)
+        return remark or found
+
+
+class RightAfterTiming(Check):
+    """The first trial passes again after timing."""
+
+    name, threat = "right after timing", "timed-only"
+
+    def decide(self, run: KernelUnderTest) -> str:
+        run.trial(0, 0)
+        return f"call {run.calls}"
+
+
+class ExactWhenTimed(Check):
+    """Sampled timed calls reach the precision that ``evaluation.precision`` requires, on inputs that reveal
+    precision.
+    """
+
+    name, threat = "precision", "low-precision, timed-only"
+
+    def decide(self, run: KernelUnderTest) -> str:
+        found = run.measure_precision()
+        if run.settings.precision == "fp32" and not found.sufficient:
+            raise Rejected("wrong", "lower precision", f'{found.words}; evaluation.precision = "fp32" requires more')
+        return found.words
+
+
+class MapsNoLibrary(Check):
+    """No library that could do the work is mapped into the kernel's process after its run."""
+
+    name, threat = "libraries", "library"
+
+    def decide(self, run: KernelUnderTest) -> str:
+        run.libraries.look_at_process(run.runner)
+        return "; ".join(run.libraries.flags) or "none found"
+
+
+class LeavesTheReferenceAlone(Check):
+    """On a GPU, the kernel's process does not slow the reference."""
+
+    name, threat = "reference", "slow-reference"
+
+    def applies(self, run: KernelUnderTest) -> bool:
+        # On a CPU, this is impossible, because the judge stops the runner while the reference runs.
+        return run.settings.kind == "cuda" and run.context.eager_ms is not None
+
+    def decide(self, run: KernelUnderTest) -> str:
+        pairs = run.pairs
+        by_order = [
+            [ms for ms, first in zip(pairs.reference_ms, pairs.reference_first, strict=True) if first is wanted]
+            for wanted in (True, False)
+        ]
+        beside_ms = max(median(times) for times in by_order if times)
+        if beside_ms <= _slowed_ms(run.context.eager_ms or 0.0):
+            return ""
+        alone_ms = run.time_reference_alone()
+        if beside_ms <= _slowed_ms(alone_ms):
+            return ""
+        found = f"the reference took {beside_ms:.4g} ms with this kernel and {alone_ms:.4g} ms alone"
+        if run.others_share > BUSY:  # Other programs can slow a short model's launches.
+            busy = f"the machine was too busy: other programs used {run.others_share:.0%} of the processor, and {found}"
+            raise Rejected("error", None, f"{busy}; judge the kernel again later")
+        raise Rejected("cheating", SLOWS, found)
+
+
+def _slowed_ms(alone_ms: float) -> float:
+    return _CLOCK.reference_slowed * alone_ms + _CLOCK.reference_slowed_ms
+
+
+WHILE_LOADING = (NamesNoLibrary(), Loads())
+WHILE_CHECKING = (RightOnFreshInputs(), CallsNoOperators())
+WHILE_TIMING = (
+    RunsInOneProcess(),
+    RightWhileTimed(),
+    ReportsItsTime(),
+    RightAfterTiming(),
+    RunsInOneProcess(),
+    ExactWhenTimed(),
+    MapsNoLibrary(),
+)
+AFTERWARDS = (LeavesTheReferenceAlone(),)

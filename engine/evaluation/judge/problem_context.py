@@ -1,0 +1,101 @@
+"""An open problem in the judge: its reference, trials and buffers, and the measurements from when it was opened."""
+
+from __future__ import annotations
+
+import random
+from contextlib import suppress
+from functools import cached_property
+from pathlib import Path
+
+from engine.evaluation.correctness.comparison import Tolerances
+from engine.evaluation.correctness.kernelbench import KernelBenchTrials
+from engine.evaluation.correctness.trials import JudgedProblem
+from engine.evaluation.judge.messages import JudgeSettings
+from engine.evaluation.judge_policy import POLICY
+from engine.evaluation.sandbox.arena import Slot
+from engine.evaluation.timing.call_overhead import CallOverhead, EmptyKernel
+
+
+class ProblemContext:
+    """An open problem.
+
+    - ``builds``: the cache of built kernels
+    - ``eager_ms``, ``sol_ms``: eager's time and the SOL bound, in milliseconds
+    - ``degenerate``: which trivial outputs pass every check, or ""
+    """
+
+    def __init__(
+        self,
+        judged: JudgedProblem,
+        settings: JudgeSettings,
+        builds: Path,
+        eager_ms: float | None,
+        sol_ms: float | None,
+        degenerate: str,
+    ) -> None:
+        self.judged, self.eager_ms, self.sol_ms, self.settings = judged, eager_ms, sol_ms, settings
+        self._builds = builds
+        self.flags = (f"degenerate problem: {degenerate} pass every check",) if degenerate else ()
+        """Remarks to add to each verdict on the problem."""
+
+    def prepare(self) -> None:
+        """Do work now that the first correct kernel would otherwise have to wait for. Out-of-memory errors
+        propagate.
+        """
+        self.judged.find_outlier_sizes(Tolerances(self.settings.tolerance_fp32, self.settings.tolerance_other))
+        with suppress(Exception):
+            self.empty_kernel.call(CallOverhead())
+
+    @property
+    def runs_cold(self) -> bool:
+        """Whether launches from Python need an untimed call first, because the processor has been doing other work."""
+        is_short = self.eager_ms is not None and self.eager_ms <= POLICY.device.cold_up_to_ms
+        return self.settings.kind == "cuda" and is_short and not self.judged.mutates
+
+    def load_timed(self, problem: JudgedProblem, index: int, slot: Slot, seed: int, *, mean_zero: bool = False) -> None:
+        """Load inputs that no call has seen (``JudgedProblem.load_mixed``) for a timed call.
+
+        On request, the inputs have mean zero. If kernels must be as precise as fp32, all inputs have mean zero, because
+        such inputs reveal precision.
+        """
+        problem.load_mixed(index, slot, seed)
+        if (mean_zero or self.settings.precision == "fp32") and problem.takes_mean_zero:
+            problem.centre(slot)
+
+    def is_measured(self, problem: JudgedProblem, role: str) -> bool:
+        """Return whether a timed call with inputs of this ``role`` reveals a kernel's precision.
+
+        Only inputs without outliers reveal it. If the problem permits inputs with mean zero, only those do.
+        """
+        is_general = self.settings.precision == "fp32" or not problem.takes_mean_zero
+        return role == "mean zero" or (role == "drawn" and is_general)
+
+    def warming_slot(self, index: int) -> int | None:
+        """Return the slot for the untimed call before a call on slot ``index``, or None if no untimed call is needed.
+
+        If possible, the two slots differ, so that the untimed call leaves no output for the timed call.
+        """
+        if not self.runs_cold:
+            return None
+        others = [number for number, slot in enumerate(self.judged.arena.slots) if slot.filled and number != index]
+        return random.choice(others) if others else index
+
+    def evict(self) -> None:
+        """Release memory that can be rebuilt. Buffers and processes stay."""
+        self.judged.evict()
+        self.__dict__.pop("kernelbench", None)
+
+    def close(self) -> None:
+        """Release buffers and processes. Do not use the object afterwards."""
+        self.empty_kernel.close()
+        self.judged.close()
+
+    @cached_property
+    def empty_kernel(self) -> EmptyKernel:
+        """The empty kernel that measures the overhead of calls."""
+        return EmptyKernel(self.judged, self.settings, self._builds)
+
+    @cached_property
+    def kernelbench(self) -> KernelBenchTrials:
+        """The trials for KernelBench's rules."""
+        return KernelBenchTrials(self.judged, self.eager_ms)

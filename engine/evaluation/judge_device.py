@@ -1,0 +1,120 @@
+"""The judge's device: its clock, its cache flush and its free memory."""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from collections.abc import Callable
+from enum import IntEnum
+from functools import cached_property
+from math import ceil
+
+import psutil
+import torch
+
+from engine.evaluation.judge_policy import POLICY
+
+_DEVICE = POLICY.device
+
+
+class Mallopt(IntEnum):
+    """Parameters of glibc's memory allocator, for mallopt(3)."""
+
+    TRIM_THRESHOLD = -1
+    TOP_PAD = -2
+    MMAP_MAX = -4
+
+
+class JudgeDevice:
+    """One device. ``kind``: "cpu" or "cuda" (the first visible GPU).
+
+    The constructor measures no times, because another process may be using the device.
+    """
+
+    def __init__(self, kind: str, threads: int) -> None:
+        self.kind = kind
+        self.cuda = kind == "cuda"
+        if self.cuda:
+            self._flush = torch.empty(POLICY.sandbox.flush_bytes, dtype=torch.uint8, device="cuda")
+            self._start = torch.cuda.Event(enable_timing=True)
+            self._stop = torch.cuda.Event(enable_timing=True)
+        else:
+            torch.set_num_threads(threads)
+            keep_freed_memory()
+
+    @cached_property
+    def flushes(self) -> int:
+        """Number of L2 evictions before a timed GPU call; 0 on a CPU.
+
+        One eviction is enough for the cache. Additional evictions keep the GPU busy until Python has launched the call,
+        so that the call's time excludes the launch.
+        """
+        if not self.cuda:
+            return 0
+        once_ms = min(self._event_ms(self._flush.zero_, 1) for _ in range(_DEVICE.flushes_timed))
+        return ceil(_DEVICE.launched_ms / once_ms)
+
+    def time_ms(self, call: Callable[[], object]) -> float:
+        """Time one call in milliseconds: by events with a cold L2 cache on a GPU, by the monotonic clock on a CPU."""
+        if not self.cuda:
+            start = time.perf_counter()
+            call()
+            return (time.perf_counter() - start) * 1e3
+        return self._event_ms(call, self.flushes)
+
+    def _event_ms(self, call: Callable[[], object], flushes: int) -> float:
+        for _ in range(flushes):
+            self._flush.zero_()
+        self._start.record()
+        call()
+        self._stop.record()
+        torch.cuda.synchronize()
+        return float(self._start.elapsed_time(self._stop))
+
+    def least_ms(self) -> float:
+        """Milliseconds between two GPU events around almost no work: the minimum for any call; 0 on a CPU."""
+        if not self.cuda:
+            return 0.0
+        little = self._flush[:1]
+        return sorted(self.time_ms(little.zero_) for _ in range(_DEVICE.least_timed))[_DEVICE.least_timed // 4]
+
+    def settle(self) -> None:
+        """Wait until the device has finished or suspended work from other processes."""
+        if self.cuda:
+            self._flush[:1].zero_()
+            torch.cuda.synchronize()
+
+    def synchronize(self) -> None:
+        if self.cuda:
+            torch.cuda.synchronize()
+
+    def free_bytes(self) -> int:
+        """Return the free device memory in bytes."""
+        if self.cuda:
+            return int(torch.cuda.mem_get_info()[0])
+        # Cached files eventually fill most of the memory, so count all memory that the system could provide.
+        return int(psutil.virtual_memory().available)
+
+    def spare_bytes(self) -> int:
+        """Return the bytes that the trials of one problem may use."""
+        return self.free_bytes() // 3 if self.cuda else min(self.free_bytes() // 8, 1 << 30)
+
+
+def keep_freed_memory() -> None:
+    """Let glibc reuse blocks of any size instead of returning them to the system after each call.
+
+    PyTorch allocates its outputs in each call. Page faults in these allocations would make every kernel look better,
+    because kernels write into existing buffers.
+    """
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "mallopt"):
+        libc.mallopt(Mallopt.MMAP_MAX, 0)
+        libc.mallopt(Mallopt.TRIM_THRESHOLD, 2**31 - 1)
+        libc.mallopt(Mallopt.TOP_PAD, 256 << 20)
+
+
+def give_back_freed_memory() -> None:
+    """Return freed memory to the system."""
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "malloc_trim"):
+        libc.malloc_trim(0)

@@ -1,0 +1,17 @@
+"""Recognize errors that report a lack of device memory."""
+
+from __future__ import annotations
+
+import re
+
+_RAN_OUT = re.compile(
+    r"out of memory|OutOfMemory|ALLOC_FAILED|ALLOCATION_FAILED|cudaErrorMemoryAllocation|more memory than there is"
+    r"|can't allocate memory|launch returned 2$",
+    re.IGNORECASE,
+)
+"""Messages of CUDA, PyTorch and PyTorch's libraries; 2 is ``cudaErrorMemoryAllocation``."""
+
+
+def tells_of_no_memory(text: str) -> bool:
+    """Return whether an error message reports a lack of device memory."""
+    return _RAN_OUT.search(text.strip()) is not None

@@ -1,0 +1,1 @@
+"""Drop a runner's permissions before it loads a kernel: namespaces, files, system calls."""

@@ -1,0 +1,37 @@
+"""The judge's order to the runner of a ``.py`` kernel: the problem without its reference. Does not import torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from engine.problem.spec import TensorSpec
+
+
+@dataclass(frozen=True)
+class InputPlaceholder:
+    """Marks the place of the specification's input number ``index`` among the arguments of ``forward``."""
+
+    index: int
+
+
+@dataclass(frozen=True)
+class ModuleOrder:
+    """Load ``path``, build ``ModelNew(*init_arguments)`` and call it with ``arguments``.
+
+    - ``extensions`` and ``cache``: directories of compiled extensions, and of compilations at the first call
+    - ``tensors``: in the order of each slot's offsets
+    - ``strides``: strides of outputs that the reference permutes, else None
+    - ``saved``: names in the reference's ``state_dict``
+    """
+
+    path: str
+    extensions: str
+    cache: str
+    tensors: tuple[TensorSpec, ...]
+    strides: list[tuple[int, ...] | None]
+    saved: list[str]
+    init_arguments: list[Any]
+    arguments: list[Any]
+    seed: int
+    threads: int

@@ -1,0 +1,432 @@
+"""Start, monitor and end the isolated process of one kernel. This is the judge's side.
+
+A :class:`Runner` belongs to one kernel. The runner is a process group that communicates over a socket pair. Threats:
+
+- ``forged-answer``: the judge limits the size of answers and checks them.
+- ``late-work``: the judge stops the process between calls.
+- ``resources``: the judge sets deadlines and limits memory, threads and output.
+- ``escape``: ``inside`` isolates the process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from msgspec import Struct, to_builtins
+
+from engine.evaluation.judge_policy import GIB, MIB, POLICY
+from engine.evaluation.sandbox import post_mortem
+from engine.evaluation.sandbox.inside import wire
+from engine.evaluation.sandbox.post_mortem import End
+from engine.evaluation.sandbox.process_facts import Usage, mappings_of, usage_of
+from engine.evaluation.sandbox.resource_limits import Limits
+from engine.evaluation.sandbox.shared_memory import Gate
+from engine.system.child import is_suspended
+
+if TYPE_CHECKING:
+    from engine.evaluation.correctness.trials import JudgedProblem
+
+RUNNER = Path(__file__).parent / "inside" / "__main__.py"
+CORES_VARIABLE = "KERNEL_TUI_CORES"
+FORGED = "its process forged an answer: only the runner may answer the judge"
+_SANDBOX = POLICY.sandbox
+
+
+class RunnerEnded(Exception):
+    """The runner cannot continue. ``end``: how it ended, as a class; the message is one sentence for the verdict."""
+
+    def __init__(self, end: End, text: object) -> None:
+        words = str(text)[: _SANDBOX.reason_chars]
+        super().__init__(words.encode(errors="replace").decode())  # A kernel's output may not be valid text.
+        self.end = end
+
+
+class Loaded(Struct, frozen=True):
+    """A runner's report after loading a kernel.
+
+    ``detail``: a phrase for the verdict. ``keeps_weights``: whether the kernel has its own weights.
+    """
+
+    detail: str
+    keeps_weights: bool = False
+
+
+class Runner:
+    """One runner process, from start to end. Use it as a context manager.
+
+    ``pid``: the kernel's process as seen by the judge. ``sandbox``: the active isolation layers. ``cancelled``: polled
+    while the judge is waiting. Raises ``RunnerEnded`` if the process does not start.
+    """
+
+    goes_cold = False
+    """Whether the kernel's launches take longer after a pause, as do GPU launches from Python."""
+    reads_results = False
+    """Whether the judge reads a ``.py`` kernel's results. Otherwise, the runner copies the results after timing."""
+
+    def __init__(self, kind: str, limits: Limits, cancelled: Callable[[], bool]) -> None:
+        self._limits, self._cancelled = limits, cancelled
+        self._output, self._printed = bytearray(), 0
+        self._child: subprocess.Popen[bytes] | None = None
+        self._at_start: Usage | None = None
+        self._arena_bytes = self._workspace_bytes = self._outermost = self.pid = 0
+        self._gate = Gate() if kind == "cuda" else None
+        self.sandbox = ""
+        self._control, control = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._out, output = socket.socketpair()
+        self._out.setblocking(False)
+        # The credentials of the first message carry the runner's pid as this process sees it, across PID namespaces.
+        self._control.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+        try:
+            with control, output:
+                self._outermost = self._start(kind, control.fileno(), output.fileno())
+            self.pid = self._wait_for_hello()
+        except BaseException:
+            self.close()
+            raise
+
+    def _start(self, kind: str, control: int, output: int) -> int:
+        """Start the runner's outermost process in a new process group, with these descriptors. Return its pid."""
+        isolate = "1" if self._limits.isolate else "0"
+        self._child = subprocess.Popen(
+            [sys.executable, "-I", "-S", str(RUNNER), str(control), kind, isolate, cores()],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            pass_fds=(control,),
+            process_group=0,
+            cwd="/",
+            env=runner_environment(kind),
+        )
+        return self._child.pid
+
+    def _wait_for_hello(self) -> int:
+        """Return the runner's pid, which the system attaches to its first message."""
+        if select.select([self._control], [], [], self._limits.start_s)[0]:
+            data, ancillary, _, _ = self._control.recvmsg(4096, socket.CMSG_SPACE(12))
+            self._control.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 0)
+            for level, kind, content in ancillary:
+                if b"hello" in data and (level, kind) == (socket.SOL_SOCKET, socket.SCM_CREDENTIALS):
+                    return int.from_bytes(content[:4], sys.byteorder, signed=True)
+        self._drain()
+        said = self.output_tail.strip().splitlines() or ["no output"]
+        raise RunnerEnded("error", f"the runner did not start: {said[-1]}; try again")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End all of the runner's processes. Idempotent; never raises."""
+        if self._control.fileno() < 0:
+            return
+        if self._outermost:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._outermost, signal.SIGKILL)
+            self._signal(signal.SIGKILL)
+            end = select.poll()
+            end.register(self._control, 0)  # ``poll`` reports an event once no process has the other end open.
+            end.poll(_SANDBOX.end_s * 1e3)
+        if self._child is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._child.wait(timeout=_SANDBOX.end_s)
+        for one in (self._control, self._out, self._gate):
+            if one is not None:
+                one.close()
+
+    @property
+    def output_tail(self) -> str:
+        return self._output.decode(errors="replace")
+
+    def load(self, kernel: Path, problem: JudgedProblem) -> Loaded:
+        """Hand over the shared buffers and the kernel's library. Raises ``RunnerEnded`` if loading fails."""
+        workspace = self._load(kernel.read_bytes(), problem).get("workspace_bytes")
+        if type(workspace) is not int:
+            raise RunnerEnded("forbidden", FORGED)
+        self._workspace_bytes = workspace
+        return Loaded(f"workspace {workspace:,} bytes" if workspace else "no workspace")
+
+    def _load(self, kernel: bytes, problem: JudgedProblem, **allowed: Any) -> dict[str, Any]:
+        """Hand over ``kernel`` as a file. Return the runner's report after loading, when the process is stopped."""
+        arena = problem.arena
+        self._arena_bytes = arena.nbytes
+        with os.fdopen(os.memfd_create("kernel", os.MFD_CLOEXEC), "w+b", 0) as memory:
+            memory.write(kernel)
+            memory.seek(0)
+            order = {"arena_bytes": arena.nbytes, "slots": arena.offsets, **allowed}
+            layers = self.isolate(memory.fileno(), arena.descriptor, **order)
+        self.sandbox = "; ".join(layers) or "none"
+        self._at_start = usage_of(self.pid)
+        ready = self._answer(self._limits.start_s, "load")
+        self._stand_still(ready)
+        return ready
+
+    def isolate(self, kernel: int, arena: int, **order: Any) -> list[str]:
+        """Send the first order, which contains everything that the runner needs. Return the active isolation layers.
+
+        - ``kernel`` and ``arena``: descriptors
+        - ``order``: ``arena_bytes``, ``slots`` (offsets of the buffers in the arena), ``readable`` and ``writable``
+          (directories besides the system's), ``compilers`` (whether the kernel may start compilers)
+        """
+        none = {"arena_bytes": 0, "slots": [], "readable": [], "writable": [], "compilers": False}
+        common = {"data_bytes": 2 * self._limits.data_bytes, "policy": to_builtins(_SANDBOX)}
+        self._send(none | order | common, kernel, arena, *([self._gate.descriptor] if self._gate else []))
+        layers = self._answer(self._limits.start_s, "start").get("isolated")
+        if not isinstance(layers, list):
+            raise RunnerEnded("forbidden", FORGED)
+        return [str(layer) for layer in layers]
+
+    def call(
+        self, slots: Sequence[int], flushes: int = 0, seed: int | None = None, warm: int | None = None
+    ) -> tuple[list[float], float]:
+        """Call the kernel on each slot in turn. Return the reported times and the judge's wall time, in milliseconds.
+
+        - ``flushes``: L2 evictions on a GPU before each call; 0 means none, and one time for all calls
+        - ``seed``: the random seed before the first call, for models that draw random numbers (``.py`` kernels only)
+        - ``warm``: slot for an untimed call right before each call of a kernel that launches from Python; the wall time
+          includes it
+
+        Raises ``RunnerEnded``.
+        """
+        order = {"slots": list(slots), "flushes": flushes, "seed": seed, "warm": warm if self.goes_cold else None}
+        answer, wall_ms = self._ask(order)
+        times = answer.get("ms")
+        if not isinstance(times, list) or not _are_possible(times, len(slots), wall_ms):
+            raise RunnerEnded("forbidden", "it forged its times: the reported times are impossible")
+        return [float(value) for value in times], wall_ms
+
+    def call_behind_gate(
+        self,
+        slots: Sequence[int],
+        load: Callable[[], object],
+        settle: Callable[[], object],
+        seed: int | None = None,
+    ) -> float | None:
+        """Queue calls on the GPU, ``load`` their inputs, then let them run.
+
+        Returns the milliseconds until the runner has answered and ``settle`` is done. Returns None if calls cannot be
+        queued, because ``launch`` waits for the device or the driver does not support gates.
+
+        The time excludes launching, and the inputs do not exist before the clock starts. Threat: clock, late-work.
+        Raises ``RunnerEnded``.
+        """
+        if self._gate is None:
+            return None
+        self._wake({"slots": list(slots), "seed": seed, "gate": self._gate.next()})
+        queued: dict[str, Any] = {}
+        try:
+            queued = self._answer(min(_SANDBOX.queue_s, self._limits.call_s), "call")
+        except RunnerEnded as ended:
+            if ended.end != "timeout":
+                raise
+        self._stand_still(queued)
+        load()
+        start = time.perf_counter()  # A runner gains nothing by waking up before the gate opens.
+        self._signal(signal.SIGCONT)
+        while time.perf_counter() - start < _SANDBOX.awake_s:
+            pass
+        self._gate.open()
+        answer = self._answer(self._limits.call_s * min(len(slots), 2), "call")
+        settle()
+        wall_ms = (time.perf_counter() - start) * 1e3
+        if not queued and "queued" in answer:  # The message about queuing arrives only now, before the answer.
+            answer = self._answer(self._limits.call_s, "call")
+        self._stand_still(answer)
+        return wall_ms if queued.get("queued") is True else None
+
+    def _ask(self, order: dict[str, Any]) -> tuple[dict[str, Any], float]:
+        """Send an order to call the kernel. Return the runner's answer and how many milliseconds it took."""
+        start = self._wake(order)
+        answer = self._answer(self._limits.call_s * min(len(order["slots"]), 2), "call")
+        wall_ms = (time.perf_counter() - start) * 1e3
+        self._stand_still(answer)
+        return answer, wall_ms
+
+    def _wake(self, order: dict[str, Any]) -> float:
+        """Wake the runner and send ``order``. Return when the order was sent, in seconds by this process's clock."""
+        self._signal(signal.SIGCONT)
+        start = time.perf_counter()
+        self._send(order)
+        return start
+
+    def _send(self, order: dict[str, Any], *descriptors: int) -> None:
+        try:
+            wire.send(self._control, order, descriptors)
+        except (BrokenPipeError, ConnectionResetError):  # The runner's last message reports why it ended.
+            self._receive("call")
+            raise RunnerEnded("forbidden", FORGED) from None
+
+    def _stand_still(self, answer: dict[str, Any]) -> None:
+        """Stop the process between its calls, so that no thread can change inputs or slow the reference.
+
+        ``answer``: the report of the call. This method also checks memory use, because nothing else checks it during a
+        short call. Threat: late-work, slow-reference. Raises ``RunnerEnded``, even if only the call failed and the
+        process is alive.
+        """
+        self._signal(signal.SIGSTOP)
+        self._check_usage()
+        if (code := answer.get("code", 0)) != 0:
+            words = answer.get("error") or f"launch returned {code}"
+            raise RunnerEnded("wrong_output" if answer.get("wrong") else "launch_failed", words)
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self.pid:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(self.pid, number)
+
+    def _answer(self, deadline_s: float, stage: str) -> dict[str, Any]:
+        """Return the runner's next message. Raises ``RunnerEnded`` if the runner exceeds a limit or the deadline."""
+        deadline = time.monotonic() + deadline_s
+        poll = select.poll()
+        poll.register(self._control, select.POLLIN)
+        poll.register(self._out, select.POLLIN)
+        while True:
+            ready = dict(poll.poll(_SANDBOX.poll_s * 1e3))
+            if self._out.fileno() in ready:
+                self._drain()
+                if self._printed > _SANDBOX.printed_bytes:
+                    most = f"{_SANDBOX.printed_bytes // MIB} MiB"
+                    raise RunnerEnded("forbidden", f"printed more than {most}; remove its output")
+            if self._control.fileno() in ready:
+                return self._receive(stage)
+            if self._cancelled():
+                raise RunnerEnded("cancelled", "cancelled")
+            self._check_usage()
+            if time.monotonic() > deadline:
+                if is_suspended(self.pid):  # The judge had resumed the process.
+                    reason = f"a signal that is not the judge's stopped its process ({stage}); judge the kernel again"
+                    raise RunnerEnded("error", reason)
+                hint = "check whether the kernel loops endlessly or is far slower than the reference"
+                raise RunnerEnded("timeout", f"no answer within {deadline_s:g} s ({stage}); {hint}")
+
+    def _has_hung_up(self) -> bool:
+        """Return whether every process has closed the runner's end of the socket, as must happen after the last
+        message.
+
+        If a kernel forged that message, the kernel is still alive, or another message follows.
+        """
+        poll = select.poll()
+        poll.register(self._control, select.POLLIN)
+        if not poll.poll(_SANDBOX.status_s * 1e3):
+            return not self._limits.isolate  # The kernel's child processes may still be alive.
+        try:
+            return wire.receive(self._control) is None
+        except ConnectionResetError:  # it ended with an unread order
+            return True
+        except (ValueError, RecursionError, OSError):
+            return False
+
+    def _receive(self, stage: str) -> dict[str, Any]:
+        try:
+            try:
+                received = wire.receive(self._control)
+            except ConnectionResetError:  # it ended with an unread order
+                received = wire.receive(self._control)
+        except (ValueError, RecursionError, OSError):
+            raise RunnerEnded("forbidden", FORGED) from None
+        if received is None:
+            raise RunnerEnded("crashed", "its process is gone, and the system reported no reason")
+        message, descriptors = received
+        for descriptor in descriptors:
+            os.close(descriptor)
+        if "ended" in message:
+            status = message["ended"]
+            if type(status) is not int or not 0 <= status <= 0xFFFF or not self._has_hung_up():
+                raise RunnerEnded("forbidden", FORGED)
+            self._drain()
+            raise RunnerEnded(*post_mortem.why(status, self.output_tail, self._bound(), self._workspace_bytes))
+        if "failed" in message:
+            text = message.get("text", "")
+            if message["failed"] == "start" and stage == "start":
+                raise RunnerEnded("error", f"the runner could not start: {text}")
+            if message["failed"] == "cuda":
+                raise RunnerEnded("crashed", f"the kernel failed on the device: {text}")
+            raise RunnerEnded("not_loaded", text)
+        return message
+
+    def _drain(self) -> None:
+        with contextlib.suppress(OSError):
+            while self._printed <= _SANDBOX.printed_bytes and (chunk := self._out.recv(1 << 16)):
+                self._printed += len(chunk)
+                self._output += chunk
+                del self._output[: -_SANDBOX.printed_kept_bytes]
+
+    def _check_usage(self) -> None:
+        """Raise ``RunnerEnded`` if the kernel exceeds its limit on threads, or on memory outside the arena.
+
+        Threat: resources.
+        """
+        start, now, bound = self._at_start, usage_of(self.pid), self._limits.data_bytes
+        if start is None or now is None:
+            return
+        most = _SANDBOX.threads + _SANDBOX.threads_per_core * (os.cpu_count() or 1)
+        if now.threads > most:
+            raise RunnerEnded("forbidden", f"started more than {most:,} threads; reuse existing threads")
+        held = now.private_bytes - start.private_bytes + max(0, now.shared_bytes - self._arena_bytes)
+        if bound and held > bound:
+            raise RunnerEnded("memory", f"used more than its {self._bound()}")
+
+    def _bound(self) -> str:
+        size = f"{self._limits.data_bytes / GIB:.1f} GiB"
+        return f"{size} of memory; use less, or raise evaluation.memory_limit"
+
+    def mapped(self) -> set[str] | None:
+        """Return the names of the files mapped into the kernel's process, or None if unreadable."""
+        with contextlib.suppress(OSError):
+            return {one.name.rpartition("/")[2] for one in mappings_of(self.pid) if "/" in one.name}
+        return None
+
+    def others_started(self) -> list[str]:
+        """Return the names of live processes that the kernel started. No clock counts their work. Threat: late-work."""
+        import psutil
+
+        with contextlib.suppress(psutil.Error):
+            runner = [self.pid, *(parent.pid for parent in psutil.Process(self.pid).parents())]
+            return [
+                f"{one.name()} ({one.pid})"
+                for one in psutil.Process(self._outermost).children(recursive=True)
+                if one.pid not in runner and one.status() != psutil.STATUS_ZOMBIE
+            ]
+        return []
+
+
+def _are_possible(times: list[Any], count: int, wall_ms: float) -> bool:
+    """Return whether ``count`` calls can have taken ``times``, given ``wall_ms`` by the judge's clock.
+
+    Threat: clock, forged-answer.
+    """
+    most = wall_ms + _SANDBOX.report_slack_ms
+    if len(times) != count or not all(isinstance(one, int | float) and 0 < one <= most for one in times):
+        return False  # This comparison also rejects NaN and infinity.
+    return bool(sum(times) <= _SANDBOX.report_slack * wall_ms + _SANDBOX.report_slack_ms)
+
+
+def cores() -> str:
+    """Return the cores for kernels, which are all of the engine's cores. This process may have fewer, because its
+    threads are bound to cores.
+    """
+    return os.environ.get(CORES_VARIABLE) or ",".join(map(str, sorted(os.sched_getaffinity(0))))
+
+
+def runner_environment(kind: str) -> dict[str, str]:
+    """Return a kernel's environment.
+
+    It sets threads, waiting policy and device, without the user's variables. Threat: escape.
+    """
+    kept = ("OMP_NUM_THREADS", "OMP_PROC_BIND", "OMP_PLACES", "CUDA_VISIBLE_DEVICES", "LD_LIBRARY_PATH")
+    environment = {name: os.environ[name] for name in kept if name in os.environ}
+    environment |= {"OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "0", "PATH": "/nonexistent", "HOME": "/nonexistent"}
+    if kind == "cuda":
+        environment |= {"CUDA_CACHE_DISABLE": "1", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    return environment

@@ -1,0 +1,123 @@
+"""Measure PyTorch's own times for a problem: eager in the judge, ``torch.compile`` in a separate process.
+
+``python -m engine.system.fast_start engine.evaluation.timing.baselines SETTINGS`` reads a problem specification on
+standard input and answers with a ``Baseline``. The separate process protects the judge from a compiler that hangs or
+crashes. When the process ends, the compiler's memory is free again.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+
+import msgspec
+import torch
+
+from engine.evaluation.correctness import comparison
+from engine.evaluation.correctness.fp64_reference import compare_in_double
+from engine.evaluation.correctness.trials import JudgedProblem
+from engine.evaluation.judge.device_lock import alone
+from engine.evaluation.judge.messages import JudgeSettings
+from engine.evaluation.judge_device import JudgeDevice
+from engine.evaluation.judge_policy import POLICY
+from engine.evaluation.sandbox.inside.confinement.isolation import die_with_parent
+from engine.evaluation.sandbox.runner import CORES_VARIABLE
+from engine.evaluation.timing import statistics
+from engine.evaluation.timing.cpu_contention import CpuContention
+from engine.evaluation.timing.noise_rejection import undisturbed_times
+from engine.problem.spec import ProblemSpec
+from engine.session.records.verdict import Baseline, Timing
+from engine.system.fast_start import uncollected
+
+_DEVICE = POLICY.device
+
+
+def _repeat(device: JudgeDevice, call: Callable[[int], object], least_s: float = 0.0) -> Timing:
+    """Time ``call`` repeatedly: at most 50 times after ``least_s``, or until half a second has passed.
+
+    ``call`` gets the index of the repetition. On a GPU, an untimed call precedes each short call, because launches
+    become slower after a pause. Pairs with a kernel include the same untimed call. On a CPU, the result excludes
+    disturbed times.
+    """
+    for index in range(_DEVICE.warm_up):
+        device.time_ms(lambda index=index: call(index))  # type: ignore[misc]
+    times: list[float] = []
+    started = time.perf_counter()
+    while (
+        len(times) < _DEVICE.eager_least
+        or (spent_s := time.perf_counter() - started) < least_s
+        or (len(times) < _DEVICE.eager_most and spent_s < _DEVICE.eager_s)
+    ):
+        index = len(times)
+        if device.cuda and (not times or times[-1] <= _DEVICE.cold_up_to_ms):
+            call(index)
+        times.append(device.time_ms(lambda: call(index)))  # noqa: B023 - called at once
+    return statistics.summarize(times if device.cuda else undisturbed_times(times))
+
+
+def precision_note(problem: ProblemSpec, kind: str) -> tuple[str, str]:
+    """Return eager's precision class and a remark on PyTorch's fp32 defaults for this device."""
+    floats = {tensor.dtype for tensor in problem.tensors if "float" in tensor.dtype}
+    if floats != {"float32"}:
+        return "/".join(sorted(floats)) or "integer", ""
+    convolves = any("conv" in node.target for node in problem.graph or ())
+    if kind == "cuda" and convolves and torch.backends.cudnn.allow_tf32:
+        return "tf32", "cuDNN uses TF32 by default"
+    if kind == "cuda" and torch.backends.cuda.matmul.allow_tf32:
+        return "tf32", "torch.backends.cuda.matmul.allow_tf32 is set"
+    return "fp32", ""
+
+
+def time_eager(judged: JudgedProblem) -> Baseline:
+    """Time eager PyTorch on the judge's buffers. Raises whatever the model raises."""
+    slot = judged.arena.slots[0]
+    judged.trial(0).load(slot)
+    judged.bind(slot)
+    precision, note = precision_note(judged.spec, judged.device.kind)
+    return Baseline("eager", _repeat(judged.device, lambda _: judged.run(slot)), precision, note)
+
+
+def time_compiled(judged: JudgedProblem, tolerance: float) -> Baseline:
+    """Time ``torch.compile`` of the reference. ``failure`` is set if it fails or its outputs are wrong."""
+    slot = judged.arena.slots[0]
+    trial = judged.trial(0)
+    trial.load(slot)
+    judged.bind(slot)
+    precision, note = precision_note(judged.spec, judged.device.kind)
+    try:
+        with uncollected():  # The first call imports the compiler.
+            judged.timed.model.compile()
+            outputs = judged.run(slot)
+        expected, exact = trial.expected[: len(slot.outputs)], partial(judged.trial_in_double, trial, slot)
+        found = comparison.compare(outputs, expected, tolerance)
+        tolerances = comparison.Tolerances(tolerance, tolerance)
+        if found.problem is not None and compare_in_double(outputs, expected, exact, tolerances) is None:
+            return Baseline("compile", None, precision, note, f"torch.compile returns wrong outputs: {found.problem}")
+        contention = CpuContention()
+        timed = _repeat(judged.device, lambda _: judged.run(slot), _DEVICE.compiled_s)
+        others = 0.0 if judged.device.cuda else contention.share()
+        return Baseline("compile", timed, precision, note, others=others)
+    except Exception as error:
+        first = str(error).strip().splitlines()
+        return Baseline("compile", None, precision, note, f"{type(error).__name__}: {first[0] if first else ''}")
+
+
+def main() -> int:
+    die_with_parent()
+    settings = msgspec.json.decode(sys.argv[1], type=JudgeSettings)
+    problem = msgspec.json.decode(sys.stdin.buffer.read(), type=ProblemSpec)
+    answers = os.dup(1)
+    os.dup2(2, 1)
+    device = JudgeDevice(settings.kind, settings.threads)
+    # The compilers that this process starts need all cores, not only the core to which its first thread is bound.
+    os.sched_setaffinity(0, map(int, os.environ[CORES_VARIABLE].split(",")))
+    with alone(settings.device_id, lambda: False):
+        signal.alarm(_DEVICE.compile_process_s)
+        judged = JudgedProblem(problem, device, settings.trials)
+        baseline = time_compiled(judged, settings.tolerance_other)
+    os.write(answers, msgspec.json.encode(baseline) + b"\n")
+    return 0

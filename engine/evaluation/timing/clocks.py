@@ -1,0 +1,100 @@
+"""Decide how long a call took. All functions are pure.
+
+The judge verifies the times that a kernel's process reports. The judge subtracts the overhead of an empty kernel's call
+from its own measurement, and counts the larger of the two times. Therefore a slow clock gains nothing, and a very slow
+clock counts as cheating. Threat: ``clock``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import median
+
+from msgspec import Struct
+
+from engine.evaluation.judge_policy import POLICY
+from engine.evaluation.rejection import Rejected
+from engine.evaluation.timing.call_overhead import CallOverhead
+
+MISREPORT = "misreports its time"
+_CLOCK = POLICY.clock
+
+
+class CallLimits(Struct, frozen=True):
+    """The allowed difference between the judge's time and the reported time, in milliseconds.
+
+    - ``kind``: "cpu" or "cuda"
+    - ``overhead``: calls of an empty kernel, made between the kernel's own
+    - ``copy_ms``: the time that the judge takes to copy a Python kernel's outputs; 0 without a copy, None for compiled
+    kernels
+    - ``warm``: whether an untimed call precedes each single call
+    - ``least_ms``: the time between two events around almost no work
+    """
+
+    kind: str
+    overhead: CallOverhead
+    copy_ms: float | None = None
+    warm: bool = False
+    least_ms: float = 0.0
+
+    @property
+    def python(self) -> bool:
+        return self.copy_ms is not None
+
+    @property
+    def call_ms(self) -> float:
+        """Allowance for a single call, in milliseconds."""
+        known = bool(self.overhead.beside_ms)
+        usual = self.overhead.beside_at(0.5) * _CLOCK.overhead + _CLOCK.beside_ms[self.kind]
+        return (usual if known else _CLOCK.unknown_ms[self.kind]) + self.python_ms
+
+    @property
+    def python_ms(self) -> float:
+        """Allowance for the Python code around a Python kernel's ``forward``, in milliseconds."""
+        if self.copy_ms is None:
+            return 0.0
+        # A machine that delays calls also delays Python.
+        return _CLOCK.python_call_ms + self.overhead.beside_at(0.2) + _CLOCK.output_copy * self.copy_ms
+
+    def counted_ms(self, reported_ms: float, seen_ms: float) -> float:
+        """Return the time that counts for a single call, given the reported time and the judge's time."""
+        beside = self.call_ms + _CLOCK.warming * self.warm * reported_ms
+        return max(reported_ms, seen_ms - beside, _CLOCK.least * self.least_ms)
+
+    def beside_batch_ms(self, count: int, loop_ms: float) -> float:
+        """Return the overhead of each of ``count`` calls in a batch. ``loop_ms``: the runner's loop."""
+        beside = loop_ms + self.call_ms / count
+        if self.copy_ms is not None:
+            beside += _CLOCK.python_batch_ms[self.kind] + _CLOCK.output_copy * self.copy_ms
+        return beside
+
+    def batch_ms(self, claimed_ms: float, cold_ms: float, *, warm_agrees: bool) -> float:
+        """Return the maximum time of a call in a batch that is consistent with ``claimed_ms``, allowing for colder
+        buffers.
+
+        ``cold_ms``: the extra time to touch cold buffers once. ``warm_agrees``: calls on the same buffers took the
+        claimed time, so only a kernel that also skips repeated calls can hide time.
+        """
+        colder = _CLOCK.batch_coldest if warm_agrees else _CLOCK.batch_colder
+        return colder * claimed_ms + _CLOCK.batch_colder_ms[self.kind] + _CLOCK.batch_cold * cold_ms
+
+    def queued_ms(self, claimed_ms: float, count: int) -> float:
+        """Return the maximum time of each of ``count`` queued GPU calls, without the time for queuing."""
+        beside = _CLOCK.queued_beside_ms / count + _CLOCK.output_copy * (self.copy_ms or 0.0)
+        return _CLOCK.queued * claimed_ms - _CLOCK.unqueued * self.least_ms + beside
+
+
+def check_report(reported_ms: Sequence[float], counted_ms: Sequence[float], *, contended: bool) -> str:
+    """Return a remark if the judge's times count, or "" if the reported times do.
+
+    ``contended``: other programs use the processor, so the judge's times prove nothing. Raises ``Rejected`` for a
+    kernel that takes far longer than it reports.
+    """
+    reported, counted = median(reported_ms), median(counted_ms)
+    said = f"reports {reported:.4g} ms per call but takes {counted:.4g} ms by the judge's clock"
+    far = counted > _CLOCK.misreported * reported and counted > reported + _CLOCK.misreported_ms
+    if far and not contended:
+        raise Rejected("cheating", MISREPORT, said)
+    if counted <= _CLOCK.remarked * reported:
+        return ""
+    return f"{'a busy machine' if contended else MISREPORT}: {said}, which counts"

@@ -1,0 +1,51 @@
+"""Measure the processor time that other programs use while a kernel is timed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from pathlib import Path
+
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
+
+def processor_s(pid: int | None) -> float:
+    """Return the processor time of all threads of a process, in seconds; 0 after its end."""
+    if pid is not None:
+        # CPUCLOCK_SCHED of a process: include/linux/posix-timers_types.h.
+        with contextlib.suppress(OSError):
+            return time.clock_gettime((~pid << 3) | 2)
+    return 0.0
+
+
+class CpuContention:
+    """Other programs' processor use since this object was created.
+
+    ``runners``: pids of the kernels' processes, or None if unknown. These processes must be alive when ``share`` is
+    called.
+    """
+
+    def __init__(self, *runners: int | None) -> None:
+        self._runners = runners
+        self._start = time.monotonic()
+        self._idle, self._own = _idle_s(), self._own_s()
+
+    def share(self) -> float:
+        """Return the processor time of other programs and virtual machines, as a share of all cores: 0 to 1."""
+        available = (time.monotonic() - self._start) * (os.cpu_count() or 1)
+        used = available - (_idle_s() - self._idle)
+        others = used - (self._own_s() - self._own)
+        # The system counts in ticks, so one tick per core is within the measurement error.
+        return max(0.0, others - (os.cpu_count() or 1) / _TICKS_PER_S) / available if available > 0 else 0.0
+
+    def _own_s(self) -> float:
+        return time.process_time() + sum(processor_s(runner) for runner in self._runners)
+
+
+def _idle_s() -> float:
+    """Return the idle seconds of all cores since boot (proc(5), /proc/stat), which the kernel counts exactly."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        fields = Path("/proc/stat").read_text().split("\n", 1)[0].split()
+        return (int(fields[4]) + int(fields[5])) / _TICKS_PER_S
+    return 0.0

@@ -1,0 +1,214 @@
+"""Time one problem's correct kernels side by side, so that the leaders' order is not left to chance.
+
+Each round calls every kernel once on the same buffers, in random order. The ranking uses ratios within rounds. The
+judge's clock also checks these times, because a kernel may begin to cheat after its verdict.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import cache, partial
+from pathlib import Path
+from statistics import median
+
+from msgspec.structs import replace
+
+from engine.evaluation.correctness import comparison
+from engine.evaluation.correctness.output_validation import Answers
+from engine.evaluation.judge.problem_context import ProblemContext
+from engine.evaluation.judge_policy import POLICY
+from engine.evaluation.rejection import Rejected
+from engine.evaluation.sandbox.module_runner import copies_after_the_clock_ms, runner_for
+from engine.evaluation.sandbox.resource_limits import limits_of
+from engine.evaluation.sandbox.runner import Runner, RunnerEnded
+from engine.evaluation.timing import statistics
+from engine.evaluation.timing.call_overhead import CallOverhead
+from engine.evaluation.timing.clocks import CallLimits, check_report
+from engine.evaluation.timing.cpu_contention import CpuContention
+from engine.evaluation.timing.wall_clock_probe import WallClockProbe
+from engine.session.records.verdict import BUSY, Standing
+
+_RUNOFF = POLICY.runoff
+
+
+class FoundOut(RunnerEnded):
+    """A kernel that passed its checks has failed in the runoff. ``variant``: the kernel's id."""
+
+    def __init__(self, variant: str, text: str) -> None:
+        super().__init__("error", f"{variant} passed its checks, but in the runoff it {text}")
+        self.variant = variant
+
+
+def run_runoff(
+    opened: ProblemContext, libraries: Mapping[str, Path], cancelled: Callable[[], bool]
+) -> tuple[Standing, ...]:
+    """Return the standings, fastest first. Raises ``FoundOut`` if a correct kernel now fails, and ``RunnerEnded`` for
+    other failures.
+    """
+    with ExitStack() as stack:
+        runoff = _Runoff(opened, libraries, stack, cancelled)
+        runoff.take_rounds()
+        try:
+            return standings(runoff.confirmed(), runoff.margin)
+        except FoundOut:
+            runoff.take_rounds()  # These times replace the earlier times, so cheating in earlier calls gains nothing.
+            return standings(runoff.confirmed(), runoff.margin)
+
+
+class _Runoff:
+    """Kernels in runners that live as long as ``stack``, and their times in the last rounds."""
+
+    def __init__(
+        self,
+        opened: ProblemContext,
+        libraries: Mapping[str, Path],
+        stack: ExitStack,
+        cancelled: Callable[[], bool],
+    ) -> None:
+        problem, settings = opened.judged, opened.settings
+        self._opened, self._settings, self._libraries = opened, settings, libraries
+        self.margin = _RUNOFF.tied[settings.kind]
+        self._runners: dict[str, Runner] = {}
+        for name, library in libraries.items():
+            limits = limits_of(problem.spec, settings, opened.eager_ms, library.suffix == ".py")
+            limits = replace(limits, call_s=settings.deadline_s)
+            self._runners[name] = stack.enter_context(runner_for(library, settings, limits, cancelled))
+            with _blaming(name):
+                loaded = self._runners[name].load(library, problem)
+            if loaded.keeps_weights:  # All kernels then use the model's initial weights.
+                problem = problem.with_own_weights()
+        self._problem = problem
+        tolerances = comparison.Tolerances(settings.tolerance_fp32, settings.tolerance_other)
+        self._check = partial(Answers(tolerances).check, problem)
+        # Outputs of such models depend on more than their inputs.
+        self._compares = not problem.mutates and not problem.spec.random
+        self._contention = CpuContention(opened.empty_kernel.pid, *(runner.pid for runner in self._runners.values()))
+        self._call_overhead = CallOverhead()
+        self._times: dict[str, list[float]] = {}
+        self._walls: dict[str, list[float]] = {}
+
+    def take_rounds(self) -> None:
+        """Time rounds until the order is settled or the time is used up. Raises ``FoundOut`` and ``RunnerEnded``."""
+        self._call_overhead.clear()
+        self._times = {name: [] for name in self._libraries}
+        self._walls = {name: [] for name in self._libraries}
+        started = time.perf_counter()
+        for number in range(-1, _RUNOFF.most_rounds):
+            self._take_round(number)
+            if number + 1 < _RUNOFF.least_rounds:
+                continue
+            if is_settled(self._times, self.margin) or time.perf_counter() - started > _RUNOFF.budget_s:
+                break
+
+    def _take_round(self, number: int) -> None:
+        problem, arena = self._problem, self._problem.arena
+        slot_index = random.randrange(len(arena.slots))
+        slot = arena.slots[slot_index]
+        self._opened.load_timed(problem, max(number, 0), slot, problem.fresh_seed())
+        expected = problem.run(slot) if self._compares and random.random() < _RUNOFF.checked else None
+        before = comparison.checksum(slot.unwritable) if expected is not None else ()
+        exact = cache(partial(problem.in_double, slot, lambda: None))  # No kernel has written its inputs yet.
+        for name in random.sample(list(self._libraries), len(self._libraries)):
+            slot.poison(number % 2)
+            problem.device.synchronize()
+            warm = self._opened.warming_slot(slot_index)
+            with _blaming(name):
+                own, wall_ms = self._runners[name].call(
+                    [slot_index], problem.device.flushes, problem.call_seed(), warm=warm
+                )
+            if expected is not None:
+                if comparison.checksum(slot.unwritable) != before:
+                    raise FoundOut(name, "writes its inputs")
+                with _blaming(name):
+                    self._check(slot, expected, number % 2, f"round {number + 1}", exact)
+            if number >= 0:  # The first round serves only to warm up.
+                self._times[name].append(own[0])
+                self._walls[name].append(wall_ms)
+        self._opened.empty_kernel.call(self._call_overhead)
+
+    def confirmed(self) -> dict[str, list[float]]:
+        """Verify the times with the judge's clock, and return the times that count. Raises ``FoundOut`` and
+        ``RunnerEnded``.
+        """
+        confirmed: dict[str, list[float]] = {}
+        for name, runner in self._runners.items():
+            reported, limits = self._times[name], self._limits(name)
+            counted = [limits.counted_ms(*both) for both in zip(reported, self._walls[name], strict=True)]
+            on_processor = self._settings.kind == "cpu" or limits.python
+            contended = on_processor and self._contention.share() > BUSY
+            probe = WallClockProbe(self._problem, runner, self._opened.empty_kernel, self._check, contended=contended)
+            with _blaming(name):
+                excess_ms, _ = probe.excess_ms(median(counted), limits)
+                confirmed[name] = [ms + excess_ms for ms in counted]
+                check_report(reported, confirmed[name], contended=contended)
+        return confirmed
+
+    def _limits(self, name: str) -> CallLimits:
+        python = self._libraries[name].suffix == ".py"
+        return CallLimits(
+            kind=self._settings.kind,
+            overhead=self._call_overhead,
+            copy_ms=copies_after_the_clock_ms(self._problem, self._runners[name]) if python else None,
+            warm=python and self._opened.runs_cold,
+            least_ms=self._problem.device.least_ms(),
+        )
+
+
+@contextmanager
+def _blaming(variant: str) -> Iterator[None]:
+    """Raise ``FoundOut`` for ``variant`` if its runner ends within the block or a check rejects it."""
+    try:
+        yield
+    except Rejected as rejected:
+        raise FoundOut(variant, f"is {rejected.status.replace('_', ' ')}: {rejected.reason}") from None
+    except RunnerEnded as ended:
+        if ended.end == "cancelled":
+            raise
+        raise FoundOut(variant, f"ended its process: {ended}") from None
+
+
+def is_settled(times_ms: Mapping[str, list[float]], margin: float) -> bool:
+    """Return whether every kernel is clearly slower than the fastest, or known within ``margin``. Pure."""
+    fastest = _fastest(times_ms)
+    for own in times_ms.values():
+        ratios = _ratios(own, times_ms[fastest])
+        _, low, high = statistics.median_interval(ratios)
+        # Require high confidence. If the runoff stopped at the first difference, it would eventually separate a kernel
+        # from an exact copy.
+        _, surely_above, _ = statistics.median_interval(ratios, _RUNOFF.sure)
+        if surely_above <= 1.0 + margin and high - low > 2 * min(margin, _RUNOFF.narrow):
+            return False
+    return True
+
+
+def standings(times_ms: Mapping[str, list[float]], margin: float) -> tuple[Standing, ...]:
+    """Rank kernels by their time within rounds, relative to the fastest; tied within ``margin``. Pure."""
+    scores, fastest = _scores(times_ms), _fastest(times_ms)
+    rows = []
+    for name, own in times_ms.items():
+        _, low, high = statistics.median_interval(_ratios(own, times_ms[fastest]))
+        ratio = scores[name] / scores[fastest]
+        rows.append(
+            Standing(name, median(own), ratio, min(low, ratio), max(high, ratio), tied=min(low, ratio) <= 1.0 + margin)
+        )
+    return tuple(sorted(rows, key=lambda row: (row.variant != fastest, row.ratio, row.variant)))
+
+
+def _fastest(times_ms: Mapping[str, list[float]]) -> str:
+    scores = _scores(times_ms)
+    return min(scores, key=lambda name: (scores[name], name))
+
+
+def _scores(times_ms: Mapping[str, list[float]]) -> dict[str, float]:
+    """Return each kernel's time relative to the mean of its round, as a median over rounds. Unlike medians of ratios,
+    these scores always produce a consistent order.
+    """
+    means = [sum(one) / len(one) for one in zip(*times_ms.values(), strict=True)]
+    return {name: median(_ratios(own, means)) for name, own in times_ms.items()}
+
+
+def _ratios(own_ms: Sequence[float], base_ms: Sequence[float]) -> list[float]:
+    return [own / base for own, base in zip(own_ms, base_ms, strict=True)]

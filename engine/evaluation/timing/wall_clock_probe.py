@@ -1,0 +1,167 @@
+"""Time batches of calls with the judge's clock, because the overhead of a single call could hide too much time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import cached_property
+from statistics import median
+
+from engine.evaluation.correctness.comparison import checksum
+from engine.evaluation.correctness.trials import JudgedProblem
+from engine.evaluation.judge_policy import POLICY
+from engine.evaluation.sandbox.arena import Slot
+from engine.evaluation.sandbox.runner import Runner
+from engine.evaluation.timing.call_batches import CallBatch, Check
+from engine.evaluation.timing.call_overhead import EmptyKernel
+from engine.evaluation.timing.clocks import CallLimits
+
+_CLOCK = POLICY.clock
+
+
+class WallClockProbe:
+    """Times one kernel's batches. ``calls`` and ``runs_ms``: the number of calls and their total time.
+
+    ``contended``: whether other programs use the processor, so that an undisturbed batch takes more attempts. All
+    methods raise ``RunnerEnded``, and ``Rejected`` if a call of a batch returns wrong outputs.
+    """
+
+    def __init__(
+        self, problem: JudgedProblem, runner: Runner, empty_kernel: EmptyKernel, check: Check, *, contended: bool
+    ) -> None:
+        self._problem, self._runner, self._empty_kernel, self._check = problem, runner, empty_kernel, check
+        self._tries = _CLOCK.batches_contended if contended else _CLOCK.batches
+        self._slots = len(problem.arena.slots)
+        self.calls, self.runs_ms = 0, 0.0
+
+    def excess_ms(self, claimed_ms: float, limits: CallLimits) -> tuple[float, str]:
+        """Return how many milliseconds a call takes beyond the claimed time, and the evidence in words."""
+        if claimed_ms > _CLOCK.batch_below_ms:
+            return 0.0, "single calls agree"
+        if self._slots < 2:
+            return self._warm_batches(claimed_ms, limits)
+        if limits.kind == "cuda" and (queued := self._queued(claimed_ms, limits)) is not None:
+            return queued
+        if limits.kind == "cuda" and not limits.python and self._queue_ms is not None:
+            beside_ms = limits.beside_batch_ms(self._slots, 0.0)
+            each_ms = min(self._batch_ms(self._slots, beside_ms) for _ in range(_CLOCK.waiting_batches))
+            return max(0.0, each_ms - claimed_ms), f"launch waits for the device: {each_ms:.4g} ms per call in batches"
+        warm_ms, words = self._warm_batches(claimed_ms, limits)
+        cold_ms, found = self._batches(claimed_ms, limits, warm_agrees=warm_ms == 0.0)
+        return max(warm_ms, cold_ms), f"{words}; {found}"
+
+    def _warm_batches(self, claimed_ms: float, limits: CallLimits) -> tuple[float, str]:
+        """Time calls on the same, cached buffers. This reveals even microseconds, unless the kernel skips calls."""
+        count = max(2, min(_CLOCK.warm_batch_most, round(_CLOCK.warm_batch_ms / max(claimed_ms, 1e-3))))
+        beside_ms = limits.beside_batch_ms(count, _CLOCK.batch_call_ms[limits.kind])
+        return self._least(
+            lambda: self._warm_batch_ms(count, beside_ms), claimed_ms, _CLOCK.warm_batch * claimed_ms, f"{count} calls"
+        )
+
+    def _batches(self, claimed_ms: float, limits: CallLimits, *, warm_agrees: bool) -> tuple[float, str]:
+        """Time calls on separate buffers. This prevents skipped calls, but the buffers are cold."""
+        count = self._count(_CLOCK.batch_ms, claimed_ms)
+        loop_ms = _CLOCK.batch_call_ms[limits.kind]
+        if limits.kind == "cpu" and claimed_ms <= _CLOCK.tiny_ms:
+            slots = [index % self._slots for index in range(count)]
+            loop_ms = max(loop_ms, _CLOCK.overhead * self._empty_kernel.batch_ms(slots))
+        beside_ms = limits.beside_batch_ms(count, loop_ms)
+
+        def least(cold_ms: float) -> tuple[float, str]:
+            return self._least(
+                lambda: self._batch_ms(count, beside_ms),
+                claimed_ms,
+                limits.batch_ms(claimed_ms, cold_ms, warm_agrees=warm_agrees),
+                f"{count} calls on separate buffers",
+            )
+
+        found = least(0.0)
+        return found if found[0] == 0.0 else least(_cold_ms(self._problem))
+
+    def _least(
+        self, measure: Callable[[], float], claimed_ms: float, allowed_ms: float, words: str
+    ) -> tuple[float, str]:
+        """Return the fastest batch's excess and the evidence. The excess is 0 as soon as a batch stays within the
+        allowance.
+        """
+        each_ms = float("inf")
+        for _ in range(self._tries):
+            each_ms = min(each_ms, measure())
+            if each_ms <= allowed_ms:
+                return 0.0, f"{words} in a batch agree"
+        return each_ms - claimed_ms, f"{words} in a batch took {each_ms:.4g} ms each"
+
+    def _queued(self, claimed_ms: float, limits: CallLimits) -> tuple[float, str] | None:
+        """Time GPU calls queued before their inputs exist, so that the kernel cannot skip or anticipate work.
+
+        Returns None if calls cannot be queued.
+        """
+        count, each_ms = self._count(_CLOCK.queued_ms, claimed_ms), float("inf")
+        for _ in range(self._tries):
+            if (all_ms := self._queued_ms(count)) is None:
+                if count == 2:
+                    return None
+                # One call may launch more kernels than the stream can queue.
+                count = max(2, count // _CLOCK.queue_shrink)
+                continue
+            each_ms = min(each_ms, max(0.0, all_ms / count))
+            if each_ms <= limits.queued_ms(claimed_ms, count):
+                return 0.0, f"{count} queued calls took {each_ms:.4g} ms each"
+        return each_ms - claimed_ms, f"{count} queued calls took {each_ms:.4g} ms each"
+
+    def _count(self, batch_ms: float, claimed_ms: float) -> int:
+        return max(2, min(self._slots, round(batch_ms / max(claimed_ms, 1e-3))))
+
+    def _batch_ms(self, count: int, beside_ms: float) -> float:
+        """Return the milliseconds per call on separate buffers: the larger of the reported time and the
+        judge's time.
+        """
+        reported_ms, wall_ms = CallBatch(self._problem, self._runner, count, self._check).call()
+        return max(self._counted(count, wall_ms) / count - beside_ms, reported_ms / count)
+
+    def _warm_batch_ms(self, count: int, beside_ms: float) -> float:
+        """Return the milliseconds of each of ``count`` calls on the buffers of one slot."""
+        self._problem.trial(0).load(self._problem.arena.slots[0])
+        self._problem.device.synchronize()
+        reported_ms, wall_ms = self._runner.call([0] * count)
+        return max(self._counted(count, wall_ms) / count - beside_ms, sum(reported_ms) / count)
+
+    def _queued_ms(self, count: int) -> float | None:
+        """Return the milliseconds of ``count`` queued calls, without the time for queuing."""
+        if self._queue_ms is None:
+            return None
+        took_ms = CallBatch(self._problem, self._runner, count, self._check).call_behind_gate()
+        return None if took_ms is None else self._counted(count, took_ms) - self._queue_ms
+
+    @cached_property
+    def _queue_ms(self) -> float | None:
+        """Return the time for queuing an empty kernel, or None if the driver cannot queue calls."""
+        return self._empty_kernel.queue_ms()
+
+    def _counted(self, count: int, wall_ms: float) -> float:
+        self.calls += count
+        self.runs_ms += wall_ms
+        return wall_ms
+
+
+def _cold_ms(problem: JudgedProblem) -> float:
+    """Return the extra milliseconds for touching all of a slot's buffers after other slots were loaded.
+
+    Returns 0 on a GPU, because the judge evicts its cache before each timed call.
+    """
+    if problem.device.cuda:
+        return 0.0
+
+    def touch(slot: Slot) -> float:
+        started = time.perf_counter()
+        checksum(slot.unwritable)
+        slot.poison(0)
+        return 1e3 * (time.perf_counter() - started)
+
+    warm_ms = []
+    for index, slot in enumerate(problem.arena.slots):
+        problem.load_mixed(index, slot, problem.fresh_seed())
+        slot.poison(1)
+        warm_ms.append(touch(slot))
+    cold_ms = [touch(slot) for slot in problem.arena.slots]
+    return max(0.0, median(cold_ms) - median(warm_ms))

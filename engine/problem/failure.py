@@ -1,0 +1,57 @@
+"""Locate an error in a problem file and suggest a remedy. Does not import torch."""
+
+from __future__ import annotations
+
+import traceback
+from pathlib import Path
+
+from msgspec import Struct
+
+from engine.problem.source import ProblemFileError
+from engine.system.text_file import UnreadableFile
+
+
+class ProblemFailure(Struct, frozen=True, omit_defaults=True):
+    """Explains why a problem file could not be inspected. ``line``: a line number in the file, or None."""
+
+    id: str
+    path: str
+    message: str
+    hint: str
+    line: int | None = None
+
+    def __str__(self) -> str:
+        where = self.path if self.line is None else f"{self.path}:{self.line}"
+        return f"{where}: {self.message}; {self.hint}"
+
+
+def line_in(error: BaseException, path: str) -> int | None:
+    """Return the innermost line of ``path`` in the traceback of ``error``, or None."""
+    if isinstance(error, SyntaxError) and error.filename == path:
+        return error.lineno
+    if isinstance(error, ProblemFileError) and error.line is not None:
+        return error.line
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]
+    return lines[-1] if lines else None
+
+
+def failure_of(error: BaseException, problem_id: str, path: Path) -> ProblemFailure:
+    """Describe ``error`` for the file's author: location, exception and remedy."""
+    text = " ".join(str(error).split())[:400]
+    if isinstance(error, ProblemFileError):
+        message, hint = text, error.hint
+    elif isinstance(error, UnreadableFile):
+        message, _, remedy = error.reason.partition("; ")
+        hint = remedy or "check the path in `problems`"
+    elif isinstance(error, SyntaxError):
+        message, hint = f"SyntaxError: {error.msg}", "fix the syntax error"
+    elif isinstance(error, ModuleNotFoundError):
+        message = f"imports `{error.name}`, which is not installed"
+        hint = f"install {error.name} into kernel-tui's environment, or remove the import"
+    elif isinstance(error, MemoryError) or "can't allocate memory" in text:
+        message = "exceeded the memory limit for inspection, because it allocated memory outside PyTorch's fake tensors"
+        hint = "create large tensors with torch functions inside get_inputs()"
+    else:
+        message = f"raised {type(error).__name__}" + (f": {text}" if text else "")
+        hint = "run the file on its own: `Model(*get_init_inputs())(*get_inputs())` must work"
+    return ProblemFailure(id=problem_id, path=str(path), message=message, hint=hint, line=line_in(error, str(path)))

@@ -1,0 +1,221 @@
+"""Trace a model to ATen operators over fake tensors, which have shapes but no data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from msgspec import Struct
+from torch import fx, nn
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
+from torch.func import functional_call, functionalize
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from engine.problem.model import OnDevice, build_model, flatten, named_weights, output_leaves
+from engine.problem.source import ProblemModule
+
+DATA_DEPENDENT = (DataDependentOutputException, DynamicOutputShapeException, GuardOnDataDependentSymNode)
+_ALIASES = frozenset(
+    {torch.ops.aten.detach.default, torch.ops.aten.alias.default, torch.ops.aten.lift_fresh_copy.default}
+)
+
+
+_MAX_OPERATORS = 5_000
+
+
+class TooLongToTraceError(Exception):
+    """The model runs more operators than a graph may contain, for example in an unrolled recurrent network."""
+
+    def __init__(self) -> None:
+        super().__init__(f"it runs more than {_MAX_OPERATORS} operators")
+
+
+class _Limit(TorchDispatchMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self._left = _MAX_OPERATORS
+
+    def __torch_dispatch__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        self._left -= 1
+        if self._left < 0:
+            raise TooLongToTraceError
+        return func(*args, **(kwargs or {}))
+
+
+class Built(Struct, frozen=True):
+    """A model and its inputs, built from fake tensors. ``leaves``: flattened inputs; ``weights``: (name, tensor,
+    is_parameter).
+    """
+
+    model: nn.Module
+    init_arguments: list[Any]
+    leaves: list[Any]
+    structure: pytree.TreeSpec
+    weights: list[tuple[str, torch.Tensor, bool]]
+
+    @property
+    def tensors(self) -> list[torch.Tensor]:
+        return [leaf for leaf in self.leaves if isinstance(leaf, torch.Tensor)]
+
+    @property
+    def memory(self) -> list[torch.Tensor]:
+        """All input and weight tensors."""
+        return [*self.tensors, *(tensor for _, tensor, _ in self.weights)]
+
+
+class Traced(Struct, frozen=True):
+    """A traced model whose placeholders are ``inputs + weights``, in that order.
+
+    ``graph`` is None for a model with too many operators. ``outputs``: the leaves that ``forward`` returned.
+    ``mutated``: positions of placeholders that the model writes. ``random``: the first operator that draws random
+    numbers, or None.
+    """
+
+    graph: fx.Graph | None
+    outputs: list[Any]
+    mutated: frozenset[int]
+    random: str | None
+
+
+def build_fake(module: ProblemModule, mode: FakeTensorMode) -> Built:
+    """Build the model and its inputs without allocating their memory.
+
+    If the constructor reads tensor values, it runs on real tensors, which are converted to fake tensors afterwards.
+    """
+    with OnDevice("cpu"):
+        try:
+            with mode:
+                model, arguments = build_model(module)
+        except DATA_DEPENDENT:
+            model, arguments = build_model(module)
+            _convert(model, mode)
+        with mode:
+            leaves, structure = flatten(module.get_inputs())
+    seen: set[int] = set()
+    for position, leaf in enumerate(leaves):
+        if isinstance(leaf, torch.Tensor):
+            fake = mode.fake_tensor_converter.from_real_tensor(mode, leaf) if not _is_fake(leaf) else leaf
+            if id(fake) in seen:
+                # A tensor that is passed twice counts as two kernel arguments.
+                with mode:
+                    fake = fake.clone()
+            seen.add(id(fake))
+            leaves[position] = fake.detach()
+    return Built(model, arguments, leaves, structure, named_weights(model))
+
+
+def _is_fake(tensor: torch.Tensor) -> bool:
+    return isinstance(tensor, torch._subclasses.FakeTensor)
+
+
+def _convert(model: nn.Module, mode: FakeTensorMode) -> None:
+    memo: dict[int, torch.Tensor] = {}
+
+    def fake(tensor: torch.Tensor) -> torch.Tensor:
+        if id(tensor) not in memo:
+            converted = mode.from_tensor(tensor.detach())
+            parameter = isinstance(tensor, nn.Parameter)
+            memo[id(tensor)] = nn.Parameter(converted, tensor.requires_grad) if parameter else converted
+        return memo[id(tensor)]
+
+    for module in model.modules():
+        for table in (module._parameters, module._buffers):
+            for name, tensor in table.items():
+                if tensor is not None:
+                    table[name] = fake(tensor)
+
+
+def trace(built: Built, mode: FakeTensorMode) -> Traced:
+    """Run ``forward`` once over fake tensors, in training mode as KernelBench does.
+
+    Raises whatever ``forward`` raises, and ``TooLongToTraceError``.
+    """
+    names = [name for name, _, _ in built.weights]
+    count = len(built.tensors)
+    outputs: list[Any] = []
+
+    def forward(*values: torch.Tensor) -> Any:
+        given = iter(values[:count])
+        leaves = [next(given) if isinstance(leaf, torch.Tensor) else leaf for leaf in built.leaves]
+        arguments = pytree.tree_unflatten(leaves, built.structure)
+        result = functional_call(built.model, dict(zip(names, values[count:], strict=True)), tuple(arguments))
+        leaves = output_leaves(result)
+        outputs[:] = leaves
+        return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+
+    weights = [tensor.detach() for _, tensor, _ in built.weights]
+    with mode, OnDevice("cpu"), _Limit(), torch.no_grad():
+        functional: Callable[..., Any] = functionalize(forward, remove="mutations")
+        graph = make_fx(functional)(*built.tensors, *weights).graph
+    placeholders = [node for node in graph.nodes if node.op == "placeholder"]
+    random = next((str(node.target) for node in graph.nodes if _draws(node)), None)
+    mutated = _mutated(graph, placeholders)
+    _tidy(graph)
+    values = iter(node.meta["val"] for node in graph.find_nodes(op="output")[0].args[0])
+    returned = [next(values) if isinstance(leaf, torch.Tensor) else leaf for leaf in outputs]
+    return Traced(graph, returned, mutated, random)
+
+
+def run_small(module: ProblemModule) -> Traced:
+    """Run a small model with very many operators once on real tensors. Return the same result as :func:`trace`, without
+    a graph.
+
+    Raises whatever ``forward`` raises.
+    """
+    with OnDevice("cpu"), torch.no_grad():
+        model, _ = build_model(module)
+        leaves, structure = flatten(module.get_inputs())
+        watched = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+        watched += [tensor for _, tensor, _ in named_weights(model)]
+        versions, generator = [tensor._version for tensor in watched], torch.get_rng_state()
+        outputs = output_leaves(model(*pytree.tree_unflatten(leaves, structure)))
+    mutated = frozenset(i for i, tensor in enumerate(watched) if tensor._version != versions[i])
+    drawn = None if torch.equal(generator, torch.get_rng_state()) else "the random generator's state changed"
+    return Traced(None, outputs, mutated, drawn)
+
+
+def _draws(node: fx.Node) -> bool:
+    if node.target is torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default:
+        # PyTorch tags this operator as random because of its dropout, whose probability is the fourth argument.
+        return bool(len(node.args) > 3 and node.args[3])
+    return isinstance(node.target, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in node.target.tags
+
+
+def _mutated(graph: fx.Graph, placeholders: list[fx.Node]) -> frozenset[int]:
+    written: set[fx.Node] = set()
+    for node in graph.nodes:
+        if node.target is torch.ops.aten.copy_.default:
+            written.add(node.args[0])
+        # In training mode, these operators update the running statistics, although their schemas do not declare it.
+        elif node.target is torch.ops.aten.native_batch_norm.default and node.args[5]:
+            written.update(arg for arg in node.args[3:5] if isinstance(arg, fx.Node))
+    return frozenset(index for index, node in enumerate(placeholders) if node in written)
+
+
+def _tidy(graph: fx.Graph) -> None:
+    """Remove everything that a kernel need not do: aliases, dead nodes and in-place updates of temporaries."""
+    for node in list(graph.nodes):
+        if node.target in _ALIASES:
+            node.replace_all_uses_with(node.args[0])
+            graph.erase_node(node)
+        elif node.op == "call_function":
+            _make_functional(node)
+    graph.eliminate_dead_code()
+
+
+def _make_functional(node: fx.Node) -> None:
+    """Turn ``aten.add_.Scalar(t, 1)`` into ``aten.add.Scalar(t, 1)`` if nothing else reads ``t``."""
+    if not isinstance(node.target, torch._ops.OpOverload) or not node.target._schema.is_mutable:
+        return
+    packet, overload = node.target._schema.name.split("::")[1], node.target._overloadname
+    first = node.args[0] if node.args else None
+    if packet.endswith("_") and isinstance(first, fx.Node) and first.op != "placeholder" and len(first.users) == 1:
+        functional = getattr(getattr(torch.ops.aten, packet[:-1], None), overload, None)
+        if functional is not None:
+            node.target = functional

@@ -1,0 +1,96 @@
+"""Find the proposers that can write kernels for a problem, and suggest remedies if there are none.
+
+The check is cheap, because the playbook only inspects the problem's traced graph. This module does not import torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from msgspec import Struct
+
+from engine.config.schema import Config, PlaybookModel, ReplayModel
+from engine.devices.fact import DeviceFact
+from engine.problem.spec import Language, ProblemSpec
+from engine.proposers.protocol import Task
+from engine.proposers.registry import model_names
+
+MANUAL_TABLE = '[[models]]\nprovider = "manual"    # you answer its prompts, in any chat window'
+MODEL_TABLE = '[[models]]\nprovider = "openai"    # export OPENAI_API_KEY=...\nmodel = "gpt-5.5"'
+_ANY_DEVICE = {
+    "cu": DeviceFact("cuda", "cuda", "", "", 0, 0),
+    "cpp": DeviceFact("cpu", "cpu", "", "", 0, 0),
+}
+
+
+class Writer(Struct, frozen=True):
+    """Whether a proposer can write kernels for a problem. ``refusal`` is the reason why the proposer cannot, or ""."""
+
+    proposer: str
+    languages: tuple[Language, ...]
+    refusal: str = ""
+
+
+def writers_of(config: Config | None, problem: ProblemSpec) -> tuple[Writer, ...]:
+    """List the proposers of ``config`` with their ability to write for ``problem``. Without a config, use the playbook.
+
+    The list omits recordings (``replay``), because their content depends on the recorded session.
+    """
+    if config is None:
+        return (_playbook(problem, "playbook"),)
+    named = dict(zip(model_names(config), config.models, strict=True))
+    return tuple(
+        _playbook(problem, name) if isinstance(model, PlaybookModel) else Writer(name, problem.languages)
+        for name, model in named.items()
+        if not isinstance(model, ReplayModel)
+    )
+
+
+def _playbook(problem: ProblemSpec, name: str) -> Writer:
+    refusals = {language: playbook_refusal(problem, language) for language in problem.languages}
+    able = tuple(language for language, refusal in refusals.items() if refusal is None)
+    reasons = [refusal for refusal in refusals.values() if refusal is not None]
+    return Writer(name, able, "" if able else next(iter(reasons), "the judge cannot evaluate kernels for this problem"))
+
+
+def playbook_refusal(problem: ProblemSpec, language: Language) -> str | None:
+    """Return one sentence that says why the playbook cannot write ``language`` kernels for ``problem``; None
+    if it can.
+    """
+    from engine.proposers.playbook import Playbook
+
+    device = _ANY_DEVICE["cu" if language == "cu" else "cpp"]
+    return Playbook().refusal(Task(problem, "", language, device, None, None))
+
+
+def why_nobody(c_refusal: str | None, refusals: Sequence[str | None]) -> str | None:
+    """Combine the reasons why no proposer can write kernels for a problem. Returns None if any proposer can."""
+    if any(refusal is None for refusal in refusals):
+        return None
+    reasons = dict.fromkeys(reason for reason in (c_refusal, *refusals) if reason)
+    return "; ".join(reasons) or "the config has no proposer that writes kernels"
+
+
+def remedies(problem: str, language: Language, session: str) -> tuple[str, ...]:
+    """Return remedies for a problem that no proposer supports. ``session`` names the session in a shell command."""
+    return (
+        f"Seed a kernel: press a in the monitor, or run: kernel-tui seed-kernel {session} kernel.{language} "
+        f"--problem {problem}",
+        add_a_table(),
+    )
+
+
+def add_a_table() -> str:
+    """Return the remedy that changes the config: add a person or a model, which can write kernels for every problem."""
+    return (
+        "Or add one of these tables to the config and run it again, which starts a new session:\n"
+        f"{MANUAL_TABLE}\n\n{MODEL_TABLE}"
+    )
+
+
+def session_argument(directory: Path) -> str:
+    """Return the argument that names a session on a command line. A session in the default directory needs only its
+    name.
+    """
+    return directory.name if directory.parent.name == "sessions" else str(directory)

@@ -1,0 +1,68 @@
+"""Create clients and callers for the models in a config's ``[[models]]`` tables."""
+
+from __future__ import annotations
+
+from engine.config.model_tables import GeminiModel, OpenAIModel
+from engine.config.schema import Config
+from engine.exit_codes import ExitCode
+from engine.proposers.llm.calls.concurrency_limiter import Gate
+from engine.proposers.llm.calls.ledger import Ledger
+from engine.proposers.llm.calls.prices import Price
+from engine.proposers.llm.calls.retrying_caller import Caller, Recorder, Retry
+from engine.proposers.llm.clients.keys import key_for
+from engine.proposers.llm.model_protocol import ModelClient
+from engine.session.budget import NO_CAP, caps_of
+from engine.session.state.session_state import SessionState
+
+
+class PriceUnknown(Exception):
+    """The config limits dollars, but a model's price is unknown."""
+
+    exit_code = ExitCode.USAGE
+
+
+def make_callers(
+    config: Config, state: SessionState, recorder: Recorder, retry: Retry | None = None
+) -> dict[str, Caller]:
+    """Create a caller for every model in the config that is called over the network, keyed by name.
+
+    Raises ``KeyMissing`` and :class:`PriceUnknown` here, so that a search that cannot work never begins.
+    """
+    remote = [model for model in config.models if isinstance(model, OpenAIModel | GeminiModel)]
+    ledger = Ledger(state.spending, lambda: caps_of(state, config))
+    callers = {}
+    for model in remote:
+        client, price = make_client(model, key_for(model)), Price(model)
+        _check_price(config, state, model.label, price)
+        callers[model.label] = Caller(model.label, client, price, Gate(model.concurrency), ledger, recorder, retry)
+    return callers
+
+
+def check_prices(config: Config) -> None:
+    """Check all prices before a search begins. Raises :class:`PriceUnknown`."""
+    fresh = SessionState()
+    for model in config.models:
+        if isinstance(model, OpenAIModel | GeminiModel):
+            _check_price(config, fresh, model.label, Price(model))
+
+
+def make_client(model: OpenAIModel | GeminiModel, key: str) -> ModelClient:
+    """Create a model's client. The client imports the SDK and connects on its first call."""
+    if isinstance(model, OpenAIModel):
+        from engine.proposers.llm.clients.openai_client import OpenAIClient
+
+        return OpenAIClient(model, key)
+    from engine.proposers.llm.clients.gemini_client import GeminiClient
+
+    return GeminiClient(model, key)
+
+
+def _check_price(config: Config, state: SessionState, model: str, price: Price) -> None:
+    caps = caps_of(state, config)
+    capped = [cap for cap in (caps.session, caps.problem, caps.models.get(model, NO_CAP)) if cap.dollars is not None]
+    if capped and not price.known:
+        raise PriceUnknown(
+            f"{model} has no known price, but dollars are limited (${capped[0].dollars:g}). Set input_price and "
+            "output_price in its [[models]] table (dollars per million tokens, 0 for your own server), or limit tokens "
+            "instead"
+        )

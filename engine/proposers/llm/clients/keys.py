@@ -1,0 +1,68 @@
+"""Read model providers' API keys once from the environment, and never display them.
+
+The engine deletes each key from its environment when it reads it. Therefore its child processes (compilers, judges,
+kernels under test) never inherit a key.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+
+from engine.config.model_tables import GeminiModel, OpenAIModel
+from engine.exit_codes import ExitCode
+
+_NONE_NEEDED = "none"
+"""Placeholder key for servers that need no key, because the SDKs require a key."""
+
+_taken: dict[str, str] = {}
+
+
+class KeyMissing(Exception):
+    """The environment does not contain a model's API key."""
+
+    exit_code = ExitCode.NO_KEY
+
+
+def key_for(model: OpenAIModel | GeminiModel) -> str:
+    """Read the key to send, and delete it from the environment. Raises :class:`KeyMissing`."""
+    variable = model.key_variable
+    if variable is None:
+        return _NONE_NEEDED
+    if found := os.environ.pop(variable, "").strip():
+        _taken[variable] = found
+    if variable not in _taken:
+        raise _missing(model, variable)
+    return _taken[variable]
+
+
+def check_key(model: OpenAIModel | GeminiModel) -> None:
+    """Check that the key is in the environment, and leave it there. Raises :class:`KeyMissing`."""
+    variable = model.key_variable
+    if variable is not None and variable not in _taken and not os.environ.get(variable, "").strip():
+        raise _missing(model, variable)
+
+
+def _missing(model: OpenAIModel | GeminiModel, variable: str) -> KeyMissing:
+    return KeyMissing(
+        f"{model.label}: the environment variable {variable} is not set. Set it before you start kernel-tui: "
+        f"export {variable}=..."
+    )
+
+
+def refused_key(model: OpenAIModel | GeminiModel, said: str) -> str:
+    """Add the rejected key's name to the server's message."""
+    if model.key_variable is None:
+        return (
+            f"no key was sent; in the model's [[models]] table, set key_env to the variable that contains the key: "
+            f"{said}"
+        )
+    return f"{model.key_variable}: {said}"
+
+
+def without_keys(text: str, keys: Iterable[str]) -> str:
+    """Mask every key in ``text``, because servers often quote the key that they reject."""
+    for key in keys:
+        if len(key) >= 4 and key != _NONE_NEEDED:
+            text = text.replace(key, "[key]")
+    return text

@@ -1,0 +1,207 @@
+"""Select and format facts about the device, kernels and ideas for prompts. All functions are pure.
+
+Prompts are deliberately short. Published searches found that models do worse if they see the full history, and also if
+they see only the best kernel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from msgspec import Struct
+
+from engine.proposers.protocol import CATEGORY_NAMES, Board, ExampleKernel, Kernel, Task, TriedIdea
+from engine.session.records.verdict import BuildReport
+
+LEADERS = 3
+TRIED = 16
+MOST_EXAMPLES = 2
+_EXAMPLE_CHARS = 7_000
+_IDEA_CHARS = 260
+_MEMORY_BOUND = 0.9
+"""If operations account for less than this share of the SOL time, the problem counts as memory-bound."""
+
+
+class Architecture(Struct, frozen=True):
+    """A CUDA architecture's limits. ``shared_kib``: maximum shared memory per block, with opt-in. ``lanes``: fp32 lanes
+    per SM. ``units``: special units and instructions. Sources: CUDA C++ Programming Guide, "Compute Capabilities", and
+    tuning guides."""
+
+    shared_kib: int
+    threads_per_sm: int
+    lanes: int
+    units: str
+
+
+_TENSOR = "tensor cores for fp16, bf16, tf32 and int8 (mma.sync, wmma)"
+ARCHITECTURES = {
+    "sm_70": Architecture(96, 2048, 64, "tensor cores for fp16 (wmma, mma.sync)"),
+    "sm_75": Architecture(64, 1024, 64, "tensor cores for fp16 and int8 (wmma, mma.sync)"),
+    "sm_80": Architecture(163, 2048, 64, f"{_TENSOR}; cp.async"),
+    "sm_86": Architecture(99, 1536, 128, f"{_TENSOR}; cp.async"),
+    "sm_87": Architecture(163, 1536, 128, f"{_TENSOR}; cp.async"),
+    "sm_89": Architecture(99, 1536, 128, f"{_TENSOR} and fp8; cp.async"),
+    "sm_90": Architecture(
+        227, 2048, 128, f"{_TENSOR} and fp8, wgmma; cp.async, TMA (cp.async.bulk), thread block clusters, mbarrier"
+    ),
+    "sm_100": Architecture(
+        227,
+        2048,
+        128,
+        f"{_TENSOR} and fp8, fp4, tcgen05; cp.async, TMA (cp.async.bulk), thread block clusters, mbarrier",
+    ),
+    "sm_120": Architecture(99, 1536, 128, f"{_TENSOR} and fp8, fp4; cp.async, TMA (cp.async.bulk)"),
+}
+
+
+def device_lines(task: Task) -> list[str]:
+    """Describe the device in one fact per line, measured peaks first."""
+    device, threads = task.device, task.demands.threads
+    lines = []
+    if device.kind == "cuda":
+        lines.append(f"{device.name}, {device.arch}, {device.cores} SMs, {device.memory_bytes / 2**30:.0f} GiB")
+    else:
+        lines.append(f"{device.name}, {device.arch}, {threads} threads, {device.memory_bytes / 2**30:.0f} GiB")
+    if (bandwidth := _bandwidth_gbs(task)) is not None:
+        of_this_size = " (for a copy of this problem's size)" if bandwidth != device.bandwidth_gbs else ""
+        lines.append(f"measured copy bandwidth: {bandwidth:,.0f} GB/s{of_this_size}")
+    if device.peak_gflops:
+        how = "fp16 matrix product, tensor cores" if device.kind == "cuda" else "fp32 matrix product"
+        lines.append(f"measured rate of a large {how}: {device.peak_gflops:,.0f} GFLOP/s")
+    limits = ARCHITECTURES.get(device.arch.rstrip("af")) if device.kind == "cuda" else None
+    if limits is not None:
+        lines.append(
+            f"at most {limits.shared_kib} KiB of shared memory per block (above 48 KiB: dynamic, after "
+            f"cudaFuncSetAttribute); per SM {_shared_of_sm(device.arch, limits)}, {limits.threads_per_sm} threads, "
+            f"65,536 registers, {limits.lanes} fp32 lanes"
+        )
+        lines.append(limits.units)
+    return lines
+
+
+def _shared_of_sm(arch: str, limits: Architecture) -> str:
+    """Describe an SM's shared memory. From sm_80 on, an SM has 1 KiB more than a block's maximum, because CUDA reserves
+    1 KiB per block.
+    """
+    if int(arch.rstrip("af").removeprefix("sm_")) < 80:
+        return f"{limits.shared_kib} KiB of shared memory"
+    return f"{limits.shared_kib + 1} KiB of shared memory (CUDA takes 1 KiB more per block than it requests)"
+
+
+def _bandwidth_gbs(task: Task) -> float | None:
+    """Return the copy bandwidth behind the problem's SOL, so that a reader can reproduce the SOL.
+
+    On a CPU, this is the bandwidth of a copy as large as the problem, which may fit in caches
+    (``timing/speed_of_light.py``). If operations determine the problem's SOL, this is the device's measured bandwidth.
+    """
+    measured, rate, sol_ms = task.device.bandwidth_gbs, task.device.peak_gflops, task.sol_ms
+    if task.device.kind != "cpu" or measured is None or not sol_ms or not task.problem.sol_bytes:
+        return measured
+    computing_ms = (task.problem.flops or 0) / rate / 1e6 if rate else 0.0
+    return task.problem.sol_bytes / sol_ms / 1e6 if computing_ms < _MEMORY_BOUND * sol_ms else measured
+
+
+def cost_line(task: Task) -> str:
+    """Describe the problem's minimum cost: bytes, operations and their ratio."""
+    said = [f"at least {task.problem.sol_bytes / 1e6:,.1f} MB of memory traffic"]
+    if task.problem.flops:
+        said.append(f"{task.problem.flops / 1e9:,.3g} GFLOP")
+        if task.problem.sol_bytes:
+            said.append(f"{task.problem.flops / task.problem.sol_bytes:.3g} FLOP per byte")
+    return ", ".join(said)
+
+
+def score(task: Task, kernel: Kernel) -> str:
+    """Describe a kernel's result in one line: time, speedups, % SOL, bandwidth and operations per second."""
+    verdict = kernel.verdict
+    if not verdict.correct or verdict.kernel is None or verdict.speedup is None:
+        reason = verdict.reason.strip().splitlines()
+        return f"{verdict.status.replace('_', ' ')}{f': {reason[0][:200]}' if reason else ''}"
+    ms = verdict.kernel.median_ms
+    said = [f"{_ms(ms)} ms", f"{verdict.speedup:.2f}x eager"]
+    if task.compile_ms is not None:
+        said.append(f"{task.compile_ms / ms:.2f}x torch.compile")
+    if task.sol_ms is not None:
+        said.append(f"{100 * task.sol_ms / ms:.0f}% SOL")
+    if task.problem.sol_bytes:
+        said.append(f"{task.problem.sol_bytes / ms / 1e6:,.0f} GB/s of necessary traffic")
+    if task.problem.flops:
+        said.append(f"{task.problem.flops / ms / 1e6:,.0f} GFLOP/s")
+    return ", ".join(said)
+
+
+def resources(build: BuildReport | None) -> str:
+    """Describe the resources that ptxas reports for the kernel's worst function; "" without a report."""
+    if build is None or build.registers is None:
+        return ""
+    return (
+        f"ptxas: {build.registers} registers per thread, {build.spill_bytes or 0} bytes spilled, "
+        f"{build.shared_bytes or 0} bytes of static shared memory"
+    )
+
+
+def leaders(board: Board, parent: Kernel | None) -> list[Kernel]:
+    """Return the fastest correct kernels except the parent, one per idea. Several good kernels help a model more than
+    one does.
+    """
+    ranked = sorted(
+        (kernel for kernel in board.kernels if kernel.verdict.correct and kernel.verdict.speedup is not None),
+        key=lambda kernel: -(kernel.verdict.speedup or 0.0),
+    )
+    chosen: list[Kernel] = []
+    for kernel in ranked:
+        own = parent is not None and (kernel.variant == parent.variant or kernel.idea == parent.idea)
+        if not own and all(other.idea != kernel.idea for other in chosen):
+            chosen.append(kernel)
+        if len(chosen) == LEADERS:
+            break
+    return chosen
+
+
+def shown_source(board: Board, parent: Kernel | None) -> Kernel | None:
+    """Return the kernel to show in full besides the parent: the best kernel, if it is faster than the parent."""
+    best = next(iter(leaders(board, parent)), None)
+    if best is None or parent is None:
+        return best
+    return best if (best.verdict.speedup or 0.0) > (parent.verdict.speedup or 0.0) else None
+
+
+def relevant_ideas(board: Board, parent: Kernel | None) -> list[TriedIdea]:
+    """Return at most ``TRIED`` earlier ideas that are relevant for the next request, oldest first.
+
+    Ideas for the parent and its ancestors have priority. The best other ideas come next, and then the latest ideas.
+    """
+    tried = [idea for idea in board.tried if idea.speedup is not None or idea.failure]
+    chosen: dict[str, TriedIdea] = {}
+
+    def take(ideas: Iterable[TriedIdea], limit: int) -> None:
+        for idea in ideas:
+            if len(chosen) >= limit:
+                return
+            chosen.setdefault(idea.idea, idea)
+
+    if parent is not None:
+        take((idea for idea in reversed(tried) if idea.parent == parent.variant), TRIED // 2)
+        take((idea for idea in reversed(tried) if idea.parent in board.lineage[1:]), TRIED * 3 // 4)
+    take(sorted(tried, key=lambda idea: -(idea.speedup or 0.0)), len(chosen) + TRIED // 4)
+    take(reversed(tried), TRIED)
+    return [idea for idea in tried if idea.idea in chosen]
+
+
+def tried_line(idea: TriedIdea) -> str:
+    """Describe an idea and its result in one line."""
+    text = idea.text if len(idea.text) <= _IDEA_CHARS else idea.text[: _IDEA_CHARS - 3] + "..."
+    category = CATEGORY_NAMES.get(idea.category, idea.category)
+    if idea.speedup is None:
+        return f"({category}) {text} -> {idea.failure[:160] or 'no correct kernel'}"
+    before = f", from {idea.parent_speedup:.2f}x" if idea.parent_speedup is not None else ""
+    return f"({category}) {text} -> {idea.speedup:.2f}x eager{before}"
+
+
+def examples(board: Board) -> list[ExampleKernel]:
+    """Return examples from other problems that are short enough for a prompt."""
+    return [kernel for kernel in board.examples if len(kernel.source) <= _EXAMPLE_CHARS][:MOST_EXAMPLES]
+
+
+def _ms(ms: float) -> str:
+    return f"{ms:.3g}" if ms < 100 else f"{ms:.0f}"

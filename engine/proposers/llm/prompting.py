@@ -1,0 +1,151 @@
+"""Build prompts from a search's state with jinja2 templates. This module reads no files except the templates.
+
+The templates are in ``prompts/``: ``system``, ``ideas``, ``kernel``, ``fix``, and the files that these include.
+A template with the same name in one of ``directories`` replaces the built-in template.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+from engine.problem.spec import LANGUAGE_NAMES
+from engine.proposers.llm import facts
+from engine.proposers.llm.approaches import approach
+from engine.proposers.llm.model_protocol import Prompt
+from engine.proposers.llm.trimming import failure
+from engine.proposers.protocol import CATEGORY_NAMES, Board, IdeaDraft, Kernel, Task
+from engine.session.records.model_calls import Purpose
+
+SUFFIX = ".md.j2"
+IDEA_CATEGORIES = ("memory", "latency", "precision", "compute", "parallelism", "control")
+_REPLY_CHARS = 1_500
+
+_TEXT = {"type": "string"}
+IDEAS_SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "additionalProperties": False,
+    "required": ["ideas"],
+    "properties": {
+        "ideas": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "additionalProperties": False,
+                "required": ["category", "bottleneck", "text"],
+                "properties": {
+                    "category": {"type": "string", "enum": list(IDEA_CATEGORIES)},
+                    "bottleneck": _TEXT,
+                    "text": _TEXT,
+                },
+            },
+        }
+    },
+}
+"""JSON schema for a reply with ideas. Each idea names one bottleneck and one method."""
+
+
+class TemplateProblem(Exception):
+    """A template is invalid. The message gives the file, the line and the error."""
+
+
+class Prompts:
+    """Renders prompts. ``directories`` may contain a person's own templates; the first match wins."""
+
+    def __init__(self, directories: Iterable[Path] = ()) -> None:
+        self._directories = tuple(directories)
+        built_in = str(resources.files("engine.proposers.llm") / "prompts")
+        self._environment = jinja2.Environment(
+            loader=jinja2.FileSystemLoader([*map(str, self._directories), built_in]),
+            undefined=jinja2.StrictUndefined,
+            autoescape=False,  # Prompts are plain text.
+            trim_blocks=True,
+            lstrip_blocks=True,
+            keep_trailing_newline=False,
+        )
+        self._environment.filters["speedup"] = lambda value: f"{value:.2f}x"
+
+    def ideas(self, task: Task, parent: Kernel | None, board: Board, count: int) -> Prompt:
+        """Build the prompt for ``count`` ideas for ``parent`` or for first kernels. Raises :class:`TemplateProblem`."""
+        return self._prompt(
+            "ideas",
+            task,
+            schema=IDEAS_SCHEMA,
+            parent=parent,
+            leaders=facts.leaders(board, parent),
+            other=facts.shown_source(board, parent),
+            tried=facts.relevant_ideas(board, parent),
+            examples=facts.examples(board),
+            count=count,
+            categories={key: CATEGORY_NAMES[key] for key in IDEA_CATEGORIES},
+        )
+
+    def kernel(self, task: Task, idea: IdeaDraft, parent: Kernel | None, board: Board, number: int) -> Prompt:
+        """Build the prompt for kernel ``number`` of ``idea``. Raises :class:`TemplateProblem`."""
+        return self._prompt(
+            "kernel",
+            task,
+            idea=idea,
+            parent=parent,
+            examples=facts.examples(board),
+            approach=approach(task.language, number),
+        )
+
+    def fix(self, task: Task, idea: IdeaDraft, failed: Kernel, unusable: str, turn: int) -> Prompt:
+        """Build the prompt to repair ``failed``.
+
+        If the last reply contained no kernel, ``unusable`` gives the reason, and ``failed.source`` is the reply.
+        """
+        return self._prompt(
+            "fix",
+            task,
+            idea=idea,
+            failed=failed,
+            unusable=unusable,
+            said=failed.source[:_REPLY_CHARS],
+            failure=failure(failed.verdict),
+            turn=turn,
+        )
+
+    def names(self) -> list[str]:
+        """Return the names of all templates, without the suffix."""
+        return sorted(name.removesuffix(SUFFIX) for name in self._environment.list_templates() if name.endswith(SUFFIX))
+
+    def check(self) -> None:
+        """Compile every template. Raises :class:`TemplateProblem`."""
+        for name in self.names():
+            try:
+                self._environment.get_template(name + SUFFIX)
+            except jinja2.TemplateError as error:
+                raise _problem(name, error) from error
+
+    def _prompt(self, purpose: Purpose, task: Task, schema: dict[str, Any] | None = None, **more: Any) -> Prompt:
+        shared = {
+            "task": task,
+            "suffix": task.language,
+            "form": task.language,  # its name in templates of earlier versions, which a session may hold
+            "language": {"cu": "CUDA C++", "cpp": "C++", "py": "Python"}[task.language],
+            "fence": LANGUAGE_NAMES[task.language],
+            "device": facts.device_lines(task),
+            "cost": facts.cost_line(task),
+            "score": lambda kernel: facts.score(task, kernel),
+            "resources": lambda kernel: facts.resources(kernel.verdict.build),
+            "tried_line": facts.tried_line,
+        }
+        return Prompt(purpose, self._render("system", shared), self._render(purpose, shared | more), schema)
+
+    def _render(self, name: str, values: dict[str, Any]) -> str:
+        try:
+            return self._environment.get_template(name + SUFFIX).render(values).strip() + "\n"
+        except jinja2.TemplateError as error:
+            raise _problem(name, error) from error
+
+
+def _problem(name: str, error: jinja2.TemplateError) -> TemplateProblem:
+    file = getattr(error, "filename", None) or f"{name}{SUFFIX}"
+    line = getattr(error, "lineno", None)
+    return TemplateProblem(f"{file}{f':{line}' if line else ''}: {error.message or type(error).__name__}")

@@ -1,1 +1,0 @@
-"""Attention: softmax(scale * q k^T) v, causal or not, as one operator or written in primitives."""

@@ -1,0 +1,133 @@
+"""The playbook's vocabulary: program, recipe, transformation, template, pattern.
+
+A **pattern** is a class of problems that one kind of **program** describes. A **template** writes one pattern's kernels
+in one language. A **recipe** names a template and makes every choice that the template leaves open. A
+**transformation** changes some choices of a parent's recipe and *opens* knobs, which are choices that its variants
+sample.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Literal
+
+from msgspec import Struct
+
+from engine.devices.fact import DeviceFact
+from engine.problem.spec import ProblemSpec
+from engine.proposers.protocol import Category
+
+Choice = int | str | bool
+Choices = dict[str, Choice]
+Language = Literal["cpp", "cu"]
+"""Languages in which the playbook writes kernels, under the names that sessions store."""
+
+
+class Unsupported(Exception):
+    """The playbook does not support the problem. The message is a clause that completes "because ..."."""
+
+
+class Program(Struct, frozen=True):
+    """The computation that a pattern recognized in a problem. Each pattern has its own subclass."""
+
+
+class Recipe(Struct, frozen=True):
+    """The choices that determine a kernel: ``template`` (``Template.name``), ``choices``, and the ``opened`` knobs.
+
+    ``VariantDraft.data["recipe"]`` stores it as JSON. ``choices`` contains every key that the template reads. Therefore
+    equal choices produce equal sources.
+    """
+
+    template: str
+    choices: Choices
+    opened: tuple[str, ...] = ()
+
+    def with_(self, changes: Choices, opens: tuple[str, ...] = ()) -> Recipe:
+        """Return a copy of this recipe with ``changes`` applied and ``opens`` added to the opened knobs."""
+        opened = tuple(dict.fromkeys((*self.opened, *opens)))
+        return Recipe(self.template, {**self.choices, **changes}, opened)
+
+
+class Start(Struct, frozen=True):
+    """A first kernel for round 0: a plain recipe, and the idea behind it in prose."""
+
+    name: str
+    text: str
+    recipe: Recipe
+
+
+Bound = Literal["memory", "compute", "latency", "any"]
+
+
+class Transformation(Struct, frozen=True):
+    """A change that applies to a parent's recipe.
+
+    Args:
+        name: Identifies the transformation in sessions and on the command line. Never rename one.
+        text: The idea in prose: what limits the parent, and how to remove that limit.
+        changes: Choices that differ from the parent's.
+        opens: Knobs that variants of this idea sample.
+        gain: The expected ratio of the parent's time to the child's time, before any measurement; 1.0 means no gain.
+        helps: The bottleneck that the transformation addresses. Kernels with this bottleneck try the transformation
+            first.
+    """
+
+    name: str
+    category: Category
+    text: str
+    changes: Choices
+    opens: tuple[str, ...] = ()
+    gain: float = 1.1
+    helps: Bound = "any"
+
+
+class Template(ABC):
+    """Writes one pattern's kernels in one language. A template is stateless, and every method is pure and
+    deterministic.
+    """
+
+    name: str
+    """A unique name, which sessions store, such as ``rows_cpp``."""
+    pattern: str
+    language: Language
+
+    def refusal(self, program: Program) -> str | None:
+        """Return why this template does not support ``program``, as a clause that completes "because ...", or None."""
+        return None
+
+    @abstractmethod
+    def starts(self, program: Program, spec: ProblemSpec, device: DeviceFact) -> list[Start]:
+        """Return at least one first kernel. Round 0 tries these kernels in order."""
+
+    @abstractmethod
+    def transformations(self, program: Program, recipe: Recipe, device: DeviceFact) -> list[Transformation]:
+        """Return transformations that apply to ``recipe`` and change it."""
+
+    @abstractmethod
+    def knobs(self, program: Program, recipe: Recipe, device: DeviceFact) -> dict[str, tuple[Choice, ...]]:
+        """Return the legal values of each knob that affects ``recipe``, ordered so that neighbors yield similar
+        kernels.
+        """
+
+    @abstractmethod
+    def emit(self, program: Program, recipe: Recipe, spec: ProblemSpec) -> str:
+        """Return the kernel source, which defines ``launch`` as ``engine.problem.c_header`` declares it."""
+
+    def safer(self, program: Program, recipe: Recipe) -> Recipe | None:
+        """Return ``recipe`` with more exact arithmetic, to repair a kernel with wrong outputs; None if there is no such
+        recipe.
+        """
+        return None
+
+
+class Pattern(ABC):
+    """A class of problems, with a template per language. ``patterns.PATTERNS`` lists all patterns."""
+
+    name: str
+    templates: tuple[Template, ...]
+
+    @abstractmethod
+    def recognize(self, spec: ProblemSpec) -> Program | None:
+        """Return the program for ``spec``, or None if the problem belongs to another pattern. Raises
+        ``Unsupported``.
+        """

@@ -1,0 +1,271 @@
+"""Programs: the intermediate representation between a traced reference and the templates for all languages.
+
+A program computes on a **domain** of ``numel`` elements in row-major order; element ``i`` is one iteration of the
+kernel. Its sizes (``numel``, ``rows``, ``cols``, and the sizes in each ``Access``) carry their names in the header
+(``sizes.Size``). Its ``values`` are in static single assignment form: value ``k`` depends only on earlier values, and
+``k`` identifies it. Each common subexpression exists once. Tensors are fp32 and contiguous.
+
+:class:`PointwiseProgram`
+    Every output element depends only on the input elements at the same (broadcast) position.
+:class:`RowProgram`
+    The domain is ``rows`` x ``cols``. ``reductions`` fold values over the ``cols`` elements of a row. Later values may
+    use a reduction's result (``reduced``). softmax, layernorm and rmsnorm are row programs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cached_property
+from typing import Literal
+
+from msgspec import Struct
+
+from engine.proposers.playbook.base import Program
+
+UNARY_OPS = frozenset(
+    {
+        "neg", "abs", "sign", "floor", "ceil", "round", "trunc", "not",
+        "exp", "expm1", "log", "log1p", "sqrt", "rsqrt", "reciprocal",
+        "tanh", "sigmoid", "erf", "sin", "cos", "tan", "atan", "sinh", "cosh",
+    }
+)  # fmt: skip
+"""Operations on one number: ``round`` rounds to nearest even, and ``sigmoid`` is 1 / (1 + exp(-x)). ``not`` takes a
+Boolean."""
+BINARY_OPS = frozenset({"add", "sub", "mul", "div", "pow", "max", "min", "atan2", "fmod"})
+"""Operations on two numbers. ``max`` and ``min`` propagate NaN, like PyTorch."""
+COMPARE_OPS = frozenset({"lt", "le", "gt", "ge", "eq", "ne"})
+"""Comparisons of two numbers, which yield a Boolean."""
+LOGIC_OPS = frozenset({"and", "or"})
+"""Logical operations on two Booleans."""
+
+ReduceOp = Literal["sum", "max", "min"]
+"""Reductions. A mean is a ``sum`` and a multiplication. ``max`` and ``min`` propagate NaN."""
+
+
+class Access(Struct, frozen=True):
+    """The element of a smaller tensor that a domain element reads: flat index ``(i // inner) % count``.
+
+    As (inner, count): the whole domain is (1, numel), a vector over the last dimension is (1, cols), a value per row is
+    (cols, rows), a bias per channel is (height * width, channels), and a single number is (1, 1). If ``count`` is 1,
+    ``inner`` is also 1.
+    """
+
+    inner: int
+    count: int
+
+    def then(self, next_: Access) -> Access:
+        """Compose two accesses. ``next_`` maps each element that ``self`` reads to an element in another tensor."""
+        return Access(1, 1) if next_.count == 1 else Access(self.inner * next_.inner, next_.count)
+
+
+class Value(Struct, frozen=True):
+    """One value of a program.
+
+    Attributes:
+        op: ``const`` (``number``), ``load`` (``tensor`` at ``access``), ``reduced`` (the result of ``reduction`` for
+            this element's row), ``select`` (``args``: condition, value if true, value if false), or an operation of
+            ``UNARY_OPS``, ``BINARY_OPS``, ``COMPARE_OPS`` or ``LOGIC_OPS``. Products and roots replace ``pow`` for any
+            exponent that they can express.
+        args: Positions of earlier values.
+        text: The C expression of a ``number`` that follows from the header's sizes; "" for any other number.
+    """
+
+    op: str
+    args: tuple[int, ...] = ()
+    number: float = 0.0
+    text: str = ""
+    tensor: str = ""
+    access: Access = Access(1, 1)
+    reduction: int = -1
+
+
+class Store(Struct, frozen=True):
+    """A store of ``value`` to output ``tensor``: one per row if ``per_row``, otherwise one per domain element."""
+
+    tensor: str
+    value: int
+    per_row: bool = False
+
+
+class Reduction(Struct, frozen=True):
+    """A reduction of value ``source`` over its row with ``op``."""
+
+    op: ReduceOp
+    source: int
+
+
+class FusedPair(Struct, frozen=True):
+    """Two dependent reductions that one pass over the row can compute together.
+
+    Attributes:
+        kind: ``online_softmax``: ``first`` is max(x) and ``second`` is sum(exp(x - max)); a running maximum rescales
+            the sum when it rises. ``moments``: ``first`` is sum(x) and ``second`` is sum((x - sum / cols)^2); Chan's
+            formula merges partial sums.
+        source: The value x in both reductions.
+        mean: The value sum / cols, for moments.
+        correction: The reduction sum(x - mean), if any. In exact arithmetic it is 0. In fp32 it is cols times the
+            rounding error of the mean. The second pass also computes it.
+    """
+
+    kind: Literal["online_softmax", "moments"]
+    first: int
+    second: int
+    source: int
+    mean: int = -1
+    correction: int = -1
+
+
+class PointwiseProgram(Program, frozen=True, dict=True):
+    """An elementwise program over ``numel`` elements."""
+
+    numel: int
+    values: tuple[Value, ...]
+    stores: tuple[Store, ...]
+
+    @cached_property
+    def order(self) -> tuple[int, ...]:
+        """Return the values that the stores need, in execution order."""
+        return needed(self.values, (store.value for store in self.stores))
+
+
+class RowProgram(Program, frozen=True, dict=True):
+    """A program over ``rows`` x ``cols`` that reduces each row. ``stores`` come after the reductions."""
+
+    rows: int
+    cols: int
+    values: tuple[Value, ...]
+    reductions: tuple[Reduction, ...]
+    stores: tuple[Store, ...]
+
+    @property
+    def numel(self) -> int:
+        return self.rows * self.cols
+
+    @cached_property
+    def per_row(self) -> tuple[bool, ...]:
+        """For each value, whether it is the same for all elements in a row."""
+        found: list[bool] = []
+        for value in self.values:
+            if value.op == "load":
+                found.append(value.access.count == 1 or value.access.inner % self.cols == 0)
+            else:
+                found.append(all(found[arg] for arg in value.args))
+        return tuple(found)
+
+    @cached_property
+    def passes(self) -> tuple[tuple[int, ...], ...]:
+        """Return the reductions by pass. Each reduction depends only on reductions in earlier passes."""
+        depth: list[int] = []
+        for reduction in self.reductions:
+            used = self.reductions_of(reduction.source)
+            depth.append(1 + max((depth[k] for k in used), default=-1))
+        return tuple(
+            tuple(k for k, level in enumerate(depth) if level == wanted) for wanted in range(max(depth, default=-1) + 1)
+        )
+
+    @cached_property
+    def element_stores(self) -> tuple[Store, ...]:
+        return tuple(store for store in self.stores if not store.per_row)
+
+    @cached_property
+    def row_stores(self) -> tuple[Store, ...]:
+        return tuple(store for store in self.stores if store.per_row)
+
+    def reductions_of(self, value: int) -> frozenset[int]:
+        """Return the reductions whose results ``value`` uses directly."""
+        return frozenset(
+            self.values[k].reduction for k in needed(self.values, (value,)) if self.values[k].op == "reduced"
+        )
+
+    def element_order(self, values: Iterable[int]) -> tuple[int, ...]:
+        """Return the per-element values that ``values`` need, in execution order. They form the body of a loop over the
+        row.
+        """
+        return tuple(k for k in needed(self.values, values) if not self.per_row[k])
+
+    def row_order(self, values: Iterable[int]) -> tuple[int, ...]:
+        """Return the per-row values that ``values`` need, in execution order. A kernel computes them once, before the
+        loop.
+        """
+        return tuple(k for k in needed(self.values, values) if self.per_row[k])
+
+    @cached_property
+    def fused_pairs(self) -> tuple[FusedPair, ...]:
+        """Return pairs of dependent reductions that one pass can compute."""
+        found = []
+        for second, reduction in enumerate(self.reductions):
+            for first in self.reductions_of(reduction.source):
+                if (pair := _fuse(self, first, second)) is not None:
+                    found.append(pair)
+        return tuple(found)
+
+    @property
+    def fusable_pair(self) -> FusedPair | None:
+        """Return the first pair that is alone in its two passes. Fusing this pair saves a whole pass."""
+        for pair in self.fused_pairs:
+            at = next(n for n, group in enumerate(self.passes) if pair.first in group)
+            rest = set(self.passes[at + 1]) - {pair.second, pair.correction} if at + 1 < len(self.passes) else {-1}
+            if self.passes[at] == (pair.first,) and not rest:
+                return pair
+        return None
+
+
+def needed(values: tuple[Value, ...], roots: Iterable[int]) -> tuple[int, ...]:
+    """Return the positions of ``roots`` and of the values on which they depend, ascending. Stop at
+    ``reduced`` values.
+    """
+    seen: set[int] = set()
+    waiting = list(roots)
+    while waiting:
+        position = waiting.pop()
+        if position not in seen:
+            seen.add(position)
+            waiting.extend(values[position].args)
+    return tuple(sorted(seen))
+
+
+def _fuse(program: RowProgram, first: int, second: int) -> FusedPair | None:
+    a, b = program.reductions[first], program.reductions[second]
+    values, x = program.values, program.reductions[first].source
+    if b.op != "sum" or program.per_row[x] or program.reductions_of(b.source) != {first}:
+        return None
+    outer = values[b.source]
+    if a.op == "max" and outer.op == "exp":
+        inner = values[outer.args[0]]
+        if inner.op == "sub" and inner.args[0] == x and _is_reduced(values[inner.args[1]], first):
+            return FusedPair("online_softmax", first, second, x)
+    if a.op == "sum" and outer.op == "mul" and outer.args[0] == outer.args[1]:
+        inner = values[outer.args[0]]
+        if inner.op == "sub" and inner.args[0] == x and _is_mean(program, inner.args[1], first):
+            ride = (k for k, other in enumerate(program.reductions) if other == Reduction("sum", outer.args[0]))
+            return FusedPair("moments", first, second, x, inner.args[1], next(ride, -1))
+    return None
+
+
+def _is_reduced(value: Value, reduction: int) -> bool:
+    return value.op == "reduced" and value.reduction == reduction
+
+
+def _is_mean(program: RowProgram, position: int, reduction: int) -> bool:
+    """Whether a value is sum / cols, as a division or as a multiplication by 1 / cols."""
+    value = program.values[position]
+    if len(value.args) != 2 or not _is_reduced(program.values[value.args[0]], reduction):
+        return False
+    factor = program.values[value.args[1]]
+    if factor.op != "const":
+        return False
+    return (value.op == "div" and factor.number == program.cols) or (
+        value.op == "mul" and factor.number == 1.0 / program.cols
+    )
+
+
+def as_pointwise(program: Program) -> PointwiseProgram:
+    """Return ``program``, which must be pointwise."""
+    assert isinstance(program, PointwiseProgram), "the analysis chose the wrong pattern"
+    return program
+
+
+def as_rows(program: Program) -> RowProgram:
+    """Return ``program``, which must be a row program."""
+    assert isinstance(program, RowProgram), "the analysis chose the wrong pattern"
+    return program

@@ -1,0 +1,18 @@
+"""The operator patterns that the playbook supports, one folder each.
+
+For a problem, the first pattern that recognizes it supplies a template per language.
+"""
+
+from __future__ import annotations
+
+from engine.proposers.playbook.base import Pattern
+from engine.proposers.playbook.patterns.attention.pattern import Attention
+from engine.proposers.playbook.patterns.conv.pattern import Conv
+from engine.proposers.playbook.patterns.gemm.pattern import Matmul
+from engine.proposers.playbook.patterns.pointwise.pattern import Pointwise
+from engine.proposers.playbook.patterns.rows.pattern import Rows
+
+# Patterns that look for a particular operator come first, because their refusals give the most specific reasons.
+PATTERNS: tuple[Pattern, ...] = (Attention(), Conv(), Matmul(), Pointwise(), Rows())
+
+__all__ = ["PATTERNS", "Pattern"]

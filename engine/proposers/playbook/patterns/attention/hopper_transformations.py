@@ -1,0 +1,77 @@
+"""Transformations and knobs of attention with wgmma."""
+
+from __future__ import annotations
+
+from engine.proposers.playbook.base import Choice, Choices, Transformation
+from engine.proposers.playbook.codegen.cuda import FAST_OPS
+from engine.proposers.playbook.patterns.attention.hopper import Plan, resolve, stores_plainly
+from engine.proposers.playbook.patterns.attention.program import AttentionProgram
+from engine.proposers.playbook.patterns.gemm.tiles.cuda_transformations import fast_epilogue
+
+IDEA = (
+    "Compute both products with warpgroup instructions (wgmma), and softmax in registers in between. A producer thread "
+    "fills a ring of keys and values through tensor maps. Several warpgroups with 64 queries each share these tiles, "
+    "so that tensor cores multiply for one while another computes exponentials. Blocks stay resident and take tile "
+    "after tile of queries."
+)
+KNOBS: dict[str, tuple[Choice, ...]] = {
+    "groups": (1, 2, 3, 4),
+    "keys": (32, 64, 128),
+    "stages": (2, 3, 4, 6, 8),
+    "turns": (False, True),
+}
+
+
+def transformations(program: AttentionProgram, now: Choices) -> list[Transformation]:
+    """Transformations of a kernel with wgmma."""
+    plan, found = resolve(program, now), []
+    if _differs(program, now, plan, {"turns": True}):
+        found.append(
+            Transformation(
+                "take_turns",
+                "parallelism",
+                "The warpgroups compute exponentials at the same time, and the tensor cores are idle. Let them issue "
+                "their products in turn, so that one computes exponentials while the products of another run.",
+                {"turns": True},
+                ("turns",),
+                gain=1.03,
+                helps="latency",
+            )
+        )
+    if _differs(program, now, plan, {"groups": 2, "keys": 128}):
+        found.append(
+            Transformation(
+                "longer_key_tiles",
+                "compute",
+                "Every tile of keys costs barriers and votes. Give each warpgroup more registers, and with them tiles "
+                "of 128 keys.",
+                {"groups": 2, "keys": 128},
+                ("groups", "keys", "stages"),
+                gain=1.02,
+                helps="latency",
+            )
+        )
+    if _differs(program, now, plan, {"groups": plan.groups + 1}):
+        found.append(
+            Transformation(
+                "share_key_tiles",
+                "memory",
+                "Every block loads all keys and values. Let one more warpgroup share them, so that they are loaded "
+                "for more queries at a time.",
+                {"groups": plan.groups + 1},
+                ("groups", "keys", "stages"),
+                gain=1.05,
+                helps="memory",
+            )
+        )
+    slow = {program.chain.values[k].op for k in program.chain.order} & FAST_OPS
+    if now["math"] != "fast" and slow and not stores_plainly(program):
+        found.append(fast_epilogue())
+    return found
+
+
+def _differs(program: AttentionProgram, now: Choices, plan: Plan, changes: Choices) -> bool:
+    """Whether ``changes`` lead to a plan other than ``plan`` that has what they ask for."""
+    other = resolve(program, now | changes)
+    wanted = {"groups": other.groups, "keys": other.tile_keys, "turns": other.turns}
+    return other != plan and all(wanted[key] == value for key, value in changes.items())

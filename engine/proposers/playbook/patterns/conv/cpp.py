@@ -1,0 +1,142 @@
+"""The C++ template for convolutions. It starts with plain loops, then uses a tiled implicit GEMM."""
+
+from __future__ import annotations
+
+from engine.devices.fact import DeviceFact
+from engine.problem.spec import ProblemSpec
+from engine.proposers.playbook.base import Choice, Choices, Program, Recipe, Start, Template, Transformation
+from engine.proposers.playbook.codegen.cpp_math import POLYNOMIAL
+from engine.proposers.playbook.codegen.cpp_options import choices_of, options_of
+from engine.proposers.playbook.patterns.conv.cpp_file import ConvOptions, conv_kernel, tiles_of
+from engine.proposers.playbook.patterns.conv.program import ConvProgram
+from engine.proposers.playbook.patterns.gemm.tiles import cpp_transformations as tile_transformations
+from engine.proposers.playbook.patterns.gemm.tiles.cpp_finish import ops_of
+from engine.proposers.playbook.transformations import cpp as shared
+
+
+class CppConv(Template):
+    """Convolutions in C++ with OpenMP and GCC's vector extensions."""
+
+    name = "conv_cpp"
+    pattern = "conv"
+    language = "cpp"
+
+    def refusal(self, program: Program) -> str | None:
+        dtype = as_conv(program).dtype
+        return None if dtype == "float32" else f"its convolution is in {dtype}, but C++ kernels support only float32"
+
+    def starts(self, program: Program, spec: ProblemSpec, device: DeviceFact) -> list[Start]:
+        conv = as_conv(program)
+        end = " All results go to scratch memory, and a second pass pools them." if conv.pool is not None else ""
+        direct = Start(
+            "direct",
+            f"Loop over images, filters and pixels; each pixel sums its taps inside the image. The code is scalar, "
+            f"runs on one core, and is easy to check by reading.{end}",
+            Recipe(self.name, choices_of(ConvOptions())),
+        )
+        rows = Start(
+            "rows_of_sums",
+            f"Loop over images, filters and rows. Each tap adds a multiple of an image row to a row of sums, so that "
+            f"bounds are computed once per row. The kernel runs on one core, without blocking.{end}",
+            Recipe(self.name, choices_of(ConvOptions(structure="rows"))),
+        )
+        return [direct, rows] if conv.flops <= tile_transformations.QUICK_FLOPS else [rows]
+
+    def transformations(self, program: Program, recipe: Recipe, device: DeviceFact) -> list[Transformation]:
+        conv, now = as_conv(program), options_of(ConvOptions, recipe.choices)
+        found = []
+        if now.structure == "direct":
+            found.append(
+                Transformation(
+                    "rows_of_sums",
+                    "memory",
+                    "Each pixel visits all taps and checks bounds at every step. Interchange the loops: a tap adds "
+                    "a multiple of an image row to a row of sums. Bounds are then computed once per row, and the inner "
+                    "loop reads memory in order, so that the compiler can vectorize it.",
+                    {"structure": "rows"},
+                    (),
+                    gain=4.0,
+                    helps="compute",
+                )
+            )
+        if now.structure == "rows" and now.filters == 1 and conv.m > 1:
+            found.append(
+                Transformation(
+                    "filter_block",
+                    "memory",
+                    "Every filter reads the same image rows again. Keep rows of sums for several filters, so that "
+                    "each loaded row serves them all.",
+                    {"filters": 4},
+                    ("filters",),
+                    gain=1.5,
+                    helps="memory",
+                )
+            )
+        if now.structure != "tiles":
+            found.append(_implicit_product(conv, 16.0 if now.structure == "direct" else 4.0))
+        else:
+            found += tile_transformations.transformations(tiles_of(conv, now), direct=False, depth=conv.k)
+        if conv.pool is not None and not now.fused:
+            found.append(
+                Transformation(
+                    "fuse_pooling",
+                    "memory",
+                    "All results go to memory and are read again for pooling, although a window needs only a few "
+                    "rows. Compute the rows behind a few pooled rows into a buffer that stays in the cache, and pool "
+                    "them immediately.",
+                    {"fused": True},
+                    ("pool_rows",),
+                    gain=1.2,
+                    helps="memory",
+                )
+            )
+        used = ops_of(*([conv.before] if conv.before is not None else [conv.chain])) & POLYNOMIAL
+        if now.math == "libm" and now.structure == "tiles" and used:
+            found.append(tile_transformations.polynomials(sorted(used)))
+        if not now.parallel and device.cores > 1:
+            found.append(tile_transformations.share_blocks(device.cores))
+        knobs = self.knobs(program, recipe, device)
+        return [*found, shared.tune(tuple(knobs))] if recipe.opened and len(knobs) > 1 else found
+
+    def knobs(self, program: Program, recipe: Recipe, device: DeviceFact) -> dict[str, tuple[Choice, ...]]:
+        conv, now = as_conv(program), options_of(ConvOptions, recipe.choices)
+        found: dict[str, tuple[Choice, ...]] = {}
+        if now.structure == "tiles":
+            found |= tile_transformations.knobs(conv.k)
+        elif now.structure == "rows":
+            found["filters"] = (1, 2, 3, 4, 6, 8, 12)
+        if now.fused:
+            found["pool_rows"] = (1, 2, 3, 4, 6, 8, 16)
+        return found | ({"schedule": ("static", "dynamic")} if now.parallel else {})
+
+    def emit(self, program: Program, recipe: Recipe, spec: ProblemSpec) -> str:
+        return conv_kernel(as_conv(program), options_of(ConvOptions, recipe.choices), spec)
+
+    def safer(self, program: Program, recipe: Recipe) -> Recipe | None:
+        exact = recipe.with_({"math": "libm"})
+        return exact if exact.choices != recipe.choices else None
+
+
+def _implicit_product(conv: ConvProgram, gain: float) -> Transformation:
+    changes: Choices = {
+        "structure": "tiles",
+        "lanes": 16 if conv.n > 8 else 8,
+        "vecs": 2 if conv.n > 16 else 1,
+        "rows": min(6, conv.m),
+    }
+    return Transformation(
+        "implicit_product",
+        "compute",
+        "A convolution is a product of matrices: filters times patches of the image. Copy the patches of a block of "
+        "pixels into panels, never the whole matrix, and multiply in tiles of sums that stay in vector registers. A "
+        "loaded vector of pixels then serves several filters.",
+        changes,
+        ("rows", "vecs", "lanes"),
+        gain=gain,
+        helps="compute",
+    )
+
+
+def as_conv(program: Program) -> ConvProgram:
+    assert isinstance(program, ConvProgram), "the convolution templates support only convolution programs"
+    return program

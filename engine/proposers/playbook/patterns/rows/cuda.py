@@ -1,0 +1,95 @@
+"""The CUDA template for row reductions."""
+
+from __future__ import annotations
+
+from engine.devices.fact import DeviceFact
+from engine.problem.spec import ProblemSpec
+from engine.proposers.playbook.base import Choice, Choices, Program, Recipe, Start, Template, Transformation
+from engine.proposers.playbook.ir.program import RowProgram, as_rows
+from engine.proposers.playbook.patterns.rows import cuda_plan, cuda_transformations
+from engine.proposers.playbook.patterns.rows.cuda_kernel import row_kernel
+
+_STRUCTURES = {
+    "loop": "blocks that read 16 bytes per load, with several loads in flight, and fold all reductions in one walk.",
+    "registers": "read a row once, keep it in registers, fold it and write it from there.",
+    "split": "spread each row over many blocks and merge their partial states in a second launch.",
+    "ring": "persistent blocks that copy row after row into a ring in shared memory and read each row once.",
+}
+
+
+class CudaRows(Template):
+    """Row reductions in CUDA C++."""
+
+    name = "rows_cu"
+    pattern = "rows"
+    language = "cu"
+
+    def starts(self, program: Program, spec: ProblemSpec, device: DeviceFact) -> list[Start]:
+        rows = as_rows(program)
+        text = (
+            "Give each row a block whose threads stride over it: one walk per reduction with a tree in shared memory, "
+            "then one walk to write."
+        )
+        plain = Start("plain", text, Recipe(self.name, cuda_plan.plain(device)))
+        tuned = cuda_transformations.best_known(rows, plain.recipe, device)
+        how = _STRUCTURES[cuda_plan.resolve(rows, tuned.choices).structure]
+        return [Start("best_known", f"Use the structure that was fastest for rows of this shape: {how}", tuned), plain]
+
+    def transformations(self, program: Program, recipe: Recipe, device: DeviceFact) -> list[Transformation]:
+        return cuda_transformations.transformations(as_rows(program), recipe, device)
+
+    def knobs(self, program: Program, recipe: Recipe, device: DeviceFact) -> dict[str, tuple[Choice, ...]]:
+        rows, now = as_rows(program), recipe.choices
+        widths = tuple(w for w in (1, 2, 4) if rows.cols % w == 0)
+        clusters = (1, 2, 4, 8) if int(now["arch"]) >= 90 else (1,)
+        hints: dict[str, tuple[Choice, ...]] = {"read": ("plain", "stream"), "store": ("plain", "stream")}
+        structure = cuda_plan.resolve(rows, now).structure
+        if structure == "loop":
+            own: dict[str, tuple[Choice, ...]] = {"threads": (128, 256, 512, 1024), "unroll": (1, 2, 4, 8)}
+            return {"width": widths, **own, **hints}
+        if structure == "registers":
+            fits = {
+                "threads": tuple(t for t in (64, 128, 256, 512, 1024) if self._holds(rows, now, "threads", t)),
+                "cluster": tuple(c for c in (0, *clusters) if self._holds(rows, now, "cluster", c)),
+            }
+            return {**fits, "blocks": (1, 2, 3, 4, 6, 8), **hints}
+        if structure == "split":
+            shares = tuple(n for n in (1, 2, 4, 8, 16, 32) if n <= rows.rows)
+            return {
+                "width": widths,
+                "threads": (128, 256, 512, 1024),
+                "unroll": (1, 2, 4, 8),
+                "span_kb": (16, 32, 64, 128, 256, 512),
+                "rows_per_block": shares,
+                "group_rows": (0, *shares[:-1]),
+                **hints,
+            }
+        keep: dict[str, tuple[Choice, ...]] = (
+            {"keep": (0, 1, 2, 3, 4, 6, 8, 9, 10, 11)} if self._keeps(rows, now) else {}
+        )
+        shared: dict[str, tuple[Choice, ...]] = {"cluster": clusters[1:]} if int(now["cluster"]) else {}
+        return {
+            "threads": (128, 256, 384, 512, 768, 992),
+            "writers": (0, 256, 384, 512, 640),
+            "slot_kb": (4, 6, 8, 16, 32),
+            "read": hints["read"],
+            **keep,
+            **shared,
+            "store": hints["store"],
+        }
+
+    @staticmethod
+    def _holds(program: RowProgram, now: Choices, knob: str, value: int) -> bool:
+        plan = cuda_plan.resolve(program, {**now, knob: value})
+        return plan.structure == "registers" and {"threads": plan.threads, "cluster": plan.cluster}[knob] == value
+
+    @staticmethod
+    def _keeps(program: RowProgram, now: Choices) -> bool:
+        ring = cuda_plan.resolve(program, {**now, "keep": 1}).ring
+        return ring is not None and ring.keep > 0
+
+    def emit(self, program: Program, recipe: Recipe, spec: ProblemSpec) -> str:
+        return row_kernel(as_rows(program), recipe.choices, spec)
+
+    def safer(self, program: Program, recipe: Recipe) -> Recipe | None:
+        return recipe.with_({"math": "precise"}) if recipe.choices["math"] != "precise" else None

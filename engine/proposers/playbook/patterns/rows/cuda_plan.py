@@ -1,0 +1,179 @@
+"""Resolve a CUDA row recipe's choices for a device. Every knob gets a legal value.
+
+Structures, from plain to fast: ``loop`` (a block per row, one walk per reduction), ``registers`` (reads a row once and
+keeps it in registers), ``split`` (a long row over many blocks, three launches), ``ring`` (persistent blocks fed by
+bulk copies). ``cuda_transformations`` defines the steps from each structure to the next.
+"""
+
+from __future__ import annotations
+
+import math
+
+from msgspec import Struct
+
+from engine.devices.fact import DeviceFact
+from engine.proposers.playbook.base import Choices
+from engine.proposers.playbook.codegen.cuda import compute_capability
+from engine.proposers.playbook.ir.program import RowProgram
+from engine.proposers.playbook.patterns.rows.cuda_stages import RowStages, stages_of
+
+PLAIN: Choices = {
+    "structure": "loop",
+    "fused": False,
+    "merge": "tree",
+    "width": 1,
+    "threads": 256,
+    "unroll": 1,
+    "read": "plain",
+    "store": "plain",
+    "math": "precise",
+    "cluster": 1,
+    "blocks": 1,
+    "span_kb": 256,
+    "group_rows": 0,
+    "rows_per_block": 1,
+    "slot_kb": 16,
+    "keep": 0,
+    "writers": 0,
+    "sms": 0,
+    "arch": 80,
+}
+"""The choices of round 0.
+
+``cluster``: blocks that share a row; 0 means a warp per row in ``registers``, the whole grid in ``ring``. ``blocks``:
+blocks per multiprocessor for which the compiler limits registers; in ``ring``, blocks that share its memory.
+``span_kb``: KB that a block of ``split`` folds. ``group_rows``: rows of ``split`` per round of launches; 0 means all.
+``keep``: pieces of a row whose weights stay in registers. ``writers``: threads of ``ring`` that only write rows; 0
+means that the folding threads also write. ``sms`` and ``arch`` describe the device.
+
+Measured on one NVIDIA H200 (CUDA 13.0, cold L2, median of 15, ``benchmarks/templates.py measure``), in ms:
+
+softmax 4096 x 65536 (SOL 0.499, eager 1.05, torch.compile 0.78): plain 1.22; loop, width 4, one walk, 1024 threads,
+unroll 8: 0.67; registers, cluster 8 of 512 threads: 0.69 (4 of 512: 0.74, 32 floats a thread spill); ring, cluster 2,
+16 KB slots: 0.557 with 384 threads, 0.559 with 640, 0.561 with 768 (copies with an evict-first policy: 0.58 to 0.59;
+separate writers 0.57 to 0.60; plain stores 0.61 to 0.97; two half rings on a multiprocessor 0.61; cluster 4 with one
+block each 0.69, because clusters of four do not fill all multiprocessors).
+
+layernorm 16 x 4194304 (SOL 0.133, eager 8.1 to 8.4, torch.compile 0.32 to 0.37): plain 6.7; split with scalar
+weights per row 0.319; with the weights read once for 16 rows 0.218 (spans of 64 KB: 0.223; streaming reads 0.236,
+because the last rows then miss L2); in groups of 4 rows 0.28, of 1 row 0.48 (launches do not overlap); ring over the
+whole grid 0.260 (512 threads, 16 KB slots, keep 2), with separate writers (128 threads fold) 0.193 (256 writers, 8 KB
+slots, keep 8; keep 7 or 9: 0.196), 0.201 (384, 6 KB, keep 10), 0.205 (512, 8 KB, keep 5); copies without an evict-first
+policy push the weights out of L2: 0.244 (384, 6 KB, keep 8)."""
+
+MOST_GRID_ROWS = 65535
+"""Maximum number of rows per launch of ``split``, in which rows are a dimension of the grid."""
+_MOST_CONSUMERS = 1024 - 32
+"""Maximum number of threads in a ``ring`` block, in addition to the producer warp."""
+HELD_FLOATS = 64
+"""Maximum number of a row's floats that a thread may keep in registers."""
+
+
+def plain(device: DeviceFact) -> Choices:
+    """Return the choices of round 0 on ``device``."""
+    return {**PLAIN, "sms": device.cores, "arch": compute_capability(device.arch)}
+
+
+def full_width(cols: int) -> int:
+    """The number of elements in the widest pack (at most 16 bytes) that divides a row."""
+    return next(w for w in (4, 2, 1) if cols % w == 0)
+
+
+SHARED_BYTES = 228 * 1024
+"""Shared memory of a multiprocessor on sm_90. A block can use at most 227 KiB, and each block costs 1 KiB."""
+RESERVED_BYTES = 4096
+"""Shared memory that barriers, states and the system use within a block's share."""
+
+
+class RingPlan(Struct, frozen=True):
+    """How a row is laid out in the ring.
+
+    Attributes:
+        span: Packs of a row per block.
+        piece: Packs per copy.
+        keep: Pieces of a row whose weights stay in registers from row to row.
+        slot_bytes: The slot size that the recipe asks for.
+        keep_wanted: The ``keep`` that the recipe asks for.
+    """
+
+    group: int
+    span: int
+    piece: int
+    pieces: int
+    slots: int
+    keep: int
+    slot_bytes: int
+    keep_wanted: int
+
+
+def plan_ring(stages: RowStages, *, group: int, slot_bytes: int, keep: int, blocks: int) -> RingPlan | None:
+    """Return the layout for ``blocks`` blocks per multiprocessor.
+
+    Returns None if a block's part of a row does not fit in shared memory, or if rows are not whole packs of 16 bytes.
+    """
+    if not stages.held or stages.width != 4 or len(stages.stages) < 1:
+        return None
+    packs = stages.program.cols // 4
+    span = -(-packs // group)
+    pieces = max(1, -(-span * 16 // slot_bytes))
+    piece = 8 * math.ceil(math.ceil(span / pieces) / 8)  # a multiple of 128 bytes
+    pieces = -(-span // piece)
+    slots = (SHARED_BYTES // blocks - RESERVED_BYTES) // (piece * 16 * len(stages.held))
+    if slots < pieces:
+        return None
+    return RingPlan(group, span, piece, pieces, min(slots, 3 * pieces, 64), min(keep, pieces), slot_bytes, keep)
+
+
+class Plan(Struct, frozen=True):
+    """The choices for a program, with every knob clamped to its legal values."""
+
+    structure: str
+    stages: RowStages
+    threads: int
+    cluster: int
+    ring: RingPlan | None = None
+    writers: int = 0
+
+
+def resolve(program: RowProgram, choices: Choices) -> Plan:
+    """Return the plan for ``choices``. If the structure cannot hold the row, use the nearest structure that can."""
+    wanted = str(choices["structure"])
+    width = min(int(choices["width"]), full_width(program.cols))
+    fused = bool(choices["fused"]) or wanted != "loop"
+    stages = RowStages(program, width=width, fused=fused)
+    threads, cluster = int(choices["threads"]), int(choices["cluster"])
+    hopper = int(choices["arch"]) >= 90
+    if wanted == "split" and len(stages.stages) == 1:
+        return Plan("split", stages, threads, 1)
+    if wanted == "ring" and hopper:
+        for group in (cluster, *(g for g in (2, 4, 8) if cluster and g > cluster), 0):
+            ring = _ring(stages, group, choices)
+            if ring is not None:
+                # Recipes of earlier versions have no "writers".
+                writers = min(int(choices.get("writers", 0)), _MOST_CONSUMERS - 128)
+                return Plan("ring", stages, min(threads, _MOST_CONSUMERS - writers), group, ring, writers)
+    if wanted in ("registers", "ring"):
+        for sharing in (cluster, 0, 1, *((2, 4, 8) if hopper else ())):
+            if (sharing <= 1 or hopper) and sharing >= cluster and held_floats(stages, threads, sharing) <= HELD_FLOATS:
+                return Plan("registers", stages, threads, sharing)
+    return Plan("loop", stages, threads, 1)
+
+
+def held_floats(stages: RowStages, threads: int, cluster: int) -> int:
+    """Return how many of a row's floats are in each thread's registers. If ``cluster`` is 0, the row is in one warp."""
+    sharers = threads * cluster if cluster else 32
+    return -(-stages.program.cols // (stages.width * sharers)) * stages.width * max(1, len(stages.held))
+
+
+def _ring(stages: RowStages, cluster: int, choices: Choices) -> RingPlan | None:
+    group = cluster if cluster else int(choices["sms"]) * max(1, int(choices["blocks"]))
+    if group < 1 or (not cluster and stages.program.rows > 4096):
+        return None
+    keep = int(choices["keep"]) if stages.out_extras and stages.out_extras_by_column else 0
+    blocks = max(1, int(choices["blocks"]))
+    return plan_ring(stages, group=group, slot_bytes=int(choices["slot_kb"]) * 1024, keep=keep, blocks=blocks)
+
+
+def single_stage(program: RowProgram) -> bool:
+    """Whether one walk over a row computes all reductions."""
+    return len(stages_of(program, True)) == 1

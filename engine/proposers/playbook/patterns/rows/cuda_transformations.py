@@ -1,0 +1,330 @@
+"""Transformations of the row pattern in CUDA C++.
+
+A lineage starts with the plain kernel. Wider accesses or a better split of the rows follow. Finally, the kernel reads
+each row from memory only once. The structures are ``loop`` -> ``registers`` (short and medium rows) -> ``ring``, or
+``loop`` -> ``split`` (few long rows) -> ``ring``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from engine.devices.fact import DeviceFact
+from engine.proposers.playbook.base import Bound, Choices, Recipe, Transformation
+from engine.proposers.playbook.codegen.cuda import FAST_OPS
+from engine.proposers.playbook.ir.program import RowProgram
+from engine.proposers.playbook.patterns.rows.cuda_plan import full_width, resolve, single_stage
+from engine.proposers.protocol import Category
+
+
+def transformations(program: RowProgram, recipe: Recipe, device: DeviceFact) -> list[Transformation]:
+    """Transformations that apply to ``recipe``, the largest expected gain first."""
+    found = [transformation for rule in _RULES if (transformation := rule(program, recipe.choices, device)) is not None]
+    return sorted(found, key=lambda transformation: -transformation.gain)
+
+
+_GRID_RING_BYTES = 64 << 20
+"""For smaller sizes than this, the exchange across the whole grid takes longer than the second launch that it saves."""
+
+
+def best_known(program: RowProgram, recipe: Recipe, device: DeviceFact) -> Recipe:
+    """Return ``recipe`` with the structure that measurements found fastest for rows of this shape.
+
+    ``cuda_plan.PLAIN`` has the measurements.
+    """
+    for rule in (_vectors, _one_walk, _split, _registers, _ring, _share_weights, _writers, _hints, _fast_math):
+        transformation = rule(program, recipe.choices, device)
+        if transformation is None or transformation.gain <= 1:
+            continue
+        now = recipe.choices
+        if rule is _ring and (
+            (now["structure"] == "registers" and int(now["cluster"]) <= 1)
+            or (now["structure"] == "split" and 4 * program.rows * program.cols < _GRID_RING_BYTES)
+        ):
+            continue
+        recipe = recipe.with_(transformation.changes, transformation.opens)
+    return recipe
+
+
+def long_rows(program: RowProgram, device: DeviceFact) -> bool:
+    """Whether there are fewer rows than multiprocessors."""
+    return program.rows < 2 * max(1, device.cores) and program.cols >= 16384
+
+
+def _full(program: RowProgram, now: Choices) -> bool:
+    return now["width"] == full_width(program.cols)
+
+
+def _transformation(
+    name: str,
+    category: Category,
+    text: str,
+    changes: Choices,
+    opens: tuple[str, ...] = (),
+    *,
+    gain: float,
+    helps: Bound = "memory",
+) -> Transformation:
+    return Transformation(name, category, text, changes, opens, gain, helps)
+
+
+def _vectors(program: RowProgram, now: Choices, device: DeviceFact) -> Transformation | None:
+    if _full(program, now):
+        return None
+    width = full_width(program.cols)
+    changes: Choices = {"width": width, "merge": "shuffle"}
+    if now["structure"] == "loop":
+        threads = 1024 if program.cols >= 32768 else 256
+        unroll = next((u for u in (8, 4, 2) if u * threads * width <= program.cols), 1)
+        changes |= {"threads": threads, "unroll": unroll}
+    return _transformation(
+        "vector_loads",
+        "memory",
+        "Scalar accesses leave the memory system short of requests. Read and write 16 bytes per instruction (float4), "
+        "with several loads in flight per thread.",
+        changes,
+        ("threads", "unroll"),
+        gain=1.6,
+    )
+
+
+def _shuffles(program: RowProgram, now: Choices, device: DeviceFact) -> Transformation | None:
+    if now["structure"] != "loop" or now["merge"] == "shuffle":
+        return None
+    return _transformation(
+        "warp_shuffles",
+        "latency",
+        "Fold partial results inside a warp with register shuffles, and pass only one value per warp through shared "
+        "memory: one barrier instead of eight.",
+        {"merge": "shuffle"},
+        ("threads",),
+        gain=1.1,
+        helps="latency",
+    )
+
+
+def _one_walk(program: RowProgram, now: Choices, device: DeviceFact) -> Transformation | None:
+    if now["structure"] != "loop" or now["fused"] or not program.fused_pairs:
+        return None
+    return _transformation(
+        "one_walk_for_all_reductions",
+        "control",
+        "Compute dependent reductions in one walk over the row: a running maximum with a rescaled sum (online "
+        "softmax), or mean and squared deviations merged by Chan's formula, which stays accurate far from zero.",
+        {"fused": True, "merge": "shuffle"},
+        ("threads", "unroll"),
+        gain=1.35,
+    )
+
+
+def _split(program: RowProgram, now: Choices, device: DeviceFact) -> Transformation | None:
+    if now["structure"] != "loop" or not long_rows(program, device) or not single_stage(program):
+        return None
+    return _transformation(
+        "rows_over_many_blocks",
+        "parallelism",
+        "There are fewer rows than multiprocessors. Spread each row over many blocks, merge their partial states in a "
+        "second launch, and write the rows in a third.",
+        {"structure": "split", "fused": True, "merge": "shuffle", "span_kb": _span_kb(program, device)},
+        ("span_kb", "threads"),
+        gain=8.0,
+        helps="any",
+    )
+
+
+def _span_kb(program: RowProgram, device: DeviceFact) -> int:
+    """The longest span, in KB, that still gives every multiprocessor four blocks."""
+    row_kb = program.cols // 256
+    enough = (kb for kb in (256, 128, 64, 32) if program.rows * row_kb >= 4 * device.cores * kb)
+    return next(enough, 16)
+
+
+def _registers(program: RowProgram, now: Choices, device: DeviceFact) -> Transformation | None:
+    if now["structure"] != "loop" or not _full(program, now) or long_rows(program, device):
+        return None
+    for sharing in (0, 1, 2, 4, 8):
+        changes: Choices = {"structure": "registers", "cluster": sharing, "fused": True, "merge": "shuffle"}
+        for threads in (128, 256, 512):
+            wanted: Choices = {**changes, "threads": threads, "blocks": max(1, 1536 // threads)}
+            plan = resolve(program, {**now, **wanted})
+            if plan.structure == "registers" and plan.cluster == sharing and _fits(program, wanted, plan.stages.width):
+                holder = {0: "a warp", 1: "a block"}.get(sharing, f"a cluster of {sharing} blocks")
+                exchange = " The blocks exchange partial states through distributed shared memory."
+                text = (
+                    f"Read the row once and keep it in the registers of {holder}; fold it and write it from there."
+                    f"{exchange if sharing > 1 else ''}"
+                )
+                opens = ("threads", "blocks") if sharing < 2 else ("threads", "blocks", "cluster")
+                return _transformation("row_in_registers", "memory", text, wanted, opens, gain=1.7)
+    return None
+
+
+def _fits(program: RowProgram, wanted: Choices, width: int) -> bool:
+    """Whether a thread's floats of the row fit its registers: at most 32, or 16 in clusters, because 32 would spill."""
+    sharers = int(wanted["threads"]) * int(wanted["cluster"]) if wanted["cluster"] else 32
+    return -(-program.cols // (width * sharers)) * width <= (32 if int(wanted["cluster"]) < 2 else 16)
+
+
+def _ring(program: RowProgram, now: Choices, device: DeviceFact) -> Transformation | None:
+    if now["structure"] == "ring" or not _full(program, now):
+        return None
+    few = long_rows(program, device)
+    if few and now["structure"] != "split":
+        return None
+    for group in (0,) if few else (1, 2, 4, 8):
+        wanted: Choices = {
+            "structure": "ring",
+            "cluster": group,
+            "threads": 384,
+            "slot_kb": 16,
+            "keep": 0,
+            "blocks": 1,
+            "writers": 0,
+            "read": "stream" if few else "plain",
+        }
+        plan = resolve(program, {**now, **wanted})
+        # If the ring has room for another half row, the next row arrives while the kernel writes the current row.
+        if plan.ring is not None and plan.cluster == group and 2 * plan.ring.slots >= 3 * plan.ring.pieces:
+            holder = "the whole grid" if few else f"a cluster of {group} blocks" if group > 1 else "each block"
+            return _transformation(
+                "copy_ahead_into_a_ring",
+                "latency",
+                "Use persistent blocks: a producer warp copies row after row into a ring in shared memory with bulk "
+                f"asynchronous copies, and {holder} folds a row as it lands. The next row's copies are in flight while "
+                "this row's partial states are exchanged. Every row is read from memory once.",
+                wanted,
+                ("threads", "slot_kb", "keep") if few else ("threads", "slot_kb", "read"),
+                gain=1.8 if group > 1 else 1.2 if group == 1 else 1.1,  # cuda_plan.PLAIN has the measurements
+            )
+    return None
+
+
+def _share_weights(program: RowProgram, now: Choices, device: DeviceFact) -> Transformation | None:
+    if now["structure"] != "split" or int(now["rows_per_block"]) > 1 or program.rows < 2:
+        return None
+    stages = resolve(program, now).stages
+    if not stages.out_extras or not stages.out_extras_by_column:
+        return None
+    return _transformation(
+        "weights_once_for_many_rows",
+        "memory",
+        "Every row multiplies by the same weights. Give a thread some columns and let it write several rows, so that "
+        "the weights are read once and stay in registers.",
+        {"rows_per_block": min(16, program.rows)},
+        ("rows_per_block", "unroll"),
+        gain=1.45,
+    )
+
+
+def _keep_weights(program: RowProgram, now: Choices, device: DeviceFact) -> Transformation | None:
+    if now["structure"] != "ring" or int(now["keep"]) > 0:
+        return None
+    plan = resolve(program, {**now, "keep": 4})
+    if plan.ring is None or not plan.ring.keep or program.rows < 2 * (int(now["sms"]) // plan.ring.group):
+        return None
+    return _transformation(
+        "weights_in_registers",
+        "memory",
+        "A persistent block sees the same columns in every row. Keep part of their weights in registers instead of "
+        "reading them from L2 each time.",
+        {"keep": 2},
+        ("keep", "threads"),
+        gain=1.15,
+    )
+
+
+def _writers(program: RowProgram, now: Choices, device: DeviceFact) -> Transformation | None:
+    if now["structure"] != "ring" or int(now.get("writers", 0)):
+        return None
+    wanted: Choices = {"threads": 128, "writers": 256, "slot_kb": 8}
+    plan = resolve(program, {**now, **wanted})
+    if plan.ring is None:
+        return None
+    weights = plan.stages.out_extras and plan.stages.out_extras_by_column
+    return _transformation(
+        "separate_writers",
+        "latency",
+        "Memory is idle while blocks fold a row and exchange its partial states. Let some warps write a row while "
+        "others already fold and exchange the next one."
+        + (" The writers get most registers and keep more weights in them." if weights else ""),
+        {**wanted, "keep": 8} if weights else wanted,
+        ("writers", "slot_kb", "keep") if weights else ("writers", "slot_kb"),
+        gain=1.3 if plan.cluster == 0 else 1.0,  # cuda_plan.PLAIN has the measurements
+    )
+
+
+def _groups(program: RowProgram, now: Choices, device: DeviceFact) -> Transformation | None:
+    if now["structure"] != "split" or int(now["group_rows"]) or program.rows < 2:
+        return None
+    return _transformation(
+        "few_rows_at_a_time",
+        "memory",
+        "Fold and write a few rows before touching the next ones, so that the second read of a row hits L2.",
+        {"group_rows": max(1, program.rows // 8)},
+        ("group_rows", "rows_per_block"),
+        gain=1.0,
+    )
+
+
+def _hints(program: RowProgram, now: Choices, device: DeviceFact) -> Transformation | None:
+    if now["store"] == "stream":
+        return None
+    return _transformation(
+        "streaming_stores",
+        "memory",
+        "Nothing reads the results again. Write them with evict-first stores, so that they do not push rows and "
+        "weights out of L2.",
+        {"store": "stream"},
+        ("store", "read"),
+        gain=1.05,
+    )
+
+
+def _fast_math(program: RowProgram, now: Choices, device: DeviceFact) -> Transformation | None:
+    if now["math"] == "fast" or not any(v.op in FAST_OPS for v in program.values):
+        return None
+    return _transformation(
+        "fast_math",
+        "compute",
+        "Use the special-function unit: exp as one exp2 with log2(e) folded in, and fast reciprocals for divisions. "
+        "Errors stay near 1e-6.",
+        {"math": "fast"},
+        gain=1.15,
+        helps="compute",
+    )
+
+
+def _occupancy(program: RowProgram, now: Choices, device: DeviceFact) -> Transformation | None:
+    opens = {
+        "loop": ("threads", "unroll"),
+        "registers": ("threads", "blocks", "cluster"),
+        "split": ("threads", "unroll", "span_kb"),
+        "ring": ("threads", "slot_kb", "cluster"),
+    }[str(now["structure"])]
+    return _transformation(
+        "balance_occupancy",
+        "parallelism",
+        "Trade threads per block, work per thread and registers against each other until enough loads are in flight.",
+        {"threads": 256 if now["threads"] != 256 else 512},
+        opens,
+        gain=1.04,
+        helps="latency",
+    )
+
+
+_Rule = Callable[[RowProgram, Choices, DeviceFact], Transformation | None]
+_RULES: tuple[_Rule, ...] = (
+    _split,
+    _registers,
+    _vectors,
+    _ring,
+    _one_walk,
+    _share_weights,
+    _keep_weights,
+    _writers,
+    _fast_math,
+    _groups,
+    _shuffles,
+    _hints,
+    _occupancy,
+)

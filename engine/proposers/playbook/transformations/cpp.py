@@ -1,0 +1,137 @@
+"""Transformations that the C++ templates share."""
+
+from __future__ import annotations
+
+from engine.proposers.playbook.base import Choices, Transformation
+
+
+def vectorize(functions: str, changes: Choices) -> Transformation:
+    """Vectorize a loop. ``functions`` names the kernel's elementary functions in words, or is ""."""
+    become = "become polynomials" if " and " in functions else "becomes a polynomial"
+    also = (
+        f" {functions.capitalize()} {become} that all lanes evaluate at once (relative error about 1e-7); "
+        "one library call per element would undo the gain."
+        if functions
+        else ""
+    )
+    return Transformation(
+        "vectorise",
+        "compute",
+        "The loops process one float per instruction, so the arithmetic units are almost idle. Use GCC's vector "
+        f"extensions with 8 or 16 floats per instruction, and a scalar loop for the tail.{also} Expect a speedup of "
+        "several times, until memory becomes the limit.",
+        {"lanes": 16, "math": "polynomial", **changes},
+        ("lanes",),
+        gain=8.0 if functions else 2.5,
+        helps="compute",
+    )
+
+
+def narrower_vectors() -> Transformation:
+    return Transformation(
+        "narrower_vectors",
+        "compute",
+        "512-bit instructions lower the clock of some cores and leave longer tails. Use 256-bit vectors: they are as "
+        "fast where memory is the limit, and the clock stays higher.",
+        {"lanes": 8},
+        ("lanes",),
+        gain=1.01,
+        helps="compute",
+    )
+
+
+def shorter_polynomial() -> Transformation:
+    return Transformation(
+        "shorter_polynomial",
+        "compute",
+        "The exponential's polynomial of degree 6 is more accurate than float needs. Degree 5 saves a multiply-add per "
+        "element; the relative error stays near 2e-7.",
+        {"exp_degree": 5},
+        ("exp_degree",),
+        gain=1.04,
+        helps="compute",
+    )
+
+
+def reciprocal(what: str) -> Transformation:
+    """Replace divisions with a reciprocal. ``what`` is an imperative clause that says which reciprocal to compute."""
+    return Transformation(
+        "reciprocal",
+        "compute",
+        f"A vector division takes about twenty cycles, but a multiplication only half a cycle. {what} and multiply "
+        f"each element by it. The result changes by one rounding.",
+        {"divide": "reciprocal"},
+        gain=1.12,
+        helps="compute",
+    )
+
+
+def streaming_stores(changes: Choices) -> Transformation:
+    waits = " Values that wait for the row's sum move to a small buffer that stays in the cache." if changes else ""
+    return Transformation(
+        "streaming_stores",
+        "memory",
+        "An ordinary store first reads the cache line that it overwrites, which doubles the traffic for the "
+        "output. Non-temporal stores bypass the caches, which leaves the caches to the inputs."
+        f"{waits} Expect up to a third less traffic in memory-bound kernels.",
+        {"stores": "stream", **changes},
+        ("unroll",),
+        gain=1.3,
+        helps="memory",
+    )
+
+
+def prefetch() -> Transformation:
+    return Transformation(
+        "prefetch",
+        "latency",
+        "The hardware prefetcher stops at page borders and starts over on every row. Prefetch lines a fixed distance "
+        "ahead, so that loads hit the first-level cache. The gain is largest where memory is the limit.",
+        {"prefetch": 512},
+        ("prefetch",),
+        gain=1.45,
+        helps="memory",
+    )
+
+
+def unroll_output() -> Transformation:
+    return Transformation(
+        "unroll_output",
+        "control",
+        "Unroll the loop that writes the output: loop overhead shrinks, and several independent vectors are in flight.",
+        {"unroll": 4},
+        ("unroll",),
+        gain=1.08,
+        helps="latency",
+    )
+
+
+def dynamic_schedule(what: str, changes: Choices, opens: tuple[str, ...]) -> Transformation:
+    """Distribute work among threads dynamically. ``what`` names the units of work."""
+    return Transformation(
+        "dynamic_schedule",
+        "parallelism",
+        f"With equal shares, the slowest core determines the time, and cores are not equally fast. Hand out {what} as "
+        f"cores become "
+        "free, in pieces large enough to hide the cost of the shared counter.",
+        {"schedule": "dynamic", **changes},
+        opens,
+        gain=1.03,
+    )
+
+
+def tune(opens: tuple[str, ...]) -> Transformation:
+    return Transformation(
+        "tune",
+        "control",
+        f"The structure is settled, but its settings were chosen one at a time. Vary {_listed(opens)} together around "
+        "the fastest kernel so far.",
+        {},
+        opens,
+        gain=1.02,
+    )
+
+
+def _listed(names: tuple[str, ...]) -> str:
+    words = [name.replace("_", " ") for name in names]
+    return " and ".join([", ".join(words[:-1]), words[-1]]) if len(words) > 1 else "".join(words)

@@ -1,0 +1,543 @@
+"""Run a session's search: open its problems, run their rounds and the evaluation queue, and end when everything is
+done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import platform
+import time
+from collections.abc import Coroutine, Iterable
+from functools import partial
+from importlib.util import find_spec
+from typing import Any, NamedTuple
+
+from engine import __version__
+from engine.config.schema import Config
+from engine.devices.fact import DeviceFact
+from engine.evaluation.device_waits import Wait
+from engine.evaluation.evaluator import EvaluationError, Evaluator
+from engine.evaluation.local_evaluator import LocalEvaluator
+from engine.exit_codes import ExitCode
+from engine.proposers.protocol import UNUSABLE, Proposer
+from engine.proposers.registry import make_proposers
+from engine.search.context import Context
+from engine.search.deferred_work import Owed
+from engine.search.ids import Ids
+from engine.search.kernel_sources import Sources
+from engine.search.problem_loader import Opening
+from engine.search.problem_search import ProblemSearch
+from engine.search.proposing.proposer_context import SEEDED, same_code
+from engine.search.queue import EvaluationQueue, Priority
+from engine.search.request_handling import Steering
+from engine.session.journal import Journal
+from engine.session.records.events import (
+    BY_HAND,
+    AnyEvent,
+    BaselineMeasured,
+    BudgetChanged,
+    CommandHandled,
+    DeviceAwaited,
+    DeviceFree,
+    EngineStarted,
+    LogLine,
+    ModelCallFailed,
+    ModelCallStarted,
+    ModelReplied,
+    ProblemFinished,
+    SearchResumed,
+    ShareChanged,
+    SizesChecked,
+    StopReason,
+    VariantStage,
+    VariantWritten,
+    VerdictGiven,
+)
+from engine.session.records.verdict import Stage, Verdict
+from engine.session.state.session_state import SessionState
+from engine.session.store import EventWriter, RequestInbox, SessionPaths, SessionReader, write_best
+
+IDLE_S = 1.5
+"""Seconds without work after which a device counts as idle and may run deferred work."""
+SETTLED_S = 2.0
+"""Seconds without events after which the search counts as waiting for a person. This time is longer than ``IDLE_S``, so
+that deferred work runs first.
+"""
+LAST_VERDICTS_S = 15.0
+"""Time limit for evaluations in flight when the time budget is used up, in seconds."""
+OVERRUN = 0.1
+"""Deferred work may start until the search exceeds the time budget by this share, but for at least 10 s. The same
+limit applies from the end of the last work in flight."""
+
+
+class Ended(NamedTuple):
+    """Why a search ended. ``limit``: a sentence about the spending limit that ended the search; "" for any other
+    reason.
+    """
+
+    reason: StopReason
+    limit: str = ""
+
+
+class NobodyToAsk(Exception):
+    """All models in the config have failed permanently (invalid keys, unknown models). The message gives the
+    reasons.
+    """
+
+    exit_code = ExitCode.FAILURE
+
+
+class NotOpened(Exception):
+    """All other work is done, but the judge was killed while it opened some problems. The message lists these
+    problems.
+    """
+
+    exit_code = ExitCode.NOT_OPENED
+
+
+_TELLING = (
+    VariantStage,
+    LogLine,
+    CommandHandled,
+    DeviceAwaited,
+    DeviceFree,
+    BaselineMeasured,
+    ProblemFinished,
+    SizesChecked,
+    ModelCallStarted,
+    ModelCallFailed,
+    ModelReplied,
+)
+"""Events that never cause new work."""
+
+
+class NoTools(Exception):
+    """This machine cannot judge kernels. The message says what is missing and how to install it."""
+
+    exit_code = ExitCode.NO_TOOLS
+
+
+async def run_search(
+    paths: SessionPaths,
+    writer: EventWriter,
+    inbox: RequestInbox,
+    config: Config,
+    state: SessionState,
+    *,
+    unattended: bool = False,
+) -> Ended:
+    """Search until the rounds are complete, the budget is used up or a person stops the search. ``state`` always
+    includes every recorded event.
+
+    If no proposer supports a problem, the search waits for a person's kernels, unless ``unattended``. Cancelling the
+    search ends every evaluator process. All recorded events remain.
+
+    Raises:
+        NoTools: This machine cannot judge kernels.
+        ProposerUnavailable: A proposer cannot start.
+        SessionError: The session cannot be written.
+    """
+    journal = Journal(writer, state)
+    with SessionReader(paths) as reader:
+        sources = Sources(writer, reader, state)
+        # Create the proposers first, which removes API keys from the environment before any other process starts.
+        proposers = make_proposers(config, paths, journal, state, sources.text)
+        try:
+            return await _run_with(proposers, sources, paths, journal, inbox, config, state, unattended)
+        finally:
+            await asyncio.gather(*(proposer.close() for proposer, _ in proposers))
+
+
+async def _run_with(
+    proposers: list[tuple[Proposer, float]],
+    sources: Sources,
+    paths: SessionPaths,
+    journal: Journal,
+    inbox: RequestInbox,
+    config: Config,
+    state: SessionState,
+    unattended: bool,
+) -> Ended:
+    def on_wait(wait: Wait) -> None:
+        event = DeviceAwaited(
+            device=wait.device.id,
+            pid=wait.pid,
+            command=wait.command,
+            held_since=wait.held_since,
+            seconds=wait.seconds,
+            needed_bytes=wait.needed_bytes,
+            free_bytes=wait.free_bytes,
+        )
+        journal.post(event)
+
+    def on_free(device: DeviceFact, seconds: float) -> None:
+        journal.post(DeviceFree(device=device.id, seconds=seconds))
+
+    scratch = paths.directory / "scratch"
+    evaluator: Evaluator = LocalEvaluator(config.evaluation, scratch, on_wait=on_wait, on_free=on_free)
+    try:
+        if find_spec("torch") is None:
+            raise NoTools("PyTorch is not installed, so no reference can run. Install it: pip install torch")
+        try:
+            devices = await evaluator.start()
+        except EvaluationError as error:
+            raise NoTools(str(error)) from error
+        await journal.record(
+            EngineStarted(
+                pid=os.getpid(),
+                host=platform.node(),
+                version=__version__,
+                resumed=state.starts > 0,
+                devices=devices,
+                sandbox=evaluator.sandbox,
+                before=state.died_at,
+            )
+        )
+        context = Context(config, paths, state, journal, evaluator, proposers, sources, Ids(state), devices[0])
+        context.unattended = unattended
+        reason = await Search(context).run(inbox)
+        return Ended(reason, (context.spent or "") if reason == "budget" else "")
+    finally:
+        await evaluator.close()
+
+
+class Search:
+    """A running search, which owns the evaluation queue and all tasks."""
+
+    def __init__(self, context: Context) -> None:
+        self.context = context
+        self._state = context.state
+        self._changed = asyncio.Event()
+        self._unrecorded: dict[str, Verdict] = {}
+        """Verdicts that the evaluator has returned but the session has not recorded."""
+        self._queue = EvaluationQueue(self._judge, context.width, self._changed.set)
+        self._opening = Opening(context)
+        self._problems: dict[str, ProblemSearch] = {}
+        self._rounds: dict[str, asyncio.Task[None]] = {}
+        self._restless: set[str] = set()
+        self._others: set[asyncio.Task[None]] = set()
+        self._owed = Owed(context, self._problems, self._spawn)
+        self._drained = False
+        self._drained_at = time.monotonic()
+        """When the last work that the budget allowed ended, in monotonic seconds."""
+        self._moved_at = time.monotonic()
+        self._best_written: dict[str, str | None] = {}
+        self._failure: BaseException | None = None
+
+    async def run(self, inbox: RequestInbox) -> StopReason:
+        """Run the search. Cancelling it cancels all its tasks. Raises SessionError."""
+        self.context.journal.listen(self._heard)
+        steering = Steering(self.context, self._cancel, self._requeue)
+        try:
+            for sent in inbox.poll():
+                await steering.handle(sent)
+            if self._state.paused:
+                await self.context.journal.record(SearchResumed())
+            self._spawn(self._obey(steering, inbox))
+            self._spawn(self._open_problems())
+            while (reason := await self._step()) is None:
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._changed.wait(), 0.5)
+            await self._end_tasks()
+            await self._give_back()
+            return reason
+        finally:
+            await self._end_tasks()
+
+    async def _step(self) -> StopReason | None:
+        """Start all work that is due. Returns the reason if the search is over."""
+        self._changed.clear()
+        if (failure := self._failure or self._queue.failure) is not None:
+            raise failure
+        self._reap_rounds()
+        await self._write_best()
+        self._heed_budget()
+        ending = self.context.ending
+        if ending == "stopped":
+            return ending
+        if ending == "budget":
+            return await self._finish_within_budget()
+        self._start_rounds()
+        if not self._queue.idle or self._rounds or not self._opening.done:
+            if any(problem.in_runoff for problem in self._problems.values()):
+                self._queue.touch()
+            self._do_owed(only_if_idle=True)
+            return "waiting" if self.context.until_idle and self._only_waits() else None
+        if self.context.spent is not None or self.context.closed:
+            ending = await self._finish_within_budget()
+            if ending is not None and self.context.helpless:
+                reasons = ". ".join(self.context.refused.values())
+                again = f"kernel-tui resume {self.context.paths.directory}"
+                raise NobodyToAsk(f"all models failed permanently: {reasons}. To resume: {again}")
+            return ending
+        if self.context.last_rounds:
+            return "stopped"
+        ends = self._needs_person and self.context.ends_without_person and not self.context.unopened
+        if ends and not self._anything_judged and not self._state.paused:
+            return "waiting"
+        self._do_owed(only_if_idle=False)
+        if self._owed.busy or self._state.paused:
+            return None
+        if self.context.unopened:
+            which = "; ".join(f"{name} was not opened: {why}" for name, why in self.context.unopened.items())
+            raise NotOpened(f"{which}. To try again: kernel-tui resume {self.context.paths.directory}")
+        if not self._needs_person:
+            return "finished"
+        return "waiting" if self.context.ends_without_person else None
+
+    @property
+    def _needs_person(self) -> bool:
+        """Whether a problem stays open for kernels that a person seeds, because no proposer can write kernels
+        for it.
+        """
+        return any(problem.needs_person for problem in self._problems.values())
+
+    @property
+    def _anything_judged(self) -> bool:
+        return any(variant.verdict is not None for variant in self._state.variants.values())
+
+    def _only_waits(self) -> bool:
+        """Whether the search can make progress only after a reply from a person."""
+        proposers = [proposer for proposer, _ in self.context.proposers]
+        return (
+            self._opening.done
+            and not self._owed.busy
+            and self._queue.idle_s > SETTLED_S
+            and time.monotonic() - self._moved_at > SETTLED_S
+            and any(proposer.awaited for proposer in proposers)
+            and not any(proposer.busy for proposer in proposers)
+            and not any(problem.in_runoff for problem in self._problems.values())
+        )
+
+    # Requests
+
+    async def _obey(self, steering: Steering, inbox: RequestInbox) -> None:
+        async for sent in inbox:
+            await steering.handle(sent)
+            for problem in self._problems.values():
+                problem.wake()
+            self._changed.set()
+
+    def _cancel(self, variants: Iterable[str]) -> None:
+        """Remove variants from the queue and record them as cancelled."""
+        names = list(variants)
+        self._spawn(self._record_cancelled(names, self._queue.cancel(names)))
+
+    async def _record_cancelled(self, variants: list[str], tasks: list[asyncio.Task[None]]) -> None:
+        if tasks:
+            await asyncio.wait(tasks)
+        cancelled = Verdict(status="cancelled", reason="pruned before it was judged")
+        left = [self._state.variants[name] for name in variants if self._state.variants[name].stage is not None]
+        await self.context.journal.record(
+            # If the variant was being judged again, it keeps its earlier verdict.
+            *(VerdictGiven(variant=one.id, verdict=one.verdict or cancelled) for one in left)
+        )
+        if restored := [one.id for one in left if not self._state.is_pruned(one.id)]:
+            await self.context.journal.record(*(VariantStage(variant=name, stage="queued") for name in restored))
+            self._requeue(restored)
+
+    def _requeue(self, variants: Iterable[str]) -> None:
+        """Queue variants that are recorded as queued. Variants of an unopened problem wait until it opens."""
+        for name in variants:
+            if self._state.variants[name].problem in self._problems:
+                self._put(name, Priority.HAND)
+
+    def _put(self, variant: str, priority: Priority, round_number: int = 0) -> None:
+        """Queue a variant, unless the search is ending. A resumed search judges variants that were not queued."""
+        if self.context.ending is None:
+            self._queue.put(variant, priority, round_number)
+
+    # Evaluations
+
+    async def _judge(self, variant_id: str) -> None:
+        context, variant = self.context, self._state.variants[variant_id]
+        told: list[asyncio.Future[None]] = []
+
+        def on_stage(stage: Stage) -> None:
+            told.append(context.journal.post(VariantStage(variant=variant_id, stage=stage)))
+
+        problem = self._state.problems[variant.problem].spec
+        if (why := variant.data.get(UNUSABLE)) is not None:  # The reply contains no kernel to build.
+            verdict = Verdict(status="build_error", reason=str(why))
+            await context.journal.record(VerdictGiven(variant=variant_id, verdict=verdict))
+            return
+        try:
+            source = context.sources.text(variant.source)
+            known = partial(self._with_code, variant.problem) if variant.judged == 0 else None
+            unrecorded = partial(self._unrecorded.__setitem__, variant_id)
+            verdict = await context.evaluator.evaluate(problem, variant.language, source, on_stage, known, unrecorded)
+        except EvaluationError as error:
+            verdict = Verdict(status="error", reason=str(error))
+        try:
+            for one in told:
+                await one
+            await context.journal.record(VerdictGiven(variant=variant_id, verdict=verdict))
+        finally:
+            self._unrecorded.pop(variant_id, None)
+
+    def _with_code(self, problem: str, code: str) -> Verdict | None:
+        """Find the verdict on another kernel with the same machine code for this problem, even if not yet recorded.
+
+        Pruned kernels are skipped, so that a duplicate can replace them.
+        """
+        variants = [one for one in self._state.variants_of(problem) if not self._state.is_pruned(one.id)]
+        recorded = [(one.id, one.verdict) for one in variants if one.verdict is not None]
+        given = [(one.id, self._unrecorded[one.id]) for one in variants if one.id in self._unrecorded]
+        return same_code([*recorded, *given], code)
+
+    def _priority(self, variant_id: str) -> Priority:
+        variant = self._state.variants[variant_id]
+        idea = self._state.ideas[variant.idea]
+        if idea.proposer == BY_HAND or idea.data.get(SEEDED):
+            return Priority.HAND
+        return Priority.FIX if variant.parent in idea.variants else Priority.NORMAL
+
+    def _enqueue_waiting(self, problem: str) -> None:
+        """Queue the problem's variants without a verdict, for example after a resume or a larger budget."""
+        lost = []
+        for variant in self._state.in_flight():
+            if variant.problem == problem:
+                if self._state.is_pruned(variant.id):
+                    lost.append(variant.id)
+                elif variant.id not in self._queue:
+                    self._put(variant.id, self._priority(variant.id), variant.round)
+        if lost:
+            self._cancel(lost)
+
+    # Problems
+
+    async def _open_problems(self) -> None:
+        """Inspect new problems, then open every problem. The search of a problem starts once the problem is open."""
+        async for problem in self._opening.opened():
+            self._problems[problem] = ProblemSearch(self.context, problem)
+            self._restless.add(problem)
+            self._enqueue_waiting(problem)
+            self._changed.set()
+
+    def _reap_rounds(self) -> None:
+        for name in [name for name, task in self._rounds.items() if task.done()]:
+            self._rounds.pop(name).result()
+
+    def _start_rounds(self) -> None:
+        """Start the rounds of every problem that changed since its rounds last stopped."""
+        for name in self._restless - self._rounds.keys():
+            if not self._state.is_pruned(name):
+                self._rounds[name] = asyncio.ensure_future(self._problems[name].run())
+                self._rounds[name].add_done_callback(lambda _: self._changed.set())
+            self._restless.discard(name)
+
+    def _heard(self, event: AnyEvent) -> None:
+        """React to a recorded event: queue kernels, hold or release the queue, and wake affected problems."""
+        self._moved_at = time.monotonic()
+        if isinstance(event, VariantStage) and event.stage == "queued":
+            self._requeue([event.variant])
+        if isinstance(event, _TELLING):
+            return
+        if isinstance(event, BudgetChanged | ShareChanged):
+            self.context.allow()
+        if isinstance(event, VariantWritten) and event.problem in self._problems:
+            self._put(event.variant, self._priority(event.variant), event.round)
+        if self._state.paused:
+            self._queue.hold()
+        elif self.context.ending is None:
+            self._queue.release()
+        concerned = self._concerned(event)
+        for name in self._problems if concerned is None else {concerned} & self._problems.keys():
+            self._restless.add(name)
+            self._problems[name].wake()
+        self._changed.set()
+
+    def _concerned(self, event: AnyEvent) -> str | None:
+        """Return the problem that an event affects; None if the event may affect all problems."""
+        if isinstance(event, VerdictGiven):
+            return self._state.variants[event.variant].problem
+        name = getattr(event, "problem", None)
+        return name if isinstance(name, str) else None
+
+    async def _write_best(self) -> None:
+        """Write each problem's best kernel to a file. Raises SessionError."""
+        for problem in list(self._state.problems.values()):
+            if self._best_written.get(problem.id) != problem.best:
+                best = self._best_written[problem.id] = problem.best
+                if best is not None:
+                    variant = self._state.variants[best]
+                    source = self.context.sources.text(variant.source)
+                    await asyncio.to_thread(write_best, self.context.paths, problem.id, f".{variant.language}", source)
+                else:
+                    self.context.paths.best(problem.id, f".{problem.language}").unlink(missing_ok=True)
+
+    # Budget and deferred work
+
+    def _heed_budget(self) -> None:
+        left = self.context.left_s(self._owed.reserve_s)
+        if self.context.ending is None and left <= 0:
+            self.context.ending = "budget"
+            self._drained = False
+            self._queue.hold()
+            for problem in self._problems.values():
+                problem.wake()
+        elif self.context.ending == "budget" and left > 0:  # A person raised the budget.
+            self.context.ending = None
+            for name in self._problems:
+                self._enqueue_waiting(name)
+                self._restless.add(name)
+            if not self._state.paused:
+                self._queue.release()
+
+    async def _finish_within_budget(self) -> StopReason | None:
+        """Start no new evaluations. Finish running work, then run deferred work within the limit ``OVERRUN``."""
+        if not self._drained:
+            self._drained, self._drained_at = True, time.monotonic()
+            self._spawn(self._drain())
+            return None
+        if not self._queue.idle or self._rounds:
+            self._drained_at = time.monotonic()
+            return None
+        whole_s = (self.context.budget.minutes or 0.0) * 60.0
+        late_s = min(-self.context.left_s(), time.monotonic() - self._drained_at)
+        if late_s < max(10.0, OVERRUN * whole_s):
+            self._do_owed(only_if_idle=False)
+        return None if self._owed.busy else "budget"
+
+    async def _drain(self) -> None:
+        await self._queue.drain(LAST_VERDICTS_S)
+        await self._give_back()
+        self._changed.set()
+
+    def _do_owed(self, *, only_if_idle: bool) -> None:
+        """Start deferred work. ``only_if_idle``: only a baseline, and only while the devices are idle."""
+        if self._owed.busy or self._state.paused:
+            return
+        if not only_if_idle:
+            self._owed.start_any()
+        elif self._queue.idle_s >= IDLE_S:
+            self._owed.start_baseline()
+
+    # Tasks
+
+    async def _give_back(self) -> None:
+        """Queue unfinished evaluations again, so that a resumed engine judges their kernels."""
+        begun = [variant.id for variant in self._state.in_flight() if variant.stage != "queued"]
+        await self.context.journal.record(*(VariantStage(variant=name, stage="queued") for name in begun))
+
+    def _spawn(self, job: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Run a job alongside the search. An error in the job ends the search."""
+        task = asyncio.ensure_future(job)
+        self._others.add(task)
+
+        def ended(done: asyncio.Task[None]) -> None:
+            self._others.discard(done)
+            if not done.cancelled() and (error := done.exception()) is not None:
+                self._failure = self._failure or error
+            self._changed.set()
+
+        task.add_done_callback(ended)
+        return task
+
+    async def _end_tasks(self) -> None:
+        tasks = [*self._others, *self._rounds.values(), *self._queue.cancel(list(self._queue.running))]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

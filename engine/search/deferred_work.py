@@ -1,0 +1,169 @@
+"""Run deferred work while the devices are idle.
+
+Deferred work includes torch.compile baselines, repeats of disturbed baselines, and runoffs that the budget cut short.
+It also includes second verdicts on uncertain best kernels, and checks of best kernels at other sizes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any
+
+from engine.evaluation.evaluator import EvaluationError
+from engine.search.context import Context
+from engine.search.final_check import FinalCheck
+from engine.search.problem_search import ProblemSearch
+from engine.session.records.events import BaselineMeasured, LogLine, VerdictGiven
+from engine.session.records.verdict import UNJUDGED, Baseline, Verdict
+from engine.session.records.verdict_text import interval_width, is_disturbed, is_uncertain, speedup_words
+from engine.session.state.session_state import VariantState
+
+COMPILE_GUESS_S = 20.0
+"""Expected duration of the first ``torch.compile`` baseline, in seconds."""
+LAST_S = 5.0
+"""Expected duration of a problem's last runoff and a second verdict on its best kernel, in seconds."""
+
+
+class Owed:
+    """Runs deferred work, one job at a time. ``spawn`` runs a job alongside the search, then wakes the search."""
+
+    def __init__(
+        self,
+        context: Context,
+        problems: Mapping[str, ProblemSearch],
+        spawn: Callable[[Coroutine[Any, Any, None]], object],
+    ) -> None:
+        self._context, self._problems, self._spawn = context, problems, spawn
+        self._final_check = FinalCheck(context)
+        self._compile_s: list[float] = []
+        self._judged_again: set[str] = set()
+        self._compiled_again: set[str] = set()
+        self.busy = False
+
+    @property
+    def reserve_s(self) -> float:
+        """Expected duration of all deferred work, in seconds."""
+        owed = len(self._baselines()) + len(self._disturbed_baselines())
+        compile_s = max(self._compile_s, default=COMPILE_GUESS_S) * owed
+        return compile_s + LAST_S * len(self._problems) + self._final_check.reserve_s
+
+    def start_baseline(self) -> None:
+        """Start a missing baseline for a problem that has verdicts, if there is such a problem."""
+        if judged := [name for name in self._baselines() if self._has_verdict(name)]:
+            self._start(self._compile(judged[0]), f"the torch.compile baseline for {judged[0]}")
+
+    def start_any(self) -> None:
+        """Start deferred work, if any. Work that decides which kernel is best comes first."""
+        runoffs = [problem for problem in self._problems.values() if problem.owes_runoff]
+        if runoffs:
+            self._start(runoffs[0].last_runoff(), f"the last runoff for {runoffs[0].id}")
+        elif disturbed := self._disturbed():
+            self._start(self._judge_again(disturbed[0]), f"a second verdict on {disturbed[0].id}")
+        elif names := self._baselines():
+            self._start(self._compile(names[0]), f"the torch.compile baseline for {names[0]}")
+        elif again := self._disturbed_baselines():
+            self._start(
+                self._compile_again(again[0]), f"a repeated measurement of the torch.compile baseline for {again[0]}"
+            )
+        elif winners := self._final_check.owed():
+            self._start(self._final_check.check(winners[0]), f"the check of {winners[0]}'s best kernel at other sizes")
+
+    def _start(self, job: Coroutine[Any, Any, None], what: str) -> None:
+        """Start a job. If the time budget is used up, log ``what`` to explain why work continues."""
+
+        async def alone() -> None:
+            try:
+                if self._context.ending == "budget":
+                    text = f"time budget used up, so no new kernels start; still to do: {what}"
+                    await self._context.journal.record(LogLine(level="info", text=text))
+                await job
+            finally:
+                job.close()
+                self.busy = False
+
+        self.busy = True
+        self._spawn(alone())
+
+    def _baselines(self) -> list[str]:
+        """Problems without a ``torch.compile`` baseline."""
+        if not self._context.config.evaluation.torch_compile:
+            return []
+        state = self._context.state
+        return [
+            name
+            for name in self._problems
+            if "compile" not in state.problems[name].baselines and not state.is_pruned(name)
+        ]
+
+    def _has_verdict(self, problem: str) -> bool:
+        return any(variant.verdict is not None for variant in self._context.state.variants_of(problem))
+
+    def _disturbed_baselines(self) -> list[str]:
+        """Problems whose ``torch.compile`` baseline was disturbed by other programs."""
+        state = self._context.state
+        return [
+            name
+            for name in self._problems
+            if name not in self._compiled_again
+            and (compiled := state.problems[name].baselines.get("compile")) is not None
+            and is_disturbed(compiled)
+            and not state.is_pruned(name)
+        ]
+
+    async def _compile(self, problem: str) -> None:
+        await self._context.journal.record(BaselineMeasured(problem=problem, baseline=await self._compiled(problem)))
+
+    async def _compile_again(self, problem: str) -> None:
+        """Measure a baseline once more, and keep the less disturbed result."""
+        self._compiled_again.add(problem)
+        before, now = self._context.state.problems[problem].baselines["compile"], await self._compiled(problem)
+        if now.timing is not None and now.others < before.others:
+            await self._context.journal.record(BaselineMeasured(problem=problem, baseline=now))
+
+    async def _compiled(self, problem: str) -> Baseline:
+        context, began = self._context, time.monotonic()
+        try:
+            return await context.evaluator.compile_baseline(context.state.problems[problem].spec)
+        except EvaluationError as error:
+            return Baseline(which="compile", failure=str(error))
+        finally:
+            self._compile_s.append(time.monotonic() - began)
+
+    def _disturbed(self) -> list[VariantState]:
+        """Best kernels whose speedup is uncertain."""
+        state = self._context.state
+        bests = [state.variants[problem.best] for problem in state.problems.values() if problem.best is not None]
+        return [
+            best
+            for best in bests
+            if best.problem in self._problems
+            and not state.is_pruned(best.problem)
+            and best.id not in self._judged_again
+            and best.verdict is not None
+            and is_uncertain(best.verdict)
+        ]
+
+    async def _judge_again(self, best: VariantState) -> None:
+        """Judge a best kernel once more. Keep the new verdict if its speedup is more certain or if the kernel fails."""
+        context, before = self._context, best.verdict
+        self._judged_again.add(best.id)
+        spec, source = context.state.problems[best.problem].spec, context.sources.text(best.source)
+        try:
+            verdict = await context.evaluator.evaluate(spec, best.language, source, lambda stage: None)
+        except EvaluationError as error:
+            verdict = Verdict(status="error", reason=str(error))
+        counts = verdict.status not in UNJUDGED
+        if verdict.correct and before is not None:
+            counts = interval_width(verdict) < interval_width(before)
+        now = f"now {_words(verdict)}" if counts else "the new result is no more certain"
+        text = f"{best.problem}: judged the best kernel {best.id} again (before: {_words(before)}); {now}"
+        await context.journal.record(LogLine(level="info", text=text))
+        if counts:
+            await context.journal.record(VerdictGiven(variant=best.id, verdict=verdict, why=text))
+
+
+def _words(verdict: Verdict | None) -> str:
+    if verdict is None or verdict.speedup is None:
+        return verdict.status if verdict is not None else "nothing"
+    return f"{speedup_words(verdict)} [{verdict.speedup_low:.2f}, {verdict.speedup_high:.2f}]"

@@ -1,0 +1,49 @@
+"""Access kernel sources by digest. The engine's writer stores the sources; each source is read back at most once."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from typing import NamedTuple
+
+from engine.session.state.session_state import SessionState
+from engine.session.store import EventWriter, SessionReader
+
+
+class Claim(NamedTuple):
+    """A source's ``digest``, and the variant with this source: a new variant, or an earlier one."""
+
+    variant: str
+    digest: str
+    is_new: bool
+
+
+class Sources:
+    """Stores sources and detects duplicates, so that the judge never evaluates the same source twice for a problem."""
+
+    def __init__(self, writer: EventWriter, reader: SessionReader, state: SessionState) -> None:
+        self._writer = writer
+        self._reader = reader
+        self._texts: dict[str, str] = {}
+        self._claimed = {(one.problem, one.source): one.id for one in reversed(state.variants.values())}
+
+    def claim(self, problem: str, text: str, new_id: Callable[[], str]) -> Claim:
+        """Store a source for ``problem``. ``new_id`` becomes the variant's id if the source is new. Raises
+        SessionError.
+        """
+        digest = self._writer.put_blob(text)
+        if (known := self._claimed.get((problem, digest))) is not None:
+            return Claim(known, digest, is_new=False)
+        variant = self._claimed[problem, digest] = new_id()
+        self._texts[digest] = text
+        return Claim(variant, digest, is_new=True)
+
+    def has(self, problem: str, text: str) -> bool:
+        """Whether ``problem`` already has this source, judged or not."""
+        return (problem, hashlib.sha256(text.encode()).hexdigest()) in self._claimed
+
+    def text(self, digest: str) -> str:
+        """Read a source. Raises SessionError."""
+        if digest not in self._texts:
+            self._texts[digest] = self._reader.text(digest)
+        return self._texts[digest]

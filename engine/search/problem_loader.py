@@ -1,0 +1,147 @@
+"""Load problems: resolve the names in a config, inspect the files, open the references and determine their SOL."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+from engine.evaluation.evaluator import EvaluationError, JudgeKilled
+from engine.exit_codes import ExitCode
+from engine.problem.c_header import derive_header
+from engine.problem.catalog import CatalogError, inspect_files, resolve
+from engine.problem.failure import ProblemFailure
+from engine.problem.names import ProblemFile
+from engine.problem.spec import LANGUAGE_OF_DEVICE, Language, ProblemSpec
+from engine.proposers.coverage import remedies, session_argument
+from engine.search.context import Context
+from engine.search.proposing.warm_start import WarmStart
+from engine.session.records.events import (
+    BaselineMeasured,
+    CannotWrite,
+    DeviceMeasured,
+    LogLine,
+    ProblemAdded,
+    ProblemFinished,
+    ProblemRefused,
+    RoundStarted,
+)
+
+
+class ProblemsMissing(Exception):
+    """The config names problems that do not exist, and the session contains no problem yet."""
+
+    exit_code = ExitCode.USAGE
+
+
+class Opening:
+    """Opens the session's problems one after another. The search of a problem starts as soon as it is open."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._state = context.state
+        self._warm_start = WarmStart(context)
+        self.done = False
+
+    async def opened(self) -> AsyncIterator[str]:
+        """Yield the ids of problems as they become ready. For a problem that cannot be opened, record the reason."""
+        inspection: asyncio.Future[list[ProblemSpec | ProblemFailure]] | None = None
+        try:
+            files = await self._files()
+            new = [file for file in files if file.id not in self._state.problems and file.id not in self._state.refused]
+            # Both steps start a process that imports torch, so run the steps in parallel.
+            inspection = asyncio.ensure_future(inspect_files(new)) if new else None
+            await self._measure_device()
+            for name in list(self._state.problems):
+                if name not in self._state.refused and await self._open(name):
+                    await self._say_who_writes(name)
+                    yield name
+            for file, answer in zip(new, await inspection if inspection is not None else [], strict=True):
+                if isinstance(answer, ProblemSpec):
+                    if await self._add(answer) and await self._open(answer.id):
+                        await self._say_who_writes(answer.id)
+                        await self._warm_start.seed(answer.id)
+                        yield answer.id
+                else:
+                    await self._refuse(file, str(answer))
+        finally:
+            self.done = True
+            if inspection is not None:
+                inspection.cancel()
+
+    async def _files(self) -> list[ProblemFile]:
+        """Problem files that the config names. A session that already contains its problems works without the files."""
+        config = self._context.config
+        try:
+            return resolve(config.problems, config.path.parent)
+        except CatalogError as error:
+            if not self._state.problems:
+                raise ProblemsMissing(str(error)) from error
+            await self._context.journal.record(LogLine(level="warning", text=str(error)))
+            return []
+
+    async def _measure_device(self) -> None:
+        context = self._context
+        try:
+            known = self._state.devices.get(context.device.id, context.device)
+            measured = await context.evaluator.measure_device(known)
+        except EvaluationError as error:
+            await context.journal.record(LogLine(level="warning", text=f"cannot measure the device's peaks: {error}"))
+            return
+        context.device = measured
+        await context.journal.record(DeviceMeasured(device=measured))
+
+    async def _add(self, spec: ProblemSpec) -> bool:
+        """Record the problem and its first round, unless the judge cannot evaluate its kernels."""
+        if not spec.languages:
+            reason = spec.c_refusal or "the judge cannot evaluate kernels for this problem"
+            await self._context.journal.record(ProblemRefused(problem=spec.id, path=spec.path, reason=reason))
+            return False
+        language: Language = "py" if spec.c_refusal is not None else LANGUAGE_OF_DEVICE[self._context.device.kind]
+        header = "" if language == "py" else derive_header(spec, language)
+        await self._context.journal.record(
+            ProblemAdded(problem=spec, language=language, header=header),
+            RoundStarted(problem=spec.id, round=0, parents=()),
+        )
+        return True
+
+    async def _say_who_writes(self, name: str) -> None:
+        """Record whether any proposer can write kernels for the problem, if this has changed."""
+        context, problem = self._context, self._state.problems[name]
+        reason = context.why_nobody_writes(name)
+        if reason != problem.cannot_write:
+            session = session_argument(context.paths.directory)
+            what_next = remedies(name, problem.language, session) if reason is not None else ()
+            await context.journal.record(CannotWrite(problem=name, reason=reason or "", remedies=what_next))
+
+    async def _open(self, name: str) -> bool:
+        """Load the reference, and time it in eager mode unless the session already has this baseline. Returns whether
+        the problem is open.
+
+        If the judge is killed during this step, resume opens the problem again.
+        """
+        problem = self._state.problems[name]
+        try:
+            opened = await self._context.evaluator.open(problem.spec, problem.header, problem.sol_ms)
+        except JudgeKilled as error:
+            self._context.unopened[name] = str(error)
+            await self._context.journal.record(LogLine(level="error", text=f"{name}: not opened: {error}"))
+            return False
+        except EvaluationError as error:
+            await self._context.journal.record(
+                ProblemRefused(problem=name, path=problem.spec.path, reason=str(error)),
+                ProblemFinished(problem=name, reason=f"cannot be searched: {error}"),
+            )
+            return False
+        if "eager" not in problem.baselines:
+            await self._context.journal.record(
+                BaselineMeasured(
+                    problem=name,
+                    baseline=opened.eager,
+                    sol_ms=opened.sol_ms,
+                    degenerate=opened.degenerate,
+                )
+            )
+        return True
+
+    async def _refuse(self, file: ProblemFile, reason: str) -> None:
+        await self._context.journal.record(ProblemRefused(problem=file.id, path=str(file.path), reason=reason))

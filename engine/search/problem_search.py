@@ -1,0 +1,438 @@
+"""Run one problem's rounds: read the state, start missing work, wait, and repeat.
+
+This module stores no progress. Ideas without kernels get kernels, and parents without ideas get ideas. The round closes
+when no work is missing. Therefore resuming and seeding need no special code.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Sequence
+from typing import Any, NamedTuple
+
+from msgspec.structs import replace
+
+from engine.evaluation.evaluator import EvaluationError
+from engine.problem.spec import Language
+from engine.proposers.protocol import NUMBER, Proposer
+from engine.search.context import Context
+from engine.search.ids import seed_for
+from engine.search.proposing.model_choice import asked_for, choose
+from engine.search.proposing.proposer_context import (
+    PATIENCE,
+    SEEDED,
+    answering_model,
+    candidates_of,
+    own_ideas,
+    parents_of,
+    share_out,
+)
+from engine.search.proposing.proposer_requests import Questions
+from engine.search.proposing.untried import nothing_left
+from engine.search.strategies import STRATEGIES, Selection
+from engine.search.strategies.runoff_choice import runoff_leaders
+from engine.session.records.events import (
+    BY_HAND,
+    LogLine,
+    ProblemFinished,
+    RoundFinished,
+    RoundStarted,
+    RunoffFinished,
+    Selected,
+    VariantStage,
+    VerdictGiven,
+)
+from engine.session.records.model_calls import CallSite, Purpose
+from engine.session.state.session_state import IdeaState, ProblemState, RoundState, VariantState
+
+FIXABLE = frozenset({"build_error", "wrong", "out_of_bounds", "crashed", "timeout", "memory"})
+
+
+class ProblemSearch:
+    """Runs one problem's rounds until they are complete, no proposer has a new idea, or the search ends.
+
+    Call ``run`` again to search more rounds or to handle new seeds.
+    """
+
+    def __init__(self, context: Context, problem: str) -> None:
+        self.context = context
+        self.id = problem
+        self._state = context.state
+        self._changed = asyncio.Event()
+        self._questions = Questions(context, problem)
+        self._jobs: dict[tuple[str, ...], asyncio.Task[bool | None]] = {}
+        self._done: set[tuple[str, ...]] = set()
+        self._failure: BaseException | None = None
+
+    @property
+    def problem(self) -> ProblemState:
+        return self._state.problems[self.id]
+
+    @property
+    def _spent(self) -> bool:
+        return self.context.spent_on(self.id)
+
+    @property
+    def at_rest(self) -> bool:
+        """Whether no round is or will be open, a spending limit blocks progress, or a person must write kernels."""
+        if self._spent or self.needs_person:
+            return True
+        return self._open_round() is None and (self.problem.finished is not None or self.context.last_rounds)
+
+    @property
+    def needs_person(self) -> bool:
+        """Whether no proposer can write kernels for the problem, and it is not pruned.
+
+        Its first round then stays open for seeded kernels.
+        """
+        return self.problem.cannot_write is not None and not self._state.is_pruned(self.id)
+
+    @property
+    def in_runoff(self) -> bool:
+        """Whether a runoff of the problem's leaders is in progress."""
+        return any(kind == "runoff" for kind, *_ in self._jobs)
+
+    @property
+    def owes_runoff(self) -> bool:
+        """Whether the budget ran out in an open round before the runoff."""
+        round_ = self._open_round()
+        return round_ is not None and not self._state.is_pruned(self.id) and self._wants_runoff(round_)
+
+    async def last_runoff(self) -> None:
+        """Run the pending runoff. If a kernel fails in the runoff, repeat it without that kernel. Raises
+        SessionError.
+        """
+        while self.owes_runoff and (round_ := self._open_round()) is not None:
+            job = _runoff_job(round_, self._runoff_leaders())
+            await self._runoff(round_)
+            self._done.add(job)
+
+    def wake(self) -> None:
+        """Signal that the state of this problem changed."""
+        self._changed.set()
+
+    async def run(self) -> None:
+        """Run the rounds. Raises SessionError if the session cannot be written."""
+        try:
+            while not self.context.ending:
+                self._changed.clear()
+                if self._state.is_pruned(self.id):
+                    return
+                if self._failure is not None:
+                    raise self._failure
+                if self._work() or await self._advance():
+                    await self._changed.wait()
+                elif self.at_rest:
+                    return
+        finally:
+            for job in self._jobs.values():
+                job.cancel()
+            await asyncio.gather(*self._jobs.values(), return_exceptions=True)
+
+    # Looking
+
+    def _work(self) -> bool:
+        """Start missing work. Returns whether any work is in progress."""
+        round_ = self._open_round()
+        if not self.context.paused:
+            if not self._spent and round_ is not None:
+                self._start_ideas(round_)
+            for idea in [self._state.ideas[name] for one in self.problem.rounds for name in one.ideas]:
+                if not self._spent:
+                    self._start_variants(idea, round_)
+            if round_ is not None:
+                self._mend(round_)
+        judged = any(variant.stage is not None for variant in self._state.variants_of(self.id))
+        return bool(self._jobs) or judged
+
+    def _mend(self, round_: RoundState) -> None:
+        """Start repairs of failed kernels, and repeat evaluations that failed for reasons unrelated to the kernel."""
+        for variant in list(self._state.variants_of(self.id)):
+            if not self._spent:
+                self._start_fix(variant, round_)
+            verdict, judged_once = variant.verdict, variant.judged == 1
+            if verdict is not None and verdict.status == "error" and judged_once and variant.round == round_.number:
+                self._start(("again", variant.id), self._judge_again(variant, verdict.reason))
+
+    async def _advance(self) -> bool:
+        """When no work is in progress, run a runoff, close or open a round, or finish. Returns whether to wait."""
+        if self.context.paused:
+            return True
+        if self._spent:
+            return False
+        round_ = self._open_round()
+        if round_ is not None:
+            if self._wants_runoff(round_):
+                self._start(_runoff_job(round_, self._runoff_leaders()), self._runoff(round_))
+                return True
+            if self.needs_person:
+                return False
+            await self._close(round_)
+        elif self.context.last_rounds:
+            return False
+        elif (reason := await self._reason_to_finish()) is None:
+            await self._open_next()
+        elif self.problem.finished != reason:
+            await self.context.journal.record(ProblemFinished(problem=self.id, reason=reason))
+        return False
+
+    def _open_round(self) -> RoundState | None:
+        rounds = self.problem.rounds
+        return rounds[-1] if rounds and rounds[-1].finished_at is None else None
+
+    async def _reason_to_finish(self) -> str | None:
+        """Return why no more rounds follow, or None."""
+        rounds = self.problem.rounds
+        if not rounds:
+            return None
+        if rounds[-1].number >= self.context.budget.rounds:
+            done = rounds[-1].number
+            return "the only round is complete" if done == 1 else f"all {done} rounds are complete"
+        if self._owed_in(rounds[-1].number):
+            return None
+        if not self._state.leaders(self.id):
+            if not any(variant.round == rounds[-1].number for variant in self._state.variants_of(self.id)):
+                return "no correct kernel, and no proposer has another first kernel"
+            return None
+        if not (await self._select(rounds[-1].number)).developed:
+            return "no proposer has a new idea for any correct kernel"
+        return None
+
+    def _owed_in(self, round_number: int) -> bool:
+        """Whether a proposer failed to answer in the round, and the search will ask it again."""
+        return any(
+            round_number in rounds and len(rounds) < PATIENCE and not self._state.is_pruned(subject or self.id)
+            for (_, subject), rounds in self.problem.missing.items()
+        )
+
+    # Doing
+
+    def _start(self, key: tuple[str, ...], job: Coroutine[Any, Any, bool | None]) -> None:
+        """Run a job once per engine. When the job ends, it wakes the loop. An error in the job ends the search.
+
+        If a job returns False, a limit blocked it, and the job may start again.
+        """
+        if key in self._jobs or key in self._done:
+            job.close()
+            return
+        task = asyncio.ensure_future(job)
+        self._jobs[key] = task
+
+        def ended(done: asyncio.Task[bool | None]) -> None:
+            del self._jobs[key]
+            if done.cancelled():
+                if key[0] != "runoff":  # A runoff that the budget cancelled runs at the end.
+                    self._done.add(key)
+            elif done.exception() is not None or done.result() is not False:
+                self._done.add(key)
+            if not done.cancelled() and (error := done.exception()) is not None:
+                self._failure = self._failure or error
+            self.wake()
+
+        task.add_done_callback(ended)
+
+    def _start_ideas(self, round_: RoundState) -> None:
+        context = self.context
+        names = [one.name for one in context.proposers_for(self.id, "ideas")]
+        have = {(idea.parent, idea.proposer) for idea in own_ideas(self._state, round_.ideas)}
+        parents = parents_of(self._state, round_, context.config.search.parents)
+        wanted = share_out(context.config.search.ideas, parents, context.weights("ideas", names)) if names else {}
+        for (parent, place), count in wanted.items():
+            proposer = context.proposer(names[place])
+            key = ("ideas", str(round_.number), parent or "", names[place])
+            if proposer is not None and (parent, proposer.name) not in have and not self._given_up("ideas", parent):
+                self._start(key, self._questions.ideas(round_.number, proposer, parent, count))
+
+    def _start_variants(self, idea: IdeaState, round_: RoundState | None) -> None:
+        """Request the idea's kernels, or kernels that a proposer failed to provide in an earlier round."""
+        if idea.waiting or idea.proposer == BY_HAND or self._state.is_pruned(idea.id):
+            return
+        number = round_.number if round_ is not None else idea.round
+        seeded, retried = bool(idea.data.get(SEEDED)), self._questions.missing("kernel", idea.id) > 0
+        if round_ is None and not seeded:
+            return
+        if (round_ is None or idea.round != number) and not retried and (idea.variants or not seeded):
+            return
+        if self._given_up("kernel", idea.id):
+            return
+        author = self.context.proposer(idea.proposer)
+        if author is None or (idea.variants and not author.reads_prose):
+            return
+        key = ("variants", idea.id, str(number))
+        if key not in self._jobs and key not in self._done and (shares := self._shares(author, idea, number)):
+            self._start(key, self._questions.kernels(number, idea, shares))
+
+    def _shares(self, author: Proposer, idea: IdeaState, round_number: int) -> dict[str, list[int]]:
+        """Assign the missing kernels of an idea to proposers, as a map from name to kernel numbers."""
+        count = self.context.config.search.variants
+        if not author.reads_prose:
+            return {author.name: list(range(count))}
+        written = {self._state.variants[name].data.get(NUMBER) for name in idea.variants}
+        written |= {repeat.number for repeat in idea.repeats}
+        names = [one.name for one in self.context.proposers_for(self.id, "code") if one.reads_prose]
+        if not names:
+            return {}
+        weights, asked = self.context.weights("code", names), asked_for(self._state, "code")
+        shares: dict[str, list[int]] = {}
+        for number in (one for one in range(count) if one not in written):
+            site = CallSite(self.id, round_number, "kernel", idea.id, number)
+            known = answering_model(self._state, site)
+            name = known if known in names else choose(names, weights, asked)
+            asked[name] = asked.get(name, 0) + 1
+            shares.setdefault(name, []).append(number)
+        return shares
+
+    def _start_fix(self, variant: VariantState, round_: RoundState) -> None:
+        if variant.verdict is None or variant.stage is not None or variant.verdict.status not in FIXABLE:
+            return
+        if variant.verdict.same_code_as is not None:  # The search repairs the other kernel with this code.
+            return
+        if variant.round != round_.number and not self._questions.missing("fix", variant.id):
+            return
+        siblings = [self._state.variants[name] for name in self._state.ideas[variant.idea].variants]
+        turn = 1 + _turns(variant, {one.id: one for one in siblings})
+        if turn > self.context.config.search.fixes or any(one.parent == variant.id for one in siblings):
+            return
+        if self._state.is_pruned(variant.id) or self._given_up("fix", variant.id):
+            return
+        if (proposer := self._fixer(variant, round_.number)) is not None:
+            key = ("fix", variant.id, str(round_.number))
+            self._start(key, self._questions.fix(round_.number, proposer, variant, turn))
+
+    def _fixer(self, variant: VariantState, round_number: int) -> Proposer | None:
+        """Return the proposer that repairs a kernel: the next model in turn if a language model wrote the kernel,
+        otherwise its author.
+        """
+        author = self.context.proposer(variant.proposer)
+        if author is None or not author.reads_prose:
+            return author
+        names = [one.name for one in self.context.proposers_for(self.id, "fixes") if one.reads_prose]
+        if not names:
+            return None
+        known = answering_model(self._state, CallSite(self.id, round_number, "fix", variant.id))
+        weights = self.context.weights("fixes", names)
+        name = known if known in names else choose(names, weights, asked_for(self._state, "fixes"))
+        return self.context.proposer(name)
+
+    def _given_up(self, purpose: Purpose, subject: str | None) -> bool:
+        return self._questions.missing(purpose, subject or "") >= PATIENCE
+
+    async def _judge_again(self, variant: VariantState, why: str) -> None:
+        """Queue a kernel again, because its last evaluation was inconclusive or a runoff contradicts its verdict."""
+        await self.context.journal.record(VariantStage(variant=variant.id, stage="queued", why=why))
+
+    async def _take_back(self, variant: VariantState, why: str) -> None:
+        """Revoke the verdict on a kernel that failed in a runoff. Used when no time is left to judge the
+        kernel again.
+        """
+        assert variant.verdict is not None, "every kernel in a runoff has a verdict"
+        reason = f"failed in the last runoff: {why}. To judge the kernel again, use retry"
+        doubted = replace(variant.verdict.without_times(), status="error", reason=reason)
+        await self.context.journal.record(VerdictGiven(variant=variant.id, verdict=doubted, why=reason))
+
+    # Closing and opening
+
+    def _wants_runoff(self, round_: RoundState) -> bool:
+        """Whether a runoff is necessary, because the judge has not timed all current leaders side by side."""
+        leaders = self._runoff_leaders()
+        timed = {standing.variant for standing in self.problem.standings}
+        owed = len(leaders) >= 2 and not {leader.id for leader in leaders} <= timed
+        return owed and _runoff_job(round_, leaders) not in self._done
+
+    def _runoff_leaders(self) -> list[VariantState]:
+        return runoff_leaders(self._state, self.id, self.context.config.search.runoff)
+
+    async def _runoff(self, round_: RoundState) -> None:
+        kernels: dict[str, tuple[Language, str]] = {
+            leader.id: (leader.language, self.context.sources.text(leader.source)) for leader in self._runoff_leaders()
+        }
+        try:
+            standings = await self.context.evaluator.runoff(self.problem.spec, kernels)
+        except EvaluationError as error:
+            await self._say(f"{round_.id}: the runoff failed: {error}")
+            if error.variant is not None and (variant := self._state.variants.get(error.variant)) is not None:
+                again = self._take_back if self.context.ending else self._judge_again
+                await again(variant, str(error))
+            return
+        await self.context.journal.record(RunoffFinished(problem=self.id, round=round_.number, standings=standings))
+
+    async def _close(self, round_: RoundState) -> None:
+        selection = (await self._select(round_.number)).selection
+        concerned = {one.variant for one in round_.parents}
+        concerned |= {variant.id for variant in self._state.variants_of(self.id) if variant.round == round_.number}
+        failed = tuple(
+            Selected(variant.id, _why_failed(variant))
+            for variant in self._state.variants_of(self.id)
+            if variant.id in concerned and (variant.speedup is None or self._state.is_pruned(variant.id))
+        )
+        pruned = {variant.variant for variant in failed}
+        await self.context.journal.record(
+            RoundFinished(
+                problem=self.id,
+                round=round_.number,
+                selected=selection.selected,
+                dropped=tuple(
+                    one for one in selection.dropped if one.variant in concerned and one.variant not in pruned
+                )
+                + failed,
+            )
+        )
+
+    async def _open_next(self) -> None:
+        """Open the next round with parents chosen from the current state, which a person may have changed."""
+        rounds = self.problem.rounds
+        number = rounds[-1].number + 1 if rounds else 0
+        repeated = (one.parents(self.id, number) for one in self.context.proposers_for(self.id))
+        parents = next((parents for parents in repeated if parents is not None), None)
+        if parents is None:
+            parents = (await self._select(number - 1)).selection.selected if rounds else ()
+        await self.context.journal.record(RoundStarted(problem=self.id, round=number, parents=parents))
+
+    async def _select(self, round_number: int) -> _Chosen:
+        """Select the parents after a round. Skip kernels for which no proposer has a new idea."""
+        search = self.context.config.search
+        seed = seed_for(self._state.seed, self.id, "selection", round_number)
+        candidates = candidates_of(self._state, self.problem)
+        while True:
+            selection = STRATEGIES[search.strategy](
+                candidates, round_number=round_number, width=search.parents, seed=seed
+            )
+            selected_because = {one.variant for one in selection.selected}
+            open_ones = [one.variant for one in candidates if one.variant in selected_because and not one.exhausted]
+            dry = {name for name in open_ones if await nothing_left(self.context, self.problem, name)}
+            if not dry:
+                return _Chosen(selection, bool(open_ones))
+            candidates = [replace(one, exhausted=one.exhausted or one.variant in dry) for one in candidates]
+
+    async def _say(self, text: str) -> None:
+        await self.context.journal.record(LogLine(level="info", text=text))
+
+
+class _Chosen(NamedTuple):
+    """A selection of parents. ``developed``: whether a proposer may have a new idea for any selected kernel."""
+
+    selection: Selection
+    developed: bool
+
+
+def _turns(variant: VariantState, siblings: dict[str, VariantState]) -> int:
+    """Return the number of repairs that led to ``variant``: its ancestors among its idea's kernels."""
+    turns = 0
+    while variant.parent in siblings and variant.parent != variant.id:
+        variant, turns = siblings[variant.parent], turns + 1
+    return turns
+
+
+def _runoff_job(round_: RoundState, leaders: Sequence[VariantState]) -> tuple[str, ...]:
+    """Return the key of a runoff job. Each set of leaders has at most one runoff per round."""
+    return ("runoff", str(round_.number), *sorted(leader.id for leader in leaders))
+
+
+def _why_failed(variant: VariantState) -> str:
+    if variant.verdict is not None and variant.verdict.same_code_as is not None:
+        return f"same machine code as {variant.verdict.same_code_as}"
+    if variant.verdict is None or variant.verdict.status in ("correct", "cancelled"):
+        return "pruned by a person"
+    reason = variant.verdict.reason.strip().splitlines()
+    status = variant.verdict.status.replace("_", " ")
+    return f"{status}: {reason[0]}" if reason else status

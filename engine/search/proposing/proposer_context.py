@@ -1,0 +1,258 @@
+"""Convert a problem's state to the structs that proposers and strategies receive."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+from msgspec.structs import replace
+
+from engine.devices.fact import DeviceFact
+from engine.proposers.protocol import Board, Demands, ExampleKernel, IdeaDraft, Kernel, Task, TriedIdea
+from engine.search.strategies import Candidate
+from engine.session.records.events import BY_HAND
+from engine.session.records.model_calls import CallSite
+from engine.session.records.verdict import Verdict
+from engine.session.state.session_state import IdeaState, ProblemState, RoundState, SessionState, VariantState
+
+PATIENCE = 3
+"""Maximum number of rounds in which the search repeats an unanswered request."""
+SEEDED = "seeded"
+"""Key in an idea's ``data`` if a person requested the idea. Such ideas do not count toward the round's number
+of ideas.
+"""
+
+
+class Texts(Protocol):
+    """Anything that reads sources by digest: the engine's :class:`~engine.search.kernel_sources.Sources`, or a
+    session's reader.
+    """
+
+    def text(self, digest: str) -> str:
+        """Read a source. Raises SessionError."""
+        ...
+
+
+def task_of(state: SessionState, problem: ProblemState, device: DeviceFact, demands: Demands) -> Task:
+    return Task(
+        problem=problem.spec,
+        header=problem.header,
+        language=problem.language,
+        device=state.devices.get(device.id, device),
+        sol_ms=problem.sol_ms,
+        eager_ms=_baseline_ms(problem, "eager"),
+        compile_ms=_baseline_ms(problem, "compile"),
+        demands=demands,
+    )
+
+
+def _baseline_ms(problem: ProblemState, which: str) -> float | None:
+    baseline = problem.baselines.get(which)
+    return baseline.timing.median_ms if baseline is not None and baseline.timing is not None else None
+
+
+def kernel_of(state: SessionState, variant: VariantState, texts: Texts) -> Kernel:
+    """Convert a judged variant, with its source."""
+    assert variant.verdict is not None
+    return Kernel(
+        variant.id,
+        texts.text(variant.source),
+        variant.language,
+        variant.verdict,
+        variant.proposer,
+        variant.data,
+        state.ideas[variant.idea].text,
+    )
+
+
+def board_of(state: SessionState, problem: ProblemState, round_number: int, parent: str | None, texts: Texts) -> Board:
+    """Describe the problem's search for a request about ``parent`` in round ``round_number``."""
+    return Board(
+        round=round_number,
+        tried=tried_ideas(state, problem.id),
+        kernels=siblings_of(state, problem.id, texts),
+        examples=examples_of(state, problem, texts),
+        lineage=tuple(state.ancestors(parent)) if parent is not None else (),
+    )
+
+
+def siblings_of(state: SessionState, problem: str, texts: Texts) -> tuple[Kernel, ...]:
+    """The problem's judged kernels, oldest first, except pruned and cancelled kernels."""
+    return tuple(
+        kernel_of(state, variant, texts)
+        for variant in state.variants_of(problem)
+        if variant.was_judged and not state.is_pruned(variant.id)
+    )
+
+
+def examples_of(state: SessionState, problem: ProblemState, texts: Texts) -> tuple[ExampleKernel, ...]:
+    """Return the best kernel of every other problem in the same language, if that kernel beats eager.
+
+    The most closely related problems come first: those whose traced references share the most operators.
+    """
+    found: list[tuple[int, float, ExampleKernel]] = []
+    own = _operators(problem)
+    for other in state.problems.values():
+        best = state.variants.get(other.best) if other.best is not None else None
+        if other.id == problem.id or other.language != problem.language or best is None or (best.speedup or 0.0) <= 1.0:
+            continue
+        speedup = best.speedup or 0.0
+        idea = state.ideas[best.idea].text
+        kernel = ExampleKernel(other.id, best.id, best.language, texts.text(best.source), speedup, idea)
+        found.append((len(own & _operators(other)), speedup, kernel))
+    return tuple(kernel for *_, kernel in sorted(found, key=lambda one: one[:2], reverse=True))
+
+
+def _operators(problem: ProblemState) -> set[str]:
+    return {node.target for node in problem.spec.graph or () if node.op == "call"}
+
+
+def draft_of(idea: IdeaState) -> IdeaDraft:
+    data = {key: value for key, value in idea.data.items() if key != SEEDED}
+    return IdeaDraft(idea.category, idea.text, data, idea.id)
+
+
+def tried_ideas(state: SessionState, problem: str) -> tuple[TriedIdea, ...]:
+    """All ideas of the problem with their best speedup, oldest first."""
+    return tuple(_tried(state, idea) for idea in state.ideas.values() if idea.problem == problem)
+
+
+def _tried(state: SessionState, idea: IdeaState) -> TriedIdea:
+    variants = [state.variants[name] for name in idea.variants]
+    speedup = max((variant.speedup for variant in variants if variant.speedup is not None), default=None)
+    parent = state.variants.get(idea.parent) if idea.parent is not None else None
+    failures: Counter[str] = Counter()
+    if speedup is None:
+        for variant in variants:
+            if variant.verdict is not None and variant.verdict.same_code_as is not None:
+                failures[f"same machine code as {variant.verdict.same_code_as}"] += 1
+            elif variant.verdict is not None and not variant.verdict.correct:
+                reason = variant.verdict.reason.strip().splitlines() or [""]
+                failures[f"{variant.verdict.status.replace('_', ' ')}: {reason[0]}".rstrip(": ")] += 1
+    return TriedIdea(
+        idea.id,
+        idea.parent,
+        idea.category,
+        idea.text,
+        speedup,
+        draft_of(idea).data,
+        parent.speedup if parent is not None else None,
+        failures.most_common(1)[0][0] if failures else "",
+    )
+
+
+def candidates_of(state: SessionState, problem: ProblemState) -> list[Candidate]:
+    """The problem's correct, unpruned kernels as input for a strategy.
+
+    In a pinned branch, only the fastest kernel counts as pinned, because pinning selects the branch, not each kernel.
+    """
+    leaders = state.leaders(problem.id)
+    runoff = {standing.variant: standing for standing in problem.standings}
+    pinned = {
+        next((leader.id for leader in leaders if node in state.lineage(leader.id)), None) for node in state.pinned
+    }
+    dry = _exhausted(state, problem)
+    return [
+        Candidate(
+            variant=leader.id,
+            idea=leader.idea,
+            round=leader.round,
+            ms=leader.kernel_ms or 0.0,
+            speedup=leader.speedup or 0.0,
+            category=state.ideas[leader.idea].category,
+            lineage_categories=frozenset(
+                state.ideas[node].category for node in state.lineage(leader.id) if node in state.ideas
+            ),
+            speedup_low=leader.verdict.speedup_low if leader.verdict is not None else None,
+            speedup_high=leader.verdict.speedup_high if leader.verdict is not None else None,
+            runoff_ratio=runoff[leader.id].ratio if leader.id in runoff else None,
+            runoff_tied=leader.id in runoff and runoff[leader.id].tied,
+            pinned=leader.id in pinned,
+            exhausted=leader.id in dry,
+        )
+        for leader in leaders
+    ]
+
+
+def parents_of(state: SessionState, round_: RoundState, places: int) -> list[str | None]:
+    """Return the parents of ``round_``. None means that proposers see only the reference.
+
+    The result includes kernels that a person seeds during the round, if they are pinned or among the ``places``
+    fastest.
+    """
+    parents: list[str | None] = [one.variant for one in round_.parents if not state.is_pruned(one.variant)]
+    if not round_.parents:
+        parents = [None]
+    leaders = state.leaders(round_.problem)
+    for rank, leader in enumerate(leaders):
+        idea = state.ideas[leader.idea]
+        seeded_now = leader.round == round_.number and idea.proposer == BY_HAND and idea.id in round_.ideas
+        if seeded_now and leader.id not in parents and (rank < places or state.is_pinned(leader.id)):
+            parents.append(leader.id)
+    return parents
+
+
+def share_out(total: int, parents: Sequence[str | None], weights: Sequence[float]) -> dict[tuple[str | None, int], int]:
+    """Divide a round's ``total`` ideas among parents and proposers (by index), with at least one idea per parent.
+
+    Earlier parents get the remainder. Across all parents, each proposer's share follows its weight.
+    """
+    counts: dict[tuple[str | None, int], int] = {}
+    given = [0.0] * len(weights)
+    for place, parent in enumerate(parents):
+        wanted = max(1, total // len(parents) + (1 if place < total % len(parents) else 0))
+        for _ in range(wanted):
+            proposer = min(range(len(weights)), key=lambda index: (given[index] + 1) / weights[index])
+            given[proposer] += 1
+            counts[parent, proposer] = counts.get((parent, proposer), 0) + 1
+    return counts
+
+
+def own_ideas(state: SessionState, names: Iterable[str]) -> list[IdeaState]:
+    """Return the ideas in ``names`` that come from a proposer rather than from a person."""
+    ideas = (state.ideas[name] for name in names)
+    return [idea for idea in ideas if idea.proposer != BY_HAND and not idea.data.get(SEEDED)]
+
+
+_JUDGED_BY_CODE = frozenset({"correct", "wrong", "out_of_bounds"})
+"""Statuses that the machine code determines. Other statuses may depend on the machine's state."""
+
+
+def same_code(judged: Iterable[tuple[str, Verdict]], code: str) -> Verdict | None:
+    """Return the verdict on a kernel with the same machine code as a judged kernel: a copy of that kernel's verdict,
+    without times.
+
+    ``judged`` lists variants of the problem with their verdicts.
+    """
+    for variant, verdict in judged:
+        if verdict.build is None or verdict.build.code != code or verdict.same_code_as is not None:
+            continue
+        if verdict.status in _JUDGED_BY_CODE:
+            reason = f"same machine code as {variant}" + (f": {verdict.reason}" if verdict.reason else "")
+            return replace(verdict.without_times(), reason=reason, same_code_as=variant)
+    return None
+
+
+def answering_model(state: SessionState, site: CallSite) -> str | None:
+    """Return the model that received the last call at ``site``, whether or not the model answered."""
+    found = [call.model for call in state.spending.calls.values() if call.site == site]
+    return found[-1] if found else None
+
+
+def _exhausted(state: SessionState, problem: ProblemState) -> set[str]:
+    """Return kernels that were parents in a finished round but got no ideas from any proposer.
+
+    A failed request does not count, because the search repeats the request (``AnswerMissing``).
+    """
+    dry: set[str] = set()
+    for round_ in problem.rounds:
+        if round_.finished_at is not None:
+            served = {idea.parent for idea in own_ideas(state, round_.ideas)}
+            for one in round_.parents:
+                missing = problem.missing.get(("ideas", one.variant), {})
+                if one.variant in served or (round_.number in missing and len(missing) < PATIENCE):
+                    dry.discard(one.variant)
+                else:
+                    dry.add(one.variant)
+    return dry

@@ -1,0 +1,156 @@
+"""Find kernels that a generator such as the playbook has not tried, for a parent or for a seeded transformation."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Protocol
+
+from engine.proposers.protocol import Board, IdeaDraft, Kernel, Proposer, Task, VariantDraft
+from engine.search.context import Context
+from engine.search.ids import seed_for
+from engine.search.proposing.proposer_context import Texts, board_of, kernel_of
+from engine.session.state.nodes import TRANSFORMATION
+from engine.session.state.session_state import ProblemState, SessionState
+
+_NAMED = 3
+"""Maximum number of alternative transformations that an answer suggests."""
+_LOOKED_AT = 8
+"""Maximum number of alternative transformations, and of alternative kernels, to examine for suggestions."""
+
+
+async def why_nothing_new(
+    context: Context, proposer: Proposer, problem: ProblemState, parent: str | None, transformation: str
+) -> str | None:
+    """Explain why ``proposer`` would write no kernel for ``transformation`` on ``parent``, with alternatives.
+
+    This works only for proposers that generate kernels instantly. Returns None if there is a new kernel. Raises
+    SessionError.
+    """
+    look = Untried(
+        context.state,
+        context.sources,
+        proposer,
+        context.task(problem),
+        parent,
+        variants=context.config.search.variants,
+        next_idea=context.ids.next_idea,
+    )
+    if await look.has_new(transformation, parent):
+        return None
+    where = parent or "the reference"
+    if await look.applies(transformation, parent):
+        said = (
+            f"all kernels that {proposer.name} can write for {transformation} on {where} have been tried or are queued"
+        )
+    else:
+        writer = context.state.variants[parent].proposer if parent is not None else proposer.name
+        because = (
+            f"{proposer.name} did not write it"
+            if writer != proposer.name
+            else "it is already applied, or has no effect"
+        )
+        said = f"{transformation} does not apply to {where}: {because}"
+    others, other_kernel = (
+        await look.transformations(parent, transformation),
+        await look.kernel_for(transformation, parent),
+    )
+    instead = [f"not yet tried on {where}: {', '.join(others)}"] if others else []
+    instead += [f"{transformation} has not been tried on {other_kernel}"] if other_kernel is not None else []
+    return f"{said}; {'; '.join(instead) or f'{proposer.name} has no untried transformation for {where}'}"
+
+
+async def nothing_left(context: Context, problem: ProblemState, kernel: str) -> bool:
+    """Whether no proposer has an idea for ``kernel``. All ideas were tried, or none applies to its source.
+
+    Returns False if a proposer reads free text or replays a record, because that proposer may have an idea. Raises
+    SessionError.
+    """
+    proposers = context.proposers_for(problem.id, "ideas")
+    task = context.task(problem)
+    if not proposers or any(one.reads_prose or not one.catalogue(task) for one in proposers):
+        return False
+    found, number = context.state.variants[kernel], problem.rounds[-1].number
+    known = kernel_of(context.state, found, context.sources)
+    board = board_of(context.state, problem, number, kernel, context.sources)
+    for proposer in proposers:
+        seed = seed_for(context.state.seed, problem.id, number + 1, kernel, proposer.name)
+        try:
+            if await proposer.ideas(task, known, board, 1, seed):
+                return False
+        except Exception:  # An error counts as a missing answer. The round repeats the request.
+            return False
+    return True
+
+
+class Known(Texts, Protocol):
+    """Sources of a search: the engine's :class:`~engine.search.kernel_sources.Sources`, or a monitor's reader."""
+
+    def has(self, problem: str, text: str) -> bool:
+        """Whether ``problem`` already has this source, judged or not."""
+        ...
+
+
+class Untried:
+    """Finds untried kernels of a proposer for the kernel ``parent`` (None: the reference) of a problem.
+
+    The problem must have a round. ``variants``: kernels per idea. ``next_idea``: id of the next idea. Raises
+    SessionError if a source cannot be read.
+    """
+
+    def __init__(
+        self,
+        state: SessionState,
+        sources: Known,
+        proposer: Proposer,
+        task: Task,
+        parent: str | None,
+        *,
+        variants: int,
+        next_idea: str,
+    ) -> None:
+        self._state, self._sources, self._proposer, self._task = state, sources, proposer, task
+        problem = state.problems[task.problem.id]
+        self._problem = problem.id
+        self._board = board_of(state, problem, problem.rounds[-1].number, parent, sources)
+        self._numbers = range(variants)
+        self._seed = seed_for(state.seed, problem.id, next_idea)
+
+    async def has_new(self, transformation: str, parent: str | None) -> bool:
+        """Whether a new idea with this transformation would yield a new source for the problem."""
+        async for one in self._variants(transformation, parent, self._board, self._numbers):
+            if not self._sources.has(self._problem, one.source):
+                return True
+        return False
+
+    async def applies(self, transformation: str, parent: str | None) -> bool:
+        """Whether the transformation yields any kernel for ``parent``, tried or not."""
+        async for _ in self._variants(transformation, parent, Board(), range(1)):
+            return True
+        return False
+
+    async def transformations(self, parent: str | None, but: str) -> list[str]:
+        """Return the names of other transformations that have not been tried on ``parent``, most promising first."""
+        known = {entry.name for entry in self._proposer.catalogue(self._task)} - {but}
+        drafts = await self._proposer.ideas(self._task, self._kernel(parent), self._board, len(known), self._seed)
+        names = [name for draft in drafts if (name := str(draft.data.get(TRANSFORMATION, ""))) in known][:_LOOKED_AT]
+        return [name for name in names if await self.has_new(name, parent)][:_NAMED]
+
+    async def kernel_for(self, transformation: str, but: str | None) -> str | None:
+        """Return the fastest other kernel on which the transformation has not been tried."""
+        others = [one.id for one in self._state.leaders(self._problem, _LOOKED_AT) if one.id != but]
+        for name in others:
+            if await self.has_new(transformation, name):
+                return name
+        return None
+
+    def _variants(
+        self, transformation: str, parent: str | None, board: Board, numbers: Sequence[int]
+    ) -> AsyncIterator[VariantDraft]:
+        draft = IdeaDraft("other", transformation, {TRANSFORMATION: transformation})
+        return self._proposer.variants(self._task, draft, self._kernel(parent), board, numbers, self._seed)
+
+    def _kernel(self, name: str | None) -> Kernel | None:
+        found = self._state.variants.get(name) if name is not None else None
+        if found is None or found.verdict is None:
+            return None
+        return kernel_of(self._state, found, self._sources)

@@ -1,0 +1,78 @@
+"""Warm start: a new search begins with the best kernels of earlier sessions (``warm_start`` in the config)."""
+
+from __future__ import annotations
+
+import asyncio
+
+from engine.search.context import Context
+from engine.search.proposing.proposer_context import SEEDED
+from engine.session.library import Library, best_for, read_library
+from engine.session.records.events import IdeaProposed, LogLine, VariantWritten
+
+WARM_START = "bank"
+"""Proposer name for ideas that come with kernels from earlier sessions, as sessions store it."""
+
+
+class WarmStart:
+    """Reads the sessions in the config's ``warm_start`` once, and seeds problems with kernels from these sessions."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._library: Library | None = None
+
+    async def seed(self, problem_id: str) -> None:
+        """Add the problem's best kernels from earlier sessions to its round 0. Without a warm start, do nothing.
+
+        The judge evaluates each kernel again, because times from another machine or session prove nothing here. Raises
+        SessionError if the session cannot be written.
+        """
+        context = self._context
+        if not context.config.warm_start:
+            return
+        problem = context.state.problems[problem_id]
+        library = await self._read()
+        chosen = best_for(library, problem.spec, problem.language, context.device, context.config.search.parents)
+        known = {proposer.name for proposer, _ in context.proposers}
+        for saved, reason in chosen:
+            name, digest, is_new = context.sources.claim(problem_id, saved.source, context.ids.variant)
+            if not is_new:
+                continue
+            idea = IdeaProposed(
+                idea=context.ids.idea(),
+                problem=problem_id,
+                round=0,
+                parent=None,
+                category=saved.category,
+                text=f"Warm start from {saved.variant} of session {saved.session}: {reason}. Its idea: {saved.idea}",
+                proposer=WARM_START,
+                data={SEEDED: True},
+            )
+            ours = saved.proposer in known
+            variant = VariantWritten(
+                variant=name,
+                idea=idea.idea,
+                problem=problem_id,
+                round=0,
+                parent=None,
+                language=saved.language,
+                source=digest,
+                # If the kernel's author takes part in this search, that author also develops the kernel further.
+                proposer=saved.proposer if ours else WARM_START,
+                note=f"{saved.variant} of {saved.session}",
+                data=saved.data if ours else {},
+            )
+            await context.journal.record(idea, variant)
+
+    async def _read(self) -> Library:
+        if self._library is None:
+            context = self._context
+            self._library = await asyncio.to_thread(
+                read_library, context.config.warm_start, without=(context.paths.directory,)
+            )
+            found = f"{len(self._library.kernels)} correct kernels in {self._library.sessions} sessions"
+            unread = "".join(f"; cannot read: {reason}" for reason in self._library.unread)
+            doubtful = bool(self._library.unread) or not self._library.sessions
+            await context.journal.record(
+                LogLine(level="warning" if doubtful else "info", text=f"warm start: {found}{unread}")
+            )
+        return self._library

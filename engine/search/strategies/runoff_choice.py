@@ -1,0 +1,42 @@
+"""Choose the kernels for a problem's runoff. All functions are pure."""
+
+from __future__ import annotations
+
+from engine.session.state.session_state import SessionState, VariantState
+
+RUNOFF_REACH = 0.8
+"""Minimum ratio for a runoff: upper bound of the kernel's speedup / lower bound of the best kernel's speedup."""
+
+
+def runoff_leaders(state: SessionState, problem: str, places: int) -> list[VariantState]:
+    """Choose the ``places`` fastest kernels, except kernels so slow that a runoff could not change the order.
+
+    The bounds of the 95% intervals decide, because a runoff separates kernels with wide intervals. Four kernels always
+    take part: the best, the former best that a verdict replaced, the last runoff's winner, and the kernel with the
+    shortest time. Time counts because speedups also depend on the reference's time.
+    """
+    if places < 2 or (found := state.problems.get(problem)) is None:
+        return []
+    correct = state.leaders(problem)
+    leaders = correct[:places]
+    reach = RUNOFF_REACH * (_at_least(leaders[0]) if leaders else 0.0)
+    near = [leader for leader in leaders if _at_most(leader) >= reach]
+    quickest = min(correct, key=lambda variant: variant.kernel_ms or float("inf"), default=None)
+    winner = found.standings[0].variant if found.standings else None
+    always = (quickest.id if quickest is not None else None, found.best, found.former, winner)
+    met = {leader.id for leader in near}
+    others = [name for name in dict.fromkeys(always) if name is not None and name not in met]
+    valid = {leader.id: leader for leader in correct}
+    return [*near, *(valid[name] for name in others if name in valid)]
+
+
+def _at_least(variant: VariantState) -> float:
+    """Return the lower bound of the speedup's 95% interval."""
+    verdict = variant.verdict
+    return (verdict and verdict.speedup_low) or variant.speedup or 0.0
+
+
+def _at_most(variant: VariantState) -> float:
+    """Return the upper bound of the speedup's 95% interval."""
+    verdict = variant.verdict
+    return (verdict and verdict.speedup_high) or variant.speedup or 0.0

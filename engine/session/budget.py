@@ -1,0 +1,109 @@
+"""A search's budgets: minutes of engine time, rounds per problem, and spending on models. All functions are pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from engine.session.records.events import ShareChanged
+from engine.session.state.session_state import SessionState
+
+if TYPE_CHECKING:
+    from engine.config.schema import Config, SpendLimits
+
+RESERVE_SHARE = 0.25
+"""Maximum share of the minutes to reserve for measurements that follow the last round."""
+
+
+class Budget(Struct, frozen=True):
+    """Limits on time and rounds. ``minutes``: engine time, or None if unlimited. ``rounds``: rounds per problem."""
+
+    minutes: float | None
+    rounds: int
+
+    def left_s(self, elapsed_s: float, reserve_s: float = 0.0) -> float:
+        """Return the seconds left after ``elapsed_s`` and a reserve of at most ``RESERVE_SHARE``. Without a limit, the
+        result is infinite.
+        """
+        if self.minutes is None:
+            return float("inf")
+        whole = self.minutes * 60.0
+        return whole - min(reserve_s, whole * RESERVE_SHARE) - elapsed_s
+
+
+def budget_of(state: SessionState, minutes: float | None, rounds: int) -> Budget:
+    """Return the config's limits, overridden by requests in this session."""
+    return Budget(
+        minutes=state.minutes if state.minutes is not None else minutes,
+        rounds=state.rounds if state.rounds is not None else rounds,
+    )
+
+
+class Cap(Struct, frozen=True):
+    """Limits on spending on models; None means unlimited. ``tokens``: input plus output. ``calls``: attempts, including
+    retries.
+    """
+
+    dollars: float | None = None
+    tokens: int | None = None
+    calls: int | None = None
+
+
+NO_CAP = Cap()
+
+
+class Caps(Struct, frozen=True):
+    """All spending limits. ``problem`` applies to each problem; ``models`` is keyed by ``[[models]]`` name."""
+
+    session: Cap = NO_CAP
+    problem: Cap = NO_CAP
+    models: dict[str, Cap] = {}
+
+
+def caps_of(state: SessionState, config: Config) -> Caps:
+    """Return the config's spending limits, overridden by requests in this session."""
+    from engine.config.model_tables import RemoteModel
+
+    budget = config.budget
+    return Caps(
+        session=Cap(
+            dollars=state.dollars if state.dollars is not None else budget.dollars,
+            tokens=state.tokens if state.tokens is not None else budget.tokens,
+            calls=state.calls if state.calls is not None else budget.calls,
+        ),
+        problem=_cap(budget.per_problem, state.shares.get("")),
+        models={
+            model.label: _cap(model.budget, state.shares.get(model.label))
+            for model in config.models
+            if isinstance(model, RemoteModel)
+        },
+    )
+
+
+def _cap(limits: SpendLimits, changed: ShareChanged | None) -> Cap:
+    return changed_cap(Cap(limits.dollars, limits.tokens, limits.calls), changed)
+
+
+def changed_cap(created: Cap, changed: ShareChanged | None) -> Cap:
+    """Apply all changes since the session's creation to one limit."""
+    if changed is None:
+        return created
+    return Cap(
+        dollars=changed.dollars if changed.dollars is not None else created.dollars,
+        tokens=changed.tokens if changed.tokens is not None else created.tokens,
+        calls=changed.calls if changed.calls is not None else created.calls,
+    )
+
+
+def elapsed_s(state: SessionState, now: float) -> float:
+    """Return this session's engine time in seconds.
+
+    Pauses do not count, nor does time in which other processes occupy all devices. For an engine that died, the time
+    ends at its last event.
+    """
+    engine = state.engine
+    running = now - engine.started_at if engine is not None and engine.stopped is None else 0.0
+    paused = now - state.paused_at if state.paused_at is not None else 0.0
+    held_up = now - state.held_up_at if state.held_up_at is not None else 0.0
+    return state.search_seconds + max(0.0, running) - max(0.0, paused) - max(0.0, held_up)

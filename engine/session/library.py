@@ -1,0 +1,210 @@
+"""The library: correct kernels from many sessions. Users can search the library, and new searches use it for a warm
+start.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from engine.config.tolerance import SessionTolerance, tolerance_of
+from engine.devices.fact import DeviceFact
+from engine.problem.spec import Language, ProblemSpec
+from engine.session.records.speedup_text import marked_speedup
+from engine.session.state.session_state import SessionState, fold
+from engine.session.store import SessionError, SessionPaths, SessionReader
+from engine.system.globbing import TooWide, matches
+
+_NOT_NEEDED = ("variant_stage", "log_line", "command_handled", "round_started", "round_finished")
+
+
+class SavedKernel(Struct, frozen=True, kw_only=True):
+    """A correct kernel from a session.
+
+    ``device`` is the name of the device on which it was judged. ``tolerance`` is its verdict's tolerance. ``key``: see
+    :func:`problem_key`. ``data`` is private to its proposer. ``at`` is in Unix seconds.
+    """
+
+    session: str
+    directory: Path
+    variant: str
+    problem: str
+    key: str
+    language: Language
+    device: str
+    ms: float
+    speedup: float
+    speedup_low: float | None
+    speedup_high: float | None
+    tolerance: SessionTolerance
+    category: str
+    transformation: str
+    idea: str
+    note: str
+    proposer: str
+    data: dict[str, Any]
+    digest: str
+    source: str
+    at: float
+    best: bool
+
+
+class Library(Struct, frozen=True):
+    """Kernels from several sessions. ``unread`` lists each unreadable session with the reason."""
+
+    kernels: tuple[SavedKernel, ...]
+    sessions: int
+    unread: tuple[str, ...]
+
+
+def problem_key(spec: ProblemSpec) -> str:
+    """Return a hash that is equal for problems with the same tensors, shapes, scalars and operators.
+
+    File names, comments and class names do not affect the hash. For a model that could not be traced, however, the hash
+    covers its whole text.
+    """
+    what = (spec.tensors, spec.scalars, spec.graph if spec.graph is not None else spec.source)
+    return hashlib.sha256(msgspec.json.encode(what)).hexdigest()
+
+
+def session_directories(patterns: Iterable[Path | str]) -> list[Path]:
+    """Return a sorted list of the session directories that the globs match, either directly or one level below.
+
+    Raises ``TooWide`` if a glob matches too many files.
+    """
+    found: dict[Path, None] = {}
+    for pattern in patterns:
+        for match in matches(Path(pattern)):
+            for database in (match / "session.db", *sorted(match.glob("*/session.db"))):
+                if database.is_file():
+                    found[database.parent.resolve()] = None
+    return list(found)
+
+
+def read_library(patterns: Iterable[Path | str], *, without: Collection[Path] = ()) -> Library:
+    """Read the correct, unpruned kernels of all matching sessions, fastest first within each problem.
+
+    ``without`` lists session directories to skip. An unreadable session is skipped and reported.
+    """
+    kernels: list[SavedKernel] = []
+    unread: list[str] = []
+    damaged = 0
+    left_out = {path.resolve() for path in without}
+    directories: dict[Path, None] = {}
+    for pattern in patterns:
+        try:
+            directories |= dict.fromkeys(path for path in session_directories([pattern]) if path not in left_out)
+        except TooWide as error:
+            unread.append(f"{pattern}: {error}")
+    for directory in directories:
+        try:
+            with SessionReader(SessionPaths.at(directory)) as reader:
+                kernels += _kernels_of(reader, fold(reader.read(without=_NOT_NEEDED)))
+        except SessionError as error:
+            unread.append(str(error))
+            damaged += 1
+    # Sort by time, because a speedup also depends on the machine's state while the reference ran.
+    kernels.sort(key=lambda one: (one.problem, one.key, one.device, one.ms))
+    return Library(tuple(kernels), len(directories) - damaged, tuple(unread))
+
+
+def matching(
+    kernels: Iterable[SavedKernel],
+    words: Sequence[str] = (),
+    *,
+    problem: str | None = None,
+    device: str | None = None,
+    language: str | None = None,
+) -> Iterator[SavedKernel]:
+    """Filter kernels: every word must occur in the idea, category, transformation, note, problem, session, proposer or
+    source. ``problem`` and ``device`` match parts of names. Case does not matter."""
+    wanted = [word.casefold() for word in words]
+    for one in kernels:
+        if problem is not None and problem.casefold() not in one.problem.casefold():
+            continue
+        if device is not None and device.casefold() not in one.device.casefold():
+            continue
+        if language is not None and language != one.language:
+            continue
+        parts = (
+            one.idea,
+            one.category,
+            one.transformation,
+            one.note,
+            one.problem,
+            one.session,
+            one.proposer,
+            one.source,
+        )
+        text = "\n".join(parts).casefold()
+        if all(word in text for word in wanted):
+            yield one
+
+
+def best_for(
+    library: Library, spec: ProblemSpec, language: Language, device: DeviceFact, count: int
+) -> list[tuple[SavedKernel, str]]:
+    """Choose up to ``count`` kernels for a warm start of ``spec``, each with the reason for the choice.
+
+    Only kernels for the same problem in the same language qualify, without duplicate sources. Kernels that were judged
+    on the same type of device come first, sorted by time. Other kernels follow, sorted by speedup.
+    """
+    key = problem_key(spec)
+    fitting = [one for one in library.kernels if one.key == key and one.language == language]
+    fitting.sort(key=lambda one: (False, one.ms) if one.device == device.name else (True, -one.speedup))
+    chosen: list[tuple[SavedKernel, str]] = []
+    for one in fitting:
+        if len(chosen) < count and one.digest not in {other.digest for other, _ in chosen}:
+            rank = len(chosen) + 1
+            place = "the fastest" if rank == 1 else f"number {rank}"
+            same = [other for other in fitting if (other.device == device.name) == (one.device == device.name)]
+            where = "on this type of device" if one.device == device.name else f"on {one.device}, another device"
+            chosen.append((one, f"{place} of {len(same)} kernels for the same problem {where}: {_figures(one)}"))
+    return chosen
+
+
+def _figures(one: SavedKernel) -> str:
+    ms = f"{one.ms:.3g} ms" if one.ms < 100 else f"{one.ms:.0f} ms"
+    return f"{ms}, {marked_speedup(one.speedup, one.speedup_low, one.speedup_high)} eager"
+
+
+def _kernels_of(reader: SessionReader, state: SessionState) -> Iterator[SavedKernel]:
+    tolerance = tolerance_of(state.config, reader.text)
+    for problem in state.problems.values():
+        leaders = state.leaders(problem.id)
+        if not leaders:
+            continue
+        key = problem_key(problem.spec)
+        for variant in leaders:
+            verdict, idea = variant.verdict, state.ideas.get(variant.idea)
+            if verdict is None or variant.kernel_ms is None or variant.speedup is None:
+                continue
+            yield SavedKernel(
+                session=state.name,
+                directory=reader.paths.directory,
+                variant=variant.id,
+                problem=problem.id,
+                key=key,
+                language=variant.language,
+                device=verdict.device,
+                ms=variant.kernel_ms,
+                speedup=variant.speedup,
+                speedup_low=verdict.speedup_low,
+                speedup_high=verdict.speedup_high,
+                tolerance=tolerance,
+                category=idea.category if idea is not None else "other",
+                transformation=idea.transformation if idea is not None else "",
+                idea=idea.text if idea is not None else "",
+                note=variant.note,
+                proposer=variant.proposer,
+                data=variant.data,
+                digest=variant.source,
+                source=reader.text(variant.source),
+                at=variant.judged_at or 0.0,
+                best=problem.best == variant.id,
+            )

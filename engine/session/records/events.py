@@ -1,0 +1,458 @@
+"""All events that a session can record.
+
+Events are small frozen structs with a ``kind`` tag, stored as JSON rows in the session file. Large texts (sources,
+prompts, replies, logs) are blobs, and events refer to blobs by digest. The state is a pure fold over events
+(``engine.session.state.session_state``). The meaning of a kind never changes; a new meaning gets a new kind.
+
+Node ids: a problem is its slug (``softmax``), a round ``softmax/r2``, an idea ``i12``, a variant ``v34``.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+from msgspec import Struct, field
+
+from engine.devices.fact import DeviceFact
+from engine.problem.spec import Language, ProblemSpec
+from engine.session.records.model_calls import CallSite, FailureKind, Finish, Purpose, Usage
+from engine.session.records.other_sizes import AtSizes
+from engine.session.records.verdict import Baseline, Stage, Standing, Verdict
+
+StopReason = Literal["finished", "stopped", "budget", "waiting", "signal", "error"]
+BY_HAND = "hand"
+"""Proposer name for ideas and kernels that a person wrote."""
+
+
+class Event(Struct, frozen=True, tag_field="kind", kw_only=True, omit_defaults=True, gc=False):
+    """Base class for all events. Events contain only JSON types and no reference cycles, so the garbage collector
+    ignores them.
+    """
+
+
+class SessionCreated(Event, tag="session_created"):
+    """A session's first event. ``config`` is the digest of the frozen TOML text."""
+
+    name: str
+    version: str
+    config: str
+    seed: int
+
+
+class EngineStarted(Event, tag="engine_started"):
+    """An engine began or resumed the search. ``sandbox``: the isolation layers on this machine. ``before``: the time of
+    the last heartbeat from an earlier engine that died; 0 if unknown.
+    """
+
+    pid: int
+    host: str
+    version: str
+    resumed: bool
+    devices: tuple[DeviceFact, ...]
+    sandbox: str
+    before: float = 0.0
+
+
+class EngineStopped(Event, tag="engine_stopped"):
+    """The engine shut down cleanly. If an engine dies, no such event follows its ``engine_started`` event."""
+
+    reason: StopReason
+    message: str
+
+
+class DeviceMeasured(Event, tag="device_measured"):
+    """The judge measured a device's peak bandwidth and peak arithmetic rate."""
+
+    device: DeviceFact
+
+
+class DeviceAwaited(Event, tag="device_awaited"):
+    """The search is waiting for a device that process ``pid`` occupies. ``command`` is that process's command line.
+
+    ``held_since`` is in Unix seconds; ``seconds`` is how long the search has waited. If ``needed_bytes`` is not 0, the
+    search is waiting for device memory. ``free_bytes`` are free, and ``pid`` occupies most of the rest. Unknown values
+    are 0, "" or None."""
+
+    device: str
+    pid: int
+    command: str = ""
+    held_since: float | None = None
+    seconds: float = 0.0
+    needed_bytes: int = 0
+    free_bytes: int = 0
+
+
+class DeviceFree(Event, tag="device_free"):
+    """The wait for a device ended after ``seconds``."""
+
+    device: str
+    seconds: float
+
+
+class ProblemAdded(Event, tag="problem_added"):
+    """The search accepted a problem. ``header`` is the C header for the problem's kernels, or "" for languages that
+    need no header.
+    """
+
+    problem: ProblemSpec
+    language: Language = field(name="form")
+    header: str
+
+
+class ProblemRefused(Event, tag="problem_refused"):
+    """The search rejected a problem, because the problem raised an exception or no proposer supports it."""
+
+    problem: str
+    path: str
+    reason: str
+
+
+class CannotWrite(Event, tag="cannot_write"):
+    """No proposer in the config can write a kernel for the problem. The problem stays open for kernels that a person
+    seeds.
+
+    ``reason``: one sentence per proposer; "" if a proposer now supports the problem, for example after an update.
+    ``remedies``: what a person can do, each with the command to type or the table to add to the config.
+    """
+
+    problem: str
+    reason: str
+    remedies: tuple[str, ...] = ()
+
+
+class BaselineMeasured(Event, tag="baseline_measured"):
+    """The judge timed the reference, in eager mode or compiled. ``sol_ms`` is the SOL.
+
+    ``degenerate``: the trivial outputs that pass every check of the problem, as text; set only with the eager baseline.
+    ``tightened``: why the tolerance is smaller than the configured value; used only in older sessions."""
+
+    problem: str
+    baseline: Baseline
+    sol_ms: float | None = field(default=None, name="floor_ms")
+    degenerate: str = ""
+    tightened: str = ""
+
+
+class Selected(Struct, frozen=True, omit_defaults=True):
+    """A variant that was selected as a parent of the next round, or dropped, with the reason."""
+
+    variant: str
+    why: str
+
+
+class RoundStarted(Event, tag="round_started"):
+    """A round began. ``parents`` is empty in round 0, when proposers write first kernels from the reference alone."""
+
+    problem: str
+    round: int
+    parents: tuple[Selected, ...]
+
+
+class IdeaProposed(Event, tag="idea_proposed"):
+    """A proposer or a person added an idea. ``parent``: the kernel that the idea changes, or None for a first kernel.
+
+    ``data`` is private to the proposer."""
+
+    idea: str
+    problem: str
+    round: int
+    parent: str | None
+    category: str
+    text: str
+    proposer: str
+    data: dict[str, Any] = {}
+
+
+class IdeaWaiting(Event, tag="idea_waiting"):
+    """An idea is waiting for a person to write its kernel, because no proposer in this session can."""
+
+    idea: str
+    reason: str
+
+
+class ModelCallStarted(Event, tag="model_call_started"):
+    """The engine is about to send one attempt of a call to a model.
+
+    ``call``: the call's id (``c12``), shared by all attempts. ``model``: the name of the config's ``[[models]]`` table.
+    ``prompt``: digest of the prompt. ``tokens`` and ``dollars``: maximum cost of the attempt, reserved until it ends;
+    ``dollars`` is None if the price is unknown.
+    """
+
+    call: str
+    attempt: int
+    provider: str
+    model: str
+    site: CallSite
+    prompt: str
+    tokens: int
+    dollars: float | None
+
+
+class ModelCallFailed(Event, tag="model_call_failed"):
+    """An attempt failed. ``wait_s``: seconds until the next attempt, or None if the engine gave up.
+
+    ``usage``: tokens that the provider billed despite the failure. Usage is zero if the server rejected the call. If
+    the provider reported no cost, usage is None and the attempt counts as unconfirmed. ``dollars``: None if the usage
+    or the price is unknown.
+    """
+
+    call: str
+    attempt: int
+    failure: FailureKind
+    message: str
+    wait_s: float | None
+    seconds: float
+    usage: Usage | None
+    dollars: float | None
+
+
+class ModelReplied(Event, tag="model_replied"):
+    """A model's reply, recorded before the engine reads it. ``prompt`` and ``reply``: digests. ``answered``: the
+    server's name for the model. ``usage`` and ``dollars``: None if unknown."""
+
+    call: str
+    attempt: int
+    answered: str
+    prompt: str
+    reply: str
+    finish: Finish
+    seconds: float
+    usage: Usage | None
+    dollars: float | None
+    tier: str = ""
+
+
+class AnswerMissing(Event, tag="answer_missing"):
+    """A proposer returned no usable answer. The engine repeats the request in a later round.
+
+    ``subject``: as in ``CallSite``. ``call``: the call with the unusable reply, or "" if there was no reply.
+    """
+
+    problem: str
+    round: int
+    purpose: Purpose
+    subject: str
+    proposer: str
+    reason: str
+    call: str = ""
+
+
+class VariantWritten(Event, tag="variant_written"):
+    """A proposer or a person wrote a kernel. ``source``: digest. ``parent``: the kernel from which the new kernel
+    derives.
+
+    ``note``: what distinguishes the kernel, such as playbook settings, a repair or an edit. ``data`` is private to the
+    proposer."""
+
+    variant: str
+    idea: str
+    problem: str
+    round: int
+    parent: str | None
+    language: Language = field(name="form")
+    source: str
+    proposer: str
+    note: str = ""
+    data: dict[str, Any] = {}
+
+
+class SourceRepeated(Event, tag="source_repeated"):
+    """A model's reply contains a source that the problem already has. The judge does not evaluate this source again.
+
+    ``same_as``: the variant with that source. ``idea``: the idea that the reply implements. ``parent``: the kernel to
+    repair or change. ``call``: the call that produced the reply. ``number``: the kernel's index within the idea.
+    """
+
+    problem: str
+    idea: str
+    round: int
+    same_as: str
+    proposer: str
+    parent: str | None = None
+    call: str = ""
+    number: int | None = None
+
+
+class VariantStage(Event, tag="variant_stage"):
+    """A kernel entered a stage of its evaluation. ``why``: the reason, if the kernel is being judged again."""
+
+    variant: str
+    stage: Stage
+    why: str = ""
+
+
+class VerdictGiven(Event, tag="verdict_given"):
+    """The judge gave a verdict. ``why``: the reason, if the verdict replaces an earlier one."""
+
+    variant: str
+    verdict: Verdict
+    why: str = ""
+
+
+class RunoffFinished(Event, tag="heat_finished"):
+    """The judge timed a problem's leading kernels side by side. ``standings`` is sorted, fastest first."""
+
+    problem: str
+    round: int
+    standings: tuple[Standing, ...]
+
+
+class SizesChecked(Event, tag="sizes_checked"):
+    """The judge evaluated a problem's best kernel at other sizes. ``note`` gives the reason if ``results`` is empty."""
+
+    problem: str
+    variant: str
+    results: tuple[AtSizes, ...] = ()
+    note: str = ""
+
+
+class RoundFinished(Event, tag="round_finished"):
+    """A round ended. ``selected`` lists the parents of the next round. Each entry includes the reason."""
+
+    problem: str
+    round: int
+    selected: tuple[Selected, ...] = field(name="survivors")
+    dropped: tuple[Selected, ...]
+
+
+class ProblemFinished(Event, tag="problem_finished"):
+    """The search of a problem ended."""
+
+    problem: str
+    reason: str
+
+
+class NodePruned(Event, tag="node_pruned"):
+    """A person pruned a problem, an idea or a kernel, with everything below it."""
+
+    node: str
+
+
+class NodeRestored(Event, tag="node_restored"):
+    """A person restored a pruned branch."""
+
+    node: str
+
+
+class NodePinned(Event, tag="node_pinned"):
+    """A person pinned a branch."""
+
+    node: str
+
+
+class NodeUnpinned(Event, tag="node_unpinned"):
+    """A person unpinned a branch."""
+
+    node: str
+
+
+class SearchPaused(Event, tag="search_paused"):
+    """A person paused the search. The engine starts no new evaluations."""
+
+
+class SearchResumed(Event, tag="search_resumed"):
+    """A person ended a pause."""
+
+
+class BudgetChanged(Event, tag="budget_changed"):
+    """A person set new limits for the whole session. None leaves a limit unchanged."""
+
+    minutes: float | None = None
+    rounds: int | None = None
+    dollars: float | None = None
+    tokens: int | None = None
+    calls: int | None = None
+
+
+class ShareChanged(Event, tag="share_changed"):
+    """A person set new limits for one model, named by its ``[[models]]`` table, or for each problem if ``model`` is "".
+
+    None leaves a limit unchanged."""
+
+    model: str = ""
+    dollars: float | None = None
+    tokens: int | None = None
+    calls: int | None = None
+
+
+class CommandHandled(Event, tag="command_handled"):
+    """The engine carried out or refused request number ``command`` in the session file.
+
+    ``unknown``: the engine refused the request because the session does not contain a name in it.
+    """
+
+    command: int
+    ok: bool
+    message: str
+    node: str | None = None
+    unknown: bool = False
+
+
+class LogLine(Event, tag="log_line"):
+    """A line in the session's log."""
+
+    level: Literal["info", "warning", "error"]
+    text: str
+
+
+AnyEvent = (
+    SessionCreated
+    | EngineStarted
+    | EngineStopped
+    | DeviceMeasured
+    | DeviceAwaited
+    | DeviceFree
+    | ProblemAdded
+    | ProblemRefused
+    | CannotWrite
+    | BaselineMeasured
+    | RoundStarted
+    | IdeaProposed
+    | IdeaWaiting
+    | ModelCallStarted
+    | ModelCallFailed
+    | ModelReplied
+    | AnswerMissing
+    | VariantWritten
+    | SourceRepeated
+    | VariantStage
+    | VerdictGiven
+    | RunoffFinished
+    | SizesChecked
+    | RoundFinished
+    | ProblemFinished
+    | NodePruned
+    | NodeRestored
+    | NodePinned
+    | NodeUnpinned
+    | SearchPaused
+    | SearchResumed
+    | BudgetChanged
+    | ShareChanged
+    | CommandHandled
+    | LogLine
+)
+
+_encoder = msgspec.json.Encoder()
+
+
+class Recorded(Struct, frozen=True, gc=False):
+    """An event as stored in the session file. ``time`` is in Unix seconds."""
+
+    seq: int
+    time: float
+    event: AnyEvent
+
+
+def kind_of(event: Event) -> str:
+    """Return the event's tag for the ``kind`` column."""
+    return str(type(event).__struct_config__.tag)
+
+
+def encode(event: Event) -> bytes:
+    return _encoder.encode(event)
+
+
+decode = msgspec.json.Decoder(AnyEvent).decode
+"""Decode the JSON of a row, as bytes or text. Raises ``msgspec.ValidationError`` if it is not a known event."""

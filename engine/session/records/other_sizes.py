@@ -1,0 +1,81 @@
+"""A best kernel's results at sizes other than the searched sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from engine.session.records.speedup_text import marked_speedup
+from engine.session.records.verdict import UNJUDGED, Status
+
+NOT_FOR_THIS_SIZE = "not for this size"
+"""Prefix of the ``static_assert`` message in a kernel that supports only certain sizes: "not for this size:
+needs ...".
+"""
+
+
+class AtSizes(Struct, frozen=True, omit_defaults=True):
+    """A kernel's result at one set of other sizes. Times and speedups are set only if the kernel is correct.
+
+    ``label`` describes the sizes ("smaller", "odd", "larger") or is "". ``shapes`` gives the input shapes as text.
+    """
+
+    label: str
+    sizes: dict[str, int]
+    shapes: str
+    status: Status
+    reason: str = ""
+    kernel_ms: float | None = None
+    eager_ms: float | None = None
+    speedup: float | None = None
+    speedup_low: float | None = None
+    speedup_high: float | None = None
+
+    @property
+    def speedup_words(self) -> str:
+        """Speedup over eager as text."""
+        return marked_speedup(self.speedup, self.speedup_low, self.speedup_high)
+
+    @property
+    def unfit(self) -> bool:
+        """Whether the kernel itself rejects these sizes at build time. Such a rejection is not a failure."""
+        return self.status == "build_error" and self.reason.startswith(NOT_FOR_THIS_SIZE)
+
+    @property
+    def outcome(self) -> str:
+        """The status as text."""
+        return NOT_FOR_THIS_SIZE if self.unfit else self.status.replace("_", " ")
+
+
+def only_searched_sizes(results: Sequence[AtSizes]) -> bool:
+    """Whether the kernel was judged at other sizes but is correct only at the searched sizes."""
+    judged = [one for one in results if one.status not in UNJUDGED]
+    return bool(judged) and all(one.speedup is None for one in judged)
+
+
+def sizes_in_words(results: Sequence[AtSizes]) -> str:
+    """Summarize the results in one sentence: correctness and speedup at other sizes. Returns "" if no size
+    was tried.
+    """
+    judged = [one for one in results if one.status not in UNJUDGED]
+    right = [one for one in judged if one.status == "correct" and one.speedup is not None]
+    failed = [f"{one.outcome} at {one.shapes}" for one in judged if one not in right]
+    untried = [f"not judged at {one.shapes}" for one in results if one not in judged]
+    if not judged:
+        return "; ".join(untried)
+    by_speedup = [one.speedup_words for one in sorted(right, key=lambda one: one.speedup or 0.0)]
+    slower = [f"{one.speedup_words} at {one.shapes}" for one in right if one.speedup is not None and one.speedup <= 1.0]
+    if only_searched_sizes(results):
+        words = ["correct only at the searched sizes"]
+    else:
+        where = (
+            f"all {len(judged)} other sizes"
+            if len(right) == len(judged)
+            else f"{len(right)} of {len(judged)} other sizes"
+        )
+        span = by_speedup[0] + (f" to {by_speedup[-1]}" if len(by_speedup) > 1 else "")
+        words = [f"correct at {where}, {span} eager"]
+        if slower:
+            words.append("slower than eager at some sizes: " + ", ".join(slower))
+    return "; ".join([*words, *failed, *untried])

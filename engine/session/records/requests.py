@@ -1,0 +1,116 @@
+"""Requests from a person to a running engine.
+
+A monitor or the command line writes requests to the session file. The engine carries out each request and records the
+outcome as an event (``engine.session.records.events.CommandHandled``). Requests are small frozen structs with a
+``kind`` tag, stored as JSON rows.
+"""
+
+from __future__ import annotations
+
+import msgspec
+from msgspec import Struct, field
+
+from engine.problem.spec import Language
+
+
+class Command(Struct, frozen=True, tag_field="kind", kw_only=True, omit_defaults=True):
+    """Base class for all requests."""
+
+
+class Prune(Command, tag="prune"):
+    node: str
+
+
+class Restore(Command, tag="restore"):
+    node: str
+
+
+class Pin(Command, tag="pin"):
+    node: str
+
+
+class Unpin(Command, tag="unpin"):
+    node: str
+
+
+class Pause(Command, tag="pause"):
+    pass
+
+
+class Resume(Command, tag="resume"):
+    pass
+
+
+class Stop(Command, tag="stop"):
+    """Stop the search: immediately, which cancels work in flight; after the running rounds; or when only replies from a
+    person are missing.
+    """
+
+    after_round: bool = False
+    when_idle: bool = False
+
+
+class SeedIdea(Command, tag="seed_idea"):
+    """Add an idea: free text, or the transformation that ``catalogue`` names. ``parent``: a variant, or None for the
+    best kernel.
+    """
+
+    problem: str
+    text: str
+    category: str = "other"
+    catalogue: str | None = None
+    parent: str | None = None
+
+
+class SeedKernel(Command, tag="seed_kernel"):
+    """Add a kernel written by hand. ``source`` is its text. ``parent`` is the variant from which it was edited, if any.
+
+    ``idea`` is an existing idea that the kernel implements, such as a waiting one; None creates a new idea.
+    """
+
+    problem: str
+    language: Language = field(name="form")
+    source: str
+    text: str = "seeded by hand"
+    parent: str | None = None
+    idea: str | None = None
+
+
+class Retry(Command, tag="retry"):
+    """Judge and time a variant again."""
+
+    variant: str
+
+
+class ChangeBudget(Command, tag="change_budget"):
+    minutes: float | None = None
+    rounds: int | None = None
+    dollars: float | None = None
+    tokens: int | None = None
+    calls: int | None = None
+
+
+class ChangeShare(Command, tag="change_share"):
+    """Change the spending limits for one model, or for each problem if ``model`` is ""."""
+
+    model: str = ""
+    dollars: float | None = None
+    tokens: int | None = None
+    calls: int | None = None
+
+
+AnyRequest = (
+    Prune | Restore | Pin | Unpin | Pause | Resume | Stop | SeedIdea | SeedKernel | Retry | ChangeBudget | ChangeShare
+)
+
+_encoder = msgspec.json.Encoder()
+_decoder = msgspec.json.Decoder(AnyRequest)
+
+
+def encode_command(command: Command) -> bytes:
+    return _encoder.encode(command)
+
+
+def decode_command(text: bytes | str) -> AnyRequest:
+    """Decode a request. Raises ``msgspec.ValidationError`` if the row is not a known request."""
+    return _decoder.decode(text)

@@ -1,0 +1,182 @@
+"""The verdict: the judge's result for one variant, with its evidence. A frozen record that round-trips through JSON.
+
+Times are milliseconds, memory is bytes, ``speedup`` is reference time / kernel time.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+UNJUDGED = ("cancelled", "error")
+"""Statuses that say nothing about the kernel."""
+BUSY = 0.15
+"""Share of all cores that other programs may use before a time counts as disturbed."""
+
+Stage = Literal["queued", "building", "waiting", "checking", "timing"]
+
+Status = Literal[
+    "correct",
+    "build_error",
+    "wrong",
+    "cheating",
+    "library",
+    "out_of_bounds",
+    "crashed",
+    "timeout",
+    "memory",
+    "forbidden",
+    "cancelled",
+    "error",
+]
+"""``correct``: the kernel passed every check and was timed. ``wrong``: its outputs differ. ``cheating``: the judge
+detected cheating (``Verdict.pattern`` names the pattern). ``library``: the kernel calls a library, which
+``evaluation.libraries`` refuses. ``forbidden``: the kernel tried something that the sandbox denies, or printed too
+much. ``error``: the evaluation itself failed, which says nothing about the kernel.
+"""
+
+
+class Timing(Struct, frozen=True, omit_defaults=True, gc=False):
+    """Times of repeated calls, in milliseconds."""
+
+    median_ms: float
+    p10_ms: float
+    p90_ms: float
+    count: int
+
+
+class CheckResult(Struct, frozen=True, omit_defaults=True, gc=False):
+    """One check of the judge, with its result."""
+
+    name: str
+    passed: bool
+    detail: str = ""
+
+
+class BuildReport(Struct, frozen=True, omit_defaults=True, gc=False):
+    """A build's result. ``log`` is the shortened compiler output. Registers and spills are per thread, from ptxas.
+
+    ``code`` is the digest of the machine code (``engine.evaluation.build.code_hash``), "" if unknown.
+    """
+
+    ok: bool
+    seconds: float
+    command: str = ""
+    cached: bool = False
+    log: str = ""
+    registers: int | None = None
+    spill_bytes: int | None = None
+    shared_bytes: int | None = None
+    code: str = ""
+
+
+class KernelBenchVerdict(Struct, frozen=True, omit_defaults=True):
+    """The result under KernelBench's own rules (``correctness/kernelbench_rules.py``), for display only.
+
+    ``speedup`` is mean eager time / mean kernel time. "not applicable": the rules do not cover the problem. "not
+    judged": the check did not complete, for example because the kernel's process died.
+    """
+
+    status: Literal["correct", "wrong", "not applicable", "not judged"]
+    reason: str = ""
+    speedup: float | None = None
+
+
+class Verdict(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """The judge's result for one variant.
+
+    ``speedup`` is the median of reference time / kernel time over alternating pairs. ``speedup_low`` and
+    ``speedup_high`` bound its 95% interval. ``sol_share`` is SOL / kernel time, the % SOL.
+    ``pairs`` counts the pairs used; ``disturbed_pairs`` counts the rejected pairs, which other programs slowed down.
+    ``same_code_as`` names a variant with the same machine code. In that case, the judge did not run the kernel, and
+    there are no times. ``flags`` are remarks that do not affect the status ("other programs used 20% of the CPU").
+
+    ``stage_s`` holds seconds per stage: queue, build, start, check, timing, kernelbench. The last four describe the
+    last process; ``repeats`` is the time of earlier processes and attempts. ``waiting`` is additional time in which
+    other processes occupied the device. ``runs`` is the time in which the kernel or the reference ran.
+
+    ``precision`` is the precision class of the outputs, "" if not measured: "fp64", "fp32", "tf32/fp16", "bf16" or
+    "below bf16". Outputs in half precision have the classes "fp16", "bf16" or "below ...". ``fp64_error`` and
+    ``eager_fp64_error`` are the errors that determine it: root mean square, relative to the rms of the outputs.
+    ``kernelbench`` is the second verdict; None if the kernel never ran.
+    """
+
+    status: Status
+    reason: str = ""
+    pattern: str | None = None
+    device: str = ""
+    speedup: float | None = None
+    speedup_low: float | None = None
+    speedup_high: float | None = None
+    pairs: int = 0
+    disturbed_pairs: int = 0
+    kernel: Timing | None = None
+    reference: Timing | None = None
+    max_abs_error: float | None = None
+    max_rel_error: float | None = None
+    sol_ms: float | None = field(default=None, name="floor_ms")
+    sol_share: float | None = field(default=None, name="floor_share")
+    checks: tuple[CheckResult, ...] = ()
+    build: BuildReport | None = None
+    stage_s: dict[str, float] = {}
+    sandbox: str = ""
+    flags: tuple[str, ...] = ()
+    output_tail: str = ""
+    same_code_as: str | None = None
+    precision: str = ""
+    fp64_error: float | None = None
+    eager_fp64_error: float | None = None
+    kernelbench: KernelBenchVerdict | None = None
+
+    @property
+    def correct(self) -> bool:
+        return self.status == "correct"
+
+    def without_times(self) -> Verdict:
+        """Return a copy without times, as for a kernel that was not timed."""
+        return replace(
+            self,
+            speedup=None,
+            speedup_low=None,
+            speedup_high=None,
+            pairs=0,
+            disturbed_pairs=0,
+            kernel=None,
+            reference=None,
+            sol_share=None,
+        )
+
+
+def precision_in_words(name: str, error: float, eager_error: float) -> str:
+    ratio = error / eager_error if eager_error else 0.0
+    share = f", {ratio:{'.1f' if ratio < 10 else ',.0f'}} times eager's" if ratio else ""
+    return f"{name}, root mean square error {error:.1e} against fp64{share}"
+
+
+class Baseline(Struct, frozen=True, omit_defaults=True):
+    """PyTorch's time for the problem: ``eager`` or ``compile``. ``failure`` is the reason if there is no time.
+
+    ``others`` is the share of the CPU that other programs used during the measurement, if the share matters.
+    """
+
+    which: Literal["eager", "compile"]
+    timing: Timing | None = None
+    precision: str = "fp32"
+    note: str = ""
+    failure: str | None = None
+    others: float = 0.0
+
+
+class Standing(Struct, frozen=True, omit_defaults=True):
+    """A leading kernel's place in a runoff. ``ratio``: its time / the fastest kernel's time, as a median over
+    repetitions.
+    """
+
+    variant: str
+    median_ms: float
+    ratio: float
+    ratio_low: float
+    ratio_high: float
+    tied: bool

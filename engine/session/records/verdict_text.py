@@ -1,0 +1,57 @@
+"""Format verdicts and baselines for display."""
+
+from __future__ import annotations
+
+from engine.session.records.speedup_text import has_wide_interval, marked_speedup, relative_width, speedup
+from engine.session.records.verdict import BUSY, Baseline, KernelBenchVerdict, Verdict, precision_in_words
+
+
+def speedup_words(verdict: Verdict | None) -> str:
+    """``1.57x``; ``~1.57x`` if uncertain; ``-`` without a speedup."""
+    if verdict is None:
+        return speedup(None)
+    return marked_speedup(verdict.speedup, verdict.speedup_low, verdict.speedup_high)
+
+
+def is_uncertain(verdict: Verdict) -> bool:
+    """Whether the speedup's 95% interval is wide."""
+    return has_wide_interval(verdict.speedup, verdict.speedup_low, verdict.speedup_high)
+
+
+def interval_width(verdict: Verdict) -> float:
+    """Return the 95% interval's width relative to the speedup; 0 without an interval."""
+    return relative_width(verdict.speedup, verdict.speedup_low, verdict.speedup_high)
+
+
+def counted_pairs(verdict: Verdict) -> str:
+    """``700``; ``480 of 700`` if the other pairs were disturbed; "" without pairs."""
+    among = f" of {verdict.pairs + verdict.disturbed_pairs}" if verdict.disturbed_pairs else ""
+    return f"{verdict.pairs}{among}" if verdict.pairs else ""
+
+
+def precision_words(verdict: Verdict) -> str:
+    """Format the precision class and the error; "" if not measured."""
+    if not verdict.precision or verdict.fp64_error is None:
+        return ""
+    return precision_in_words(verdict.precision, verdict.fp64_error, verdict.eager_fp64_error or 0.0)
+
+
+def kernelbench_outcome(theirs: KernelBenchVerdict) -> str:
+    """Format the status and speedup under KernelBench's rules: ``correct, 2.31x``."""
+    known = theirs.status == "correct" and theirs.speedup is not None
+    return f"{theirs.status}, {speedup(theirs.speedup)}" if known else theirs.status
+
+
+def kernelbench_words(theirs: KernelBenchVerdict) -> str:
+    """Format the outcome under KernelBench's rules, with the reason."""
+    return f"{kernelbench_outcome(theirs)} ({theirs.reason})" if theirs.reason else kernelbench_outcome(theirs)
+
+
+def is_disturbed(baseline: Baseline) -> bool:
+    """Whether other programs used enough of the CPU to distort the baseline's time."""
+    return baseline.timing is not None and baseline.others > BUSY
+
+
+def disturbance(baseline: Baseline) -> str:
+    """Return a remark on a disturbed baseline; "" if the baseline was undisturbed."""
+    return f"timed while other programs used {baseline.others:.0%} of the CPU" if is_disturbed(baseline) else ""

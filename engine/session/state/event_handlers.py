@@ -1,0 +1,360 @@
+"""Event handlers: one function for each kind of event. ``SessionState.apply`` calls them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from msgspec.structs import replace
+
+from engine.devices.fact import DeviceFact
+from engine.session.records import events as ev
+from engine.session.records.model_calls import CallSite
+from engine.session.state.lineage import out_of_order
+from engine.session.state.nodes import EngineState, IdeaState, ProblemState, RoundState, VariantState
+from engine.session.state.ranking import choose_best, choose_leader, lead_again, rank, rechoose
+from engine.session.state.session_data import SessionData, round_of
+
+
+def _session_created(state: SessionData, event: ev.SessionCreated, time: float) -> None:
+    state.name, state.version, state.config, state.seed = event.name, event.version, event.config, event.seed
+    state.created_at = time
+
+
+def _engine_started(state: SessionData, event: ev.EngineStarted, time: float) -> None:
+    # The earlier engine died after its last event or heartbeat.
+    if state.engine is not None and state.engine.stopped is None:
+        died_at = min(state.last_moment(event.before), max(state.time, time))
+        state.search_seconds += died_at - state.engine.started_at
+        _end_pause(state, died_at)
+        _end_hold_up(state, died_at)
+    state.waits.clear()
+    state.spending.lost(state.time)
+    state.engine = EngineState(event.pid, event.host, event.version, time, event.sandbox)
+    state.starts += 1
+    if event.devices:  # The list is empty if the engine ended before it looked for devices.
+        state.devices = {device.id: _with_peaks(device, state.devices.get(device.id)) for device in event.devices}
+    for variant in state.in_flight():
+        variant.stage, variant.stage_since = "queued", time
+
+
+def _with_peaks(device: DeviceFact, before: DeviceFact | None) -> DeviceFact:
+    """Copy the peaks that an earlier engine measured to ``device``, if both are the same device."""
+    if before is None or device.bandwidth_gbs is not None:
+        return device
+    known = replace(device, bandwidth_gbs=before.bandwidth_gbs, peak_gflops=before.peak_gflops)
+    return known if (known.name, known.arch, known.cores) == (before.name, before.arch, before.cores) else device
+
+
+def _end_pause(state: SessionData, time: float) -> None:
+    """End a pause at ``time``. Paused time does not count toward the budget."""
+    if state.paused_at is not None:
+        state.search_seconds -= max(0.0, time - state.paused_at)
+        state.paused_at = None
+
+
+def _end_hold_up(state: SessionData, time: float) -> None:
+    """End the wait for devices, because a device is free again or the search no longer needs one."""
+    if state.held_up_at is not None:
+        state.search_seconds -= max(0.0, time - state.held_up_at)
+        state.held_up_at = None
+
+
+def _engine_stopped(state: SessionData, event: ev.EngineStopped, time: float) -> None:
+    if state.engine is not None:
+        state.engine.stopped, state.engine.message = event.reason, event.message
+        state.search_seconds += time - state.engine.started_at
+        _end_pause(state, time)
+        _end_hold_up(state, time)
+    state.waits.clear()
+
+
+def _device_measured(state: SessionData, event: ev.DeviceMeasured, time: float) -> None:
+    state.devices[event.device.id] = event.device
+
+
+def _device_awaited(state: SessionData, event: ev.DeviceAwaited, time: float) -> None:
+    state.waits[event.device] = event
+    if state.held_up_at is None and not state.paused and state.waits.keys() >= state.devices.keys():
+        state.held_up_at = time - event.seconds
+
+
+def _device_free(state: SessionData, event: ev.DeviceFree, time: float) -> None:
+    state.waits.pop(event.device, None)
+    _end_hold_up(state, time)
+
+
+def _problem_added(state: SessionData, event: ev.ProblemAdded, time: float) -> None:
+    state.problems[event.problem.id] = ProblemState(event.problem, event.language, event.header, time)
+
+
+def _problem_refused(state: SessionData, event: ev.ProblemRefused, time: float) -> None:
+    state.refused[event.problem] = event
+
+
+def _cannot_write(state: SessionData, event: ev.CannotWrite, time: float) -> None:
+    if (problem := state.problems.get(event.problem)) is not None:
+        problem.cannot_write, problem.remedies = event.reason or None, event.remedies
+
+
+def _baseline_measured(state: SessionData, event: ev.BaselineMeasured, time: float) -> None:
+    if (problem := state.problems.get(event.problem)) is not None:
+        problem.baselines[event.baseline.which] = event.baseline
+        if event.sol_ms is not None:
+            problem.sol_ms = event.sol_ms
+        problem.degenerate = event.degenerate or problem.degenerate
+        problem.tightened = event.tightened or problem.tightened
+
+
+def _round_started(state: SessionData, event: ev.RoundStarted, time: float) -> None:
+    if (problem := state.problems.get(event.problem)) is not None:
+        problem.finished = None
+        problem.rounds.append(RoundState(event.problem, event.round, event.parents, time))
+
+
+def _idea_proposed(state: SessionData, event: ev.IdeaProposed, time: float) -> None:
+    name, parent = event.idea, event.parent
+    if name in state.ideas or name in state.awaited or (parent is not None and parent not in state.variants):
+        known = state.ideas.get(name)
+        out_of_order(state, name, (parent,), (known.parent,) if known is not None else None)
+    state.ideas[event.idea] = IdeaState(
+        event.idea,
+        event.problem,
+        event.round,
+        event.parent,
+        event.category,
+        event.text,
+        event.proposer,
+        event.data,
+        time,
+    )
+    if (round_ := round_of(state, event.problem, event.round)) is not None:
+        round_.ideas.append(event.idea)
+    state.below.setdefault(parent or event.problem, []).append(name)
+
+
+def _idea_waiting(state: SessionData, event: ev.IdeaWaiting, time: float) -> None:
+    if (idea := state.ideas.get(event.idea)) is not None:
+        idea.waiting = event.reason
+
+
+def _call_started(state: SessionData, event: ev.ModelCallStarted, time: float) -> None:
+    state.spending.started(event, _idea_of(state, event.site), time)
+
+
+def _call_failed(state: SessionData, event: ev.ModelCallFailed, time: float) -> None:
+    state.spending.failed(event, time)
+
+
+def _replied(state: SessionData, event: ev.ModelReplied, time: float) -> None:
+    state.spending.replied(event, time)
+
+
+def _answer_missing(state: SessionData, event: ev.AnswerMissing, time: float) -> None:
+    if event.call:
+        state.useless.add(event.call)
+    if (problem := state.problems.get(event.problem)) is not None:
+        rounds = problem.missing.setdefault((event.purpose, event.subject), {})
+        rounds.setdefault(event.round, []).append(event)
+
+
+def _idea_of(state: SessionData, site: CallSite) -> str | None:
+    """Return the idea to which a call's cost belongs; None for a call that requests ideas."""
+    if site.purpose == "fix":
+        variant = state.variants.get(site.subject)
+        return variant.idea if variant is not None else None
+    return site.subject if site.purpose == "kernel" else None
+
+
+def _variant_written(state: SessionData, event: ev.VariantWritten, time: float) -> None:
+    name, idea_name, parent = event.variant, event.idea, event.parent
+    variants, idea = state.variants, state.ideas.get(idea_name)
+    if name in variants or name in state.awaited or idea is None or (parent is not None and parent not in variants):
+        known = variants.get(name)
+        out_of_order(state, name, (idea_name, parent), (known.idea, known.parent) if known is not None else None)
+    variants[name] = VariantState(
+        name,
+        idea_name,
+        event.problem,
+        event.round,
+        parent,
+        event.language,
+        event.source,
+        event.proposer,
+        event.note,
+        event.data,
+        time,
+        stage_since=time,
+    )
+    state.flight[name] = None
+    state.below.setdefault(idea_name, []).append(name)
+    if parent is not None:
+        state.derived.setdefault(parent, []).append(name)
+    if (problem := state.problems.get(event.problem)) is not None:
+        problem.variants.append(name)
+    if (round_ := round_of(state, event.problem, event.round)) is not None:
+        round_.variants.append(name)
+    if idea is not None:
+        idea.variants.append(name)
+        idea.waiting = None
+
+
+def _source_repeated(state: SessionData, event: ev.SourceRepeated, time: float) -> None:
+    if (idea := state.ideas.get(event.idea)) is not None:
+        idea.repeats.append(event)
+
+
+def _variant_stage(state: SessionData, event: ev.VariantStage, time: float) -> None:
+    if (variant := state.variants.get(event.variant)) is not None:
+        variant.stage, variant.stage_since = event.stage, time
+        state.flight[event.variant] = None
+
+
+def _verdict_given(state: SessionData, event: ev.VerdictGiven, time: float) -> None:
+    variant = state.variants.get(event.variant)
+    if variant is None:
+        return
+    state.verdicts += (event.verdict.status != "cancelled") - variant.was_judged
+    state.flight.pop(event.variant, None)
+    rank(state, variant, event.verdict)
+    variant.verdict, variant.stage, variant.judged_at = event.verdict, None, time
+    variant.judged += 1
+    if (
+        variant.judged > 1 or variant.speedup is not None
+    ):  # A kernel that failed its first evaluation never led a round.
+        choose_leader(state, variant)
+        choose_best(state, variant.problem, challenger=variant, at=time)
+
+
+def _runoff_finished(state: SessionData, event: ev.RunoffFinished, time: float) -> None:
+    if (problem := state.problems.get(event.problem)) is None:
+        return
+    for standing in event.standings:
+        # Raise an exception for an unknown variant, because every reader looks the variant up.
+        state.variants[standing.variant]
+    problem.standings, problem.runoff_at = event.standings, time
+    met = {standing.variant for standing in event.standings}
+    problem.former = next((one for one in (problem.best, problem.former) if one is not None and one not in met), None)
+    if (round_ := round_of(state, event.problem, event.round)) is not None:
+        round_.standings = event.standings
+    lead_again(state, problem, (standing.variant for standing in event.standings))
+    for standing in event.standings:
+        if not state.is_pruned(standing.variant):
+            if problem.best != standing.variant:
+                problem.best, problem.best_at = standing.variant, time
+            return
+
+
+def _sizes_checked(state: SessionData, event: ev.SizesChecked, time: float) -> None:
+    if (variant := state.variants.get(event.variant)) is not None:
+        variant.at_sizes = event
+
+
+def _round_finished(state: SessionData, event: ev.RoundFinished, time: float) -> None:
+    if (round_ := round_of(state, event.problem, event.round)) is not None:
+        round_.finished_at, round_.selected, round_.dropped = time, event.selected, event.dropped
+    for one in event.selected:
+        if (variant := state.variants.get(one.variant)) is not None:
+            variant.selected_because, variant.dropped = one.why, None
+    for one in event.dropped:
+        if (variant := state.variants.get(one.variant)) is not None:
+            variant.selected_because, variant.dropped = None, one.why
+
+
+def _problem_finished(state: SessionData, event: ev.ProblemFinished, time: float) -> None:
+    if (problem := state.problems.get(event.problem)) is not None:
+        problem.finished = event.reason
+
+
+def _node_pruned(state: SessionData, event: ev.NodePruned, time: float) -> None:
+    state.pruned.add(event.node)
+    rechoose(state, event.node, time)
+
+
+def _node_restored(state: SessionData, event: ev.NodeRestored, time: float) -> None:
+    state.pruned.discard(event.node)
+    rechoose(state, event.node, time)
+
+
+def _node_pinned(state: SessionData, event: ev.NodePinned, time: float) -> None:
+    state.pinned.add(event.node)
+
+
+def _node_unpinned(state: SessionData, event: ev.NodeUnpinned, time: float) -> None:
+    state.pinned.discard(event.node)
+
+
+def _search_paused(state: SessionData, event: ev.SearchPaused, time: float) -> None:
+    _end_hold_up(state, time)
+    state.paused = True
+    state.paused_at = time
+
+
+def _search_resumed(state: SessionData, event: ev.SearchResumed, time: float) -> None:
+    state.paused = False
+    _end_pause(state, time)
+
+
+def _budget_changed(state: SessionData, event: ev.BudgetChanged, time: float) -> None:
+    state.minutes = event.minutes if event.minutes is not None else state.minutes
+    state.rounds = event.rounds if event.rounds is not None else state.rounds
+    state.dollars = event.dollars if event.dollars is not None else state.dollars
+    state.tokens = event.tokens if event.tokens is not None else state.tokens
+    state.calls = event.calls if event.calls is not None else state.calls
+
+
+def _share_changed(state: SessionData, event: ev.ShareChanged, time: float) -> None:
+    before = state.shares.get(event.model, event)
+    state.shares[event.model] = ev.ShareChanged(
+        model=event.model,
+        dollars=event.dollars if event.dollars is not None else before.dollars,
+        tokens=event.tokens if event.tokens is not None else before.tokens,
+        calls=event.calls if event.calls is not None else before.calls,
+    )
+
+
+def _command_handled(state: SessionData, event: ev.CommandHandled, time: float) -> None:
+    state.handled[event.command] = event
+
+
+def _log_line(state: SessionData, event: ev.LogLine, time: float) -> None:
+    state.log.append((time, event))
+
+
+HANDLERS: dict[type, Callable[[SessionData, Any, float], None]] = {
+    ev.SessionCreated: _session_created,
+    ev.EngineStarted: _engine_started,
+    ev.EngineStopped: _engine_stopped,
+    ev.DeviceMeasured: _device_measured,
+    ev.DeviceAwaited: _device_awaited,
+    ev.DeviceFree: _device_free,
+    ev.ProblemAdded: _problem_added,
+    ev.ProblemRefused: _problem_refused,
+    ev.CannotWrite: _cannot_write,
+    ev.BaselineMeasured: _baseline_measured,
+    ev.RoundStarted: _round_started,
+    ev.IdeaProposed: _idea_proposed,
+    ev.IdeaWaiting: _idea_waiting,
+    ev.ModelCallStarted: _call_started,
+    ev.ModelCallFailed: _call_failed,
+    ev.ModelReplied: _replied,
+    ev.AnswerMissing: _answer_missing,
+    ev.VariantWritten: _variant_written,
+    ev.SourceRepeated: _source_repeated,
+    ev.VariantStage: _variant_stage,
+    ev.VerdictGiven: _verdict_given,
+    ev.RunoffFinished: _runoff_finished,
+    ev.SizesChecked: _sizes_checked,
+    ev.RoundFinished: _round_finished,
+    ev.ProblemFinished: _problem_finished,
+    ev.NodePruned: _node_pruned,
+    ev.NodeRestored: _node_restored,
+    ev.NodePinned: _node_pinned,
+    ev.NodeUnpinned: _node_unpinned,
+    ev.SearchPaused: _search_paused,
+    ev.SearchResumed: _search_resumed,
+    ev.BudgetChanged: _budget_changed,
+    ev.ShareChanged: _share_changed,
+    ev.CommandHandled: _command_handled,
+    ev.LogLine: _log_line,
+}

@@ -1,0 +1,33 @@
+"""Check that no node descends from itself, so that every lineage is finite. All functions are pure."""
+
+from __future__ import annotations
+
+from engine.session.state.session_data import SessionData
+
+Above = tuple[str | None, ...]
+
+
+def out_of_order(state: SessionData, node: str, above: Above, known: Above | None) -> None:
+    """Check a node that arrives out of order, before it is placed under ``above``.
+
+    Such a node already exists, has nodes below it, or belongs under a node that is missing. An engine never records
+    this order, because it places new nodes under existing nodes.
+
+    Raises:
+        ValueError: The node would close a loop, or is already placed elsewhere (``known``).
+    """
+    if known is not None and known != above:
+        raise ValueError(f"{node} already exists under another parent")
+    waiting, seen = [one for one in above if one is not None], set[str]()
+    while waiting:
+        here = waiting.pop()
+        if here == node:
+            raise ValueError(f"{node} would descend from itself")
+        if here in seen:
+            continue
+        seen.add(here)
+        if (variant := state.variants.get(here)) is not None:
+            waiting += [one for one in (variant.idea, variant.parent) if one is not None]
+        if (idea := state.ideas.get(here)) is not None and idea.parent is not None:
+            waiting.append(idea.parent)
+    state.awaited.update(one for one in seen if one not in state.variants and one not in state.ideas)

@@ -1,0 +1,164 @@
+"""The nodes in a session's state: problems, rounds, ideas, variants and the engine."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import Struct, field
+
+from engine.problem.spec import Language, ProblemSpec
+from engine.session.records.events import AnswerMissing, Selected, SizesChecked, SourceRepeated, StopReason
+from engine.session.records.model_calls import Purpose
+from engine.session.records.verdict import Baseline, Stage, Standing, Verdict
+
+TRANSFORMATION = "move"
+"""Key in an idea's stored ``data`` for the name of its transformation."""
+
+
+class VariantState(Struct):
+    """A kernel source with its progress. ``stage`` is None before the kernel is queued and after its verdict."""
+
+    id: str
+    idea: str
+    problem: str
+    round: int
+    parent: str | None
+    language: Language
+    source: str
+    proposer: str
+    note: str
+    data: dict[str, Any]
+    written_at: float
+    stage: Stage | None = "queued"
+    stage_since: float = 0.0
+    verdict: Verdict | None = None
+    judged_at: float | None = None
+    judged: int = 0
+    selected_because: str | None = None
+    dropped: str | None = None
+    at_sizes: SizesChecked | None = None
+
+    @property
+    def was_judged(self) -> bool:
+        """Whether the kernel has a verdict. A kernel pruned before its evaluation has none."""
+        return self.verdict is not None and self.verdict.status != "cancelled"
+
+    @property
+    def correct(self) -> bool:
+        return self.verdict is not None and self.verdict.correct
+
+    @property
+    def speedup(self) -> float | None:
+        verdict = self.verdict
+        return verdict.speedup if verdict is not None and verdict.status == "correct" else None
+
+    @property
+    def kernel_ms(self) -> float | None:
+        if self.verdict is None or self.verdict.kernel is None:
+            return None
+        return self.verdict.kernel.median_ms
+
+
+class IdeaState(Struct):
+    id: str
+    problem: str
+    round: int
+    parent: str | None
+    category: str
+    text: str
+    proposer: str
+    data: dict[str, Any]
+    proposed_at: float
+    variants: list[str] = field(default_factory=list)
+    waiting: str | None = None
+    repeats: list[SourceRepeated] = field(default_factory=list)
+    """Replies for this idea whose source the problem already had."""
+
+    @property
+    def transformation(self) -> str:
+        """Name of the idea's transformation; "" for a free-text idea."""
+        name = self.data.get(TRANSFORMATION)
+        return name if isinstance(name, str) else ""
+
+
+class RoundState(Struct):
+    """A problem's round. ``best`` is the round's leader: the correct, unpruned variant with the highest speedup over
+    eager. Variants that another variant beat in a runoff cannot lead (``engine.session.state.ranking.lead``).
+    """
+
+    problem: str
+    number: int
+    parents: tuple[Selected, ...]
+    started_at: float
+    ideas: list[str] = field(default_factory=list)
+    variants: list[str] = field(default_factory=list)
+    best: str | None = None
+    finished_at: float | None = None
+    selected: tuple[Selected, ...] = ()
+    dropped: tuple[Selected, ...] = ()
+    standings: tuple[Standing, ...] = ()
+
+    @property
+    def id(self) -> str:
+        return f"{self.problem}/r{self.number}"
+
+
+class ProblemState(Struct):
+    """A problem with its results. ``ranking`` lists correct variants, including pruned variants, as (-speedup, id),
+    fastest first. ``missing`` lists failed requests to proposers by purpose and subject, then by round. ``former`` is
+    the previous best kernel, unless a runoff has compared it with ``best``."""
+
+    spec: ProblemSpec
+    language: Language
+    header: str
+    added_at: float
+    baselines: dict[str, Baseline] = field(default_factory=dict)
+    sol_ms: float | None = None
+    degenerate: str = ""
+    """Trivial outputs that pass every check, as text; "" if the problem is sound."""
+    tightened: str = ""
+    rounds: list[RoundState] = field(default_factory=list)
+    variants: list[str] = field(default_factory=list)
+    ranking: list[tuple[float, str]] = field(default_factory=list)
+    missing: dict[tuple[Purpose, str], dict[int, list[AnswerMissing]]] = field(default_factory=dict)
+    best: str | None = None
+    best_at: float = 0.0
+    """The time at which ``best`` became the best."""
+    former: str | None = None
+    finished: str | None = None
+    standings: tuple[Standing, ...] = ()
+    runoff_at: float = 0.0
+    """When the last runoff ended."""
+    cannot_write: str | None = None
+    """The reason why no proposer in the config can write a kernel for the problem, or None. If there is a reason, the
+    problem stays open for kernels that a person seeds.
+    """
+    remedies: tuple[str, ...] = ()
+    """What a person can do about this, in sentences."""
+
+    @property
+    def id(self) -> str:
+        return self.spec.id
+
+    def eager_ms(self, best: VariantState | None) -> float | None:
+        """Eager's time in the measurement behind ``best``'s speedup. If there is no best kernel, the eager baseline's
+        time.
+        """
+        if best is not None and best.verdict is not None and best.verdict.reference is not None:
+            return best.verdict.reference.median_ms
+        eager = self.baselines.get("eager")
+        return eager.timing.median_ms if eager is not None and eager.timing is not None else None
+
+
+class EngineState(Struct):
+    """The engine's state according to the events. Only the engine's lock shows whether it is alive
+    (``engine.session.store``).
+    """
+
+    pid: int
+    host: str
+    version: str
+    started_at: float
+    sandbox: str
+    stopped: StopReason | None = None
+    message: str = ""

@@ -1,0 +1,153 @@
+"""Rank a problem's kernels and choose each round's best, after every verdict and prune. All functions are pure."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections import deque
+from collections.abc import Iterable, Sequence
+from statistics import median_low
+
+from engine.session.records.verdict import Verdict
+from engine.session.state.nodes import ProblemState, RoundState, VariantState
+from engine.session.state.session_data import SessionData, round_of
+
+
+def reached_in_runoff(timed: Sequence[tuple[float, float]]) -> float:
+    """Estimate the runoff winner's speedup, for comparison with kernels outside the runoff.
+
+    A disturbed reference distorts single speedups and must not rank a kernel ahead of a faster kernel. Therefore the
+    estimate is the winner's own speedup or, if larger, the median of the values that all entrants imply.
+
+    Args:
+        timed: (speedup, time / winner's time) of each entrant, the winner first. Not empty.
+    """
+    return max(timed[0][0], median_low([speedup * ratio for speedup, ratio in timed]))
+
+
+def standing_order(state: SessionData, problem: str, count: int | None) -> list[VariantState]:
+    """Return a problem's kernels in display order; see ``SessionState.standing_order``."""
+    found = state.problems.get(problem)
+    if found is None:
+        return []
+    best = state.variants.get(found.best) if found.best is not None else None
+    order = [best] if best is not None else []
+    timed = [
+        (leader, leader.speedup, one.ratio if one.ratio > 0 else 1.0)
+        for one in found.standings
+        if (leader := state.variants.get(one.variant)) is not None
+        and leader.speedup is not None
+        and not state.is_pruned(leader.id)
+    ]
+    least = timed[0][2] if timed else 1.0
+    reached = reached_in_runoff([(speedup, ratio / least) for _, speedup, ratio in timed]) if timed else 0.0
+    runoff = deque((variant, reached * least / ratio) for variant, _, ratio in timed if variant is not best)
+    placed = {one.id for one in (*order, *(variant for variant, _ in runoff))}
+    for leader in state.leaders(problem, count + len(placed) if count is not None else None):
+        if leader.id in placed:
+            continue
+        while runoff and runoff[0][1] >= (leader.speedup or 0.0):
+            order.append(runoff.popleft()[0])
+        order.append(leader)
+    return [*order, *(variant for variant, _ in runoff)][:count]
+
+
+def rank(state: SessionData, variant: VariantState, verdict: Verdict) -> None:
+    """Move ``variant`` in the ranking to the place that its new verdict earns."""
+    if (problem := state.problems.get(variant.problem)) is None:
+        return
+    if variant.speedup is not None:
+        place = bisect_left(problem.ranking, (-variant.speedup, variant.id))
+        if place < len(problem.ranking) and problem.ranking[place][1] == variant.id:
+            del problem.ranking[place]
+    speedup = verdict.speedup if verdict.correct else None
+    if speedup is not None:
+        insort(problem.ranking, (-speedup, variant.id))
+
+
+def choose_leader(state: SessionData, variant: VariantState) -> None:
+    """Update the leader of ``variant``'s round after a new verdict."""
+    round_ = round_of(state, variant.problem, variant.round)
+    if round_ is None or state.is_pruned(variant.id):
+        return
+    if (
+        variant.judged > 1 or round_.best == variant.id
+    ):  # The kernel may drop in rank, and an earlier runoff may overrule its speedup.
+        lead(state, round_)
+    elif (speedup := variant.speedup) is not None and speedup >= (
+        state.best_of_round(round_.problem, round_.number) or 0.0
+    ):
+        round_.best = variant.id
+
+
+def lead(state: SessionData, round_: RoundState) -> None:
+    """Choose a round's leader again.
+
+    A runoff overrules the speedups of separate verdicts. The runoff's fastest kernel leads until another kernel beats
+    it in a later runoff.
+    """
+    speedups = {name: state.variants[name].speedup for name in round_.variants}
+    own = {name for name, speedup in speedups.items() if speedup is not None and not state.is_pruned(name)}
+    champion, raced = "", set[str]()
+    for runoff in (one.standings for one in state.problems[round_.problem].rounds if one.standings):
+        timed = [one.variant for one in runoff if one.variant in own]
+        if len(timed) > 1:
+            champion = timed[0] if not champion or champion in timed else champion
+            raced |= set(timed) - {champion}
+    left = own - (raced - {champion})
+    round_.best = max(left, key=lambda name: (speedups[name] or 0.0, name), default=None)
+
+
+def lead_again(state: SessionData, problem: ProblemState, names: Iterable[str]) -> None:
+    """Choose new leaders for all rounds that contain the kernels ``names``."""
+    touched = {state.variants[name].round for name in names if name in state.variants}
+    for round_ in problem.rounds:
+        if round_.number in touched:
+            lead(state, round_)
+
+
+def rechoose(state: SessionData, node: str, at: float) -> None:
+    """After a prune or a restore, choose the best kernel of the problem and of each affected round again."""
+    problem_id = next((above for above in state.lineage(node) if above in state.problems), node)
+    choose_best(state, problem_id, challenger=None, at=at)
+    if (problem := state.problems.get(problem_id)) is None:
+        return
+    lead_again(state, problem, problem.variants if node == problem_id else state.branch(node))
+
+
+def choose_best(state: SessionData, problem_id: str, challenger: VariantState | None, at: float) -> None:
+    """Choose the best kernel of a problem. Pruned variants never qualify.
+
+    A runoff's winner stays the best until a later verdict beats the winner in both speedup and time. Speedups alone are
+    not comparable, because a disturbed reference can inflate a single speedup.
+    """
+    problem = state.problems.get(problem_id)
+    if problem is None:
+        return
+    best = state.variants.get(problem.best) if problem.best is not None else None
+    if challenger is not None and challenger is not best:
+        if challenger.speedup is None or state.is_pruned(challenger.id):
+            return
+        if best is None or _beats(challenger, best, timed=bool(problem.standings)):
+            _enthrone(problem, challenger, at)
+        return
+    timed = [standing.variant for standing in problem.standings]
+    valid = (state.variants[name] for name in timed if not state.is_pruned(name))
+    winner = next((variant for variant in valid if variant.correct), None)
+    others = (leader for leader in state.leaders(problem_id) if leader.id not in timed)
+    later = (leader for leader in others if winner is None or (leader.judged_at or 0.0) > problem.runoff_at)
+    for leader in sorted(later, key=lambda one: one.judged_at or 0.0):
+        if winner is None or _beats(leader, winner, timed=bool(timed)):
+            winner = leader
+    _enthrone(problem, winner, at)
+
+
+def _enthrone(problem: ProblemState, winner: VariantState | None, at: float) -> None:
+    name = winner.id if winner is not None else None
+    if name != problem.best:
+        problem.former, problem.best, problem.best_at = problem.best, name, at
+
+
+def _beats(challenger: VariantState, best: VariantState, *, timed: bool) -> bool:
+    """Whether ``challenger`` beats ``best``. ``timed``: a runoff took place, so the kernel time must also be lower."""
+    ahead = (challenger.speedup or 0.0) > (best.speedup or 0.0)
+    return ahead and (not timed or (challenger.kernel_ms or 0.0) < (best.kernel_ms or float("inf")))

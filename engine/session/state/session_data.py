@@ -1,0 +1,205 @@
+"""The data in a session's state, with lookups. All functions are pure.
+
+The event handlers change this data, and the ranking reads it. ``SessionState`` adds ``apply``.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from itertools import islice
+from typing import Literal
+
+from msgspec import Struct, field
+
+from engine.devices.fact import DeviceFact
+from engine.session.records import events as ev
+from engine.session.state.nodes import EngineState, IdeaState, ProblemState, RoundState, VariantState
+from engine.session.state.spend import Spending
+
+LOG_LINES = 2000
+Outcome = Literal["solved", "unsolved", "open", "pruned", "refused"]
+"""``open``: no proposer in the config can write kernels for the problem, and nobody has seeded a correct kernel yet."""
+
+
+class SessionData(Struct):
+    """A session's state at event ``seq``.
+
+    Three indexes speed up lookups. ``flight`` lists variants without a verdict, oldest first. ``below`` maps a node to
+    the ideas or variants directly under it. ``derived`` maps a variant to the variants written from it. ``minutes``,
+    ``rounds``, ``dollars``, ``tokens`` and ``calls`` are limits that a person set; None means that the config's limit
+    applies. ``shares`` maps model names to limits; the key "" contains the limits for each problem.
+
+    ``awaited`` lists missing ideas and variants that other nodes refer to; in a sound session, it is empty.
+    ``verdicts`` counts kernels with a verdict, each once. ``useless`` names calls with unusable replies. ``waits``
+    lists the devices that other processes occupy now. ``held_up_at`` is when other processes began to occupy all
+    devices; the time since then does not count toward the budget. ``heard_at`` is the last heartbeat by the engine's
+    clock, set by the session's reader; 0 if unknown.
+    """
+
+    name: str = ""
+    version: str = ""
+    config: str = ""
+    seed: int = 0
+    seq: int = 0
+    created_at: float = 0.0
+    time: float = 0.0
+    engine: EngineState | None = None
+    starts: int = 0
+    search_seconds: float = 0.0
+    devices: dict[str, DeviceFact] = field(default_factory=dict)
+    waits: dict[str, ev.DeviceAwaited] = field(default_factory=dict)
+    held_up_at: float | None = None
+    problems: dict[str, ProblemState] = field(default_factory=dict)
+    refused: dict[str, ev.ProblemRefused] = field(default_factory=dict)
+    ideas: dict[str, IdeaState] = field(default_factory=dict)
+    variants: dict[str, VariantState] = field(default_factory=dict)
+    flight: dict[str, None] = field(default_factory=dict)
+    below: dict[str, list[str]] = field(default_factory=dict)
+    derived: dict[str, list[str]] = field(default_factory=dict)
+    awaited: set[str] = field(default_factory=set)
+    pruned: set[str] = field(default_factory=set)
+    pinned: set[str] = field(default_factory=set)
+    paused: bool = False
+    paused_at: float | None = None
+    minutes: float | None = None
+    rounds: int | None = None
+    dollars: float | None = None
+    tokens: int | None = None
+    calls: int | None = None
+    shares: dict[str, ev.ShareChanged] = field(default_factory=dict)
+    spending: Spending = field(default_factory=Spending)
+    handled: dict[int, ev.CommandHandled] = field(default_factory=dict)
+    useless: set[str] = field(default_factory=set)
+    log: deque[tuple[float, ev.LogLine]] = field(default_factory=lambda: deque(maxlen=LOG_LINES))
+    verdicts: int = 0
+    heard_at: float = 0.0
+
+    def last_moment(self, beat: float) -> float:
+        """Return when the newest engine was last known to be alive: at its last event or, unless it recorded a stop, at
+        ``beat``. ``beat`` is the last heartbeat by the engine's clock. Heartbeats of earlier engines are older than the
+        newest engine's events."""
+        lives = self.engine is not None and self.engine.stopped is None
+        return max(self.time, beat) if lives else self.time
+
+    @property
+    def died_at(self) -> float:
+        """Return the best estimate of when the newest engine died without recording a stop; 0 if the engine did not
+        die.
+        """
+        died = self.engine is not None and self.engine.stopped is None
+        return self.last_moment(self.heard_at) if died else 0.0
+
+    def outcome(self, problem: str) -> Outcome:
+        """Return a problem's current outcome. A problem that a person pruned is neither solved nor unsolved."""
+        if self.is_pruned(problem):
+            return "pruned"
+        found = self.problems.get(problem)
+        if found is None or problem in self.refused:
+            return "refused"
+        if found.best is not None:
+            return "solved"
+        return "open" if found.cannot_write is not None else "unsolved"
+
+    def outcomes(self) -> dict[str, Outcome]:
+        """Return every problem's ``outcome``, with refused problems last."""
+        searched = [name for name in self.problems if name not in self.refused]
+        return {name: self.outcome(name) for name in (*searched, *self.refused)}
+
+    @property
+    def nothing_correct(self) -> bool:
+        """Whether no problem has a correct kernel. False if a person has pruned all problems."""
+        outcomes = [outcome for outcome in self.outcomes().values() if outcome != "pruned"]
+        return "solved" not in outcomes and (bool(outcomes) or not self.pruned)
+
+    def is_pruned(self, node: str) -> bool:
+        """Whether ``node`` (a problem, idea or variant) or any of its ancestors was pruned."""
+        return bool(self.pruned) and any(above in self.pruned for above in self.lineage(node))
+
+    def is_pinned(self, node: str) -> bool:
+        return any(above in self.pinned for above in self.lineage(node))
+
+    def lineage(self, node: str) -> Iterator[str]:
+        """Yield ``node`` and its ancestors: variant, its idea, the idea's parent variant, ..., the problem."""
+        problem: str | None = None
+        here: str | None = node
+        while here is not None:
+            yield here
+            if (variant := self.variants.get(here)) is not None:
+                problem, here = variant.problem, variant.idea
+            elif (idea := self.ideas.get(here)) is not None:
+                problem, here = idea.problem, idea.parent
+            else:
+                return
+        if problem is not None:
+            yield problem
+
+    def ancestors(self, variant: str) -> list[str]:
+        """Return ``variant`` and the variants from which it descends, newest first."""
+        return [node for node in self.lineage(variant) if node in self.variants]
+
+    def branch(self, node: str) -> set[str]:
+        """Return all ideas and variants at or below ``node``."""
+        found = {node} & (self.ideas.keys() | self.variants.keys())
+        waiting = [node]
+        while waiting:
+            fresh = [other for other in self.below.get(waiting.pop(), ()) if other not in found]
+            found.update(fresh)
+            waiting += fresh
+        return found
+
+    def variants_of(self, problem: str) -> Iterator[VariantState]:
+        found = self.problems.get(problem)
+        return (self.variants[variant] for variant in (found.variants if found is not None else ()))
+
+    def leaders(self, problem: str, count: int | None = None) -> list[VariantState]:
+        """Return at most ``count`` correct, unpruned variants of a problem, fastest first."""
+        found = self.problems.get(problem)
+        ranking = found.ranking if found is not None else []
+        return [self.variants[name] for name in islice((n for _, n in ranking if not self.is_pruned(n)), count)]
+
+    def in_flight(self) -> list[VariantState]:
+        """Variants without a verdict, oldest first."""
+        return [self.variants[variant] for variant in self.flight]
+
+    def best_of_round(self, problem: str, number: int) -> float | None:
+        """Return the speedup over eager of the round's leader.
+
+        If the last runoff included both the leader and the problem's best kernel, derive the speedup from the best
+        kernel's speedup and the ratio of their times. Speedups measured minutes apart may contradict the runoff.
+        """
+        leader = self.leader_of_round(problem, number)
+        speedup = leader.speedup if leader is not None else None
+        found = self.problems.get(problem)
+        if leader is None or speedup is None or found is None or not found.standings or found.best == leader.id:
+            return speedup
+        best = self.variants.get(found.best or "")
+        ratios = {standing.variant: standing.ratio for standing in found.standings}
+        if best is None or not best.speedup or not ratios.get(best.id) or not ratios.get(leader.id):
+            return speedup
+        return best.speedup * ratios[best.id] / ratios[leader.id]
+
+    def leader_of_round(self, problem: str, number: int) -> VariantState | None:
+        """Return a round's leader: the problem's best kernel if it belongs to the round, otherwise
+        ``RoundState.best``.
+        """
+        found, round_ = self.problems.get(problem), round_of(self, problem, number)
+        best = self.variants.get(found.best) if found is not None and found.best is not None else None
+        if best is not None and best.round == number:
+            return best
+        return self.variants.get(round_.best) if round_ is not None and round_.best is not None else None
+
+    @property
+    def finished(self) -> bool:
+        return self.engine is not None and self.engine.stopped == "finished"
+
+
+def round_of(state: SessionData, problem: str, number: int) -> RoundState | None:
+    """Return the latest round with that number, or None."""
+    found = state.problems.get(problem)
+    if found is None:
+        return None
+    for round_ in reversed(found.rounds):  # A generator would take twice as long, and each kernel needs three calls.
+        if round_.number == number:
+            return round_
+    return None

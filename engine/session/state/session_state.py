@@ -1,0 +1,76 @@
+"""The fold from events to problems, rounds, ideas, variants and ranking. Pure. Engine, monitor, resume, replay and
+reports all use this fold, so they agree on a session's state.
+
+``SessionState.apply`` never raises for an order of events that the engine can produce.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Set
+from pathlib import Path
+
+from engine.session.records import events as ev
+from engine.session.records.events import Recorded
+from engine.session.state.event_handlers import HANDLERS
+from engine.session.state.nodes import EngineState, IdeaState, ProblemState, RoundState, VariantState
+from engine.session.state.ranking import standing_order
+from engine.session.state.session_data import Outcome, SessionData
+
+__all__ = ["EngineState", "IdeaState", "Outcome", "ProblemState", "RoundState", "SessionState", "VariantState", "fold"]
+
+
+class SessionState(SessionData):
+    """The state of a session: its data, the fold that updates it from events, and the ranking of its kernels."""
+
+    def apply(self, recorded: Recorded) -> None:
+        """Fold one event. Where possible, ignore unknown references, which occur in altered files.
+
+        Raises:
+            SessionDamaged: The event contradicts the state.
+        """
+        self.apply_all((recorded,))
+
+    def apply_all(
+        self,
+        recorded: Iterable[Recorded],
+        then: Callable[[Recorded], object] | None = None,
+        kinds: Set[type] = frozenset(),
+    ) -> None:
+        """Fold many events. Call ``then`` with each event of ``kinds`` after it is folded."""
+        for one in recorded:
+            event, time = one.event, one.time
+            kind = type(event)
+            try:
+                if (handler := HANDLERS.get(kind)) is not None:
+                    handler(self, event, time)
+            except (LookupError, ArithmeticError, TypeError, ValueError) as error:
+                raise self._unfit(one, error) from error
+            self.seq, self.time = one.seq, time
+            if kind in kinds and then is not None:
+                then(one)
+
+    def _unfit(self, recorded: Recorded, error: Exception) -> Exception:
+        # Imported here because the session package builds on this module and only errors need it.
+        from engine.session.store.errors import SessionDamaged
+
+        return SessionDamaged(
+            f"{self.name or 'the session'}: event {recorded.seq} ({ev.kind_of(recorded.event)}) contradicts earlier "
+            f"events ({error!r}). Something altered the session, or another kernel-tui version wrote it. Start a new "
+            f"session.",
+            Path(self.name),
+        )
+
+    def standing_order(self, problem: str, count: int | None = None) -> list[VariantState]:
+        """Return ``leaders`` in display order: the best kernel first, then the last runoff's kernels in the runoff's
+        order.
+
+        Kernels outside the runoff follow by their speedup relative to the runoff's winner.
+        """
+        return standing_order(self, problem, count)
+
+
+def fold(recorded: Iterable[Recorded]) -> SessionState:
+    """Return the state after all of ``recorded``."""
+    state = SessionState()
+    state.apply_all(recorded)
+    return state

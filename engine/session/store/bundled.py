@@ -1,0 +1,97 @@
+"""Recorded sessions that ship with kernel-tui. They stay as they are: a person searches on in a copy."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import stat
+import tempfile
+from pathlib import Path
+
+from engine.exit_codes import ExitCode
+from engine.session.store.errors import SessionError, of_os
+from engine.session.store.filesystem import make_root
+from engine.session.store.paths import SessionPaths, sync_directory
+
+_NAMES = ("by-hand",)
+_ROOT = Path(__file__).resolve().parents[3] / "sessions"
+_TAKEN = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR)
+"""Errors of a rename to a name that another process has just taken."""
+_NOT_COPIED = shutil.ignore_patterns("*.lock", "session.db-*", ".*")
+
+
+class SessionBundled(SessionError):
+    """The session ships with kernel-tui, so nothing may write to it."""
+
+    exit_code = ExitCode.USAGE
+
+
+def bundled_directories(name: str) -> list[Path]:
+    """Return the directory of the bundled session ``name``, if there is one."""
+    return [_ROOT / name] if name in _NAMES else []
+
+
+def is_bundled(paths: SessionPaths) -> bool:
+    """Return whether the session ships with kernel-tui."""
+    return paths.name in _NAMES and paths.directory.resolve().parent == _ROOT
+
+
+def must_not_be_bundled(paths: SessionPaths) -> None:
+    """Raise SessionBundled before a write to a bundled session."""
+    if is_bundled(paths):
+        raise SessionBundled(
+            f"{paths.directory}: this session ships with kernel-tui and stays unchanged. Search on in a copy with: "
+            f"kernel-tui resume {paths.name}",
+            paths.directory,
+        )
+
+
+def own_copy(paths: SessionPaths, root: Path) -> SessionPaths:
+    """Return a session for writing. A bundled session is copied below ``root``, with a free name.
+
+    The copy appears at once, complete. Raises SessionError if it cannot be written, or if ``root`` is no safe place.
+    """
+    if not is_bundled(paths):
+        return paths
+    make_root(root)
+    root = root.absolute()
+    try:
+        draft = Path(tempfile.mkdtemp(prefix=f".{paths.name}-", dir=root))
+        try:
+            copied = draft / paths.name  # one level deeper than sessions are, so that nothing lists it
+            shutil.copytree(paths.directory, copied, ignore=_NOT_COPIED, copy_function=shutil.copyfile)
+            _finish(copied)
+            return SessionPaths(_move(copied, root))
+        finally:
+            shutil.rmtree(draft, ignore_errors=True)
+    except OSError as error:
+        raise of_os(error, root / paths.name) from error
+
+
+def _finish(directory: Path) -> None:
+    """Make copied folders writable, which an installation may not be, and write the files to the disk."""
+    for folder in (directory, *directory.rglob("*/")):
+        folder.chmod(folder.stat().st_mode | stat.S_IRWXU)
+        for file in folder.iterdir():
+            if file.is_file():
+                with file.open("rb+") as opened:
+                    os.fsync(opened.fileno())
+        sync_directory(folder)
+
+
+def _move(directory: Path, root: Path) -> Path:
+    """Rename ``directory`` to its first free name in ``root``: NAME, NAME-2, and so on."""
+    number = 1
+    while True:
+        target = root / (directory.name if number == 1 else f"{directory.name}-{number}")
+        if not target.exists():
+            try:
+                directory.rename(target)
+            except OSError as error:
+                if error.errno not in _TAKEN:
+                    raise
+            else:
+                sync_directory(root)
+                return target
+        number += 1

@@ -1,0 +1,90 @@
+"""Paths of the files in a session's directory."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+from msgspec import Struct
+
+from engine.session.store.errors import of_os
+
+
+class SessionPaths(Struct, frozen=True):
+    """The files of ``sessions/NAME/``. Create it with :meth:`at`, which makes ``directory`` absolute."""
+
+    directory: Path
+
+    @classmethod
+    def at(cls, directory: Path) -> SessionPaths:
+        return cls(directory.absolute())
+
+    @property
+    def name(self) -> str:
+        return self.directory.name
+
+    @property
+    def database(self) -> Path:
+        return self.directory / "session.db"
+
+    @property
+    def lock(self) -> Path:
+        """File that a live engine locks with ``flock``."""
+        return self.directory / "engine.lock"
+
+    @property
+    def turn(self) -> Path:
+        """File that each writer locks with ``flock`` during one write transaction."""
+        return self.directory / "write.lock"
+
+    @property
+    def log(self) -> Path:
+        return self.directory / "engine.log"
+
+    @property
+    def config(self) -> Path:
+        """The configuration at the time the session was created."""
+        return self.directory / "config.toml"
+
+    def best(self, problem_id: str, suffix: str) -> Path:
+        """Path of a problem's best kernel. ``suffix`` includes the dot (``.cpp``)."""
+        return self.directory / "best" / f"{problem_id}{suffix}"
+
+
+def write_best(paths: SessionPaths, problem_id: str, suffix: str, source: str) -> Path:
+    """Replace the best kernel's file atomically: a reader sees the whole old or new file. Raises SessionError."""
+    target = paths.best(problem_id, suffix)
+    try:
+        target.parent.mkdir(exist_ok=True)
+        replace_file(target, source.encode())
+    except OSError as error:
+        raise of_os(error, target) from error
+    return target
+
+
+def replace_file(target: Path, content: bytes) -> None:
+    """Write a temporary file, flush it to disk, and rename it to ``target``. On failure, delete the temporary file.
+    Raises OSError.
+    """
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(target)
+    except OSError:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
+    sync_directory(target.parent)
+
+
+def sync_directory(directory: Path) -> None:
+    """Make new or renamed entries in ``directory`` durable."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,99 @@
+"""Queue requests from a person. Monitors and the command line write requests; the engine reads them and answers with
+events.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Collection
+
+from engine.session.records.events import CommandHandled
+from engine.session.records.requests import Command, encode_command
+from engine.session.store.bundled import must_not_be_bundled
+from engine.session.store.database import connect_command, write_turn
+from engine.session.store.errors import SessionError, of_sqlite
+from engine.session.store.paths import SessionPaths
+from engine.session.store.reader import SentRequest, SessionReader
+
+POLL_S = 0.075
+
+
+def send_request(paths: SessionPaths, command: Command, author: str) -> int:
+    """Write a request for the engine, and return the request's number once it is on disk. Raises SessionError.
+
+    If no engine is running, the request stays in the file until one starts. To avoid this, check
+    :func:`engine.session.store.engine_liveness` first.
+    """
+    must_not_be_bundled(paths)
+    connection = connect_command(paths)
+    try:
+        with write_turn(paths):
+            try:
+                cursor = connection.execute(
+                    "INSERT INTO command (time, author, json) VALUES (?, ?, ?)",
+                    (time.time(), author, encode_command(command).decode()),
+                )
+                return cursor.lastrowid or 0
+            except sqlite3.Error as error:
+                raise of_sqlite(error, paths.database) from error
+            finally:
+                connection.close()
+    except SessionError:
+        connection.close()
+        raise
+
+
+def wait_handled(paths: SessionPaths, command: int, timeout_s: float) -> CommandHandled | None:
+    """Wait for the engine's answer to a request. Returns None if no answer arrives in time. Raises SessionError."""
+    deadline = time.monotonic() + timeout_s
+    with SessionReader(paths) as reader:
+        while True:
+            if reader.changed() and (recorded := reader.handled(command)) is not None:
+                assert isinstance(recorded.event, CommandHandled)
+                return recorded.event
+            if time.monotonic() >= deadline:
+                return None
+            time.sleep(POLL_S)
+
+
+class RequestInbox:
+    """The engine's queue of requests. It returns each unanswered request once, in order.
+
+    ``handled`` lists the numbers of requests that an earlier engine answered (``SessionState.handled``).
+    """
+
+    def __init__(self, paths: SessionPaths, handled: Collection[int] = ()) -> None:
+        self._reader = SessionReader(paths)
+        self._handled = set(handled)
+        self._last = 0
+        self._waiting: deque[SentRequest] = deque()
+
+    def poll(self) -> list[SentRequest]:
+        """Return requests that arrived since the last call. Takes microseconds if there are none. Raises
+        SessionError."""
+        if self._reader.changed():
+            for sent in self._reader.commands(self._last):
+                self._last = sent.id
+                if sent.id not in self._handled:
+                    self._waiting.append(sent)
+        found = list(self._waiting)
+        self._waiting.clear()
+        return found
+
+    async def next(self) -> SentRequest:
+        """Wait for the next request. Raises SessionError."""
+        while not self._waiting:
+            self._waiting.extend(self.poll())
+            if not self._waiting:
+                await asyncio.sleep(POLL_S)
+        return self._waiting.popleft()
+
+    async def __aiter__(self) -> AsyncIterator[SentRequest]:
+        while True:
+            yield await self.next()
+
+    def close(self) -> None:
+        self._reader.close()

@@ -1,1 +1,0 @@
-"""Workers: where evaluations run."""

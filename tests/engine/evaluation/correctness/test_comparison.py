@@ -1,0 +1,167 @@
+"""Comparison of outputs: what passes, what fails, and with which message."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from engine.evaluation.correctness import comparison
+from engine.evaluation.sandbox.arena import Arena
+from engine.problem.spec import TensorSpec
+
+SIZES = [7, 1000, 3_000_001]
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_rounding_passes_and_errors_are_measured(size: int) -> None:
+    want = torch.randn(size)
+    found = comparison.compare([want * (1 + 1e-6)], [want], 1e-2)
+    assert found.problem is None
+    assert 0 < found.max_rel_error < 1e-5
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
+def test_zeros_pass_at_no_scale(size: int, scale: float) -> None:
+    want = torch.randn(size) * scale
+    assert comparison.compare([torch.zeros(size)], [want], 1e-2).problem is not None
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_one_element_that_is_not_finite_fails(size: int, value: float) -> None:
+    want = torch.randn(size)
+    out = want.clone()
+    out[size // 2] = value
+    found = comparison.compare([out], [want], 1e-2)
+    assert found.problem is not None and "1 are not finite" in found.problem
+
+
+def test_infinities_must_stand_where_the_reference_has_them() -> None:
+    want = torch.tensor([1.0, math.inf, math.nan, 2.0])
+    assert comparison.compare([want.clone()], [want], 1e-2).problem is None
+    assert comparison.compare([torch.tensor([1.0, math.inf, 5.0, 2.0])], [want], 1e-2).problem is not None
+    assert comparison.compare([torch.tensor([1.0, -math.inf, math.nan, 2.0])], [want], 1e-2).problem is not None
+
+
+def test_the_words_name_place_and_values() -> None:
+    want = torch.arange(1.0, 13.0).reshape(3, 4)
+    out = want.clone()
+    out[1, 2] = 70.0
+    problem = comparison.compare([out], [want], 1e-2).problem
+    assert problem is not None and "[1, 2]: 70, expected 7" in problem
+
+
+def test_an_output_that_was_mended_since_it_was_found_to_be_off_gets_words_too() -> None:
+    """Written by a thread of the kernel, which is too late for the message."""
+    mended = torch.arange(12.0)
+    assert comparison._describe(mended, mended.clone(), 1e-2, 1.0).problem == "changed during the comparison"
+
+
+def test_integers_must_be_equal() -> None:
+    want = torch.arange(10)
+    assert comparison.compare([want.clone()], [want], 1e-2).problem is None
+    found = comparison.compare([want + 1], [want], 1e-2)
+    assert found.problem == "out: 10 of 10 elements differ; first at [0]: 1, expected 0"
+    assert found.max_abs_error == 1
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8])
+def test_one_integer_of_many_that_differs_is_found(dtype: torch.dtype) -> None:
+    want = torch.randint(0, 100, (1000, 33), dtype=dtype)
+    out = want.clone()
+    out[700, 5] += 1
+    problem = comparison.compare([out], [want], 1e-2, ["found"]).problem
+    assert problem is not None and problem.startswith("found: 1 of 33,000 elements differ; first at [700, 5]:")
+
+
+def test_a_boolean_is_zero_or_one() -> None:
+    want = torch.rand(50) > 0.5
+    assert comparison.compare([want.clone()], [want], 1e-2).problem is None
+    assert comparison.compare([~want], [want], 1e-2).problem is not None
+    odd = torch.full((50,), 0xFE, dtype=torch.uint8).view(torch.bool)
+    problem = comparison.compare([odd], [torch.ones(50, dtype=torch.bool)], 1e-2).problem
+    assert problem is not None and "byte 254, expected True" in problem
+
+
+def test_each_output_has_the_tolerance_of_its_own_dtype() -> None:
+    want = torch.randn(1000)
+    tolerances = comparison.Tolerances(1e-4, 1e-2)
+    off = [(want * 1.003).half(), want * 1.003]
+    assert comparison.compare(off[:1], [want.half()], tolerances).problem is None
+    problem = comparison.compare(off, [want.half(), want], tolerances).problem
+    assert problem is not None and problem.startswith("out1")
+
+
+def test_an_empty_output_is_right() -> None:
+    assert comparison.compare([torch.empty(0, 3)], [torch.empty(0, 3)], 1e-2).problem is None
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_other_floats_are_compared_too(dtype: torch.dtype) -> None:
+    want = torch.randn(1000, dtype=torch.float32).to(dtype)
+    assert comparison.compare([want.clone()], [want], 1e-2).problem is None
+    assert comparison.compare([want * 2], [want], 1e-2).problem is not None
+    broken = want.clone()
+    broken[7] = math.nan
+    assert comparison.compare([broken], [want], 1e-2).problem is not None
+    with_infinity = want.clone()
+    with_infinity[7] = math.inf
+    assert comparison.compare([with_infinity.clone()], [with_infinity], 1e-2).problem is None
+    found = comparison.compare([want + want.abs().max() * 1e-3], [want], 1e-2)
+    assert found.problem is None and 0 < found.max_abs_error < 0.05
+
+
+@pytest.mark.parametrize(("dtype", "shape"), [("bool", (5,)), ("float16", ()), ("uint8", (3,)), ("int64", (2,))])
+def test_the_last_bytes_of_an_output_are_poisoned_too(dtype: str, shape: tuple[int, ...]) -> None:
+    arena = Arena([TensorSpec("out", "output", dtype, shape)], "cpu", slots=1)
+    try:
+        slot = arena.slots[0]
+        out, count = slot.outputs[0], max(slot.outputs[0].numel(), 1)
+        for which in (0, 1):
+            out.zero_()
+            slot.poison(which)
+            assert slot.unwritten(which) == (
+                f"{count} of {count} elements of out were never written; the first has index 0"
+            )
+            out.fill_(1)
+            assert slot.unwritten(which) is None
+    finally:
+        arena.close()
+
+
+def test_the_checksum_notices_one_changed_element() -> None:
+    tensor = torch.randn(1001)
+    before = comparison.checksum([tensor])
+    tensor[1000] += 1
+    assert comparison.checksum([tensor]) != before
+
+
+def test_guards_and_poison_are_seen_to_the_element() -> None:
+    specs = [TensorSpec("x", "input", "float32", (10, 3)), TensorSpec("out", "output", "float32", (7,))]
+    arena = Arena(specs, "cpu")
+    try:
+        slot = arena.slots[1]
+        slot.poison(0)
+        assert torch.isnan(slot.outputs[0]).all()
+        slot.outputs[0][:5] = 1.0
+        assert slot.unwritten(0) == "2 of 7 elements of out were never written; the first has index 5"
+        slot.outputs[0][5:] = 1.0
+        assert slot.unwritten(0) is None
+        assert slot.damaged_redzone() is None
+        beyond = torch.as_strided(slot.outputs[0], (1,), (1,), slot.outputs[0].storage_offset() + 7)
+        beyond.fill_(3.0)
+        assert slot.damaged_redzone() == "wrote past the end of out"
+        assert slot.damaged_redzone() is None  # restored for the next kernel
+    finally:
+        arena.close()
+
+
+@pytest.mark.parametrize(("size", "dtype"), [(3e30, torch.float32), (1e200, torch.float64), (3e30, torch.bfloat16)])
+def test_values_whose_squares_are_infinite_are_compared_as_others(size: float, dtype: torch.dtype) -> None:
+    want = (torch.randn(500).double() * size).to(dtype)
+    assert comparison.compare([want.clone()], [want], 1e-2).problem is None
+    assert comparison.compare([torch.zeros_like(want)], [want], 1e-2).problem is not None
+    assert comparison.compare([want * 1.5], [want], 1e-2).problem is not None

@@ -1,0 +1,136 @@
+"""The judge tests kernels only on inputs where eager is accurate and the model is well conditioned."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+import torch
+from torch.nn.functional import layer_norm, scaled_dot_product_attention
+
+from engine.evaluation.correctness.comparison import KERNELBENCH, compare
+from engine.evaluation.correctness.conditioning import Conditioning
+from engine.evaluation.correctness.trials import JudgedProblem
+from engine.evaluation.inputs.distributions import Kind, transform
+from engine.evaluation.judge.admission import ran_out_of_memory
+from engine.evaluation.judge.messages import Failed
+from engine.evaluation.judge_device import JudgeDevice
+from engine.evaluation.judge_policy import POLICY
+from engine.problem.inspection import inspect_file
+
+Model = Callable[..., torch.Tensor]
+KINDS: tuple[Kind, ...] = ("negated", "small", "large", "centred", "offset")
+
+
+def run(model: Model) -> Callable[[list[torch.Tensor]], Sequence[torch.Tensor]]:
+    return lambda inputs: [model(*inputs)]
+
+
+def kept(model: Model, drawn: list[torch.Tensor], with_fp64: bool = True) -> list[Kind]:
+    """Return the kinds of inputs that are as good as ``drawn``."""
+
+    def exactly(inputs: list[torch.Tensor]) -> Sequence[torch.Tensor]:
+        return run(model)([tensor.double() for tensor in inputs])
+
+    conditioning = Conditioning(run(model), exactly if with_fp64 else None, drawn, POLICY.correctness)
+    return [kind for kind in KINDS if conditioning.is_as_on_drawn(transform(drawn, kind), KERNELBENCH)]
+
+
+@pytest.mark.parametrize("with_fp64", [True, False])
+def test_attention_in_fp16_is_not_tried_where_scores_are_large(with_fp64: bool) -> None:
+    drawn = [torch.randn(4, 8, 256, 48).half() for _ in range(3)]
+    kinds = kept(scaled_dot_product_attention, drawn, with_fp64)
+    assert kinds == ["negated", "small", "centred", "offset"]
+
+    def scales_in_fp16(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        scores = (q * 48**-0.5).float() @ k.float().mT
+        return (torch.softmax(scores, -1) @ v.float()).half()
+
+    def is_right(kind: Kind) -> bool:
+        inputs = transform(drawn, kind)
+        right = [scaled_dot_product_attention(*inputs)]
+        return compare([scales_in_fp16(*inputs)], right, KERNELBENCH).problem is None
+
+    assert all(is_right(kind) for kind in kinds)
+    assert not is_right("large")
+
+
+@pytest.mark.parametrize("with_fp64", [True, False])
+@pytest.mark.parametrize(
+    ("model", "shapes"),
+    [
+        (torch.relu, [(300, 401)]),
+        (lambda x: torch.softmax(x, 1), [(500, 1003)]),
+        (lambda x: layer_norm(x, x.shape[1:]), [(8, 20001)]),
+        (torch.matmul, [(60, 4096), (4096, 50)]),
+    ],
+    ids=["relu", "softmax", "layernorm", "matmul"],
+)
+def test_others_are_tried_on_every_kind(model: Model, shapes: list[tuple[int, ...]], with_fp64: bool) -> None:
+    for draw in (torch.randn, torch.rand):
+        assert kept(model, [draw(*shape) for shape in shapes], with_fp64) == list(KINDS)
+
+
+def test_inputs_on_which_eager_loses_its_digits_are_left_out() -> None:
+    def complement(x: torch.Tensor) -> torch.Tensor:
+        return torch.log(1 - torch.sigmoid(x))
+
+    x = 1.02 * torch.randn(200, 300)
+    assert Conditioning(run(complement), None, [x], POLICY.correctness).is_as_on_drawn([-x], KERNELBENCH)
+    assert not Conditioning(run(complement), None, [x], POLICY.correctness).is_as_on_drawn([x + 13], KERNELBENCH)
+
+
+def test_infinities_among_the_inputs_stay_what_they_are() -> None:
+    x, mask = torch.randn(40, 40), torch.full((40, 40), -torch.inf).triu(1)
+    model = run(lambda x, mask: torch.softmax(x + mask, 1))
+    assert Conditioning(model, None, [x, mask], POLICY.correctness).is_as_on_drawn([-x, mask], KERNELBENCH)
+
+
+CANCELLATION = """
+import torch
+
+class Model(torch.nn.Module):
+    def forward(self, x):
+        return torch.log(1 - torch.sigmoid(x))
+
+def get_inputs():
+    return [torch.randn(200, 300)]
+
+def get_init_inputs():
+    return []
+"""
+
+
+def test_a_problem_draws_its_trials_from_the_others(tmp_path: Path) -> None:
+    file = tmp_path / "cancellation.py"
+    file.write_text(CANCELLATION)
+    judged = JudgedProblem(inspect_file(file, "cancellation"), JudgeDevice("cpu", 1), 8)
+    try:
+        assert judged.kinds == ("drawn", "negated", "small", "centred", "offset")
+        assert {judged.trial(index).kind for index in range(judged.trials)} == set(judged.kinds)
+    finally:
+        judged.close()
+
+
+@pytest.mark.parametrize("takes", ["torch.empty(1 << 50).sum()", "torch.empty(0).view(3)"], ids=["memory", "fp64"])
+def test_a_lack_of_memory_is_no_property_of_the_model(takes: str, tmp_path: Path) -> None:
+    """A model that cannot run in fp64 is judged without it; one that runs out of memory is reopened later."""
+    file = tmp_path / "hungry.py"
+    file.write_text(
+        "import torch\n"
+        "class Model(torch.nn.Module):\n"
+        "    def forward(self, x):\n"
+        f"        return x.relu() if x.dtype == torch.float32 else x.relu() + {takes}\n"
+        "def get_inputs():\n    return [torch.randn(64, 64)]\n"
+        "def get_init_inputs():\n    return []\n"
+    )
+    spec = inspect_file(file, "hungry")
+    if "1 << 50" in takes:
+        with pytest.raises(RuntimeError) as raised:
+            JudgedProblem(spec, JudgeDevice("cpu", 1), 8)
+        assert ran_out_of_memory(Failed(str(raised.value)))
+    else:
+        judged = JudgedProblem(spec, JudgeDevice("cpu", 1), 8)
+        assert "small" in judged.kinds and judged.in_double(judged.arena.slots[0], lambda: None) is None
+        judged.close()

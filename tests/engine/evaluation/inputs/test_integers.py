@@ -1,0 +1,91 @@
+"""Derived integer inputs keep the draw's range and order, and never repeat its arrangement."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+
+from engine.evaluation.inputs.integers import Order, mirrored, order_of, shuffle_into
+
+DRAWS: dict[Order, tuple[str, str]] = {
+    "free": ("torch.randint(0, 1000, (50, 40))", "torch.randint(0, 1000, (50, 40))"),
+    "sorted": ("torch.randint(0, 9, (50, 40)).sort().values", "torch.randint(0, 9, (50, 40)).sort().values"),
+    "distinct": ("torch.randperm(500)", "torch.randperm(500)"),
+    "constant": ("torch.ones(5, 5).tril().bool()", "torch.ones(5, 5).tril().bool()"),
+}
+
+
+def drawn(order: Order) -> tuple[torch.Tensor, torch.Tensor]:
+    torch.manual_seed(3)
+    first, second = (eval(text, {"torch": torch}) for text in DRAWS[order])
+    return first, second
+
+
+@pytest.mark.parametrize("order", list(DRAWS))
+def test_what_holds_in_every_draw_is_seen(order: Order) -> None:
+    assert order_of(*drawn(order)) == order
+
+
+@pytest.mark.parametrize("size", [0, 1, 7, 2000])
+@pytest.mark.parametrize("order", ["free", "sorted", "distinct"])
+def test_mixtures_stay_in_range_and_order(order: Order, size: int) -> None:
+    first, second = (tensor.reshape(-1)[:size].contiguous() for tensor in drawn(order))
+    target = torch.full_like(first, -1)
+
+    shuffle_into(target, first, second, order, random.Random(1))
+
+    known = set(first.tolist()) if order == "distinct" else {*first.tolist(), *second.tolist()}
+    assert set(target.tolist()) <= known
+    if order == "sorted":
+        assert torch.equal(target, target.sort().values)
+    if order == "distinct":
+        assert target.unique().numel() == target.numel()
+    if size > 100 and order == "free":
+        assert not torch.equal(target, first) and not torch.equal(target, second)
+
+
+def test_a_constant_mask_is_left_alone() -> None:
+    first, second = drawn("constant")
+    target = torch.zeros_like(first)
+
+    shuffle_into(target, first, second, "constant", random.Random(1))
+
+    assert torch.equal(target, first) and torch.equal(mirrored(first, "constant"), first)
+
+
+def test_the_mirror_keeps_range_and_order() -> None:
+    for order in ("free", "sorted", "distinct"):
+        tensor, _ = drawn(order)
+        image = mirrored(tensor, order)
+        assert (image.min(), image.max()) == (tensor.min(), tensor.max())
+        assert not torch.equal(image, tensor)
+        if order == "sorted":
+            assert torch.equal(image, image.sort(dim=-1).values)
+    assert torch.equal(mirrored(torch.tensor([True, False]), "free"), torch.tensor([False, True]))
+
+
+def test_the_same_seed_gives_the_same_mixture() -> None:
+    first, second = drawn("free")
+    targets = [torch.empty_like(first) for _ in range(2)]
+    for target in targets:
+        shuffle_into(target, first, second, "free", random.Random(8))
+
+    assert torch.equal(*targets)
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.uint16, torch.uint8, torch.bool])
+def test_no_block_of_a_draw_is_left_whole(dtype: torch.dtype) -> None:
+    """Otherwise a kernel with cached partial sums of the draws would know those of the mixture."""
+    torch.manual_seed(4)
+    first, second = (torch.randint(0, 2, (40_000,)).to(dtype) for _ in range(2))
+    target = torch.empty_like(first)
+
+    shuffle_into(target, first, second, "free", random.Random(5))
+    cut = random.Random(5).randrange(1, 40_000)
+    blocks = torch.cat([second[40_000 - cut :], first[: 40_000 - cut]])
+    differs = (target.to(torch.int64) != blocks.to(torch.int64)).view(-1, 400).sum(dim=1)
+
+    assert target.to(torch.int64).sum() == blocks.to(torch.int64).sum()
+    assert bool((differs > 0).all()) and bool((differs < 60).all())

@@ -1,0 +1,154 @@
+"""The judge's reference: replayed draws, weights in order, meaningful distributions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from engine.evaluation.inputs.distributions import KINDS, transform
+from engine.evaluation.inputs.reference import Reference
+from engine.problem.catalog import resolve
+from engine.problem.inspection import inspect_file
+
+CASE = """
+import torch
+from torch import nn
+class Model(nn.Module):
+    def __init__(self, features):
+        super().__init__()
+        self.lin = nn.Linear(features, 3)
+        self.bn = nn.BatchNorm1d(3)
+        self.table = torch.rand(3)
+    def forward(self, x, s, pair):
+        return self.bn(self.lin(x)) * s + self.table, pair[0] + pair[1]
+def get_inputs():
+    return [torch.randn(8, 5), 2.0, (torch.rand(4), torch.rand(4))]
+def get_init_inputs():
+    return [5]
+"""
+
+
+def load(source: str = CASE) -> Reference:
+    return Reference.load(source, "case.py", "cpu")
+
+
+def elementwise(expression: str, inputs: str = "torch.rand(1000)") -> Reference:
+    return load(
+        "import torch\nclass Model(torch.nn.Module):\n"
+        f"    def forward(self, x):\n        return {expression}\n"
+        f"def get_inputs():\n    return [{inputs}]\ndef get_init_inputs():\n    return []\n"
+    )
+
+
+def test_weights_and_inputs_come_in_the_order_of_the_specification(tmp_path: Path) -> None:
+    path = tmp_path / "case.py"
+    path.write_text(CASE)
+    spec = inspect_file(path, "case")
+    reference = load()
+
+    leaves = reference.draw(1)
+
+    assert [name for name, _ in reference.weights()] == [t.source_name for t in spec.weights]
+    assert [tuple(t.shape) for t in reference.tensors(leaves)] == [t.shape for t in spec.inputs]
+    assert [tuple(t.shape) for t in reference.run(leaves)] == [t.shape for t in spec.outputs]
+
+
+def test_weights_are_those_of_kernelbench() -> None:
+    torch.manual_seed(42)
+    expected = torch.nn.Linear(5, 3)
+
+    assert torch.equal(load().model.lin.weight, expected.weight)
+
+
+def test_draws_follow_their_seed() -> None:
+    reference = load()
+
+    first, again, other = reference.draw(1), reference.draw(1), reference.draw(2)
+
+    assert torch.equal(first[0], again[0])
+    assert not torch.equal(first[0], other[0])
+
+
+def test_two_references_share_no_namespace() -> None:
+    source = "calls = []\n" + CASE.replace("def get_inputs():", "def get_inputs():\n    calls.append(1)")
+    one, two = load(source), load(source)
+    before = len(one._module.get_inputs.__globals__["calls"])
+
+    two.draw(3)
+
+    assert len(one._module.get_inputs.__globals__["calls"]) == before
+
+
+def test_perturbed_weights_change_the_output_and_reset_gives_it_back() -> None:
+    reference = load()
+    leaves = reference.draw(1)
+    buffers = {name: tensor.data_ptr() for name, tensor in reference.weights()}
+    expected = reference.run(leaves)[0]
+
+    reference.perturb_weights(7)
+    changed = reference.run(leaves)[0]
+    reference.reset_weights()
+
+    assert (changed - expected).abs().max() > 1e-2
+    assert torch.equal(reference.run(leaves)[0], expected)
+    assert {name: tensor.data_ptr() for name, tensor in reference.weights()} == buffers
+
+
+def test_a_bias_that_starts_at_zero_is_perturbed() -> None:
+    source = CASE.replace("self.table = torch.rand(3)", "self.table = nn.Parameter(torch.zeros(3))")
+    reference = load(source)
+
+    reference.perturb_weights(1)
+
+    assert reference.model.table.abs().max() > 0
+
+
+def test_inputs_can_live_in_the_judges_buffers() -> None:
+    reference = load()
+    leaves = reference.draw(1)
+
+    own = reference.with_tensors([tensor.clone() for tensor in reference.tensors(leaves)])
+
+    assert own[1] == 2.0
+    assert torch.equal(reference.run(own)[1], reference.run(leaves)[1])
+
+
+def test_transforms_leave_their_arguments_and_other_types_alone() -> None:
+    leaves = [torch.rand(100), torch.arange(5) + 3, 2.5]
+    before = leaves[0].clone()
+
+    changed = {kind: transform(leaves, kind) for kind in KINDS}
+
+    assert torch.equal(leaves[0], before)
+    assert all(new[2] == 2.5 for new in changed.values())
+    assert all(torch.equal(new[1], leaves[1]) for kind, new in changed.items() if kind != "mirrored")
+    assert changed["mirrored"][1].tolist() == [7, 6, 5, 4, 3]
+    assert torch.equal(changed["mirrored"][0], before)
+    assert torch.equal(changed["negated"][0], -before)
+    assert abs(float(changed["centred"][0].mean())) < 1e-5
+    assert changed["offset"][0].min() > before.min()
+    factors = (changed["heavy_tailed"][0] / before).log()
+    assert abs(float(factors.mean())) < 0.8 and 1.2 < float(factors.std()) < 1.8
+
+
+def test_only_meaningful_distributions_are_used() -> None:
+    assert elementwise("x * 2").variants(elementwise("x * 2").draw(1)) == KINDS[:-1]
+    logarithm = elementwise("torch.log(x)", "torch.rand(1000) + 0.5")
+    assert logarithm.variants(logarithm.draw(1)) == ("drawn", "small", "large", "heavy_tailed", "offset")
+    indices = elementwise("torch.arange(9)[x]", "torch.randint(0, 9, (10,))")
+    assert indices.variants(indices.draw(1)) == ("drawn", "mirrored")
+    mask = elementwise("x + 1", "torch.ones(4).bool()")
+    assert mask.variants(mask.draw(1)) == ("drawn",)
+
+
+@pytest.mark.parametrize("name", ["softmax", "layernorm", "rmsnorm", "gelu", "swiglu", "matmul", "attention"])
+def test_quickstart_problems_run(name: str, tmp_path: Path) -> None:
+    (file,) = resolve([f"builtin:quickstart/{name}"], tmp_path)
+    reference = Reference.load(file.path.read_text(), str(file.path), "cpu")
+
+    (out,) = reference.run(reference.draw(3))
+
+    assert torch.isfinite(out).all()
+    assert out.nbytes <= 30 << 20

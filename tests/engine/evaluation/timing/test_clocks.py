@@ -1,0 +1,49 @@
+"""The judge chooses between the call time that the runner reports and its own measurement."""
+
+from __future__ import annotations
+
+import pytest
+
+from engine.evaluation.rejection import Rejected
+from engine.evaluation.timing.call_overhead import CallOverhead
+from engine.evaluation.timing.clocks import MISREPORT, CallLimits, check_report
+
+LIMITS = CallLimits("cpu", CallOverhead([0.1, 0.1, 0.1]))
+
+
+def test_a_true_report_counts_as_it_is() -> None:
+    for reported in (0.01, 1.0, 100.0):
+        assert LIMITS.counted_ms(reported, reported + 0.12) == reported
+
+
+def test_a_clock_that_runs_short_gains_no_more_than_a_call_costs() -> None:
+    """This holds even if only some calls are shortened, since each call counts separately."""
+    took = 5.0
+    for reported in (1e-6, 0.1, 2.5, 4.9):
+        assert took - 0.15 <= LIMITS.counted_ms(reported, took + 0.1) <= took
+
+
+def test_a_busy_machine_whose_calls_cost_more_accuses_nobody() -> None:
+    busy = CallLimits("cpu", CallOverhead([3.0, 4.0, 5.0]))
+    assert busy.counted_ms(1.0, 5.0) == 1.0
+
+
+def test_no_call_on_a_gpu_is_shorter_than_next_to_nothing() -> None:
+    assert CallLimits("cuda", CallOverhead([1.0]), least_ms=0.004).counted_ms(1e-6, 0.5) == pytest.approx(0.0034)
+
+
+def test_a_kernel_that_takes_far_longer_than_it_reports_is_cheating() -> None:
+    with pytest.raises(Rejected) as rejected:
+        check_report([0.1] * 9, [2.0] * 9, contended=False)
+    assert (rejected.value.status, rejected.value.pattern) == ("cheating", MISREPORT)
+    assert "0.1 ms" in rejected.value.reason and "2 ms" in rejected.value.reason
+
+
+def test_cold_buffers_excuse_more_where_calls_on_warm_ones_agree() -> None:
+    assert LIMITS.batch_ms(0.2, 0.1, warm_agrees=False) < LIMITS.batch_ms(0.2, 0.1, warm_agrees=True) < 1.1
+
+
+def test_a_lesser_difference_or_a_busy_machine_is_a_remark() -> None:
+    assert check_report([1.0] * 9, [1.0] * 9, contended=False) == ""
+    assert check_report([1.0] * 9, [1.2] * 9, contended=False).startswith(MISREPORT)
+    assert "busy machine" in check_report([0.1] * 9, [2.0] * 9, contended=True)

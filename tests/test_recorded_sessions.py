@@ -1,0 +1,116 @@
+"""Sessions of every past format can be opened, shown, replayed and resumed."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from engine.exit_codes import ExitCode
+from engine.session.records.events import EngineStarted, EngineStopped, VerdictGiven
+from engine.session.state.session_state import fold
+from engine.session.store import SessionPaths, SessionReader
+from engine.session.store.database import MIGRATIONS
+from tests.commandline import KernelTui
+from tui.monitor.replay import ReplayApp, ReplaySource
+from tui.monitor.settings import Settings
+from tui.monitor.snapshot import screen_text
+
+ROOT = Path(__file__).parents[1]
+RECORDED = sorted(file.parent for file in (ROOT / "tests" / "recorded").glob("*/session.db"))
+SESSIONS = [*RECORDED, ROOT / "sessions" / "by-hand"]
+ROUNDS = {"format-6-steered": 4}
+"""Rounds to resume with, where 2 are done already."""
+ENDS = {"format-2": ExitCode.NOTHING_CORRECT, "format-6-steered": ExitCode.WAITING}
+"""How a resumed search ends that gets no further verdict: it has no correct kernel, or waits for a person's reply."""
+
+
+@pytest.fixture
+def copied(tmp_path: Path, request: pytest.FixtureRequest) -> SessionPaths:
+    """Copy a recorded session to ``sessions/NAME``."""
+    source: Path = request.param
+    target = tmp_path / "sessions" / source.name
+    shutil.copytree(source, target, ignore=shutil.ignore_patterns("*.lock", "session.db-*"))
+    return SessionPaths.at(target)
+
+
+every_session = pytest.mark.parametrize("copied", SESSIONS, indirect=True, ids=[path.name for path in SESSIONS])
+
+
+def format_of(session: Path) -> int:
+    connection = sqlite3.connect(f"file:{session / 'session.db'}?mode=ro", uri=True)
+    try:
+        version: int = connection.execute("PRAGMA user_version").fetchone()[0]
+        return version
+    finally:
+        connection.close()
+
+
+def test_every_format_has_a_recorded_session(tmp_path: Path) -> None:
+    copies = [shutil.copytree(session, tmp_path / session.name) for session in RECORDED]
+    assert {format_of(copy) for copy in copies} == set(range(1, len(MIGRATIONS) + 1))
+
+
+@every_session
+def test_it_shows(copied: SessionPaths, kernel_tui: KernelTui) -> None:
+    with SessionReader(copied) as reader:
+        state = fold(reader.read())
+    shown = kernel_tui("show", copied.name)
+    screen = kernel_tui("attach", copied.name, "--once")
+    assert shown.returncode == screen.returncode == 0, shown.stderr + screen.stderr
+    for problem in state.problems.values():
+        assert problem.id in shown.stdout and problem.id in screen.stdout
+
+
+@every_session
+async def test_it_replays_to_its_end(copied: SessionPaths) -> None:
+    source = ReplaySource(copied, speed=1.0)
+    app = ReplayApp(source, settings=Settings(notify="off"), ascii_only=False)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press("space")
+        source.clock.seek(source.clock.now() + 100_000)
+        await pilot.pause(1.2)
+        assert "The recording ends here" in screen_text(app)
+
+
+@pytest.mark.parametrize("copied", [SESSIONS[-1]], indirect=True, ids=["by-hand"])
+def test_the_sample_names_no_path_of_the_machine_that_recorded_it(copied: SessionPaths, kernel_tui: KernelTui) -> None:
+    with SessionReader(copied) as reader:
+        state = fold(reader.read())
+        frozen = reader.text(state.config)
+    assert {problem.spec.path for problem in state.problems.values()} == {
+        f"problems/headline/{name}.py" for name in state.problems
+    }
+    assert frozen == copied.config.read_text() and '"/' not in frozen
+    assert kernel_tui.json("show", copied.name)["config"] == "config.toml"
+    assert "softmax: problems/headline/softmax.py" in kernel_tui("show", copied.name, "softmax").stdout
+
+
+@pytest.mark.parametrize("copied", RECORDED, indirect=True, ids=[path.name for path in RECORDED])
+def test_it_resumes(copied: SessionPaths, kernel_tui: KernelTui) -> None:
+    expected = ENDS.get(copied.name, ExitCode.OK)
+    with SessionReader(copied) as reader:
+        before = list(reader.read())
+    resumed = kernel_tui(
+        "resume", copied.name, "--rounds", str(ROUNDS.get(copied.name, 2)), "--headless", "--until-idle"
+    )
+    assert resumed.returncode == expected, resumed.stderr
+    with SessionReader(copied) as reader:
+        after = list(reader.read())
+    assert after[: len(before)] == before
+    new = [one.event for one in after[len(before) :]]
+    assert isinstance(new[0], EngineStarted) and isinstance(new[-1], EngineStopped)
+    assert any(isinstance(event, VerdictGiven) for event in new) == (expected is ExitCode.OK)
+
+
+def test_a_recorded_session_is_one_database() -> None:
+    """SQLite's own files beside it belong to a machine's readers; a checkpoint has moved their content into it."""
+    tracked = subprocess.run(
+        ["git", "ls-files", "tests/recorded"], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+    )
+    if tracked.returncode != 0:
+        pytest.skip("not a git checkout")
+    assert [line for line in tracked.stdout.splitlines() if line.endswith(("-wal", "-shm"))] == []

@@ -1,0 +1,94 @@
+"""A user's folder may hold packages named ``engine`` and ``tui``. No process of ours imports them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import uuid
+from pathlib import Path
+
+import pytest
+
+from engine.config.schema import EvaluationConfig
+from engine.evaluation.inspect import profiler
+from engine.evaluation.local_evaluator import LocalEvaluator
+from engine.problem.inspection import inspect_file
+from tests.commandline import environment
+from tests.engine.proposers import canned
+from tui.monitor.panes.detail import assembly
+from tui.monitor.panes.detail.disassemble import Request
+
+PACKAGE = """
+from pathlib import Path
+Path(__file__).parent.with_name("imported").touch()
+raise ImportError("this is the user's package")
+"""
+NCU = """#!/bin/sh
+while [ "$1" != "$PYTHON" ]; do shift; done
+exec "$@" < /dev/null
+"""
+"""Runs the program that it would profile."""
+TWO = 'extern "C" int launch(const float* x, float* out, void* workspace) { return 2; }'
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current directory, with a problem that no cache knows and the two packages."""
+    for name in ("engine", "tui"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text(PACKAGE)
+    (tmp_path / "softmax.py").write_text(f"{canned.PROBLEM}\n# {uuid.uuid4()}\n")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture(autouse=True)
+def none_is_imported(folder: Path) -> object:
+    yield
+    assert not (folder / "imported").exists()
+
+
+def test_a_kernel_is_judged(folder: Path) -> None:
+    """The command inspects the problem in one process and starts the judge, which starts runners."""
+    (folder / "two.cpp").write_text(TWO)
+    command = [sys.executable, "-P", "-m", "tui.cli.main", "eval", "two.cpp", "--problem", "softmax.py", "--json"]
+    ran = subprocess.run(
+        [*command, "--quick"], capture_output=True, text=True, cwd=folder, env=environment(), timeout=240, check=False
+    )
+    assert json.loads(ran.stdout)["status"] == "crashed", ran.stderr
+
+
+def test_the_compiled_baseline_is_timed(folder: Path, tmp_path: Path) -> None:
+    async def baseline() -> str | None:
+        problem = inspect_file(folder / "softmax.py", "softmax")
+        evaluator = LocalEvaluator(EvaluationConfig(device="cpu"), tmp_path)
+        await evaluator.start()
+        try:
+            await evaluator.open(problem, "")
+            return (await evaluator.compile_baseline(problem)).failure
+        finally:
+            await evaluator.close()
+
+    assert asyncio.run(baseline()) is None
+
+
+def test_a_kernel_is_disassembled(folder: Path) -> None:
+    found = asyncio.run(assembly._run(Request(TWO, "cpp", "", assembly.DEFAULT_ARCH)))
+    assert found.failure == ""
+    assert found.code is not None and [one.name for one in found.code.functions] == ["launch"]
+
+
+def test_a_profiled_process_starts(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It fails only because nothing tells it the problem."""
+    tool = folder / "bin" / "ncu"
+    tool.parent.mkdir()
+    tool.write_text(NCU)
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tool.parent}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("PYTHON", sys.executable)
+    with pytest.raises(profiler.ProfileError) as failed:
+        asyncio.run(profiler.profile(inspect_file(folder / "softmax.py", "softmax"), folder / "kernel.so"))
+    assert "MsgspecError" in str(failed.value) or "DecodeError" in str(failed.value), failed.value

@@ -1,0 +1,1 @@
+"""The ``kernel-tui`` commands: one file per command, in groups. Startup imports only click."""

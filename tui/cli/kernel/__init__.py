@@ -1,0 +1,1 @@
+"""Commands on one kernel: eval, compare, build, sass, profile."""

@@ -1,0 +1,72 @@
+"""Command: time two kernels side by side."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from engine.exit_codes import ExitCode
+from tui.cli.kernel.judging import CONFIG, DEVICE, PROBLEM, evaluation_config, judge_kernels
+from tui.cli.shared.common import json_option, print_json
+from tui.cli.shared.kernel_file import language_of, problem_file, read_kernel
+from tui.console.progress_line import working
+
+if TYPE_CHECKING:
+    from engine.evaluation.evaluator import Opened
+    from engine.session.records.verdict import Standing, Verdict
+
+
+@click.command()
+@click.argument("first", type=click.Path(path_type=Path))
+@click.argument("second", type=click.Path(path_type=Path))
+@PROBLEM
+@CONFIG
+@DEVICE
+@click.option("--thorough", is_flag=True, help="Use three timing processes per kernel, as eval does.")
+@click.option("--quick", is_flag=True, hidden=True)
+@json_option
+def compare(
+    first: Path,
+    second: Path,
+    problem: str,
+    config_path: Path | None,
+    device: str | None,
+    thorough: bool,
+    quick: bool,
+    as_json: bool,
+) -> None:
+    """Judge two kernels, then time them side by side.
+
+    Each kernel is judged as in a search, with one timing process. The side-by-side times decide which is faster.
+
+    Exit code 8: at least one kernel is not correct.
+    """
+    names = [str(first), str(second)] if first.name == second.name else [first.name, second.name]
+    if thorough and quick:
+        raise click.UsageError("--quick is the default of compare; give --thorough alone")
+    if first == second:
+        names = [f"{first} (a)", f"{first} (b)"]
+    kernels = {name: (language_of(path), read_kernel(path)) for name, path in zip(names, (first, second), strict=True)}
+    problem_file(problem)
+    config = evaluation_config(config_path, device)
+
+    async def judge() -> tuple[Opened, list[Verdict], tuple[Standing, ...]]:
+        return await judge_kernels(config, problem, kernels, work, quick=not thorough, runoff=True)
+
+    with working("inspecting the problem", quiet=as_json) as work:
+        _, verdicts, standings = asyncio.run(judge())
+    if as_json:
+        from tui.text.same_code import same_machine_code
+
+        said = {"verdicts": dict(zip(names, verdicts, strict=True)), "standings": standings}
+        print_json({**said, "same_machine_code": same_machine_code(verdicts)})
+    else:
+        from tui.console.tables import print_comparison
+
+        print_comparison(dict(zip(names, verdicts, strict=True)), standings, config.tolerance)
+    if not all(verdict.correct for verdict in verdicts):
+        sys.exit(ExitCode.NOTHING_CORRECT)

@@ -1,0 +1,141 @@
+"""Options of ``eval`` and ``compare``, and the code that judges kernels without a session."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from engine.exit_codes import ExitCode
+from tui.cli.shared.common import Failure, scratch_path
+from tui.cli.shared.kernel_file import inspect_problem
+from tui.console.problem_output import printed
+from tui.console.progress_line import Working
+
+if TYPE_CHECKING:
+    from engine.config.schema import EvaluationConfig
+    from engine.devices.fact import DeviceFact
+    from engine.evaluation.evaluator import Evaluator, Opened
+    from engine.problem.spec import Language, ProblemSpec
+    from engine.session.records.verdict import Stage, Standing, Verdict
+
+PROBLEM = click.option(
+    "--problem", required=True, help="A .py file or a built-in problem, such as builtin:quickstart/softmax."
+)
+CONFIG = click.option(
+    "--config",
+    "config_path",
+    type=click.Path(path_type=Path),
+    help="Use this config file's [evaluation] settings.",
+)
+DEVICE = click.option("--device", help="auto, cpu, cuda or cuda:1.  [default: the config's device, else auto]")
+QUICK = click.option("--quick", is_flag=True, help="Judge in a second or two, as a search does, with a wider interval.")
+
+
+def evaluation_config(config_path: Path | None, device: str | None) -> EvaluationConfig:
+    from engine.config.schema import EvaluationConfig, load_evaluation
+
+    config = load_evaluation(config_path) if config_path is not None else EvaluationConfig()
+    if device is None:
+        return config
+    try:
+        return EvaluationConfig.model_validate({**config.model_dump(), "device": device})
+    except ValueError:
+        raise Failure(f"--device {device}: unknown device; use auto, cpu, cuda or cuda:1", ExitCode.USAGE) from None
+
+
+def _stages_of(name: str, work: Working, processes: int) -> Callable[[Stage], None]:
+    """Return a callback that reports each stage. ``processes`` processes time the kernel, one after another."""
+    words: dict[Stage, str] = {"waiting": "waiting for the device", "timing": "timing against PyTorch"}
+    checked = 0
+
+    def say(stage: Stage) -> None:
+        nonlocal checked
+        checked += stage == "checking"
+        process = f", process {checked} of {processes} (--quick: 1)" if processes > 1 and checked else ""
+        work.say(f"{name}: {words.get(stage, stage)}{process}")
+
+    return say
+
+
+async def judge_kernels(
+    config: EvaluationConfig,
+    problem_name: str,
+    kernels: dict[str, tuple[Language, str]],
+    work: Working,
+    *,
+    quick: bool,
+    runoff: bool = False,
+    then: Callable[[Evaluator, ProblemSpec], Awaitable[None]] | None = None,
+) -> tuple[Opened, list[Verdict], tuple[Standing, ...]]:
+    """Judge each kernel in turn. If ``runoff`` is set and all are correct, also time them side by side.
+
+    ``work`` shows progress. ``then`` runs after the verdicts, while the evaluator is still open.
+    """
+    from engine.evaluation.evaluator import EvaluationError
+    from engine.evaluation.local_evaluator import LocalEvaluator
+    from engine.evaluation.timing.statistics import timing_processes
+    from engine.problem.c_header import derive_header
+    from engine.problem.spec import LANGUAGE_OF_DEVICE
+    from tui.console.file_names import of_own_file
+
+    with scratch_path("eval") as scratch, printed(work.note) as stderr:
+        # Inspect while the judge starts: both import torch, each in its own process.
+        inspection = asyncio.ensure_future(inspect_problem(problem_name))
+        modules = any(language == "py" for language, _ in kernels.values())
+        evaluator = LocalEvaluator(config, scratch, not quick, work.on_wait, stderr=stderr, modules=modules)
+        measuring: asyncio.Future[DeviceFact] | None = None
+        try:
+            try:
+                device = (await evaluator.start())[0]
+            except EvaluationError as error:
+                raise Failure(str(error), ExitCode.NO_TOOLS) from error
+            allowed = LANGUAGE_OF_DEVICE[device.kind]
+            for name, (language, _) in kernels.items():
+                if language not in (allowed, "py"):
+                    hint = (
+                        f"; to compile it here: kernel-tui build {name} --problem {problem_name}"
+                        if language == "cu"
+                        else ""
+                    )
+                    said = f"{name}: {device.name} runs only .{allowed} and .py kernels{hint}"
+                    raise Failure(said, ExitCode.USAGE)
+            if find_spec("torch") is None:
+                await inspection  # raises an error that says PyTorch is missing; a judge would only crash
+            if device.kind == "cuda":  # on a CPU, the inspection would disturb the measurement
+                measuring = asyncio.ensure_future(evaluator.measure_device(device))
+            problem = await inspection
+            if not problem.languages:
+                raise Failure(
+                    f"{problem.path}: cannot judge kernels of this problem: {problem.c_refusal}", ExitCode.USAGE
+                )
+            header = (
+                derive_header(problem, allowed) if any(language != "py" for language, _ in kernels.values()) else ""
+            )
+            for language, source in kernels.values():
+                evaluator.begin_build(problem, header, language, source)
+            work.say("starting the judge and measuring the device's peaks")
+            await (measuring or evaluator.measure_device(device))
+            work.say(f"opening {problem.id}: timing eager")
+            opened = await evaluator.open(problem, header)
+            verdicts = []
+            for name, (language, source) in kernels.items():
+                on_stage = _stages_of(name, work, timing_processes(not quick))
+                verdicts.append(of_own_file(await evaluator.evaluate(problem, language, source, on_stage), name))
+            standings: tuple[Standing, ...] = ()
+            if runoff and all(verdict.correct for verdict in verdicts):
+                work.say("timing side by side")
+                standings = await evaluator.runoff(problem, kernels)
+            if then is not None:
+                await then(evaluator, problem)
+            return opened, verdicts, standings
+        finally:
+            inspection.cancel()
+            if measuring is not None:
+                measuring.cancel()
+                await asyncio.gather(measuring, return_exceptions=True)
+            await evaluator.close()

@@ -1,0 +1,40 @@
+"""Command: write a configuration file."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import click
+
+from engine.exit_codes import ExitCode
+from tui.cli.shared.common import Failure, cannot_write
+from tui.console.echo import echo
+
+
+@click.command()
+@click.option(
+    "--preset",
+    type=click.Choice(["quickstart", "headline", "published"]),
+    default="quickstart",
+    show_default=True,
+    help="quickstart: four CPU-sized problems; headline: eight large ones; published: ten problems, two models.",
+)
+@click.option("--force", is_flag=True, help="Replace an existing file.")
+@click.argument("path", type=click.Path(path_type=Path), default=Path("config.toml"))
+def init(preset: str, force: bool, path: Path) -> None:
+    """Write a commented config to PATH (default: config.toml)."""
+    from engine.config.schema import PRESETS, preset_text
+
+    if path.is_dir():
+        path = path / "config.toml"
+    if path.exists() and not force:
+        raise Failure(f"{path} already exists; give another PATH, or --force to replace it", ExitCode.USAGE)
+    text = preset_text(next(one for one in PRESETS if one == preset))
+    if path.name.isprintable():  # the name appears in a comment
+        text = text.replace("kernel-tui config.toml", f"kernel-tui {shlex.quote(path.name)}", 1)
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise cannot_write(path, error) from None
+    echo(f"wrote {path}; run it with: kernel-tui {shlex.quote(str(path))}")

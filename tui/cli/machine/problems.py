@@ -1,0 +1,65 @@
+"""Command: list problems, or open each one to check it."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import click
+
+from engine.exit_codes import ExitCode
+from tui.cli.shared.common import json_option, print_json
+from tui.console.progress_line import working
+
+
+@click.command()
+@click.argument("entries", metavar="[PATHS]...", nargs=-1)
+@click.option("--check", is_flag=True, help="Open each problem: time eager and test whether trivial outputs pass.")
+@click.option(
+    "--config",
+    "config_path",
+    type=click.Path(path_type=Path),
+    help="Report which languages this config's proposers can write.",
+)
+@json_option
+def problems(entries: tuple[str, ...], check: bool, config_path: Path | None, as_json: bool) -> None:
+    """List problems and the proposers that support each.
+
+    The names shown work in a config and with --problem. PATHS are files, globs, directories or builtin:NAME. Without
+    PATHS, list the problems of --config, or the built-in ones. Without --config, the playbook is the only proposer.
+    Exit code 2: no listed problem supports kernels.
+    """
+    from engine.config.schema import load_config
+    from engine.problem.catalog import BUILTIN, builtin_names, inspect_files, resolve, row_of
+    from engine.problem.spec import ProblemSpec
+    from engine.proposers.coverage import writers_of
+    from tui.cli.search.begin import say_renamed_keys
+
+    config = load_config(config_path) if config_path is not None else None
+    if config is not None:
+        say_renamed_keys(config.path)
+    if not entries:
+        entries = config.problems if config is not None else tuple(BUILTIN + name for name in builtin_names())
+    files = resolve(entries, Path.cwd())
+    if check:
+        from tui.cli.machine.check_problems import checked
+
+        found = asyncio.run(checked(files))
+    else:
+        with working("inspecting the problems", quiet=as_json) as work:
+            answers = asyncio.run(inspect_files(files, on_file=lambda name: work.say(f"inspecting {name}")))
+        found = [(row_of(file, answer), answer) for file, answer in zip(files, answers, strict=True)]
+    rows = [row for row, _ in found]
+    proposers = [writers_of(config, one) if isinstance(one, ProblemSpec) else () for _, one in found]
+    if as_json:
+        from msgspec.structs import asdict
+
+        print_json([asdict(row) | {"proposers": who} for row, who in zip(rows, proposers, strict=True)])
+    else:
+        from tui.console.tables import print_problems
+
+        print_problems(rows, proposers)
+    if not any(row.languages for row in rows):
+        sys.exit(ExitCode.USAGE if find_spec("torch") is not None else ExitCode.NO_TOOLS)

@@ -1,0 +1,130 @@
+"""The ``kernel-tui`` command. To start fast, it imports only click and the module of the requested command."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+
+import click
+
+from engine import __version__
+
+COMMANDS = {
+    "run": "search.run.run",
+    "resume": "search.resume.resume",
+    "attach": "search.attach.attach",
+    "replay": "search.replay.replay",
+    "sessions": "saved.sessions.sessions",
+    "show": "saved.show.show",
+    "kernels": "saved.kernels.kernels",
+    "pause": "steering.requests.pause",
+    "unpause": "steering.requests.unpause",
+    "stop": "steering.requests.stop",
+    "prune": "steering.requests.prune",
+    "restore": "steering.requests.restore",
+    "pin": "steering.requests.pin",
+    "unpin": "steering.requests.unpin",
+    "seed-idea": "steering.seed_idea.seed_idea",
+    "seed-kernel": "steering.seed_kernel.seed_kernel",
+    "retry": "steering.requests.retry",
+    "budget": "steering.budget.budget",
+    "prompt": "steering.prompt.prompt",
+    "reply": "steering.reply.reply",
+    "eval": "kernel.eval.evaluate",
+    "compare": "kernel.compare.compare",
+    "build": "kernel.build.build",
+    "export": "saved.export.export",
+    "sass": "kernel.sass.sass",
+    "profile": "kernel.profile.profile",
+    "problems": "machine.problems.problems",
+    "doctor": "machine.doctor.doctor",
+    "init": "machine.init.init",
+    "completion": "machine.completion.completion",
+}
+"""Each command's group, module and function under ``tui.cli``, in ``--help`` order."""
+ALIASES = {"continue": "unpause"}
+"""Earlier command names. They still work, but ``--help`` does not list them."""
+
+_EXIT_CODES = """\b
+Exit codes:
+  0    success
+  1    failure; the message says why
+  2    invalid arguments, unknown name, invalid configuration or problem
+  3    session not found
+  4    an engine is already running on the session
+  5    a newer kernel-tui wrote the session
+  6    cannot write a file: disk full, read-only, or unsafe for a session
+  7    no compiler or no PyTorch, so kernels cannot be built or judged
+  8    no correct kernel found (search), or kernel not correct (eval, compare)
+  9    a configured model needs an API key that the environment lacks
+  10   only replies by hand are missing (--until-idle)
+  11   a problem failed to open: its judge was killed; resume tries again
+  130  interrupted; the session is saved and can be resumed
+"""
+
+
+class DefaultRun(click.Group):
+    """Import a command only when it is used. ``kernel-tui config.toml`` means ``kernel-tui run config.toml``."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        own = {option for parameter in self.get_params(ctx) for option in parameter.opts}
+        if args and args[0] not in (*COMMANDS, *ALIASES) and args[0] not in own and self._means_run(args[0]):
+            args.insert(0, "run")
+        return super().parse_args(ctx, args)
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        cmd_name = ALIASES.get(cmd_name, cmd_name)
+        if cmd_name not in COMMANDS:
+            return None
+        module, _, attribute = COMMANDS[cmd_name].rpartition(".")
+        command: click.Command = getattr(import_module(f"tui.cli.{module}"), attribute)
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args[0] not in (*COMMANDS, *ALIASES):
+            from difflib import get_close_matches
+
+            near = get_close_matches(args[0], COMMANDS, n=1)
+            hint = f" Did you mean {near[0]!r}?" if near else " See: kernel-tui --help"
+            ctx.fail(f"no such command or file: {args[0]!r}.{hint}")
+        return super().resolve_command(ctx, args)
+
+    @staticmethod
+    def _means_run(word: str) -> bool:
+        return word.startswith("-") or word.endswith(".toml") or "/" in word or Path(word).exists()
+
+
+@click.group(
+    cls=DefaultRun,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog=_EXIT_CODES,
+    no_args_is_help=True,
+)
+@click.version_option(__version__, prog_name="kernel-tui")
+def cli() -> None:
+    """Search for kernels that beat PyTorch, and steer the search while it runs.
+
+    \b
+    kernel-tui init           write a configuration file
+    kernel-tui config.toml    start its search (short for kernel-tui run)
+    """
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run a command and exit with a code of ``engine.exit_codes``."""
+    from tui.cli.shared.common import shown_errors
+
+    with shown_errors():
+        status = cli.main(list(arguments) if arguments is not None else None, "kernel-tui", standalone_mode=False)
+        sys.exit(status if isinstance(status, int) else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Commands that read saved sessions: sessions, show, kernels, export."""

@@ -1,0 +1,77 @@
+"""Command: search the kernels of all sessions."""
+
+from __future__ import annotations
+
+import os
+
+import click
+from msgspec import structs
+
+from engine.exit_codes import ExitCode
+from engine.problem.spec import Language
+from engine.suggestions import did_you_mean
+from tui.cli.shared.common import Failure, count, json_option, print_json
+from tui.cli.shared.language_option import language_option
+from tui.console.echo import echo
+
+
+@click.command()
+@click.argument("text", nargs=-1)
+@click.option("--problem", help="Only problems whose name contains this text.")
+@click.option("--device", help="Only kernels judged on a device whose name contains this text.")
+@language_option("Only kernels in this language.")
+@click.option(
+    "--sessions",
+    "named",
+    multiple=True,
+    metavar="GLOB",
+    help="Session directory or glob. Repeatable.  [default: sessions]",
+)
+@click.option("--bank", multiple=True, hidden=True)
+@click.option(
+    "--limit", type=click.IntRange(1), default=20, show_default=True, help="Maximum number of kernels to list."
+)
+@json_option
+def kernels(
+    text: tuple[str, ...],
+    problem: str | None,
+    device: str | None,
+    language: Language | None,
+    named: tuple[str, ...],
+    bank: tuple[str, ...],
+    limit: int,
+    as_json: bool,
+) -> None:
+    """Search the correct kernels in all sessions.
+
+    A kernel matches if its idea, transformation, note, names or source contain every word of TEXT. Each problem's
+    fastest kernel is listed first. To show a kernel: kernel-tui show SESSION KERNEL
+    """
+    from engine.session.library import matching, read_library, session_directories
+    from engine.system.globbing import TooWide
+
+    for one in (*named, *bank):
+        try:
+            there = session_directories([one])
+        except TooWide as error:
+            raise Failure(f"--sessions {one}: {error}", ExitCode.USAGE) from None
+        if not there:
+            raise Failure(f"--sessions {one}: no session in this directory or below it", ExitCode.USAGE)
+    library = read_library([*(named or (os.environ.get("KERNEL_TUI_SESSIONS") or "sessions",)), *bank])
+    found = list(matching(library.kernels, text, problem=problem, device=device, language=language))
+    for reason in library.unread:
+        echo(f"skipped: {reason}", err=True)
+    if as_json:
+        print_json([structs.asdict(one) | {"directory": str(one.directory)} for one in found[:limit]])
+        return
+    if not found:
+        among = f"{count(len(library.kernels), 'correct kernel')} in {count(library.sessions, 'session')}"
+        problems = {one.problem for one in library.kernels}
+        near = did_you_mean(problem, problems) if problem is not None and problem not in problems else ""
+        echo(f"no match among {among}{f': no problem {problem}{near}' if near else ''}")
+        return
+    from tui.console.tables import print_kernels
+
+    print_kernels(found[:limit])
+    if len(found) > limit:
+        echo(f"{len(found) - limit} more; raise --limit to list them, or add words to narrow the search")

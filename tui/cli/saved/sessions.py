@@ -1,0 +1,70 @@
+"""Command: list or compare sessions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+from msgspec.structs import replace
+
+from engine.exit_codes import ExitCode
+from tui.cli.shared.common import Failure, complete_session, find, json_option, print_json, sessions_option
+from tui.console.echo import echo
+
+if TYPE_CHECKING:
+    from engine.session.store import SessionSummary
+
+
+@click.command()
+@click.argument("names", nargs=-1, metavar="[SESSION]...", shell_complete=complete_session)
+@click.option("--compare", "side_by_side", is_flag=True, help="Show the named sessions side by side.")
+@sessions_option
+@json_option
+def sessions(names: tuple[str, ...], side_by_side: bool, root: Path, as_json: bool) -> None:
+    """List saved sessions, newest first, or compare them.
+
+    Without names, list every session in the directory.
+    """
+    from engine.session.store import list_sessions, summarize
+
+    if side_by_side:
+        _compare_sessions(names, root, as_json=as_json)
+        return
+    listed = [summarize(find(root, name)) for name in names] if names else list_sessions(root)
+    found = [replace(one, note=_note(one)) for one in listed]
+    if as_json:
+        print_json([{name: getattr(one, name) for name in one.__struct_fields__} | {"directory": str(one.directory)}
+                    for one in found])  # fmt: skip
+    elif not found:
+        echo(f"no sessions in {root}; start one with: kernel-tui config.toml")
+    else:
+        from tui.console.tables import print_sessions
+
+        print_sessions(found)
+
+
+def _note(one: SessionSummary) -> str:
+    """Return why a session's engine ended and, if the session needs a higher limit, how to resume it."""
+    from engine.session.store import SessionPaths
+    from tui.view.next_steps import how_it_ended
+
+    if one.state not in ("stopped", "died"):
+        return one.note
+    paths = SessionPaths.at(one.directory)
+    return how_it_ended(paths, one.note, one.minutes, one.search_s, by_budget=one.by_budget)
+
+
+def _compare_sessions(names: tuple[str, ...], root: Path, *, as_json: bool) -> None:
+    if len(names) < 2:
+        raise Failure("name at least two sessions: kernel-tui sessions --compare A B", ExitCode.USAGE)
+    from tui.compare.sessions import compare_sessions, differing
+    from tui.view.session_figures import read_figures
+
+    figures = [read_figures(find(root, name)) for name in names]
+    if as_json:
+        print_json({"sessions": figures, "differing": differing(figures)})
+        return
+    from tui.console.compare_table import print_side_by_side
+
+    print_side_by_side(compare_sessions(figures))

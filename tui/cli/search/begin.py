@@ -1,0 +1,350 @@
+"""Check the configuration, then create, resume or attach to a session for ``run`` and ``resume``."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from engine.exit_codes import ExitCode
+from engine.session.records.events import CommandHandled, EngineStarted
+from engine.session.records.requests import ChangeBudget, ChangeShare, Stop
+from engine.session.store import (
+    SessionError,
+    SessionPaths,
+    SessionReader,
+    create_session,
+    engine_liveness,
+    send_request,
+)
+from tui.cli.search.watch import Beginning
+from tui.cli.shared.common import Failure, count, find
+from tui.console.echo import echo
+from tui.text.program import program
+from tui.view.next_steps import minutes_are_spent, minutes_needed, spent_in_words
+from tui.view.source import argument_of, limits_of
+
+if TYPE_CHECKING:
+    from engine.config.schema import Config, ConfigError, Fault
+    from engine.session.state.session_state import SessionState
+
+_END_S = 60.0
+"""Time limit for a stopping engine to finish its running work."""
+
+
+def begin_run(config_path: Path, choice: str | None) -> Beginning:
+    """Create a session for a configuration, or return its running or unfinished session.
+
+    ``choice`` is "new", "resume" or None. On a terminal, may ask the user. Raises ConfigError, ProposerUnavailable,
+    SessionError and Failure.
+    """
+    from engine.config.schema import ConfigError, load_config
+
+    try:
+        config = load_config(config_path)
+    except ConfigError as error:
+        raise _with_problem_faults(error) from None
+    say_renamed_keys(config.path)
+    _check(config)
+    earlier = _newest_session(config)
+    if earlier is not None:
+        _wait_if_ending(earlier)
+    if earlier is not None and choice != "new" and engine_liveness(earlier).running:
+        echo(f"{earlier.name} is already running; attaching (Ctrl-C detaches)", err=True)
+        if _attaches(earlier, config):
+            return Beginning(earlier.directory, starts=False)
+        choice = "new"
+    if (
+        earlier is not None
+        and choice == "resume"
+        and (reason := _nothing_left(earlier, _state_of(earlier))) is not None
+    ):
+        raise Failure(reason, ExitCode.USAGE)
+    left_behind = ""
+    if earlier is not None:
+        found = _resumed(earlier, config, choice)
+        if isinstance(found, Beginning):
+            return found
+        left_behind = found
+    if choice == "resume":
+        raise Failure(
+            f"no unfinished session for {config.path} in {config.sessions}; start one with --new", ExitCode.NO_SESSION
+        )
+    paths = create_session(config.sessions, config.name, config.frozen_toml(), str(config.path), config.seed)
+    if left_behind:
+        echo(f"{left_behind}\nStarting a new session: {paths.name}", err=True)
+    return Beginning(paths.directory, starts=True)
+
+
+def say_renamed_keys(path: Path) -> None:
+    """Warn about each config key that has a new name, one line per key."""
+    from engine.config.renamed_keys import deprecations
+
+    for line in deprecations(path):
+        echo(line, err=True)
+
+
+def _attaches(paths: SessionPaths, config: Config) -> bool:
+    """Report what has changed in the configuration since the running session started.
+
+    On a terminal, ask whether to attach anyway.
+    """
+    if not (changed := _changes(config, paths)):
+        return True
+    echo(
+        f"{_has_changed(config, paths, changed)}\n"
+        f"To search with the new settings: {program()} run {_shell_path(config)} --new",
+        err=True,
+    )
+    if not _asks():
+        return True
+    return click.confirm(f"Attach to {paths.name}? (n starts a new session)", default=True, err=True)
+
+
+def _asks() -> bool:
+    return sys.stdin.isatty() and sys.stderr.isatty()
+
+
+def _shell_path(config: Config) -> str:
+    here = Path.cwd()
+    return shlex.quote(str(config.path.relative_to(here) if config.path.is_relative_to(here) else config.path))
+
+
+def begin_resume(root: Path, session: str, request: ChangeBudget | ChangeShare | None) -> Beginning:
+    """Resume a session, with new limits if there are any. Raises SessionError, Failure."""
+    from engine.session.store import is_bundled, own_copy
+
+    found = find(root, session)
+    if is_bundled(found):
+        _refuse_if_done(found, _state_of(found), request)
+    paths = own_copy(found, root)
+    if paths != found:
+        echo(f"Copied the bundled session {found.name} to {paths.directory}.", err=True)
+    return _again(paths, request)
+
+
+def _again(paths: SessionPaths, request: ChangeBudget | ChangeShare | None) -> Beginning:
+    """Resume a session, or attach to it if its engine is running."""
+    _wait_if_ending(paths)
+    state = _state_of(paths)
+    running = engine_liveness(paths).running
+    if not running:
+        _refuse_if_done(paths, state, request)
+    if request is not None:
+        send_request(paths, request, "resume")
+    if running:
+        echo(f"{paths.name} is already running; attaching (Ctrl-C detaches)", err=True)
+    return Beginning(paths.directory, starts=not running, seq=state.seq)
+
+
+def _refuse_if_done(paths: SessionPaths, state: SessionState, request: ChangeBudget | ChangeShare | None) -> None:
+    """Raise Failure if an engine would end at once, unless a request sets new limits."""
+    if request is None and (reason := _nothing_left(paths, state)) is not None:
+        raise Failure(reason, ExitCode.USAGE)
+
+
+def _wait_if_ending(paths: SessionPaths) -> None:
+    """Wait for an engine that is stopping, instead of attaching to it. Raises Failure, SessionError."""
+    if not (engine_liveness(paths).running and _was_told_to_stop(paths)):
+        return
+    echo(f"{paths.name}: the engine is stopping; waiting for it to end", err=True)
+    deadline = time.monotonic() + _END_S
+    while (living := engine_liveness(paths)).running:
+        if time.monotonic() > deadline:
+            why = living.stall or f"see: kernel-tui show {paths.name}"
+            raise Failure(f"{paths.name}: the engine has not stopped after {_END_S:g} s; {why}")
+        time.sleep(0.05)
+
+
+def _was_told_to_stop(paths: SessionPaths) -> bool:
+    """Return whether the newest engine has accepted a request to stop immediately."""
+    with SessionReader(paths) as reader:
+        stops = {sent.id for sent in reader.commands() if sent.command == Stop()}
+        agreed = False
+        for recorded in reader.read() if stops else ():
+            event = recorded.event
+            if isinstance(event, EngineStarted):
+                agreed = False
+            elif isinstance(event, CommandHandled) and event.command in stops:
+                agreed = event.ok
+    return agreed
+
+
+def _check(config: Config) -> None:
+    """Check the API keys and problem files that a valid config names.
+
+    Raises ConfigError, ProposerUnavailable.
+    """
+    from engine.config.schema import ConfigError
+    from engine.proposers.registry import check_providers
+
+    check_providers(config)
+    if faults := problem_faults(config.path):
+        raise ConfigError(config.path, faults)
+
+
+def _with_problem_faults(error: ConfigError) -> ConfigError:
+    """Add the faults of the config's problem files to the error, so that one message lists all faults."""
+    from engine.config.schema import ConfigError
+
+    if any(fault.key.startswith("problems") for fault in error.faults) or not (more := problem_faults(error.path)):
+        return error
+    return ConfigError(error.path, (*error.faults, *more))
+
+
+def problem_faults(path: Path) -> tuple[Fault, ...]:
+    """Return a fault for each entry under ``problems`` that names no problem file."""
+    from engine.config.schema import Fault
+    from engine.config.source_locations import key_lines, line_of
+    from engine.config.toml_table import toml_table
+    from engine.problem.catalog import CatalogError, resolve
+    from engine.system.text_file import UnreadableFile, read_text
+
+    try:
+        text = read_text(path)
+        entries = toml_table(text).get("problems")
+    except (UnreadableFile, ValueError):
+        return ()
+    if not isinstance(entries, list) or not all(isinstance(one, str) for one in entries):
+        return ()
+    try:
+        resolve(entries, path.absolute().parent)
+    except CatalogError as error:
+        lines = key_lines(text)
+        return tuple(
+            Fault(line_of(lines, ("problems", entries.index(entry))), "problems", f"{entry}: {message}")
+            for entry, message in error.entries
+        )
+    return ()
+
+
+def _newest_session(config: Config) -> SessionPaths | None:
+    """Return the newest session started from this config file, ignoring unreadable ones."""
+    found: list[tuple[float, SessionPaths]] = []
+    for database in config.sessions.glob("*/session.db"):
+        paths = SessionPaths.at(database.parent)
+        try:
+            with SessionReader(paths) as reader:
+                if reader.config_name() == str(config.path):
+                    first = next(reader.read(), None)
+                    found.append((first.time if first is not None else 0.0, paths))
+        except SessionError:
+            continue
+    return max(found, key=lambda one: one[0])[1] if found else None
+
+
+def _resumed(paths: SessionPaths, config: Config, choice: str | None) -> Beginning | str:
+    """Resume an earlier session if ``choice`` or the user's answer says so.
+
+    Otherwise return a message about the session, or "" if it is finished.
+    """
+    state = _state_of(paths)
+    running = engine_liveness(paths).running
+    if state.finished and not running:
+        return ""
+    name, verdicts = paths.name, count(state.verdicts, "verdict")
+    if choice == "new":
+        if running:
+            return f"{name} is still searching. Watch it with: {program()} attach {argument_of(paths)}"
+        return f"{name} is unfinished ({verdicts}). {_resume_words(paths)}"
+    changed = _changes(config, paths)
+    if (reason := _nothing_left(paths, state)) is not None:
+        spent = _minutes_spent(paths, state)
+        if _asks() and spent is not None and not changed:
+            return _with_more_minutes(paths, *spent, config.budget.minutes or spent[0]) or ""
+        return reason
+    if choice == "resume":
+        if changed:
+            echo(_has_changed(config, paths, changed), err=True)
+        return _again(paths, None)
+    if state.engine is not None and state.engine.stopped == "budget" and (left := _minutes_left(paths, state)):
+        verdicts += f", {left[1] / 60:.1f} of its {left[0]:g} minutes left"
+    if changed:
+        why = f"and {config.path.name} has changed since: {changed}"
+        return f"{name} is unfinished ({verdicts}), {why}. {_resume_words(paths)}"
+    if _asks():
+        wanted = click.confirm(f"{name} is unfinished ({verdicts}). Resume it?", default=True, err=True)
+        return _again(paths, None) if wanted else ""
+    return f"{name} is unfinished ({verdicts}). {_resume_words(paths)}"
+
+
+def _has_changed(config: Config, paths: SessionPaths, changed: str) -> str:
+    since = f"{config.path.name} has changed since {paths.name} was started: {changed}."
+    return f"{since} {paths.name} keeps its own settings."
+
+
+def _resume_words(paths: SessionPaths) -> str:
+    return f"Resume it with: {program()} resume {argument_of(paths)}"
+
+
+def _changes(config: Config, paths: SessionPaths) -> str:
+    """Return the keys whose values differ between the configuration and the session's, or "" if none do."""
+    from engine.config.differences import differences
+    from engine.config.schema import ConfigError, load_config
+
+    try:
+        return ", ".join(differences(load_config(paths.config), config))
+    except ConfigError:  # another version wrote it
+        return "another version of kernel-tui wrote it"
+
+
+def _with_more_minutes(paths: SessionPaths, minutes: float, needed: float, more: float) -> Beginning | None:
+    """Ask whether to resume a session that has used up its ``minutes``. The new limit is ``needed`` + ``more``."""
+    question = f"{paths.name}: {minutes_are_spent(minutes)}. Continue with {more:g} more minutes?"
+    wanted = click.confirm(question, default=False, err=True)
+    return _again(paths, ChangeBudget(minutes=needed + more)) if wanted else None
+
+
+def _state_of(paths: SessionPaths) -> SessionState:
+    from engine.session.state.session_state import fold
+
+    with SessionReader(paths) as reader:
+        state = fold(reader.read())
+        state.heard_at = reader.last_moment(state)
+    return state
+
+
+def _nothing_left(paths: SessionPaths, state: SessionState) -> str | None:
+    """Return why a resumed search would end immediately and how to continue, or None if work is left."""
+    if state.finished:
+        return f"{paths.name}: the search is finished. Add rounds with: {program()} resume {paths.name} --rounds N"
+    if (spent := _minutes_spent(paths, state)) is None:
+        return None
+    return f"{paths.name}: {spent_in_words(*spent, argument_of(paths))}"
+
+
+def _minutes_spent(paths: SessionPaths, state: SessionState) -> tuple[float, float] | None:
+    """Return the used-up limit in minutes and the value that a new one must exceed, or None if time is left."""
+    found = _minutes_left(paths, state)
+    if found is None or _limits_wait(paths, state):
+        return None
+    from engine.session.budget import elapsed_s
+
+    by_budget = state.engine is not None and state.engine.stopped == "budget"
+    needed = minutes_needed(found[0], elapsed_s(state, state.last_moment(state.heard_at)), by_budget=by_budget)
+    return (found[0], needed) if needed is not None else None
+
+
+def _minutes_left(paths: SessionPaths, state: SessionState) -> tuple[float, float] | None:
+    """Return the limit in minutes and the remaining seconds, or None without a limit."""
+    from engine.session.budget import budget_of, elapsed_s
+
+    limits = limits_of(paths)
+    budget = budget_of(state, limits.minutes, limits.rounds or 0)
+    return (
+        None
+        if budget.minutes is None
+        else (budget.minutes, budget.left_s(elapsed_s(state, state.last_moment(state.heard_at))))
+    )
+
+
+def _limits_wait(paths: SessionPaths, state: SessionState) -> bool:
+    """Return whether a request for new limits is pending."""
+    with SessionReader(paths) as reader:
+        return any(
+            isinstance(sent.command, ChangeBudget) and sent.id not in state.handled for sent in reader.commands()
+        )

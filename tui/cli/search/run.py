@@ -1,0 +1,38 @@
+"""Command: run a search."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from tui.cli.search.watch import Beginning, start_and_watch, until_idle_option, watch_options
+
+
+@click.command()
+@click.argument("config_path", metavar="CONFIG", type=click.Path(path_type=Path))
+@watch_options
+@click.option("--new", is_flag=True, help="Start a new session even if one is unfinished.")
+@click.option("--resume", "go_on", is_flag=True, help="Resume the newest unfinished session.")
+@click.option("--detach", is_flag=True, help="Start the engine in the background and return immediately.")
+@until_idle_option
+def run(
+    config_path: Path, headless: bool, as_json: bool, new: bool, go_on: bool, detach: bool, until_idle: bool
+) -> int:
+    """Run the search that CONFIG describes. Short form: kernel-tui config.toml
+
+    If a search with this configuration is running, attach to it. If its newest search is unfinished, offer to resume
+    it. If the time budget is used up, offer more minutes.
+
+    Ctrl-C asks a headless search to stop. A second Ctrl-C detaches without waiting.
+    """
+
+    if new and go_on:
+        raise click.UsageError("--new and --resume exclude each other; give only one of them")
+
+    def begin() -> Beginning:
+        from tui.cli.search.begin import begin_run
+
+        return begin_run(config_path, "new" if new else "resume" if go_on else None)
+
+    return start_and_watch(begin, headless=headless, as_json=as_json, detach=detach, until_idle=until_idle)

@@ -1,0 +1,101 @@
+"""Start an engine if none is running, and show the search. Used by ``run`` and ``resume``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import click
+
+from tui.cli.shared.common import F, on_terminal, start_quickly
+from tui.console.echo import echo
+from tui.text.program import program
+
+if TYPE_CHECKING:
+    from engine.session.store import SessionPaths
+
+
+class Beginning(NamedTuple):
+    """A session that is ready to show.
+
+    ``starts`` is true if no engine is running, so that one must be started. ``seq`` numbers the last recorded event.
+    """
+
+    directory: Path
+    starts: bool
+    seq: int = 0
+
+
+def watch_options(command: F) -> F:
+    """Add the options of commands that show a search: ``--headless`` and ``--json``."""
+    command = click.option(
+        "--headless", is_flag=True, help="Print progress and a final table instead of opening the monitor."
+    )(command)
+    return click.option("--json", "as_json", is_flag=True, help="Run headless and print each event as a JSON line.")(
+        command
+    )
+
+
+def until_idle_option(command: F) -> F:
+    return click.option(
+        "--until-idle",
+        is_flag=True,
+        help="Exit with code 10 when only replies by hand are missing; see docs/how-to/answer-by-hand.md.",
+    )(command)
+
+
+def start_and_watch(
+    begin: Callable[[], Beginning], *, headless: bool, as_json: bool, detach: bool, until_idle: bool
+) -> int:
+    """Begin a session, start an engine if none is running, and show the search. Returns the exit code."""
+    if not (headless or as_json or detach) and on_terminal():
+        return _start_in_monitor(begin, until_idle)
+    from engine.daemon.launch import start_engine
+    from engine.session.store import SessionPaths
+
+    directory, starts, seq = begin()
+    paths = SessionPaths.at(directory)
+    if starts:
+        start_engine(paths, unattended=not detach)
+    _stop_when_idle(paths, until_idle)
+    if detach:
+        echo(f"{paths.name}: searching in the background. Watch: {program()} attach {paths.directory}")
+        return 0
+    _say_where(paths, starts and not seq)
+    from tui.headless.follow import follow
+
+    return int(follow(paths, as_json=as_json, stops_on_interrupt=starts, skip_seq=seq))
+
+
+def _start_in_monitor(begin: Callable[[], Beginning], until_idle: bool) -> int:
+    """Begin a session and show its search in the monitor, which opens before the engine is ready."""
+    from tui.cli.search.background_child import Aside
+
+    start_quickly()
+    from engine.daemon.launch import spawn_engine
+    from engine.session.store import SessionPaths
+
+    aside = Aside(begin)
+    from tui.monitor.app import run_monitor
+
+    directory, starts, seq = aside.result()
+    paths = SessionPaths.at(directory)
+    start = spawn_engine(paths) if starts else None
+    _stop_when_idle(paths, until_idle)
+    _say_where(paths, starts and not seq)
+    return run_monitor(paths, start=start)
+
+
+def _say_where(paths: SessionPaths, new: bool) -> None:
+    if new:
+        echo(f"session {paths.directory}", err=True)
+
+
+def _stop_when_idle(paths: SessionPaths, wanted: bool) -> None:
+    """Ask the engine to stop when only replies by hand are missing."""
+    from engine.session.records.requests import Stop
+    from engine.session.store import send_request
+
+    if wanted:
+        send_request(paths, Stop(when_idle=True), "--until-idle")

@@ -1,0 +1,1 @@
+"""Options, errors and helpers that several commands share."""

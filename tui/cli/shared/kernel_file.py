@@ -1,0 +1,68 @@
+"""Read a kernel file and inspect its problem."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from engine.exit_codes import ExitCode
+from tui.cli.shared.common import Failure
+
+if TYPE_CHECKING:
+    from engine.problem.names import ProblemFile
+    from engine.problem.spec import Language, ProblemSpec
+
+
+def read_kernel(path: Path) -> str:
+    """Read a kernel's source. Raises UnreadableFile."""
+    from engine.system.text_file import read_text
+
+    return read_text(path)
+
+
+def language_of(path: Path) -> Language:
+    """Return the kernel language for a file suffix. Raises Failure for an unknown suffix."""
+    from engine.problem.spec import LANGUAGE_OF_SUFFIX
+
+    if (language := LANGUAGE_OF_SUFFIX.get(path.suffix)) is None:
+        of_session = re.fullmatch(r"v\d+", path.name) is not None and not path.exists()
+        hint = (
+            f"; export a session's kernel first: kernel-tui export SESSION {path.name} -o {path.name}.py. "
+            "In the monitor, press c to compare two kernels"
+        )
+        raise Failure(f"{path}: not a kernel file (.cpp, .cu or .py){hint if of_session else ''}", ExitCode.USAGE)
+    return language
+
+
+def no_arch_for_cpp(kernel: Path | str, language: Language, arch: str | None) -> None:
+    """Raise Failure if ``--arch`` would be ignored."""
+    if language == "cpp" and arch is not None:
+        raise Failure(
+            f"--arch {arch}: {kernel} is C++ and runs on this machine's CPU; --arch is for .cu kernels",
+            ExitCode.USAGE,
+        )
+
+
+def problem_file(problem: str) -> ProblemFile:
+    """Return the problem file that ``problem`` names. Raises CatalogError, and Failure if several match."""
+    from engine.problem.catalog import reference_of, resolve
+
+    files = resolve([problem], Path.cwd())
+    if len(files) != 1:
+        first = ", ".join(reference_of(file.path) for file in files[:3])
+        more = f" and {len(files) - 3} more" if len(files) > 3 else ""
+        raise Failure(f"{problem}: matches {len(files)} problems ({first}{more}); name one of them", ExitCode.USAGE)
+    return files[0]
+
+
+async def inspect_problem(problem: str) -> ProblemSpec:
+    """Inspect the problem that ``problem`` names. Raises CatalogError and Failure."""
+    from engine.problem.catalog import inspect_files
+    from engine.problem.spec import ProblemSpec
+
+    answer = (await inspect_files([problem_file(problem)]))[0]
+    if not isinstance(answer, ProblemSpec):
+        code = ExitCode.NO_TOOLS if "PyTorch is not installed" in str(answer) else ExitCode.USAGE
+        raise Failure(str(answer), code)
+    return answer

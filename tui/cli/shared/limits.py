@@ -1,0 +1,55 @@
+"""Options that limit what a search may spend."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any, cast
+
+import click
+
+from tui.cli.shared.common import F, FiniteAbove0
+
+if TYPE_CHECKING:
+    from engine.session.records.requests import ChangeBudget, ChangeShare
+
+_COUNT = click.IntRange(min=1, max=10**12)
+
+
+def _wish(limits: dict[str, Any], model: str | None, per_problem: bool) -> ChangeBudget | ChangeShare | None:
+    from engine.session.records.requests import ChangeBudget, ChangeShare
+
+    if model is None and not per_problem:
+        return ChangeBudget(**limits) if limits else None
+    if model is not None and per_problem:
+        raise click.UsageError("--model and --per-problem exclude each other; use a separate command for each")
+    if limits.keys() & {"minutes", "rounds"} or not limits:
+        raise click.UsageError(
+            "--model and --per-problem apply only to --dollars, --tokens and --calls; give at least one of these"
+        )
+    return ChangeShare(model=model or "", **limits)
+
+
+def limit_options(function: F) -> F:
+    """Add an option for each limit. The command receives ``request``, or None if no limit was given."""
+    above_0 = FiniteAbove0()
+    options = (
+        click.option("--minutes", type=above_0, help="Search time limit of the whole session, in minutes."),
+        click.option("--rounds", type=_COUNT, help="Rounds per problem, after round 0."),
+        click.option("--dollars", type=above_0, help="Limit on the cost of model calls, in dollars."),
+        click.option("--tokens", type=_COUNT, help="Limit on the sum of input and output tokens."),
+        click.option("--calls", type=_COUNT, help="Limit on model calls; each attempt counts."),
+        click.option("--model", metavar="NAME", help="Apply --dollars, --tokens and --calls to this model only."),
+        click.option(
+            "--per-problem", is_flag=True, help="Apply --dollars, --tokens and --calls to each problem separately."
+        ),
+    )
+
+    @functools.wraps(function)
+    def gathered(*arguments: Any, **named: Any) -> Any:
+        requested = {name: named.pop(name) for name in ("minutes", "rounds", "dollars", "tokens", "calls")}
+        limits = {key: value for key, value in requested.items() if value is not None}
+        return function(*arguments, request=_wish(limits, named.pop("model"), named.pop("per_problem")), **named)
+
+    for option in reversed(options):
+        gathered = option(gathered)
+    return cast(F, gathered)

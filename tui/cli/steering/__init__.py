@@ -1,0 +1,1 @@
+"""Commands that steer a running search: requests, seeds, budgets, prompts and replies."""

@@ -1,0 +1,68 @@
+"""Commands that send a request to a running search: pause, unpause, stop, prune, restore, pin, unpin, retry."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from tui.cli.steering.send import request_options, send
+
+
+def _node_command(name: str, kind: str, text: str) -> click.Command:
+    @click.command(name, help=text)
+    @request_options
+    @click.argument("node")
+    def command(session: str, node: str, root: Path, as_json: bool) -> None:
+        from engine.session.records import requests
+
+        send(root, session, getattr(requests, kind)(node=node), as_json)
+
+    return command
+
+
+def _plain_command(name: str, kind: str, text: str) -> click.Command:
+    @click.command(name, help=text)
+    @request_options
+    def command(session: str, root: Path, as_json: bool) -> None:
+        from engine.session.records import requests
+
+        send(root, session, getattr(requests, kind)(), as_json)
+
+    return command
+
+
+@click.command()
+@request_options
+@click.option("--after-round", is_flag=True, help="Finish the running rounds first.")
+def stop(session: str, after_round: bool, root: Path, as_json: bool) -> None:
+    """Stop the search. To start again: kernel-tui resume"""
+    from engine.session.records.requests import Stop
+
+    send(root, session, Stop(after_round=after_round), as_json)
+
+
+@click.command()
+@request_options
+@click.argument("variant")
+def retry(session: str, variant: str, root: Path, as_json: bool) -> None:
+    """Judge a kernel again."""
+    from engine.session.records.requests import Retry
+
+    send(root, session, Retry(variant=variant), as_json)
+
+
+pause = _plain_command("pause", "Pause", "Stop starting evaluations; running ones finish.")
+unpause = _plain_command("unpause", "Resume", "Start evaluations again after a pause.")
+prune = _node_command(
+    "prune",
+    "Prune",
+    "Exclude a branch from the search.\n\nNODE is a problem, an idea or a kernel. To undo: kernel-tui restore",
+)
+restore = _node_command("restore", "Restore", "Undo a prune.")
+pin = _node_command(
+    "pin",
+    "Pin",
+    "Always select the fastest kernel of a branch as a parent.\n\nNODE is an idea or a kernel.",
+)
+unpin = _node_command("unpin", "Unpin", "Undo a pin.")

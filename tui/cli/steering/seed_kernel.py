@@ -1,0 +1,49 @@
+"""Command: add a kernel to a running search."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from engine.problem.spec import LANGUAGE_OF_SUFFIX, Language
+from tui.cli.shared.common import find
+from tui.cli.shared.language_option import language_option
+from tui.cli.steering.send import PROBLEM_HELP, problem_id, request_options, send
+
+
+@click.command("seed-kernel")
+@request_options
+@click.argument("kernel", type=click.Path(path_type=Path, allow_dash=True))
+@click.option("--problem", required=True, help=PROBLEM_HELP)
+@click.option("--parent", help="Kernel that you started from.")
+@click.option("--idea", help="Idea that this kernel implements.")
+@language_option("Language of the kernel. Required if KERNEL is '-' (standard input).")
+@click.option("--text", default="seeded by hand", show_default=True, help="Description of the idea behind the kernel.")
+def seed_kernel(
+    session: str,
+    kernel: Path,
+    problem: str,
+    parent: str | None,
+    idea: str | None,
+    language: Language | None,
+    text: str,
+    root: Path,
+    as_json: bool,
+) -> None:
+    """Add a kernel that you wrote. The engine judges it next.
+
+    The kernel can become a parent in the same round.
+    """
+    from engine.session.records.requests import SeedKernel
+    from engine.system.text_file import read_stream
+    from tui.cli.shared.kernel_file import read_kernel
+
+    source = read_stream(sys.stdin.buffer, "standard input") if str(kernel) == "-" else read_kernel(kernel)
+    language = language or LANGUAGE_OF_SUFFIX.get(kernel.suffix)
+    if language is None:
+        raise click.UsageError("unknown language: name the kernel .cpp, .cu or .py, or give --language")
+    problem = problem_id(find(root, session), problem)
+    command = SeedKernel(problem=problem, language=language, source=source, text=text, parent=parent, idea=idea)
+    send(root, session, command, as_json)

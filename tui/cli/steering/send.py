@@ -1,0 +1,128 @@
+"""Send a request to a running search and wait for the engine's answer."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from engine.exit_codes import ExitCode
+from tui.cli.shared.common import F, Failure, find, json_option, print_json, session_argument, sessions_option
+from tui.console.echo import echo
+
+if TYPE_CHECKING:
+    from engine.session.records.requests import Command
+    from engine.session.state.session_state import SessionState
+    from engine.session.store import Liveness, SessionPaths
+
+ANSWER_S = 20.0
+"""Time limit for the engine's answer. After that, the command reports that no answer has come."""
+PROBLEM_HELP = "Problem: its name in the session, or its entry in the config."
+
+
+def request_options(command: F) -> F:
+    return json_option(sessions_option(session_argument(command)))
+
+
+def send(root: Path, session: str, command: Command, as_json: bool) -> None:
+    """Send a request to the session's engine and print its answer. Raises Failure if no engine is running."""
+    import getpass
+
+    from engine.session.records.requests import Stop
+    from engine.session.store import engine_liveness, send_request, wait_handled
+
+    paths = find(root, session)
+    if not engine_liveness(paths).running:
+        _check_names(paths, command)
+        if isinstance(command, Stop):
+            raise Failure(f"{paths.name}: no engine is running, so there is nothing to stop")
+        raise Failure(
+            f"{paths.name}: no engine is running to handle this request. Resume it {_resumed_by(session, command)}"
+        )
+    number = send_request(paths, command, f"{getpass.getuser()} (command line)")
+    answer = wait_handled(paths, number, ANSWER_S)
+    if answer is None:
+        raise Failure(
+            f"{paths.name}: no answer to request {number} after {ANSWER_S:g} s; "
+            + _what_becomes_of_it(engine_liveness(paths), command, shlex.quote(session))
+        )
+    code = ExitCode.OK if answer.ok else ExitCode.USAGE if answer.unknown else ExitCode.FAILURE
+    if as_json:
+        print_json({"command": number, "ok": answer.ok, "message": answer.message, "node": answer.node})
+        sys.exit(code)
+    if not answer.ok:
+        raise Failure(answer.message, code)
+    echo(answer.message)
+
+
+def _resumed_by(session: str, command: Command) -> str:
+    """Return the command that resumes the session.
+
+    The command includes the new limits, since a session with a used-up budget cannot resume without them.
+    """
+    from engine.session.records.requests import ChangeBudget, ChangeShare
+
+    resume = f"kernel-tui resume {shlex.quote(session)}"
+    if not isinstance(command, ChangeBudget | ChangeShare):
+        return f"first: {resume}"
+    names = ("minutes", "rounds", "dollars", "tokens", "calls")
+    limits = {name: value for name in names if (value := getattr(command, name, None)) is not None}
+    options = [f"--{name} {f'{value:g}' if isinstance(value, float) else value}" for name, value in limits.items()]
+    if isinstance(command, ChangeShare):
+        options.append(f"--model {shlex.quote(command.model)}" if command.model else "--per-problem")
+    return f"with the new limits: {resume} {' '.join(options)}"
+
+
+def _what_becomes_of_it(live: Liveness, command: Command, session: str) -> str:
+    """Say what will happen to a request that the engine has not answered."""
+    from engine.session.records.requests import Stop
+
+    if live.running:
+        why = f"the engine has stalled: {live.stall}" if live.stall is not None else "the engine is busy"
+        return f"{why}. The request stays pending until the engine handles it. Check with: kernel-tui show {session}"
+    if isinstance(command, Stop):
+        return "the engine has ended"
+    return f"the engine has ended. The request stays pending; to handle it: kernel-tui resume {session}"
+
+
+def _check_names(paths: SessionPaths, command: Command) -> None:
+    """Check the request's names without an engine, so that the user can correct them before resuming.
+
+    Raises Failure.
+    """
+    from engine.session.state.node_names import UnknownName, check_names
+
+    try:
+        check_names(_state_of(paths), command)
+    except UnknownName as error:
+        raise Failure(f"{paths.name}: {error}", ExitCode.USAGE) from None
+
+
+def problem_id(paths: SessionPaths, problem: str) -> str:
+    """Return the session's id for a problem named as in a config: ``builtin:quickstart/softmax`` or a path.
+
+    A path may be relative to the config. An unknown name is returned unchanged, for the engine to reject.
+    """
+    from engine.problem.catalog import CatalogError, resolve
+
+    state = _state_of(paths)
+    if problem in state.problems:
+        return problem
+    try:
+        named = {str(file.path) for file in resolve([problem], Path.cwd())}
+    except CatalogError:  # not a path from this directory
+        parts = tuple(part for part in Path(problem).parts if part != "..")
+        ending = [
+            one.id for one in state.problems.values() if parts and Path(one.spec.path).parts[-len(parts) :] == parts
+        ]
+        return ending[0] if len(ending) == 1 else problem
+    return next((one.id for one in state.problems.values() if {one.spec.path} == named), problem)
+
+
+def _state_of(paths: SessionPaths) -> SessionState:
+    from engine.session.state.session_state import fold
+    from engine.session.store import SessionReader
+
+    with SessionReader(paths) as reader:
+        return fold(reader.read(without=("variant_stage", "log_line")))

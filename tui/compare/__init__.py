@@ -1,0 +1,1 @@
+"""Compare kernels or sessions side by side."""

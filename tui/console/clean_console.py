@@ -1,0 +1,53 @@
+"""A Rich console whose printed text cannot control the terminal."""
+
+from __future__ import annotations
+
+from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderHook, RenderResult
+from rich.segment import Segment
+
+from tui.text.sanitize import clean_line
+
+
+class _Cleaned:
+    def __init__(self, renderable: ConsoleRenderable) -> None:
+        self._renderable = renderable
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        line: list[Segment] = []
+        for text, style, control in console.render(self._renderable, options):
+            if control is not None:
+                yield from line
+                line = []
+                yield Segment(text, style, control)
+                continue
+            first, *others = text.split("\n")
+            line.append(Segment(clean_line(first, len(first)), style))
+            for part in others:
+                yield from _without_end(line)
+                yield Segment.line()
+                line = [Segment(clean_line(part, len(part)), style)]
+        yield from line
+
+
+def _without_end(line: list[Segment]) -> list[Segment]:
+    """Strip trailing blanks: they would wrap in a narrower window and end up in copied text."""
+    while line and not line[-1].text.rstrip(" "):
+        line = line[:-1]
+    return [*line[:-1], Segment(line[-1].text.rstrip(" "), line[-1].style)] if line else []
+
+
+class CleanHook(RenderHook):
+    """Clean all printed text after Rich has laid it out."""
+
+    def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
+        return [_Cleaned(one) for one in renderables]
+
+
+def clean_console(width: int | None) -> Console:
+    """Return a console on standard output without markup, emoji codes or highlighting.
+
+    ``width`` is in cells; None takes the terminal's.
+    """
+    console = Console(width=width, highlight=False, markup=False, emoji=False, soft_wrap=False)
+    console.push_render_hook(CleanHook())
+    return console

@@ -1,0 +1,36 @@
+"""Print a comparison as one table, with ``*`` after the best values of each row."""
+
+from __future__ import annotations
+
+from rich.text import Text
+
+from tui.compare.comparison import Comparison, Row
+from tui.console.tables import columns, console, print_marked
+from tui.text.sanitize import clean_line
+
+LEADS = "*"
+
+
+def print_side_by_side(comparison: Comparison) -> None:
+    out = console()
+    table = columns("", *(clean_line(head.name) for head in comparison.heads))
+    table.columns[0].no_wrap = True
+    for section in comparison.sections:
+        if section.title:
+            table.add_section()
+            table.add_row(Text(clean_line(section.title), style="bold"))
+        for row in section.rows:
+            table.add_row(Text(clean_line(row.label)), *_cells(row))
+    print_marked(out, table)
+    for text in comparison.words:
+        out.print(Text(clean_line(text)), soft_wrap=True)
+
+
+def _cells(row: Row) -> list[Text]:
+    leaders = row.leaders
+    return [
+        Text(f"{clean_line(cell.text)} {LEADS}", style="bold")
+        if place in leaders
+        else Text(clean_line(cell.text), style="" if row.differs else "dim")
+        for place, cell in enumerate(row.cells)
+    ]

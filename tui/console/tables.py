@@ -1,0 +1,417 @@
+"""Print tables in plain columns, for terminals, pipes and logs."""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from engine.config.tolerance import (
+    SessionTolerance,
+    shared_caption,
+    short_caption,
+    tolerance_caption,
+    tolerance_name,
+    tolerance_words,
+)
+from engine.evaluation.inspect.profiler import KernelProfile
+from engine.problem.catalog import ProblemRow
+from engine.problem.sizes import written
+from engine.problem.spec import LANGUAGE_NAMES, Language
+from engine.session.library import SavedKernel
+from engine.session.records.other_sizes import AtSizes, sizes_in_words
+from engine.session.records.speedup_text import MARK, UNSURE, marked, marked_speedup, speedup
+from engine.session.records.verdict import BuildReport, Standing, Verdict
+from engine.session.records.verdict_text import (
+    counted_pairs,
+    is_uncertain,
+    kernelbench_words,
+    precision_words,
+    speedup_words,
+)
+from engine.session.state.session_state import SessionState
+from engine.session.store import SessionSummary
+from tui.console.clean_console import clean_console
+from tui.text.format import age, milliseconds
+from tui.text.same_code import same_machine_code, speedup_in_words, twin_of
+from tui.text.sanitize import clean_lines, one_line
+from tui.view.results import Results
+
+if TYPE_CHECKING:  # an import at run time would load pydantic into the monitor
+    from engine.doctor.finding import Finding
+    from engine.proposers.coverage import Writer
+
+_PIPE_WIDTH = 200
+_WHOLE = ("problem", "kernel", "session", "language", "state", "age", "verdict", "check")
+"""Columns of single words, which must not wrap."""
+_PROSE = ("", "config", "idea", "inputs", "note", "reason")
+"""Columns of free text, in which ``~`` does not mark a figure."""
+_CAN_BE_LEFT_OUT = ("first ms", "compile ms", "correct", "% SOL", "vs compile", "95%")
+"""Result columns that a narrow terminal drops, in this order. A pipe gets all columns."""
+
+
+def console() -> Console:
+    """Return the console of standard output. A pipe gets wide lines and no colors."""
+    return clean_console(None if sys.stdout.isatty() else _PIPE_WIDTH)
+
+
+def columns(*names: str, right: Sequence[str] = ()) -> Table:
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, header_style="bold")
+    for name in names:
+        whole = name in right or name in _WHOLE
+        justify: Literal["left", "right"] = "right" if name in right else "left"
+        table.add_column(name, justify=justify, no_wrap=whole, overflow="ellipsis" if whole else "fold")
+    return table
+
+
+def print_results(results: Results) -> None:
+    """Print the final table, the files of the best kernels, and remarks."""
+    out = console()
+    left_out: tuple[str, ...] = ()
+    unbounded = out.options.update_width(10 * _PIPE_WIDTH)
+    for left_out in (_CAN_BE_LEFT_OUT[:count] for count in range(len(_CAN_BE_LEFT_OUT) + 1)):
+        if out.measure(results_table(results, left_out), options=unbounded).maximum <= out.width:
+            break
+    print_marked(out, results_table(results, left_out), tolerance_caption(results.tolerance))
+    for row in results.problems:
+        if row.file is not None:
+            out.print(Text(f"best {row.problem}: {row.best} in {row.file}"), soft_wrap=True)
+    for row in results.problems:
+        if row.sizes:
+            out.print(Text(f"{row.problem}: {row.best} at other sizes: {one_line(row.sizes)}"), soft_wrap=True)
+        if row.best is not None and row.kernelbench.startswith("wrong"):
+            words = f"{row.problem}: under KernelBench's rules {row.best} is {one_line(row.kernelbench)}"
+            out.print(Text(words), soft_wrap=True)
+        if row.remark:
+            out.print(Text(f"{row.problem}: {one_line(row.remark)}"), soft_wrap=True)
+        if row.compile_ms is None and row.compile_note and row.eager_ms is not None:
+            why = "off (torch_compile = false)" if row.compile_note == "off" else one_line(row.compile_note)
+            out.print(Text(f"{row.problem}: no torch.compile time: {why}"), soft_wrap=True)
+
+
+def results_table(results: Results, left_out: Sequence[str] = ()) -> Table:
+    """Return the results table, without the columns in ``left_out``."""
+    names = ("eager ms", "compile ms", "first ms", "best ms", "speedup", "95%", "vs compile", "% SOL", "correct")
+    figures = [name for name in names if name not in left_out]
+    table = columns("problem", *figures, right=figures)
+    for row in results.problems:
+        if row.eager_ms is None:
+            continue
+        share = f"{row.sol_share * 100:.0f}" if row.sol_share is not None else "-"
+        cells = {
+            "eager ms": milliseconds(row.eager_ms),
+            "compile ms": marked(milliseconds(row.compile_ms), row.compile_unsure),
+            "first ms": milliseconds(row.first_ms),
+            "best ms": milliseconds(row.best_ms),
+            "speedup": marked_speedup(row.speedup, row.speedup_low, row.speedup_high),
+            "95%": interval(row.speedup_low, row.speedup_high),
+            "vs compile": marked(speedup(row.over_compile), row.compile_unsure),
+            "% SOL": share,
+            "correct": f"{row.correct}/{row.verdicts}",
+        }
+        table.add_row(row.problem, *(cells[name] for name in figures))
+    return table
+
+
+def print_marked(out: Console, table: Table, caption: str | None = None) -> None:
+    """Print a table of figures and its caption. If a figure is marked, add a line that explains the mark."""
+    out.print(table)
+    if caption:
+        out.print(Text(caption, style="dim"), soft_wrap=True)
+    cells = (str(cell) for column in table.columns if column.header not in _PROSE for cell in column.cells)
+    if any(re.search(rf"(?:^|\s){MARK}\d", cell) for cell in cells):
+        out.print(Text(UNSURE), soft_wrap=True)
+
+
+def interval(low: float | None, high: float | None) -> str:
+    return f"{low:.2f}-{high:.2f}" if low is not None and high is not None else "-"
+
+
+def print_verdict(name: str, verdict: Verdict, tolerance: SessionTolerance = None) -> None:
+    """Print a verdict with its evidence. ``tolerance`` is the one that the judge applied."""
+    out = console()
+    out.print(Text(f"{name}: {verdict.status.replace('_', ' ')}", style="bold"))
+    if verdict.reason:
+        out.print(Text(one_line(verdict.reason)), soft_wrap=True)
+    facts = Table.grid(padding=(0, 2))
+    for label, value in _facts(verdict, tolerance):
+        facts.add_row(label, Text(value))
+    out.print(facts)
+    if is_uncertain(verdict):
+        out.print(Text(UNSURE), soft_wrap=True)
+    if verdict.checks:
+        table = columns("check", "result", "detail")
+        for check in verdict.checks:
+            table.add_row(check.name, "passed" if check.passed else "FAILED", Text(one_line(check.detail)))
+        out.print(table)
+    if verdict.build is not None and not verdict.build.ok:
+        _print_lines(out, verdict.build.log)
+    if verdict.output_tail:
+        out.print("the kernel printed:")
+        _print_lines(out, verdict.output_tail)
+
+
+def print_at_sizes(results: Sequence[AtSizes], tolerance: SessionTolerance = None) -> None:
+    """Print one row per size, and a summary. ``tolerance`` is the one that the judge applied."""
+    table = columns("sizes", "inputs", "verdict", "ms", "eager ms", "speedup", "95%", "reason",
+                    right=("ms", "eager ms", "speedup", "95%"))  # fmt: skip
+    for one in results:
+        table.add_row(
+            Text(f"{one.label}: {written(one.sizes)}" if one.label else written(one.sizes)),
+            Text(one.shapes),
+            one.outcome,
+            milliseconds(one.kernel_ms),
+            milliseconds(one.eager_ms),
+            marked_speedup(one.speedup, one.speedup_low, one.speedup_high),
+            interval(one.speedup_low, one.speedup_high),
+            Text(one_line(one.reason)),
+        )
+    out = console()
+    print_marked(out, table, tolerance_caption(tolerance))
+    out.print(Text(f"at other sizes: {sizes_in_words(results)}"), soft_wrap=True)
+
+
+def print_comparison(
+    verdicts: Mapping[str, Verdict], standings: Sequence[Standing], tolerance: SessionTolerance = None
+) -> None:
+    """Print both verdicts, one line each. If both kernels are correct, print the runoff."""
+    out = console()
+    for name, verdict in verdicts.items():
+        line = f"{name}: {verdict.status.replace('_', ' ')}, speedup {speedup_words(verdict)} (timed alone)"
+        out.print(Text(line if verdict.correct else f"{name}: {verdict.status.replace('_', ' ')}: {verdict.reason}"))
+    out.print(Text(tolerance_caption(tolerance), style="dim"), soft_wrap=True)
+    twins = same_machine_code(list(verdicts.values()))
+    if twins:
+        out.print(Text(f"{' and '.join(verdicts)} compile to the same machine code.", style="bold"), soft_wrap=True)
+    if not standings:
+        out.print("not timed side by side: both kernels must be correct")
+        return
+    fastest, others = standings[0], standings[1:]
+    tied = any(standing.tied for standing in others)
+    table = columns("side by side", "kernel", "ms", "relative time", "95%", right=("ms", "relative time", "95%"))
+    table.add_row("tied" if tied else "FASTEST", Text(fastest.variant), milliseconds(fastest.median_ms), "1", "",
+                  style="" if tied else "bold")  # fmt: skip
+    for standing in others:
+        between = f"{standing.ratio_low:.3f}-{standing.ratio_high:.3f}"
+        word = "tied" if standing.tied else "slower"
+        table.add_row(word, Text(standing.variant), milliseconds(standing.median_ms), f"{standing.ratio:.3f}", between)
+    out.print(table)
+    for standing in others:
+        if twins:
+            said = "Any difference between their times is noise, since both have the same machine code."
+        elif standing.tied:
+            said = f"{fastest.variant} and {standing.variant} are tied: the measured difference is within noise."
+        else:
+            said = f"{fastest.variant} is the fastest: {standing.variant} takes {standing.ratio:.2f} times as long."
+        out.print(Text(said, style="bold"), soft_wrap=True)
+
+
+def print_build(name: str, report: BuildReport) -> None:
+    out = console()
+    out.print(Text(f"{name}: {'built' if report.ok else 'does not build'} in {report.seconds:.2f} s", style="bold"))
+    out.print(Text(report.command), soft_wrap=True)
+    figures = {"registers": report.registers, "spilled bytes": report.spill_bytes, "shared bytes": report.shared_bytes}
+    for label, figure in figures.items():
+        if figure is not None:
+            out.print(f"{label}: {figure}")
+    _print_lines(out, report.log)
+
+
+def print_findings(findings: Sequence[Finding]) -> None:
+    table = columns("", "check", "what")
+    for finding in findings:
+        mark = {"ok": "ok", "warn": "warn", "fail": "FAIL"}[finding.level]
+        style = {"ok": "green", "warn": "yellow", "fail": "bold red"}[finding.level]
+        remedy = f"\n-> {finding.remedy}" if finding.remedy else ""
+        table.add_row(Text(mark, style=style), finding.name, Text(finding.what + remedy))
+    console().print(table)
+
+
+def print_problems(rows: Sequence[ProblemRow], proposers: Sequence[Sequence[Writer]]) -> None:
+    """Print each problem's name (as in a config), kernel languages, proposers and tensors.
+
+    ``proposers`` lists, for each row, the proposers that were checked.
+    """
+    table = columns("problem", "kernels", "written by", "inputs and weights -> outputs")
+    table.columns[0].no_wrap = table.columns[1].no_wrap = True
+    lacking = False
+    from engine.proposers.coverage import add_a_table
+
+    for row, asked in zip(rows, proposers, strict=True):
+        tensors = f"{', '.join((*row.inputs, *row.weights))} -> {', '.join(row.outputs)}" if row.outputs else ""
+        refusals = [one_line(one.refusal) for one in asked if one.refusal]
+        words = "\n".join(part for part in (tensors, one_line(row.remark), *refusals) if part)
+        able = [f"{one.proposer} ({_names(one.languages)})" for one in asked if one.languages]
+        lacking |= bool(row.languages) and not able
+        table.add_row(Text(row.reference), Text(_names(row.languages) or "none"), Text(", ".join(able) or "none"),
+                      Text(words))  # fmt: skip
+    out = console()
+    out.print(table)
+    if lacking:
+        out.print(Text("written by none: the search waits for your kernel (key a, or kernel-tui seed-kernel)"),
+                  soft_wrap=True)  # fmt: skip
+        out.print(Text(add_a_table()), soft_wrap=True)
+
+
+def _names(languages: Sequence[Language]) -> str:
+    return " ".join(LANGUAGE_NAMES[one] for one in languages)
+
+
+def print_sessions(sessions: Sequence[SessionSummary]) -> None:
+    """Print one line per session, or several lines on a narrow terminal. Session names are never cut."""
+    out = console()
+    table = _sessions_table(sessions, in_lines=True)
+    if out.measure(table, options=out.options.update_width(10 * _PIPE_WIDTH)).maximum > out.width:
+        table = _sessions_table(sessions, in_lines=False)
+        name = table.columns[0]
+        name.no_wrap, name.overflow, name.max_width = False, "fold", max(16, out.width // 3)
+    print_marked(out, table, _caption_of(sessions))
+
+
+def _caption_of(sessions: Sequence[SessionSummary]) -> str | None:
+    return shared_caption(one.tolerance for one in sessions if one.best)
+
+
+def _sessions_table(sessions: Sequence[SessionSummary], *, in_lines: bool) -> Table:
+    beside = ("config", "") if in_lines else ()
+    table = columns("session", "state", "age", "verdicts", "best", *beside, right=("age", "verdicts"))
+    each = _caption_of(sessions) is None
+    for one in sessions:
+        best = Text(", ".join(one.bests) + (f" ({short_caption(one.tolerance)})" if each and one.best else ""))
+        since = age(time.time() - one.created) if one.created else "-"
+        config, note = one_line(Path(one.config_name).name), one_line(one.note)
+        below = Text(": ".join(filter(None, [config, note])), style="dim")
+        cells = (
+            [best, Text(config), Text(note, style="dim")]
+            if in_lines
+            else [Text("\n").join(filter(None, [best, below]))]
+        )
+        table.add_row(Text(one.name), one.state, since, str(one.verdicts), *cells)
+    return table
+
+
+def print_profile(launches: Sequence[KernelProfile]) -> None:
+    """Print a table of counters for each launch."""
+    out = console()
+    for launch in launches:
+        out.print(Text(one_line(launch.kernel), style="bold"), soft_wrap=True)
+        table = columns("", "value", "unit", "counter", right=("value",))
+        for one in launch.metrics:
+            value = f"{one.value:,.0f}" if abs(one.value) >= 1000 else f"{one.value:.4g}"
+            table.add_row(one.label, value, one.unit, Text(one.name, style="dim"))
+        out.print(table)
+
+
+def print_kernels(kernels: Sequence[SavedKernel]) -> None:
+    """Print one row per saved kernel, with a tolerance column if tolerances differ."""
+    figures, caption = ("ms", "speedup", "95%"), shared_caption(one.tolerance for one in kernels)
+    beside = () if caption is not None else ("tolerance",)
+    table = columns(
+        "session", "kernel", "problem", "language", "device", *figures, *beside, "age", "idea", right=figures
+    )
+    for one in kernels:
+        table.add_row(
+            Text(one.session),
+            f"{one.variant} (best)" if one.best else one.variant,
+            Text(one.problem),
+            LANGUAGE_NAMES[one.language],
+            Text(one.device),
+            milliseconds(one.ms),
+            marked_speedup(one.speedup, one.speedup_low, one.speedup_high),
+            interval(one.speedup_low, one.speedup_high),
+            *(tolerance_name(one.tolerance) for _ in beside),
+            age(time.time() - one.at),
+            Text(one_line(one.idea, 100)),
+        )
+    print_marked(console(), table, caption)
+
+
+def print_rounds(state: SessionState, tolerance: SessionTolerance, problem: str | None = None) -> None:
+    """Print every round: its ideas with their best speedup, and the kernels selected or dropped, with reasons.
+
+    ``problem`` restricts the output to one problem and adds the dropped kernels.
+    """
+    out = console()
+    out.print(Text(tolerance_caption(tolerance), style="dim"), soft_wrap=True)
+    for one in state.problems.values():
+        if problem not in (None, one.id):
+            continue
+        for round_ in one.rounds:
+            out.print(Text(f"\n{one.id}, round {round_.number}", style="bold"))
+            for name in round_.ideas:
+                idea = state.ideas[name]
+                variants = [state.variants[v] for v in idea.variants]
+                timed = [found for one in variants if (found := twin_of(state, one) or one).speedup is not None]
+                fastest = max(timed, key=lambda one: one.speedup or 0.0, default=None)
+                on = f" on {idea.parent}" if idea.parent is not None else ""
+                reached = speedup_words(fastest.verdict if fastest is not None else None)
+                kernels = f"{len(idea.variants)} kernel{'s' * (len(idea.variants) != 1)}"
+                same = ", ".join(dict.fromkeys(one.same_as for one in idea.repeats))
+                kernels += f", {len(idea.repeats)} with the same source as {same}" if same else ""
+                head = f"  {name}{on} ({idea.category}, {kernels}, best {reached}): "
+                out.print(Text(head + one_line(idea.text)), soft_wrap=True)
+            for kept in round_.selected:
+                out.print(Text(f"  selected {kept.variant}: {one_line(kept.why)}", style="green"), soft_wrap=True)
+            for lost in round_.dropped if problem is not None else ():
+                out.print(Text(f"  dropped {lost.variant}: {one_line(lost.why)}", style="dim"), soft_wrap=True)
+
+
+def print_variants(state: SessionState, names: Sequence[str], tolerance: SessionTolerance) -> None:
+    table = columns("kernel", "verdict", "ms", "speedup", "95%", "note", right=("ms", "speedup", "95%"))
+    for name in names:
+        variant = state.variants[name]
+        verdict = variant.verdict
+        word = (variant.stage or "-") if verdict is None else verdict.status.replace("_", " ")
+        between = interval(verdict.speedup_low, verdict.speedup_high) if verdict is not None else "-"
+        timed = twin_of(state, variant) or variant
+        time_ms, reached = milliseconds(timed.kernel_ms), speedup_in_words(state, variant)
+        table.add_row(name, word, time_ms, reached, between, Text(one_line(variant.note)))
+    print_marked(console(), table, tolerance_caption(tolerance))
+
+
+def _facts(verdict: Verdict, tolerance: SessionTolerance) -> list[tuple[str, str]]:
+    facts = []
+    if verdict.device:
+        facts.append(("device", verdict.device))
+    if verdict.kernel is not None:
+        kernel = verdict.kernel
+        facts.append(("kernel", f"{milliseconds(kernel.median_ms)} ms (p10 {milliseconds(kernel.p10_ms)}, "
+                                f"p90 {milliseconds(kernel.p90_ms)}, {kernel.count} calls)"))  # fmt: skip
+    if verdict.reference is not None:
+        facts.append(("eager", f"{milliseconds(verdict.reference.median_ms)} ms"))
+    if verdict.speedup is not None:
+        between = interval(verdict.speedup_low, verdict.speedup_high)
+        facts.append(("speedup", f"{speedup_words(verdict)} (95%: {between}, {counted_pairs(verdict)} pairs)"))
+    facts.append(("tolerance", tolerance_words(tolerance)))
+    if verdict.sol_share is not None:
+        facts.append(("SOL", f"{milliseconds(verdict.sol_ms)} ms; kernel at {verdict.sol_share * 100:.0f}% SOL"))
+    if verdict.max_abs_error is not None:
+        relative = f", relative {verdict.max_rel_error:.2g}" if verdict.max_rel_error is not None else ""
+        facts.append(("largest error", f"{verdict.max_abs_error:.2g}{relative}"))
+    if verdict.precision:
+        facts.append(("precision", precision_words(verdict)))
+    if verdict.pattern is not None:
+        facts.append(("pattern", verdict.pattern))
+    if verdict.kernelbench is not None:
+        facts.append(("KernelBench's rules", one_line(kernelbench_words(verdict.kernelbench))))
+    facts += [("remark", flag) for flag in verdict.flags]
+    if verdict.stage_s:
+        facts.append(
+            ("stages, seconds", ", ".join(f"{stage} {seconds:.2f}" for stage, seconds in verdict.stage_s.items()))
+        )
+    if verdict.sandbox:
+        facts.append(("isolation", verdict.sandbox))
+    return facts
+
+
+def _print_lines(out: Console, text: str) -> None:
+    for line in clean_lines(text):
+        out.print(Text(f"  {line}"), soft_wrap=True)

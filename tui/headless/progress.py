@@ -1,0 +1,132 @@
+"""Draw a headless run's live table: each problem's progress and best kernel."""
+
+from __future__ import annotations
+
+import time
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from engine.config.tolerance import tolerance_caption
+from engine.session.budget import Budget, budget_of, elapsed_s
+from engine.session.records import events as ev
+from engine.session.records.events import Recorded
+from engine.session.records.verdict_text import speedup_words
+from engine.session.state.session_state import ProblemState, SessionState
+from engine.session.store import SessionPaths
+from tui.console.tables import columns, interval
+from tui.text.format import clock, milliseconds
+from tui.text.narration import line_of
+from tui.text.waiting import WaitLines, held_in_words
+from tui.view.activity import kernels_at_work, owed_of
+from tui.view.prompts import PromptLines
+from tui.view.source import limits_of
+
+_SAID = (
+    ev.ProblemRefused,
+    ev.CannotWrite,
+    ev.ProblemFinished,
+    ev.LogLine,
+    ev.CommandHandled,
+    ev.EngineStarted,
+    ev.EngineStopped,
+)
+REDRAW_S = 0.25
+
+
+class LiveTable:
+    """A ``View`` that redraws a table in place. Important lines scroll above it."""
+
+    def __init__(self, minutes: float | None, rounds: int, paths: SessionPaths) -> None:
+        self._minutes, self._rounds, self._limits = minutes, rounds, limits_of(paths)
+        self._console = Console(highlight=False, markup=False)
+        self._live = Live(console=self._console, auto_refresh=False, transient=True)
+        self._live.start()
+        self._best: dict[str, str | None] = {}
+        self._waits = WaitLines()
+        self._prompts = PromptLines(paths)
+        self._drawn_at = 0.0
+        self._verdicts_before: int | None = None
+        self._began = time.time()
+
+    def recorded(self, one: Recorded, state: SessionState) -> None:
+        line = line_of(one.event, state, self._best)
+        is_record = isinstance(one.event, ev.VerdictGiven) and line is not None and line.endswith("best so far")
+        if line is not None and (is_record or isinstance(one.event, _SAID)):
+            self._console.print(Text(line))
+        if (waiting := self._waits.line_of(one)) is not None:
+            self._console.print(Text(waiting))
+
+    def tick(self, state: SessionState) -> None:
+        if self._verdicts_before is None:
+            self._verdicts_before = state.verdicts
+        if (line := self._prompts.lasting(state, time.time())) is not None:
+            self._console.print(Text(line))
+        if time.monotonic() - self._drawn_at >= REDRAW_S:
+            self._drawn_at = time.monotonic()
+            self._live.update(self._screen(state), refresh=True)
+
+    def say(self, text: str) -> None:
+        self._console.print(Text(text, style="bold"))
+
+    def close(self) -> None:
+        self._live.stop()
+
+    def _screen(self, state: SessionState) -> RenderableType:
+        figures = ("round", "best ms", "speedup", "95%", "verdicts")
+        table = columns("problem", *figures, "", right=figures)
+        for problem in state.problems.values():
+            if problem.id not in state.refused:
+                table.add_row(*_row(state, problem))
+        caption = Text(tolerance_caption(self._limits.tolerance), style="dim")
+        return Group(table, caption, self._status(state))
+
+    def _status(self, state: SessionState) -> RenderableType:
+        spent = elapsed_s(state, time.time())
+        minutes = max(1 / 60, (time.time() - self._began) / 60)
+        rate = (state.verdicts - (self._verdicts_before or 0)) / minutes
+        words = "paused" if state.paused else owed_of(state, self._limits) or kernels_at_work(state)
+        if state.held_up_at is not None and (wait := next(iter(state.waits.values()), None)) is not None:
+            words = f"waiting for the device: {held_in_words(wait)}"
+        grid = Table.grid(padding=(0, 1))
+        budget = budget_of(state, self._minutes, self._rounds)
+        limit = f" of {clock(budget.minutes * 60)}" if budget.minutes is not None else ""
+        text = Text(f"{clock(spent)}{limit}  {state.verdicts} verdicts, {rate:.0f}/min  {words}")
+        grid.add_row(ProgressBar(total=1.0, completed=_share_done(state, budget), width=24), text)
+        return grid
+
+
+def _row(state: SessionState, problem: ProblemState) -> list[RenderableType]:
+    best = state.variants[problem.best] if problem.best is not None else None
+    verdict = best.verdict if best is not None else None
+    return [
+        problem.id,
+        str(problem.rounds[-1].number) if problem.rounds else "-",
+        milliseconds(best.kernel_ms if best is not None else None),
+        speedup_words(verdict),
+        interval(verdict.speedup_low, verdict.speedup_high) if verdict is not None else "-",
+        str(sum(one.was_judged for one in state.variants_of(problem.id))),
+        Text(_remark(state, problem), style="dim"),
+    ]
+
+
+def _remark(state: SessionState, problem: ProblemState) -> str:
+    if state.is_pruned(problem.id):
+        return "pruned"
+    if "eager" not in problem.baselines:
+        return problem.finished or "opening"
+    return problem.finished or ("needs a seeded kernel" if problem.cannot_write and problem.best is None else "")
+
+
+def _share_done(state: SessionState, budget: Budget) -> float:
+    """Return the used share of the time limit or of all rounds, whichever is larger."""
+    spent = elapsed_s(state, time.time()) / (budget.minutes * 60) if budget.minutes is not None else 0.0
+    problems = [one for one in state.problems.values() if one.id not in state.refused and not state.is_pruned(one.id)]
+    done = sum(
+        1.0 if one.finished is not None else sum(r.finished_at is not None for r in one.rounds) / (budget.rounds + 1)
+        for one in problems
+    )
+    return min(1.0, max(spent, done / len(problems) if problems else 0.0))

@@ -1,0 +1,42 @@
+"""The protocol by which screens call the app, so that they need not import it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal, Protocol
+
+from textual.screen import Screen
+
+from tui.monitor.steering.plans import History, Plan
+
+Severity = Literal["information", "warning", "error"]
+
+
+class Host(Protocol):
+    """The app's methods for its screens."""
+
+    history: History
+
+    def begin(self) -> None:
+        """Start following the session. Called once the first paint is done."""
+
+    def say(self, text: str, *, severity: Severity = "information") -> None:
+        """Show a notice in place of the key bar."""
+
+    def why_not_steer(self) -> str | None:
+        """Return why a request would not reach an engine, or None."""
+
+    def steer(self, plan: Plan, then: Callable[[], None] | None = None) -> None:
+        """Send the plan's request to the engine. ``then`` runs once the request is sent."""
+
+    def start_engine(self) -> None:
+        """Start an engine on a session without one."""
+
+    def copy_text(self, text: str, what: str) -> None:
+        """Copy ``text`` to the clipboard of the user's terminal. ``what`` names the text in the notice."""
+
+    def edit(self, text: str, file_name: str) -> str | None:
+        """Open ``text`` in the user's editor. Return the saved text, or None if unchanged. Raises EditorError."""
+
+    def open_dialog(self, screen: Screen[Any], done: Callable[[Any], None] | None = None) -> None:
+        """Show a dialog. ``done`` receives its result, or None if the user canceled."""

@@ -1,0 +1,1 @@
+"""The monitor's panes, one file each."""

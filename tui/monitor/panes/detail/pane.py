@@ -1,0 +1,344 @@
+"""The detail pane, with the tabs Kernel, Diff, Evidence, Why, Leaders, Calls and ASM for the selected node."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import ClassVar, Literal
+
+from textual.binding import Binding, BindingType
+from textual.strip import Strip
+from textual.timer import Timer
+
+from engine.config.tolerance import short_caption
+from engine.session.records.verdict_text import speedup_words
+from engine.session.state.session_state import ProblemState, VariantState
+from engine.session.store import SessionError
+from tui.monitor.delay import after
+from tui.monitor.panes.detail.assembly import Assembly
+from tui.monitor.panes.detail.conversation import Conversation
+from tui.monitor.panes.detail.diff import diff_lines
+from tui.monitor.panes.detail.evidence import evidence_lines
+from tui.monitor.panes.detail.kernel import kernel_lines
+from tui.monitor.panes.detail.story import idea_lines, why_lines
+from tui.monitor.panes.detail.text import folded, wrapped
+from tui.monitor.panes.detail.unwritten import unwritten_lines
+from tui.monitor.panes.leaders import FIGURES, leader_lines
+from tui.monitor.panes.lines import LinesView, Part, line
+from tui.monitor.panes.pane import Pane
+from tui.text.certainty import interval_words
+from tui.text.glyphs import glyph, standing_of
+from tui.text.runoff_text import why_no_star
+from tui.text.sanitize import one_line
+from tui.view.activity import activity_of
+from tui.view.model import Model
+from tui.view.row import Row
+
+Tab = Literal["Kernel", "Diff", "Evidence", "Why", "Leaders", "Calls", "ASM"]
+TABS: tuple[Tab, ...] = ("Kernel", "Diff", "Evidence", "Why", "Leaders", "Calls", "ASM")
+PROSE: tuple[Tab, ...] = ("Evidence", "Why")
+"""Tabs whose long lines wrap. Source and diffs are not wrapped."""
+Against = Literal["parent", "best", "marked"]
+AGAINST: tuple[Against, ...] = ("parent", "best", "marked")
+FIRST_STEPS = (
+    "The engine first inspects the problems and times their references. It then builds, checks and times the first "
+    "kernels, and selects the best ones as parents for the next round."
+)
+REFUSED_REMEDY = (
+    'To search such a problem, add a [[models]] table with provider = "openai", "gemini" or "manual" (you answer the '
+    "prompts) to the config, and start a new session."
+)
+GROW_S = 0.25
+"""Seconds between two updates of a streaming reply."""
+LEADERS_ROOM = 100
+"""Maximum number of lines in the Leaders tab, which scrolls."""
+TITLE_AT = 3
+"""Column of the title at which the tab names begin."""
+SETTLE_S = 0.08
+"""Seconds that the cursor must rest before the detail pane follows, so that moving stays fast."""
+COMPILE_AFTER_S = 0.4
+"""Seconds that the cursor must rest on a kernel before the ASM tab compiles it."""
+
+
+class DetailView(LinesView):
+    HELP = (
+        "Tabs for the selected kernel: its source, its diff, the evidence for its verdict, why it was selected or "
+        "dropped, its problem's leaders, the model calls behind it, and its machine code (ASM). Press / to search."
+    )
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("left,h", "screen.tab(-1)", "previous tab", show=False),
+        Binding("right,l", "screen.tab(1)", "next tab", show=False),
+        Binding("less_than_sign", "scroll_sideways(-8)", "left", show=False),
+        Binding("greater_than_sign", "scroll_sideways(8)", "right", show=False),
+    ]
+
+
+class DetailPane(Pane):
+    """Show one node of ``model``. With ``best``, always show the best kernel's source."""
+
+    def __init__(self, model: Model, *, id: str, number: int = 4, best: bool = False) -> None:
+        self.view = DetailView()
+        super().__init__(number, "Best" if best else "Detail", self.view, id=id)
+        self.model = model
+        self.is_best = best
+        self.twin: DetailPane | None = None
+        """The best kernel's pane, if this pane may have one next to it."""
+        self._tab: Tab | None = None
+        self.against: Against = "parent"
+        self.marked: str | None = None
+        self.talk = Conversation(model)
+        self.assembly = Assembly(model, lambda: self.show() if self.is_attached else None)
+        self._row: Row | None = None
+        self._shown: tuple[object, ...] = ()
+        self._growing: Timer | None = None
+
+    def on_mount(self) -> None:
+        self._growing = self.set_interval(GROW_S, self._grow, pause=True)
+
+    def on_unmount(self) -> None:
+        self.assembly.stop()
+
+    @property
+    def tab(self) -> Tab:
+        """The tab that the user chose.
+
+        The default is the source, or the evidence if the best kernel's pane already shows that source.
+        """
+        return self._tab or ("Evidence" if self._beside_its_source() else "Kernel")
+
+    @tab.setter
+    def tab(self, tab: Tab) -> None:
+        self._tab = tab
+
+    def _beside_its_source(self) -> bool:
+        twin, subject = self.twin, self.subject
+        if twin is None or subject is None or not (twin.display and twin.size.height):
+            return False
+        return self.model.state.problems[subject.problem].best == subject.id
+
+    @property
+    def subject(self) -> VariantState | None:
+        """The kernel that the selected row stands for: its own, or the best kernel below it."""
+        return subject_of(self.model, self._row)
+
+    def select(self, row: Row | None, *, at_once: bool = False) -> None:
+        if row == self._row and not at_once:
+            return
+        self._row = row
+        if at_once or not self.is_running:
+            self.show()
+        else:
+            after(self, SETTLE_S, lambda: self.show() if self._row == row else None)
+
+    def turn(self, tab: Tab) -> None:
+        self.tab = tab
+        self.show()
+
+    def show(self, *, force: bool = False) -> None:
+        """Update the lines if their content has changed."""
+        subject = self.subject
+        key = self._key(subject)
+        if self._growing is not None:
+            watched = self.tab == "Calls" and self.talk.live
+            self._growing.resume() if watched else self._growing.pause()
+        if key == self._shown and not force:
+            return
+        if self.tab == "ASM":
+            after(self, COMPILE_AFTER_S, self._compile)
+        else:
+            self.assembly.stop()
+        moved = key[:3] != self._shown[:3]
+        self._shown = key
+        self._retitle(subject)
+        self.view.set_lines(self._lines(subject))
+        if moved:
+            self.view.scroll_to(0, 0, animate=False, immediate=True)
+
+    def tab_at(self, x: int) -> Tab | None:
+        """Return the tab whose name is at column ``x`` of the title."""
+        place = TITLE_AT
+        for tab in TABS:
+            if place <= x < place + len(tab) + 2:
+                return tab
+            place += len(tab) + 2
+        return None
+
+    def _compile(self) -> None:
+        """Compile the kernel for the ASM tab, if the pane still shows it."""
+        if self.tab == "ASM" and (subject := self.subject) is not None:
+            self.assembly.ask(subject)
+
+    def _grow(self) -> None:
+        """Update a streaming reply."""
+        if not getattr(self.screen, "held", False):
+            self.show()
+
+    def _key(self, subject: VariantState | None) -> tuple[object, ...]:
+        """Return the cache key of the pane's lines."""
+        state, row = self.model.state, self._row
+        name = subject.id if subject is not None else (row.id if row is not None else None)
+        idea = state.ideas.get(row.id) if row is not None else None
+        problem = state.problems.get(subject.problem) if subject is not None else None
+        return (
+            self.tab,
+            name,
+            self.against,
+            self.marked,
+            (subject.judged, subject.stage, subject.selected_because, subject.dropped, subject.at_sizes is None)
+            if subject is not None
+            else None,
+            (len(idea.variants), idea.waiting) if idea is not None else None,
+            (problem.best, len(problem.baselines), self.model.without_compile(problem))
+            if problem is not None
+            else None,
+            subject is not None and (state.is_pruned(subject.id), state.is_pinned(subject.id)),
+            state.seq if self.tab == "Leaders" else None,
+            self.view.size.width if self.tab in (*PROSE, "Leaders", "Calls", "ASM") or subject is None else None,
+            activity_of(self.model) if subject is None else None,
+            self.talk.look(row, subject) if self.tab == "Calls" else None,
+            self.assembly.known(subject) if self.tab == "ASM" and subject is not None else None,
+            self.app.theme,
+        )
+
+    def _retitle(self, subject: VariantState | None) -> None:
+        palette = self.bar.palette
+        parts: list[Part] = []
+        if self.is_best:
+            of = one_line(subject.problem, 40) if subject is not None else "none yet"
+            parts += [("Best  ", palette.title), (f"{of} ", palette.text)]
+        else:
+            for tab in TABS:
+                parts.append((f"{tab}  ", palette.title if tab == self.tab else palette.dim))
+        if subject is not None:
+            mark = glyph(standing_of(self.model.state, subject), ascii_only=self.view.ascii_only)
+            parts.append((f"{mark} {subject.id}", palette.bold))
+            if subject.speedup is not None:
+                between = f" {interval_words(subject.verdict)}"
+                fits = TITLE_AT + line(*parts).cell_length + len(between) + 9 <= self.size.width
+                style = palette.dim if why_no_star(self.model.state, subject) else palette.best
+                own = f" {speedup_words(subject.verdict)}"
+                if TITLE_AT + line(*parts).cell_length + len(own) <= self.size.width:  # a cut figure misleads
+                    parts += [(own, style), (between if fits else "", palette.dim)]
+        self.set_title(*parts)
+
+    def _lines(self, subject: VariantState | None) -> list[Strip]:
+        palette = self.view.palette
+        if self.tab == "Calls" and (subject is not None or self._row is not None):
+            return self._conversation(subject)
+        if subject is None:
+            return self._without_kernel()
+        tabs: dict[Tab, Callable[[], list[Strip]]] = {
+            "Kernel": lambda: kernel_lines(
+                self._source(subject), subject.language, palette, self.model.shown_whole_by(subject.id)
+            ),
+            "Diff": lambda: self._diff(subject),
+            "Evidence": lambda: evidence_lines(self.model, subject, palette, self.view.size.width),
+            "Why": lambda: why_lines(self.model, subject, palette, self.view.size.width),
+            "Leaders": lambda: self._leaders(subject.problem),
+            "ASM": lambda: self.assembly.lines(subject, palette, self.view.size.width),
+        }
+        try:
+            lines = tabs[self.tab]()
+            return folded(lines, self.view.size.width - 1) if self.tab in PROSE else lines
+        except SessionError as error:
+            return wrapped(str(error), palette.warn, self.view.size.width)
+
+    def _conversation(self, subject: VariantState | None) -> list[Strip]:
+        palette, width = self.view.palette, self.view.size.width
+        try:
+            return self.talk.lines(self._row, subject, palette, width)
+        except SessionError as error:
+            return wrapped(str(error), palette.warn, width)
+
+    def _without_kernel(self) -> list[Strip]:
+        palette, row, width = self.view.palette, self._row, self.view.size.width
+        idea = self.model.state.ideas.get(row.id) if row is not None else None
+        if idea is not None:
+            return folded(idea_lines(self.model, idea, palette, width), width - 1)
+        problem = problem_of(self.model, row)
+        if problem is not None and problem.cannot_write is not None:
+            return unwritten_lines(problem, palette, width)
+        now = activity_of(self.model)
+        if row is not None and self.model.state.variants:
+            what = "no correct kernel yet" if row.kind == "problem" else "no kernel yet"
+            return wrapped(f"{row.id}: {what}" + (f"; {now}" if now else ""), palette.dim, width)
+        if not self.model.state.problems and self.model.state.refused:
+            return self._not_searched()
+        if self.model.state.variants:
+            return wrapped("Nothing is selected: nothing matches the filter.", palette.dim, width)
+        lines = wrapped("There is no kernel yet.", palette.bold, width)
+        if now is not None:
+            lines += wrapped(f"Now: {now}.", palette.text, width)
+            lines += [line(""), *wrapped(FIRST_STEPS, palette.dim, width)]
+        return lines
+
+    def _not_searched(self) -> list[Strip]:
+        """Return why no problem is searched, in full, and what the user can do."""
+        palette, width = self.view.palette, self.view.size.width
+        lines: list[Strip] = []
+        for one in self.model.state.refused.values():
+            lines += wrapped(f"{one.problem} is not searched.", palette.bold, width)
+            lines += [*wrapped(one.reason, palette.warn, width), line("")]
+        return [*lines, *wrapped(REFUSED_REMEDY, palette.text, width)]
+
+    def _diff(self, subject: VariantState) -> list[Strip]:
+        palette = self.view.palette
+        state = self.model.state
+        problem = state.problems.get(subject.problem)
+        others = {
+            "parent": subject.parent,
+            "best": problem.best if problem is not None else None,
+            "marked": self.marked,
+        }
+        other = state.variants.get(others[self.against] or "")
+        if other is None:
+            why = {
+                "parent": "a first kernel has no parent",
+                "best": "there is no best kernel yet",
+                "marked": "no kernel is marked; press m on one",
+            }
+            return [line((f"No diff of {subject.id} with the {self.against}: {why[self.against]}.", palette.dim))]
+        name = f"{self.against} {other.id}" if self.against != "marked" else f"marked {other.id}"
+        return diff_lines(self._source(other), self._source(subject), name, subject.id, palette)
+
+    def _leaders(self, problem: str) -> list[Strip]:
+        palette, found = self.view.palette, self.model.state.problems[problem]
+        lines = leader_lines(
+            self.model, found, palette, ascii_only=self.view.ascii_only, width=self.view.size.width, room=LEADERS_ROOM
+        )
+        caption = f"{FIGURES}. {short_caption(self.model.limits.tolerance)}"
+        return [*lines, line(""), line((caption, palette.dim))]
+
+    def _source(self, variant: VariantState) -> str:
+        return self.model.source.text(variant.source)
+
+
+def problem_of(model: Model, row: Row | None) -> ProblemState | None:
+    """Return the problem of a problem row or a round row."""
+    if row is None:
+        return None
+    name = row.id if row.kind == "problem" else row.id.rpartition("/r")[0]
+    return model.state.problems.get(name)
+
+
+def subject_of(model: Model, row: Row | None) -> VariantState | None:
+    """Return the kernel that a row stands for.
+
+    That is a kernel itself, the leader of a problem or round, or an idea's fastest kernel.
+    """
+    state = model.state
+    if row is None:
+        return None
+    if row.kind == "variant":
+        return state.variants.get(row.id)
+    if row.kind == "problem":
+        return model.best(state.problems[row.id]) if row.id in state.problems else None
+    if row.kind == "idea":
+        names = state.ideas[row.id].variants if row.id in state.ideas else []
+    else:
+        problem, _, number = row.id.rpartition("/r")
+        if (leader := state.leader_of_round(problem, int(number))) is not None:
+            return leader
+        rounds = state.problems[problem].rounds if problem in state.problems else []
+        names = next((one.variants for one in rounds if one.number == int(number)), [])
+    variants = [state.variants[name] for name in names]
+    return max(variants, key=lambda variant: variant.speedup or 0.0, default=None)

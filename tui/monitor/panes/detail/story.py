@@ -1,0 +1,129 @@
+"""Tab Why: why a kernel was selected or dropped, its idea, its proposer, and its lineage."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from textual.strip import Strip
+
+from engine.config.tolerance import short_caption
+from engine.session.records.events import BY_HAND
+from engine.session.records.speedup_text import speedup
+from engine.session.records.verdict_text import speedup_words
+from engine.session.state.session_state import IdeaState, VariantState
+from tui.monitor.panes.detail.text import field, heading, wrapped
+from tui.monitor.panes.lines import line
+from tui.monitor.theme.palette import Palette
+from tui.text import format as fmt
+from tui.text.certainty import interval_words
+from tui.text.runoff_text import NO_RUNOFF, decided_after, last_runoff, why_no_star
+from tui.text.same_code import speedup_in_words
+from tui.text.sanitize import one_line
+from tui.view.model import Model, change_against_parent
+
+
+def why_lines(model: Model, variant: VariantState, palette: Palette, width: int) -> list[Strip]:
+    state = model.state
+    lines = [line((variant.id, palette.bold), (f"  {_fate(model, variant)[0]}", palette.title))]
+    lines += wrapped(_fate(model, variant)[1], palette.text, width)
+    lines += _figures(model, variant, palette)
+    if state.is_pinned(variant.id):
+        lines.append(line(("pinned: every round selects its branch", palette.accent)))
+    idea = state.ideas.get(variant.idea)
+    if idea is not None:
+        lines += idea_lines(model, idea, palette, width)
+    lines += heading("kernel", palette)
+    lines.append(field("written by", f"{variant.proposer}, in round {variant.round}", palette))
+    if variant.note:
+        lines.append(field("note", variant.note, palette))
+    lines += heading(f"lineage, newest first; speedups: {short_caption(model.limits.tolerance)}", palette)
+    for name in state.ancestors(variant.id):
+        above = state.variants[name]
+        why = state.ideas.get(above.idea)
+        lines.append(
+            line(
+                (f"{above.id:<7}", palette.bold),
+                (f"r{above.round:<3}", palette.dim),
+                (f"{speedup_words(above.verdict):>7} ", palette.text),
+                (f"{fmt.change(change_against_parent(state, above)):>7}  ", palette.good),
+                (one_line(why.text, 160) if why is not None else "", palette.dim),
+            )
+        )
+    if variant.data:
+        lines += [*heading("recipe", palette), *_facts(variant.data, palette)]
+    return lines
+
+
+def _figures(model: Model, variant: VariantState, palette: Palette) -> list[Strip]:
+    """Return the figures of the kernel's newest verdict and runoff, which may be newer than the decision about it."""
+    problem = model.state.problems.get(variant.problem)
+    if problem is None or variant.speedup is None:
+        return []
+    between = f" {words}" if (words := interval_words(variant.verdict)) else ""
+    tolerance = short_caption(model.limits.tolerance)
+    own = f"{speedup_words(variant.verdict)} over eager{between}, {fmt.milliseconds(variant.kernel_ms)} ms, {tolerance}"
+    lines = [field("own verdict", own, palette)]
+    if runoff := last_runoff(problem, variant):
+        lines.append(field("last runoff", runoff, palette))
+    reached, star = model.state.best_of_round(variant.problem, variant.round), model.best(problem)
+    leads = model.state.leader_of_round(variant.problem, variant.round) is variant
+    if leads and reached is not None and star is not None and reached != variant.speedup:
+        own = f"{speedup(reached)}: {star.id}'s {speedup_words(star.verdict)} / the runoff's ratio"
+        lines.append(field(f"round r{variant.round}", own, palette))
+    if (why := why_no_star(model.state, variant)).startswith(NO_RUNOFF):
+        lines.append(field("not the best", f"{why}; their figures were measured at different times", palette))
+    return lines
+
+
+def idea_lines(model: Model, idea: IdeaState, palette: Palette, width: int) -> list[Strip]:
+    """Return an idea in full, with its kernels."""
+    lines = heading(f"idea {idea.id}, {idea.category}, by {idea.proposer}", palette)
+    lines += wrapped(idea.text, palette.text, width, whole=model.shown_whole_by(idea.id))
+    if idea.waiting is not None:
+        lacks = "waiting for a kernel" if idea.proposer == BY_HAND else "no kernel"
+        lines += wrapped(f"{lacks}: {idea.waiting}", palette.warn, width)
+    lines += _facts(idea.data, palette)
+    if idea.parent is not None:
+        lines.append(field("parent", idea.parent, palette))
+    if idea.variants:
+        state = model.state
+        variants = [state.variants[name] for name in idea.variants]
+        speedups = [f"{v.id} {speedup_in_words(state, v) if v.correct else (v.stage or _status(v))}" for v in variants]
+        lines.append(field("kernels", "  ".join(speedups), palette))
+    return lines
+
+
+def _facts(data: dict[str, Any], palette: Palette) -> list[Strip]:
+    """Return the data that a proposer recorded with an idea, as text."""
+    return [field(one_line(str(key), 40).replace("_", " "), one_line(_words(value), 600), palette)
+            for key, value in data.items()]  # fmt: skip
+
+
+def _words(value: object) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{str(key).replace('_', ' ')} {_words(one)}" for key, one in value.items())
+    if isinstance(value, list | tuple):
+        return " ".join(_words(one) for one in value)
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _fate(model: Model, variant: VariantState) -> tuple[str, str]:
+    if model.state.is_pruned(variant.id):
+        at = next(node for node in model.state.lineage(variant.id) if node in model.state.pruned)
+        return "pruned", f"The user pruned {at}. Until restored, it cannot be a parent or the best kernel."
+    problem = model.state.problems.get(variant.problem)
+    decided = decided_after(problem, variant) if problem is not None else None
+    when = f" after round {decided}" if decided is not None else ""
+    if variant.selected_because is not None:
+        return f"selected{when}", variant.selected_because
+    if variant.dropped is not None:
+        return f"dropped{when}", variant.dropped
+    if variant.stage is not None:
+        return f"in stage {variant.stage}", "The end of its round decides whether it is selected."
+    return "no decision yet", "The end of its round decides whether it is selected."
+
+
+def _status(variant: VariantState) -> str:
+    return variant.verdict.status if variant.verdict is not None else "-"

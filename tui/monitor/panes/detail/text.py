@@ -1,0 +1,100 @@
+"""Formatting that the tabs share: headings, labeled values, wrapped prose."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable, Iterable
+
+from rich.cells import cell_len, chop_cells
+from rich.segment import Segment
+from rich.style import Style
+from textual.strip import Strip
+
+from tui.monitor.panes.lines import line
+from tui.monitor.theme.palette import Palette
+from tui.text.sanitize import MAX_LINES, clean_lines, left_out, lines_in
+
+LABEL = 13
+
+
+def heading(text: str, palette: Palette) -> list[Strip]:
+    return [line(""), line((text, palette.title))]
+
+
+def field(name: str, value: str, palette: Palette, style: Style | None = None) -> Strip:
+    return line((f"{name:<{LABEL - 1}} ", palette.dim), (value, style if style is not None else palette.text))
+
+
+def wrapped(
+    text: str, style: Style, width: int, indent: int = 0, *, most: int = MAX_LINES, whole: str = ""
+) -> list[Strip]:
+    """Wrap prose at spaces, and keep its line breaks.
+
+    A long text is cut after about ``most`` lines. The last line says how much is left out, and where the ``whole`` text
+    is.
+    """
+    room = max(20, width - indent - 1)
+
+    def draw(paragraph: str) -> list[Strip]:
+        return [line((" " * indent + piece, style)) for piece in _pieces(paragraph, room) or [""]]
+
+    return _begins(text, most, whole, draw, style)
+
+
+def printed(text: str, style_of: Callable[[str], Style], width: int, whole: str) -> list[Strip]:
+    """Return a program's output with a style for each line, wrapped and cut as ``wrapped`` does."""
+    return _begins(text, MAX_LINES, whole, lambda one: folded([line((one, style_of(one)))], width - 1), style_of(""))
+
+
+def _begins(text: str, most: int, whole: str, draw: Callable[[str], list[Strip]], style: Style) -> list[Strip]:
+    """Return the first ``most`` lines of ``text``, and a note if there are more."""
+    strips: list[Strip] = []
+    paragraphs = clean_lines(text, most=most, whole=whole)
+    for number, paragraph in enumerate(paragraphs):
+        if len(strips) >= most and number < len(paragraphs) - 1:
+            return [*strips, line((left_out(max(1, lines_in(text) - number), whole), style))]
+        strips += draw(paragraph)
+    return strips
+
+
+def folded(strips: Iterable[Strip], width: int) -> list[Strip]:
+    """Wrap lines that are wider than ``width``.
+
+    The rest of a line is indented to align with its last part, such as a label's value, if there is room.
+    """
+    room = max(20, width)
+    lines: list[Strip] = []
+    for strip in strips:
+        lines += [strip] if strip.cell_length <= room else _folded(list(strip), room)
+    return lines
+
+
+def _folded(segments: list[Segment], room: int) -> list[Strip]:
+    *head, tail = segments
+    if head and tail.text.startswith(" "):
+        bare = tail.text.lstrip()
+        head, tail = [*head, Segment(" " * (len(tail.text) - len(bare)))], Segment(bare, tail.style)
+    indent = sum(segment.cell_length for segment in head)
+    if indent > room // 2:  # no room to align: put the parts on separate lines
+        return [Strip(head).crop(0, room), *folded([Strip([Segment("  ", tail.style), tail])], room)]
+    if not head:
+        blanks = min(len(tail.text) - len(tail.text.lstrip()), room // 2)
+        head, tail, indent = [Segment(" " * blanks)], Segment(tail.text.lstrip(), tail.style), blanks
+        first, *rest = _pieces(tail.text, room - indent - 2) or [""]
+        indent += 2
+    else:
+        first, *rest = _pieces(tail.text, room - indent) or [""]
+    return [
+        Strip([*head, Segment(first, tail.style)]),
+        *(Strip([Segment(" " * indent), Segment(piece, tail.style)]) for piece in rest),
+    ]
+
+
+def _pieces(text: str, room: int) -> list[str]:
+    """Split ``text`` into pieces of at most ``room`` cells, at spaces if possible."""
+    if len(text) <= room and text.isascii() and not text.endswith(" "):
+        return [text] if text else []
+    pieces = textwrap.wrap(text, room, break_long_words=True, break_on_hyphens=False, replace_whitespace=False)
+    if text.isascii():
+        return pieces
+    return [part for piece in pieces for part in (chop_cells(piece, room) if cell_len(piece) > room else [piece])]

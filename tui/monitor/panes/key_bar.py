@@ -1,0 +1,222 @@
+"""The key bar: hints for the keys that work here, most used first. Clicking a hint does the same as its key.
+
+A notice replaces the hints for some seconds, so that it covers nothing else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import textwrap
+import time
+from collections.abc import Callable
+from typing import Literal, NamedTuple
+
+from msgspec import Struct
+from textual import events
+from textual.strip import Strip
+
+from tui.monitor.delay import after
+from tui.monitor.key_bindings import ACTIONS, REPLAY_ACTIONS, Action
+from tui.monitor.panes.lines import EMPTY, LinesView, line
+
+Severity = Literal["information", "warning", "error"]
+MOST_LINES, MOST_LINES_SHORT = 4, 2
+"""Maximum number of lines for a notice, on a tall and on a short terminal."""
+READ_S = 1.0
+"""A key press dismisses a notice that is at least this many seconds old."""
+DETAIL = ("tab(1)", "diff", "filter", "calls", "mark", "copy", "edit", "retry", "zoom", "back", "compare")
+ALWAYS = ("help", "detach")
+PANE = ("zoom", "back")
+SEARCHABLE = ("filter", "zoom", "back")
+SEARCHED = ("next_match(1)", "next_match(-1)", "back", "filter")
+FILTERED = ("next_match(1)", "next_match(-1)", "back", "filter", "open_detail")
+ON_A_ROW = {
+    "open_detail",
+    "seed_idea",
+    "seed_kernel",
+    "edit",
+    "prune",
+    "pin",
+    "lineage",
+    "follow",
+    "diff",
+    "copy",
+    "sort",
+}
+"""Actions that need a selected row of the tree."""
+ENDED = ("start_engine", "budget", "open_detail", "filter", "lineage", "diff", "copy", "sort", "zoom")
+
+
+class Where(Struct, frozen=True):
+    """The state that decides which keys get a hint.
+
+    ``focus`` is the kind of pane that has the focus; ``/`` searches a "text" pane. ``searched`` says whether that pane
+    has an active search, ``steers`` whether a request would reach an engine, and ``resumable`` whether this monitor
+    may start an engine.
+    """
+
+    focus: Literal["tree", "filter", "detail", "text", "pane"] = "tree"
+    searched: bool = False
+    filtered: bool = False
+    ended: bool = False
+    resumable: bool = False
+    finished: bool = False
+    replay: bool = False
+    steers: bool = True
+    undoes: bool = False
+    has_row: bool = True
+    spending: bool = False
+
+
+class Hint(NamedTuple):
+    """A key with its label. ``action`` is what a click runs, or None."""
+
+    key: str
+    label: str
+    action: str | None = None
+
+    @property
+    def width(self) -> int:
+        return len(self.key) + len(self.label) + 3
+
+
+FILTERING = (
+    Hint("enter", "keep"),
+    Hint("esc", "drop"),
+    Hint("words", "must all match"),
+    Hint("!word", "not"),
+    Hint(">1.5 <1", "speedup"),
+    Hint("v7 r2 hand", "exactly that"),
+)
+SEARCHING = (Hint("enter", "search"), Hint("esc", "leave"))
+
+
+class KeyBar(LinesView):
+    """The last line of the screen. ``where`` is called before each drawing, and returns the state for the hints."""
+
+    def __init__(self, where: Callable[[], Where], *, id: str | None = None) -> None:
+        super().__init__(id=id, focusable=False)
+        self._where = where
+        self._spans: list[tuple[int, int, str]] = []
+        self._word: tuple[str, Severity] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._said_at = 0.0
+        self._covered = False
+
+    def on_mount(self) -> None:
+        self.show()
+
+    def on_resize(self) -> None:
+        self.show()
+
+    def say(self, text: str, severity: Severity, *, seconds: float) -> None:
+        """Show a notice instead of the hints. ``text`` must not contain control characters."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._word, self._said_at = (text, severity), time.monotonic()
+        self._timer = after(self, seconds, self._fall_silent)
+        self.show()
+
+    def heed(self) -> None:
+        """Dismiss a notice on a key press, if the user has had time to read it."""
+        if self._word is not None and time.monotonic() - self._said_at > READ_S:
+            self._fall_silent()
+
+    def cover(self, covered: bool) -> None:
+        """Hide the hints while a dialog is open (``covered``), since the main screen's keys do nothing then."""
+        self._covered = covered
+        self.show()
+
+    def show(self) -> None:
+        if not self.is_attached:
+            return
+        width = self.size.width or self.app.size.width
+        if self._covered:
+            self._spans = []
+        lines = self._said(width) if self._word is not None else [EMPTY if self._covered else self._hints(width)]
+        if self.styles.height is None or self.styles.height.value != len(lines):
+            self.styles.height = len(lines)
+        self.set_lines(lines)
+
+    async def on_click(self, event: events.Click) -> None:
+        if self._word is not None:
+            self._fall_silent()
+            return
+        for start, end, action in self._spans:
+            if start <= event.x < end:
+                await self.screen.run_action(action)
+
+    def _fall_silent(self) -> None:
+        self._word = None
+        self.show()
+
+    def _said(self, width: int) -> list[Strip]:
+        assert self._word is not None
+        text, severity = self._word
+        palette = self.palette
+        style = {"information": palette.bold, "warning": palette.warn, "error": palette.alarm}[severity]
+        most = MOST_LINES_SHORT if self.screen.has_class("-short") else MOST_LINES
+        pieces = textwrap.wrap(text, max(10, width - 2), max_lines=most, placeholder=" …") or [""]
+        return [line((f" {piece}", style)) for piece in pieces]
+
+    def _hints(self, width: int) -> Strip:
+        palette = self.palette
+        hints, always = hints_of(self._where())
+        room = width - sum(hint.width for hint in always)
+        chosen: list[Hint] = []
+        for hint in hints:
+            if hint.width <= room:
+                chosen.append(hint)
+                room -= hint.width
+        strips: list[Strip] = []
+        used = 0
+        self._spans = []
+        for hint in (*chosen, *always):
+            strips.append(line((f" {hint.key}", palette.accent), (f" {hint.label} ", palette.dim)))
+            if hint.action is not None:
+                self._spans.append((used, used + hint.width, hint.action))
+            used += hint.width
+        return Strip.join(strips)
+
+
+def hints_of(where: Where) -> tuple[list[Hint], list[Hint]]:
+    """Return the hints for ``where``, most used first, and the hints that always appear."""
+    if where.focus == "filter":
+        return list(SEARCHING if where.searched else FILTERING), []
+    always = [_hint(action) for action in ACTIONS if action.name in ALWAYS]
+    return [_hint(action) for action in used_most(where)], always
+
+
+def used_most(where: Where) -> list[Action]:
+    """Return the actions that apply to the focused pane and the search's state, most used first."""
+    if where.focus != "tree" and where.searched:
+        names: tuple[str, ...] = SEARCHED
+    elif where.focus == "detail":
+        names = DETAIL
+    elif where.focus in ("pane", "text"):
+        names = PANE if where.focus == "pane" else SEARCHABLE
+    elif where.filtered:
+        names = FILTERED
+    elif where.ended:
+        names = ENDED if not where.finished else ENDED[1:]
+    else:
+        ranked = sorted((action for action in ACTIONS if action.hint), key=lambda action: action.hint)
+        names = tuple(action.name for action in ranked if action.name not in ALWAYS)
+    known = {action.name: action for action in ACTIONS}
+    useless = set() if where.steers else {action.name for action in ACTIONS if action.group == "steer"}
+    if where.resumable:
+        useless -= {"start_engine", "budget"}
+    if not where.undoes:
+        useless.add("undo")
+    if not where.has_row:
+        useless |= ON_A_ROW
+    if not where.spending:
+        useless.add("calls")
+    chosen = [known[name] for name in names if name not in useless]
+    return [*(REPLAY_ACTIONS if where.replay else ()), *chosen]
+
+
+def _hint(action: Action) -> Hint:
+    if action.name == "tab(1)":
+        return Hint("[ ]", "tabs", action.command)
+    return Hint(action.shown_key, action.label, action.command)

@@ -1,0 +1,116 @@
+"""The leaders: a problem's fastest correct kernels, in the order of the last runoff."""
+
+from __future__ import annotations
+
+from textual.strip import Strip
+
+from engine.config.tolerance import SessionTolerance, short_caption
+from engine.session.records.verdict_text import speedup_words
+from engine.session.state.session_state import ProblemState, VariantState
+from tui.monitor.panes.detail.text import folded
+from tui.monitor.panes.lines import LinesView, line
+from tui.monitor.theme.palette import Palette
+from tui.text import format as fmt
+from tui.text.runoff_text import place_in_runoff, why_no_star
+from tui.text.sanitize import one_line
+from tui.view.model import Model
+from tui.view.results import is_for_searched_sizes_only
+
+PLACES = 10
+FEW = 5
+"""Number of kernels listed per problem before their notes get room."""
+WORDS_AT = 6
+"""Indent of a kernel's note under its figures."""
+FIGURES = "speedup, ms: own verdict, dim if the runoff contradicts. runoff: side by side"
+
+
+def leaders_caption(tolerance: SessionTolerance) -> str:
+    """Return what the leaders' figures mean, for the pane's title."""
+    return f"speedup: own verdict, {short_caption(tolerance)}"
+
+
+class Leaderboard(LinesView):
+    ellipsis = True
+    HELP = (
+        "The fastest correct kernels of each problem. A runoff times the leaders side by side and decides their order: "
+        "'+3%' is 3% slower than the winner, and 'tied' is no measurable difference. 'speedup' and 'ms' come from each "
+        "kernel's own verdict. Figures that the runoff contradicts are dim."
+    )
+
+    _model: Model | None = None
+
+    def on_resize(self) -> None:
+        if self._model is not None:
+            self.show(self._model)
+
+    def show(self, model: Model) -> None:
+        self._model = model
+        room = min(2 * PLACES, ((self.size.height or 30) - 1) // max(1, len(model.state.problems)) - 1)
+        width, ascii_only = self.size.width or 58, self.ascii_only
+        lines: list[Strip] = []
+        for problem in model.state.problems.values():
+            headed = not lines
+            lines += leader_lines(
+                model, problem, self.palette, ascii_only=ascii_only, headed=headed, width=width, room=room
+            )
+        self.set_lines(lines)
+
+
+def leader_lines(
+    model: Model,
+    problem: ProblemState,
+    palette: Palette,
+    *,
+    ascii_only: bool,
+    headed: bool = True,
+    width: int = 80,
+    room: int = 2 * PLACES,
+) -> list[Strip]:
+    """Return a problem's leaders with their notes.
+
+    ``room`` is the number of lines, half of which are for kernels. ``headed`` adds a line with column names.
+    """
+    leaders = model.state.standing_order(problem.id, max(3, min(FEW, room), room // 2))
+    runoff = {standing.variant: place_in_runoff(standing) for standing in problem.standings}
+    lines = [line((problem.id, palette.title))]
+    if headed and leaders:
+        columns = f"{'speedup':>7}{'ms':>8}  {'runoff' if runoff else '':<7}  {'round':<5}"
+        lines = [line((fmt.pad(problem.id, 12), palette.title), (f" {columns}", palette.dim))]
+    if not leaders:
+        return [*lines, line(("  no correct kernel yet", palette.dim))]
+    spare = max(0, room - len(leaders))
+    for place, variant in enumerate(leaders, 1):
+        is_best = problem.best == variant.id
+        plain = palette.dim if why_no_star(model.state, variant) else palette.text
+        star = ("*" if ascii_only else "★") if is_best else " "
+        figures = line(
+            (f"{place:>3} {star} ", palette.best if is_best else palette.dim),
+            (f"{variant.id:<7}", palette.bold if is_best else palette.text),
+            (f"{speedup_words(variant.verdict):>7}", palette.best if is_best else plain),
+            (f"{fmt.milliseconds(variant.kernel_ms):>8}", plain),
+            (f"  {runoff.get(variant.id, ''):<7}", palette.best if is_best else palette.text),
+            (f"  r{variant.round:<3} ", palette.dim),
+        )
+        wrong = "wrong by KernelBench's rules  " if _is_wrong_for_kernelbench(variant) else ""
+        wrong += "these sizes only  " if is_for_searched_sizes_only(variant) else ""
+        note = one_line(variant.note, 400)
+        below = _below(wrong, note, palette, width)
+        fits = figures.cell_length + len(wrong + note) <= width
+        if not fits and len(below) <= spare:
+            lines += [figures, *below]
+            spare -= len(below)
+        else:
+            lines.append(Strip.join([figures, line((wrong, palette.warn), (note, palette.dim))]))
+            spare = spare if fits else 0  # the first kernels get their notes first
+    return lines
+
+
+def _below(wrong: str, note: str, palette: Palette, width: int) -> list[Strip]:
+    """Return a kernel's note, to show under its figures."""
+    indent = " " * WORDS_AT
+    return folded([line(indent, (wrong, palette.warn), (note, palette.dim))], width - 1)
+
+
+def _is_wrong_for_kernelbench(variant: VariantState) -> bool:
+    theirs = variant.verdict.kernelbench if variant.verdict is not None else None
+    return theirs is not None and theirs.status == "wrong"

@@ -1,0 +1,116 @@
+"""The scoreboard: each problem's best kernel compared with PyTorch, and its best speedup by round."""
+
+from __future__ import annotations
+
+from rich.cells import cell_len
+from textual.strip import Strip
+
+from engine.session.records.verdict_text import speedup_words
+from engine.session.state.session_state import ProblemState, SessionState
+from tui.monitor.panes.detail.text import folded
+from tui.monitor.panes.lines import LinesView, line
+from tui.monitor.theme.palette import Palette
+from tui.text import format as fmt
+from tui.text.certainty import interval_words, over_compile_words
+from tui.view.model import Model
+
+NAME_MIN = 8
+FIGURES = (("speedup", 8), ("ms", 8), ("eager ms", 9), ("vs compile", 11), ("% SOL", 6))
+INTERVAL = ("95%", 15)
+"""Column after the speedup, shown if there is room for it and a few rounds."""
+ROUNDS_MIN = 4
+ROOM = 13
+"""Height of the pane at 120 columns, in lines."""
+
+
+class Scoreboard(LinesView):
+    HELP = (
+        "For each problem: the best kernel's speedup over eager with a 95% interval (~: uncertain), the kernel's time, "
+        "eager's time, the speedup over torch.compile, and % SOL (lower bound on time / the kernel's time). "
+        "'by round' charts the best speedup at the end of each round."
+    )
+
+    def show(self, model: Model) -> None:
+        most = self.styles.max_height
+        room = int(most.value) if most is not None and most.is_cells else max(self.size.height, 1)
+        self.set_lines(scoreboard(model, self.palette, self.size.width, ascii_only=self.ascii_only, room=room))
+
+
+def scoreboard(model: Model, palette: Palette, width: int, *, ascii_only: bool, room: int = ROOM) -> list[Strip]:
+    """Return the pane's lines. If ``room`` (lines) suffices, a name too long for its column gets its own line."""
+    state = model.state
+    if not state.problems and state.refused:
+        return _refused(state, palette, width)
+    if not state.problems:
+        return [line(("No problem is open yet.", palette.dim))]
+    figures = FIGURES if width >= 56 else FIGURES[:3]
+    longest = max(len(name) for name in (*state.problems, *state.refused))
+    name_width = max(NAME_MIN, min(longest + 1, width - sum(size for _, size in figures) - 6))
+    between = width - name_width - sum(size for _, size in figures) - INTERVAL[1] > ROUNDS_MIN
+    if between:
+        figures = (figures[0], INTERVAL, *figures[1:])
+    spark_width = max(0, width - name_width - sum(size for _, size in figures) - 1)
+    wanted = 1 + len(state.refused) + sum(1 + (cell_len(name) > name_width) for name in state.problems)
+    own_line = wanted <= room
+    head = "".join(name.rjust(size) for name, size in figures)
+    rounds = next((f" {word}" for word in ("by round", "rounds") if len(word) <= spark_width), "")
+    lines = [line((f"{' ' * name_width}{head}{rounds}", palette.dim))]
+    for problem in state.problems.values():
+        best = model.best(problem)
+        verdict = model.verdict_of_best(problem)
+        speedup = verdict.speedup if verdict is not None else None
+        ahead = over_compile_words(problem, best) if best is not None else None
+        share = verdict.sol_share if verdict is not None else None
+        cells = [
+            (speedup_words(verdict), palette.best if speedup and speedup > 1 else palette.bold),
+            *([(interval_words(verdict), palette.dim)] if between else []),
+            (fmt.milliseconds(best.kernel_ms if best is not None else None), palette.text),
+            (fmt.milliseconds(problem.eager_ms(best)), palette.dim),
+            (ahead if ahead is not None else _compile_word(model, problem), palette.dim),
+            (f"{share * 100:.0f}" if share is not None else "-", palette.dim),
+        ]
+        reached = best_so_far(state, problem)
+        bottom = 0.7 * min((value for value in reached if value > 0), default=0.0)
+        spark = fmt.sparkline(reached, spark_width, bottom=bottom, ascii_only=ascii_only)
+        name, name_style = problem.id, palette.bold if problem.finished is None else palette.dim
+        if own_line and cell_len(name) > name_width:
+            lines.append(line((fmt.fit(name, width), name_style)))
+            name = ""
+        lines.append(
+            line(
+                (fmt.pad(name, name_width), name_style),
+                *((text.rjust(size), style) for (text, style), (_, size) in zip(cells, figures, strict=False)),
+                (f" degenerate: {problem.degenerate}", palette.warn)
+                if problem.degenerate
+                else (f" {spark}", palette.chart),
+            )
+        )
+    return [*lines, *_refused(state, palette, width)]
+
+
+def _refused(state: SessionState, palette: Palette, width: int) -> list[Strip]:
+    """Return the problems that are not searched, each with its full reason."""
+    said = [
+        line((f"{one.problem}  ", palette.bold), (f"not searched: {one.reason}", palette.warn))
+        for one in state.refused.values()
+    ]
+    return folded(said, width - 1)
+
+
+def best_so_far(state: SessionState, problem: ProblemState) -> list[float]:
+    """Return the best speedup at the end of each round, or 0 before the first correct kernel."""
+    reached = 0.0
+    series = []
+    for round_ in problem.rounds:
+        reached = max(reached, state.best_of_round(problem.id, round_.number) or 0.0)
+        series.append(reached)
+    return series
+
+
+def _compile_word(model: Model, problem: ProblemState) -> str:
+    """Return one word that says why there is no speedup over torch.compile."""
+    compiled = problem.baselines.get("compile")
+    if compiled is None:
+        word = model.without_compile(problem)
+        return word if word in ("off", "pending") else "-"
+    return "failed" if compiled.timing is None else "-"

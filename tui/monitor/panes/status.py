@@ -1,0 +1,269 @@
+"""The two status lines: best speedup, round, engine, device and time, then the current activity."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from rich.style import Style
+from textual.strip import Strip
+
+from engine.devices.hardware import DeviceSample
+from engine.session.records.speedup_text import marked, speedup
+from engine.session.records.verdict_text import speedup_words
+from tui.monitor.panes.lines import EMPTY, LinesView, Part, line
+from tui.monitor.theme.palette import Palette
+from tui.text import format as fmt
+from tui.text.certainty import interval_words, is_unsure
+from tui.text.sanitize import one_line
+from tui.view.activity import LIVE, activity_of, now_of, overrun_of, owed_of, reopening_of, waiting_of
+from tui.view.conversation import prompts_waiting
+from tui.view.model import Model
+from tui.view.next_steps import more_minutes, resume_command
+from tui.view.spend import count, money
+
+FAILED = ("error",)
+"""Reasons to stop that are failures. All other reasons are normal ends."""
+_STOPPED = {"budget": "budget used", "stopped": "stopped", "waiting": "awaits replies", "error": "failed"}
+
+
+class StatusLine(LinesView):
+    """Two lines: the main figures, and the current activity or problem.
+
+    Both lines are always present, so that the panes below never move.
+    """
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id, focusable=False)
+
+    def show(self, model: Model, paused_view: bool, follow: bool) -> None:
+        if not self.is_attached:
+            return
+        width = self.size.width or self.app.size.width
+        palette = self.palette
+        first = status_line(model, palette, width, ascii_only=self.ascii_only, held=paused_view, follow=follow)
+        self.set_lines([first, self._second(model, palette, width)])
+
+    def _second(self, model: Model, palette: Palette, width: int) -> Strip:
+        if (notice := notice_of(model)) is not None:
+            return line((fmt.pad(f" {notice.text}", width), palette.alarm if notice.failed else palette.warn))
+        if not model.opened:
+            return EMPTY
+        if (news := _news(model)) is not None:
+            return line((fmt.pad(f" {news}", width), palette.warn))
+        if self.screen.has_class("-narrow") and len(model.state.problems) > 1:
+            return bests_line(model, palette, width)
+        return line((fmt.fit(f" {now_of(model)}", width), palette.dim))
+
+
+def status_line(
+    model: Model, palette: Palette, width: int, *, ascii_only: bool, held: bool = False, follow: bool = False
+) -> Strip:
+    """Return as many parts as fit, always in the same order."""
+    state = model.state
+    if not model.opened:
+        return line((f" {model.source.name}", palette.title), ("  opening the session …", palette.dim))
+    star = "*" if ascii_only else "★"
+    speedups = [
+        v.speedup for p in state.problems.values() if (v := model.best(p)) is not None and v.speedup is not None
+    ]
+    mean = fmt.geometric_mean(speedups)
+    unsure = any(is_unsure(model.verdict_of_best(problem)) for problem in state.problems.values())
+    best = (f" {star} {marked(speedup(mean), unsure)}", palette.best)
+    over = _over(len(speedups), len(state.problems))
+    newest = max((p.rounds[-1].number for p in state.problems.values() if p.rounds), default=0)
+    of = f"/{model.rounds}" if model.rounds is not None else ""
+    # Each part has a rank. A narrow screen drops parts from the highest rank down.
+    shown: list[tuple[int, list[Part]]] = [
+        (0, [best, (over, palette.dim)]),
+        (3, [("following best", palette.accent)] if follow else []),
+        (1, [("DISPLAY HELD (p)", palette.warn)] if held else []),
+        (2, [(f"round {newest}{of}", palette.text)] if state.problems else []),
+        (4, _work(model, palette)),
+        (1, _link(model, palette)),
+        (5, _device(model, palette)),
+        (1, _clock(model, palette)),
+        (6, _spent(model, palette)),
+        (1, _prompts(model, palette)),
+        (8, [(f"{state.verdicts} verdict{'' if state.verdicts == 1 else 's'}", palette.dim)]),
+        (3, [("read-only", palette.warn)] if model.source.read_only and model.link.kind != "replay" else []),
+        (9, [(model.source.name, palette.dim)]),
+    ]
+    kept = [one for one in shown if one[1]]
+    if _width(kept) > width:  # drop the right end first, so that the others stay in place
+        kept.pop()
+    if _width(kept) > width:
+        kept[0] = (0, [best, (_over_short(len(speedups), len(state.problems)), palette.dim)])
+    while _width(kept) > width and len(kept) > 1:
+        kept.remove(max(kept, key=lambda one: one[0]))
+    strips = [line(*(["  "] if place else []), *parts) for place, (_, parts) in enumerate(kept)]
+    return Strip.join(strips)
+
+
+def _width(parts: list[tuple[int, list[Part]]]) -> int:
+    return sum(line(*one).cell_length for _, one in parts) + 2 * (len(parts) - 1)
+
+
+def _work(model: Model, palette: Palette) -> list[Part]:
+    flight = model.state.in_flight()
+    stages = Counter(variant.stage for variant in flight)
+    waiting, queued = stages["waiting"], stages["queued"]
+    busy = len(flight) - queued - waiting
+    if model.link.kind in LIVE:
+        return [
+            (f"{busy} running", palette.running if busy else palette.dim),
+            (f" {waiting} waiting" if waiting else "", palette.dim),
+            (f" {queued} queued", palette.dim),
+        ]
+    return [(f"{len(flight)} unfinished", palette.dim)] if flight else []
+
+
+def _clock(model: Model, palette: Palette) -> list[Part]:
+    """Return the search time and its limit, or a replay's position and speed."""
+    if model.link.kind == "replay" and model.playing is not None:
+        return [(model.playing(), palette.text)]
+    limit = f"/{fmt.clock(model.minutes * 60)}" if model.minutes is not None else ""
+    over = overrun_of(model) is not None
+    return [(f"{fmt.clock(model.search_seconds())}{limit}", palette.warn if over else palette.dim)]
+
+
+def _spent(model: Model, palette: Palette) -> list[Part]:
+    """Return the cost of model calls and its limit, or nothing for a session without model calls."""
+    spend, limits = model.state.spending.total, model.limits
+    if not spend.tokens and not spend.uncertain:
+        return []
+    if spend.dollars or limits.dollars is not None:
+        limit = f"/{limits.dollars:g}" if limits.dollars is not None else ""
+        return [(f"{money(spend.dollars)}{limit}", palette.text)]
+    limit = f"/{count(limits.tokens)}" if limits.tokens is not None else ""
+    return [(f"{count(spend.tokens)}{limit} tokens", palette.text)]
+
+
+def _prompts(model: Model, palette: Palette) -> list[Part]:
+    waiting = prompts_waiting(model)
+    if not waiting:
+        return []
+    prompts = f"{waiting} prompt{'' if waiting == 1 else 's'}"
+    return [(f"{prompts} unanswered" if model.link.kind == "replay" else f"{prompts} to answer (I)", palette.warn)]
+
+
+def bests_line(model: Model, palette: Palette, width: int) -> Strip:
+    """Return every problem's best speedup in one line, for screens without room for the scoreboard."""
+    whole = line(*_bests(model, palette, width, intervals=True))
+    if whole.cell_length <= width:
+        return whole
+    room = max(6, (width - 1) // len(model.state.problems) - 9)
+    return line(*_bests(model, palette, room, intervals=False)).crop(0, width)
+
+
+def _bests(model: Model, palette: Palette, room: int, *, intervals: bool) -> Iterator[Part]:
+    """Yield every problem's best speedup. ``room`` is the width of a name; ``intervals`` adds 95% intervals."""
+    yield " "
+    for problem in model.state.problems.values():
+        verdict = model.verdict_of_best(problem)
+        reached = verdict.speedup if verdict is not None else None
+        yield fmt.fit(problem.id, room), palette.dim
+        yield f" {speedup_words(verdict)} ", palette.best if reached is not None and reached > 1 else palette.text
+        yield f"{interval_words(verdict)}  " if intervals and interval_words(verdict) else " ", palette.dim
+
+
+class Notice(NamedTuple):
+    """A message that needs the user's attention. ``failed`` is false for a normal end of the search."""
+
+    text: str
+    failed: bool
+
+
+def notice_of(model: Model) -> Notice | None:
+    """Return a notice that says what happened and what the user should do, or None."""
+    link, engine = model.link, model.state.engine
+    resume = f"Press R to resume (or: {resume_command(model)})"
+    if model.engine == "gone":
+        ends = f" Its engine (pid {link.pid}) ends within a minute." if link.pid is not None else ""
+        where = one_line(model.source.argument, 200)
+        moved = "SESSION MOVED OR DELETED. Reopen with: kernel-tui attach DIRECTORY."
+        return Notice(f"{moved}{ends} Old location: {where}.", True)
+    if model.trouble is not None:
+        return Notice(one_line(model.trouble), True)
+    if not model.opened:
+        return None
+    if model.engine == "stalled":
+        return Notice(f"ENGINE STALLED: {one_line(link.message)}", True)
+    again = "Press R to resume."
+    more = "Press M to raise the limit and resume."
+    if model.source.read_only:
+        resume = again = more = f"Resume: {resume_command(model)}"
+    elif more_minutes(model) is not None:
+        resume = again = "The time budget is used up: press M to raise it and resume."
+    if model.engine == "dead" and engine is not None:
+        return Notice(f"ENGINE DEAD (pid {engine.pid}). {resume}", True)
+    if model.engine == "ended early":
+        return Notice(f"ENGINE ENDED EARLY: {one_line(link.message, 160)} {resume}", True)
+    if model.engine == "never ran":
+        return Notice(f"No engine has run on this session yet. {resume}", False)
+    if model.engine != "stopped" or engine is None:
+        return None
+    if engine.stopped == "budget":
+        return Notice(f"Budget used up. {more}", False)
+    if engine.stopped == "stopped":
+        return Notice(f"Stopped on request. {again}", False)
+    if engine.stopped == "waiting":
+        return Notice(f"Stopped: only replies by hand are missing. Press I to answer prompts. {again}", False)
+    if engine.stopped == "signal":
+        return Notice(f"Stopped by a signal. {again} {one_line(engine.message, 160)}", False)
+    return Notice(f"ENGINE FAILED ({engine.stopped}). {again} {one_line(engine.message, 160)}", True)
+
+
+def _news(model: Model) -> str | None:
+    """Return the current activity when no kernel is running: the start, a busy device, the end."""
+    limits = model.source.limits
+    known = overrun_of(model) or waiting_of(model) or reopening_of(model.state) or owed_of(model.state, limits)
+    if known is None and model.state.variants:
+        return None
+    said = activity_of(model)
+    return f"{said[0].upper()}{said[1:]} …" if said is not None else None
+
+
+def _over(done: int, problems: int) -> str:
+    if problems <= 1:
+        return " over eager"
+    return f" over eager, geomean of {done}/{problems}"
+
+
+def _over_short(done: int, problems: int) -> str:
+    return " eager" if problems <= 1 else f" geomean {done}/{problems}"
+
+
+def _link(model: Model, palette: Palette) -> list[Part]:
+    kind, engine = model.engine, model.state.engine
+    if (asked := next((one.text for one in model.pending.values() if one.node is None), None)) is not None:
+        return [(f"{asked} …", palette.warn)]
+    if overrun_of(model) is not None:
+        return [("finishing", palette.warn)]
+    if kind == "live" and model.state.paused:
+        return [("search paused (P)", palette.warn)]
+    if kind in ("live", "finished"):
+        return [(kind, palette.good)]
+    if kind in ("stopped", "never ran"):
+        return [(_STOPPED.get(engine.stopped or "", kind) if engine is not None else kind, _end_style(model, palette))]
+    return [(kind, palette.dim if kind in ("connecting", "starting", "replay") else palette.bad)]
+
+
+def _end_style(model: Model, palette: Palette) -> Style:
+    engine = model.state.engine
+    return palette.bad if engine is not None and engine.stopped in FAILED else palette.warn
+
+
+def _device(model: Model, palette: Palette) -> list[Part]:
+    """Return the device load of the last reading, while the engine takes readings."""
+    reading = model.latest()
+    if reading is None or not reading.samples or model.link.kind not in LIVE:
+        return []
+    gpus = [sample for sample in reading.samples if sample.kind == "cuda"]
+    shown: list[DeviceSample] = gpus or [sample for sample in reading.samples if sample.kind == "cpu"]
+    rates = [sample.utilization for sample in shown if sample.utilization is not None]
+    if not rates:
+        return []
+    label = "GPU" if gpus else "CPU"
+    return [(f"{label} {sum(rates) / len(rates):.0f}%", palette.text)]

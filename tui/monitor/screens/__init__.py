@@ -1,0 +1,1 @@
+"""The monitor's screens, one file each."""

@@ -1,0 +1,161 @@
+"""Seed an idea: choose a playbook transformation, or describe the idea in words."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Awaitable, Callable
+from typing import ClassVar
+
+from msgspec import Struct
+from rich.text import Text
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical
+from textual.screen import ModalScreen
+from textual.widgets import Input, OptionList, Static
+from textual.widgets.option_list import Option
+
+from engine.proposers.protocol import CATEGORY_NAMES, CatalogueEntry
+from engine.session.state.session_state import ProblemState
+from tui.monitor.steering.seedable import Catalogue
+from tui.text.format import transformation_label
+from tui.text.sanitize import one_line
+
+MOST_COLUMNS, BESIDE_WORDS = 110, 11
+"""The dialog's maximum width, and the width of its borders, padding and scrollbar."""
+MOST_LINES = 5
+"""Maximum number of lines for a transformation's description."""
+OTHER_LINES = 14
+"""Number of lines outside the list and the description, including two free lines of the screen."""
+
+
+class IdeaRequest(Struct, frozen=True):
+    """The user's idea. ``transformation`` is a transformation's name, or None for prose."""
+
+    text: str
+    category: str = "other"
+    transformation: str | None = None
+
+
+class SeedIdeaScreen(ModalScreen[IdeaRequest | None]):
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "dismiss(None)", "cancel", show=False),
+        Binding("tab", "app.focus_next", "next", show=False),
+    ]
+    DEFAULT_CSS = """
+    SeedIdeaScreen { align: center middle; }
+    SeedIdeaScreen > Vertical {
+        width: 90%; max-width: 110; height: auto; max-height: 100%; padding: 0 2; background: $surface;
+        border: round $primary;
+    }
+    SeedIdeaScreen OptionList { height: 3; background: $surface; border: none; padding: 0; }
+    SeedIdeaScreen OptionList:focus { border: none; }
+    SeedIdeaScreen Static { height: auto; }
+    SeedIdeaScreen #title { text-style: bold; }
+    SeedIdeaScreen .label { margin-top: 1; color: $text-primary; }
+    SeedIdeaScreen #about { color: $text-muted; height: 3; margin-top: 1; padding: 0 2; }
+    SeedIdeaScreen #spent { color: $text-muted; height: 1; text-wrap: nowrap; text-overflow: ellipsis; }
+    SeedIdeaScreen Input { background: $panel; }
+    SeedIdeaScreen #hint { color: $text-muted; margin-top: 1; }
+    """
+
+    def __init__(
+        self,
+        problem: ProblemState,
+        on: str | None,
+        catalogue: Catalogue | Callable[[], Awaitable[Catalogue]],
+    ) -> None:
+        """Create the dialog.
+
+        The idea starts from the kernel ``on``, or from the reference if that is None. ``catalogue`` is the kernel's
+        transformations, or a function that finds them while the dialog is open.
+        """
+        super().__init__()
+        self._problem, self._on = problem, on
+        self._catalogue = catalogue if isinstance(catalogue, Catalogue) else None
+        self._look = catalogue if not isinstance(catalogue, Catalogue) else None
+
+    @property
+    def _entries(self) -> tuple[CatalogueEntry, ...]:
+        return self._catalogue.transformations if self._catalogue is not None else ()
+
+    def compose(self) -> ComposeResult:
+        start = self._on or "the reference"
+        longest = max((len(transformation_label(entry.name)) for entry in self._entries), default=0)
+        with Vertical():
+            yield Static(
+                f"Seed an idea for {one_line(self._problem.id, 60)}, starting from {start}", markup=False, id="title"
+            )
+            if self._entries:
+                yield Static(
+                    "Playbook transformations (the playbook writes the kernels):", markup=False, classes="label"
+                )
+                yield OptionList(
+                    *(Option(_option(entry, longest)) for entry in self._entries),
+                    markup=False,
+                    id="transformations",
+                )
+                yield Static("", markup=False, id="about")
+            if self._catalogue is None:
+                yield Static("Looking for untried playbook transformations …", markup=False, classes="label")
+            elif self._catalogue.early:
+                words = f"{self._on} has no verdict yet. Its transformations appear after the verdict."
+                yield Static(words, markup=False, classes="label")
+            elif spent := self._catalogue.spent:
+                words = (
+                    f"{len(spent)} already tried, or not applicable"
+                    if self._entries
+                    else "The playbook has no untried transformation for this kernel"
+                )
+                yield Static(f"{words}: {', '.join(map(transformation_label, spent))}", markup=False, id="spent")
+            if self._catalogue is None:
+                label = "In your own words:"
+            elif readers := self._catalogue.readers:
+                label = f"In your own words, for {', '.join(readers)}:"
+            else:
+                label = "In your own words. This session has no model to implement it: you write the kernel in $EDITOR."
+            yield Static(one_line(label, 300), markup=False, classes="label")
+            yield Input(placeholder="what to try", id="prose", compact=True, select_on_focus=False)
+            keys = "up/down: choose   tab: your own words   " if self._entries else ""
+            yield Static(f"enter: seed   {keys}esc: cancel", markup=False, id="hint")
+
+    def on_mount(self) -> None:
+        self.query_one("#transformations" if self._entries else "#prose").focus()
+        if (look := self._look) is not None:
+            self.call_after_refresh(lambda: self.run_worker(self._show_transformations(look)))
+
+    async def _show_transformations(self, look: Callable[[], Awaitable[Catalogue]]) -> None:
+        """Show the transformations once they are known. Text that the user has typed and its focus are kept."""
+        self._catalogue = await look()
+        begun = self.query_one("#prose", Input).value
+        await self.recompose()
+        prose = self.query_one("#prose", Input)
+        prose.value, prose.cursor_position = begun, len(begun)
+        (prose if begun or not self._entries else self.query_one("#transformations")).focus()
+        self.on_resize()
+
+    def on_resize(self) -> None:
+        """Fit the list to the screen, so that the longest description is shown in full."""
+        if self._catalogue is None or not self._entries:
+            return
+        width = min(MOST_COLUMNS, self.app.size.width * 9 // 10) - BESIDE_WORDS
+        described = max(len(textwrap.wrap(one_line(entry.text, 600), max(20, width))) for entry in self._entries)
+        self.query_one("#about").styles.height = min(described, MOST_LINES)
+        room = self.app.size.height - OTHER_LINES - bool(self._catalogue.spent) - min(described, MOST_LINES)
+        self.query_one("#transformations").styles.height = min(len(self._entries), max(3, room))
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        if text := event.value.strip():
+            self.dismiss(IdeaRequest(text))
+
+    def on_option_list_option_highlighted(self, event: OptionList.OptionHighlighted) -> None:
+        self.query_one("#about", Static).update(one_line(self._entries[event.option_index].text, 600))
+
+    def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
+        entry = self._entries[event.option_index]
+        self.dismiss(IdeaRequest(self.query_one("#prose", Input).value.strip(), entry.category, entry.name))
+
+
+def _option(entry: CatalogueEntry, longest: int) -> Text:
+    category = CATEGORY_NAMES.get(entry.category, entry.category)
+    return Text.assemble(f"{transformation_label(entry.name):<{longest}}  ", (category, "dim"), no_wrap=True)

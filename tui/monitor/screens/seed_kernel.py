@@ -1,0 +1,120 @@
+"""Seed a kernel: from a file, by pasting, or in the editor."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import ClassVar
+
+from msgspec import Struct
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical
+from textual.screen import ModalScreen
+from textual.widgets import Input, Static, TextArea
+
+from engine.problem.spec import LANGUAGE_NAMES, LANGUAGE_OF_SUFFIX, Language
+from engine.session.state.session_state import ProblemState
+from engine.system.text_file import UnreadableFile, read_text
+from tui.monitor.terminal.path_completion import Completion, complete
+from tui.text.sanitize import one_line
+
+
+class KernelRequest(Struct, frozen=True):
+    """The kernel to seed. ``source`` None opens the editor. ``language`` None is the problem's own language."""
+
+    source: str | None
+    text: str
+    language: Language | None = None
+
+
+class PathInput(Input):
+    """An input for a path. Tab completes the path, or goes to the next field if the path is empty or complete."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("tab", "complete", "complete the path", show=False)]
+
+    def action_complete(self) -> None:
+        found = complete(self.value, LANGUAGE_OF_SUFFIX) if self.value else Completion("")
+        screen = self.screen
+        if found.text != self.value:
+            self.value = found.text
+            self.cursor_position = len(found.text)
+        elif not found.candidates:
+            screen.focus_next()
+        if isinstance(screen, SeedKernelScreen):
+            screen.suggest(found)
+
+
+class SeedKernelScreen(ModalScreen[KernelRequest | None]):
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "dismiss(None)", "cancel", show=False),
+        Binding("ctrl+e", "editor", "editor", show=False, priority=True),
+        Binding("ctrl+s", "submit", "submit", show=False, priority=True),
+    ]
+    DEFAULT_CSS = """
+    SeedKernelScreen { align: center middle; }
+    SeedKernelScreen > Vertical {
+        width: 90%; max-width: 110; height: 80%; padding: 1 2; background: $surface; border: round $primary;
+    }
+    SeedKernelScreen Static { height: auto; }
+    SeedKernelScreen TextArea { height: 1fr; margin: 1 0; }
+    SeedKernelScreen #candidates { color: $text-muted; max-height: 3; }
+    SeedKernelScreen #problem { color: $text-error; }
+    """
+
+    def __init__(self, problem: ProblemState) -> None:
+        super().__init__()
+        self._problem = problem
+        self._suggested = Completion("")
+
+    def compose(self) -> ComposeResult:
+        with Vertical():
+            yield Static(
+                f"Seed a {LANGUAGE_NAMES[self._problem.language]} kernel for {one_line(self._problem.id, 60)}",
+                markup=False,
+            )
+            yield PathInput(placeholder=f"path of a .{self._problem.language} file (tab completes)", id="path")
+            yield Static("", markup=False, id="candidates")
+            yield TextArea(
+                "", id="pasted", soft_wrap=False, tab_behavior="focus", placeholder="or paste its source here"
+            )
+            hint = "enter: submit the file   ctrl+s: submit the pasted text   ctrl+e: $EDITOR   esc: cancel"
+            yield Static(hint, markup=False)
+            yield Static("", markup=False, id="problem")
+
+    def on_mount(self) -> None:
+        self.query_one("#path", Input).focus()
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        if event.value != self._suggested.text:
+            self.suggest(Completion(event.value))
+
+    def suggest(self, found: Completion) -> None:
+        """Show the possible completions of the path."""
+        self._suggested = found
+        self.query_one("#candidates", Static).update(one_line(", ".join(found.candidates), 400))
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        path = Path(event.value.strip()).expanduser()
+        try:
+            source = read_text(path)
+        except UnreadableFile as error:
+            self._complain(f"Cannot read the file: {error}")
+            return
+        language = LANGUAGE_OF_SUFFIX.get(path.suffix)
+        if language is None:
+            self._complain(f"{path.name} is not a kernel file: its name must end in {', '.join(LANGUAGE_OF_SUFFIX)}.")
+            return
+        self.dismiss(KernelRequest(source, f"seeded from {path.name}", language))
+
+    def action_submit(self) -> None:
+        text = self.query_one("#pasted", TextArea).text
+        if text.strip():
+            self.dismiss(KernelRequest(text, "seeded by pasting"))
+        else:
+            self._complain("Paste a kernel first.")
+
+    def action_editor(self) -> None:
+        self.dismiss(KernelRequest(None, "seeded from the editor"))
+
+    def _complain(self, text: str) -> None:
+        self.query_one("#problem", Static).update(one_line(text, 300))

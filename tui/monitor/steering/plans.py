@@ -1,0 +1,255 @@
+"""Plans for the user's requests: the request, its inverse for undo, and a question to confirm."""
+
+from __future__ import annotations
+
+from msgspec import Struct, field
+
+from engine.session.budget import Cap
+from engine.session.records import requests as requests
+from engine.session.records.events import CommandHandled
+from engine.session.records.requests import Command
+from engine.session.records.verdict_text import speedup_words
+from engine.session.state.session_state import SessionState
+from engine.session.state.spend import Spend
+from tui.text.sanitize import one_line
+from tui.view.model import Model
+from tui.view.spend import caps_of
+
+_LIMITS = ("minutes", "rounds", "dollars", "tokens", "calls")
+
+GONE = "The session was moved or deleted. Open it at its new location: kernel-tui attach DIRECTORY"
+FINISHED = "All rounds are done. Press M to allow more rounds and resume."
+_KEPT = "All results are kept, and you can resume later."
+
+
+class Refused(Exception):
+    """A request that cannot be made. The message is a sentence that says why."""
+
+
+class Step(Struct):
+    """A request that the engine carried out, and the request that undoes it.
+
+    ``in_flight``: whether its undo or redo waits for the engine's answer.
+    """
+
+    forward: Command
+    inverse: Command
+    undone: bool = False
+    in_flight: bool = False
+
+
+class Plan(Struct, frozen=True):
+    """A request to the engine, with its confirmation and undo.
+
+    The row of ``node`` shows ``text`` until the engine answers. ``question`` contains the lines of the confirmation;
+    its first line asks. ``undoable`` says whether ``z`` undoes the request. Without an ``inverse``, undo prunes the new
+    node. ``step`` is the step that the request undoes or redoes.
+    """
+
+    command: Command
+    text: str
+    node: str | None = None
+    inverse: Command | None = None
+    question: tuple[str, ...] = ()
+    undoable: bool = True
+    step: Step | None = None
+
+
+def why_not_steer(model: Model) -> str | None:
+    """Return why a request would not reach an engine, or None."""
+    if model.source.read_only:
+        return "This monitor is read-only."
+    if model.link.gone:
+        return GONE
+    if model.engine == "finished":
+        return FINISHED
+    if model.link.kind == "ended":
+        return "No engine is running on this session. Press R to start it."
+    return None if model.opened else "The session is still opening."
+
+
+def plan_prune(state: SessionState, node: str) -> Plan:
+    """Prune a node, or restore a pruned one."""
+    if node in state.pruned:
+        return Plan(requests.Restore(node=node), "restoring", node, requests.Prune(node=node))
+    if state.is_pruned(node):
+        above = next(other for other in state.lineage(node) if other in state.pruned)
+        raise Refused(f"{node} is pruned because {above} is pruned. Restore {above} instead.")
+    if node not in state.problems and node not in state.ideas and node not in state.variants:
+        raise Refused("A round cannot be pruned. Select a problem, an idea or a kernel.")
+    return Plan(requests.Prune(node=node), "pruning", node, requests.Restore(node=node), _what_dies(state, node))
+
+
+def plan_pin(state: SessionState, node: str) -> Plan:
+    if node in state.pinned:
+        return Plan(requests.Unpin(node=node), "unpinning", node, requests.Pin(node=node))
+    if node not in state.ideas and node not in state.variants:
+        raise Refused("Only an idea or a kernel can be pinned. Select one.")
+    return Plan(requests.Pin(node=node), "pinning", node, requests.Unpin(node=node))
+
+
+def plan_pause(state: SessionState) -> Plan:
+    if state.paused:
+        return Plan(requests.Resume(), "unpausing the search", None, requests.Pause())
+    return Plan(requests.Pause(), "pausing the search", None, requests.Resume())
+
+
+def plan_retry(state: SessionState, node: str) -> Plan:
+    if (variant := state.variants.get(node)) is None:
+        raise Refused("Only a kernel can be judged again. Select one.")
+    if variant.stage is not None:
+        raise Refused(f"The engine is judging {node} now.")
+    return Plan(requests.Retry(variant=node), "judging again", node, undoable=False)
+
+
+def plan_budget(model: Model, change: requests.ChangeBudget | requests.ChangeShare) -> Plan:
+    """Plan a change of limits. A limit below the amount already spent needs a confirmation."""
+    if isinstance(change, requests.ChangeShare):
+        return _plan_share(model, change)
+    changed = [name for name in _LIMITS if getattr(change, name) is not None]
+    before = requests.ChangeBudget(**{name: getattr(model.limits, name) for name in changed})
+    known = before != requests.ChangeBudget()
+    below = _below_what_is_spent(model, change)
+    question = ("Set a limit below the amount already spent?", *below, _KEPT) if below else ()
+    return Plan(change, "changing the budget", None, before if known else None, question=question, undoable=known)
+
+
+def _plan_share(model: Model, change: requests.ChangeShare) -> Plan:
+    cap = caps_of(model).get(change.model, Cap())
+    changed = [name for name in ("dollars", "tokens", "calls") if getattr(change, name) is not None]
+    before = requests.ChangeShare(model=change.model, **{name: getattr(cap, name) for name in changed})
+    known = before != requests.ChangeShare(model=change.model)
+    spending = model.state.spending
+    spends = [spending.model.get(change.model, Spend())] if change.model else list(spending.problem.values())
+    below = list(dict.fromkeys(text for spend in spends for text in _costs_below(change, spend)))
+    of = one_line(change.model, 60) or "a problem"
+    question = (f"Set a limit for {of} below the amount already spent?", *below) if below else ()
+    return Plan(change, "changing the budget", None, before if known else None, question=question, undoable=known)
+
+
+def _below_what_is_spent(model: Model, change: requests.ChangeBudget) -> list[str]:
+    """Return a line for each limit in ``change`` that is already reached."""
+    spend, minutes = model.state.spending.total, model.search_seconds() / 60
+    numbers = [problem.rounds[-1].number for problem in model.state.problems.values() if problem.rounds]
+    said = []
+    if change.minutes is not None and change.minutes <= minutes:
+        said.append(f"{change.minutes:g} min allowed, {minutes:.1f} min used: the search stops now.")
+    if change.rounds is not None and numbers and change.rounds < max(numbers):
+        said.append(f"{_count(change.rounds, 'round')} allowed, round {max(numbers)} has started and is the last.")
+    return [*said, *_costs_below(change, spend)]
+
+
+def _costs_below(change: requests.ChangeBudget | requests.ChangeShare, spend: Spend) -> list[str]:
+    said = []
+    if change.dollars is not None and change.dollars <= spend.dollars:
+        said.append(f"${change.dollars:g} allowed, ${spend.dollars:.2f} spent: no more model calls.")
+    if change.tokens is not None and change.tokens <= spend.tokens:
+        said.append(f"{change.tokens:,} tokens allowed, {spend.tokens:,} used: no more model calls.")
+    if change.calls is not None and change.calls <= spend.calls:
+        said.append(f"{change.calls:,} calls allowed, {spend.calls:,} made: no more model calls.")
+    return said
+
+
+def plan_stop(state: SessionState, *, after_round: bool) -> Plan:
+    flight = state.in_flight()
+    busy = sum(variant.stage != "queued" for variant in flight)
+    question: tuple[str, ...]
+    if after_round:
+        question = ("Stop the search after the running rounds?", _KEPT)
+        return Plan(
+            requests.Stop(after_round=True),
+            "stopping after the running rounds",
+            None,
+            question=question,
+            undoable=False,
+        )
+    question = (
+        "Stop the search now?",
+        *([_what_stops(busy, len(flight) - busy)] if flight else []),
+        _KEPT,
+    )
+    return Plan(requests.Stop(), "stopping the search", None, question=question, undoable=False)
+
+
+def _what_dies(state: SessionState, node: str) -> tuple[str, ...]:
+    branch = state.branch(node)
+    variants = [state.variants[name] for name in branch if name in state.variants]
+    ideas = sum(name in state.ideas for name in branch)
+    running = sum(variant.stage not in (None, "queued") for variant in variants)
+    queued = sum(variant.stage == "queued" for variant in variants)
+    lines = [f"Prune {node}?"]
+    if branch != {node}:
+        lines.append(f"The branch contains {_count(ideas, 'idea')} and {_count(len(variants), 'kernel')}.")
+    if running or queued:
+        lines.append(_what_stops(running, queued))
+    bests = [problem.id for problem in state.problems.values() if problem.best in branch]
+    for problem in bests:
+        best = state.variants[state.problems[problem].best or ""]
+        lines.append(f"The branch contains the best kernel of {problem}: {best.id}, {speedup_words(best.verdict)}.")
+    pinned = sorted(name for name in branch if name in state.pinned)
+    if pinned:
+        lines.append(f"The branch contains pinned nodes: {', '.join(pinned[:5])}.")
+    return (*lines, "Pruned kernels cannot be parents or the best until restored (d again, or z).")
+
+
+def _what_stops(running: int, queued: int) -> str:
+    """Say what happens to the running and queued evaluations, of which there is at least one."""
+    stops = [f"{_count(running, 'running evaluation')} canceled"] if running else []
+    return ", ".join([*stops, *([f"{queued} queued dropped"] if queued else [])]) + "."
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+class History(Struct):
+    """What can be undone and redone, oldest first. Only the engine's answers change it.
+
+    While an undo or redo waits for its answer, the next one takes the next step.
+    """
+
+    _steps: list[Step] = field(default_factory=list)
+
+    def answered(self, plan: Plan, handled: CommandHandled) -> None:
+        """Record whether the engine carried out the plan."""
+        if plan.step is not None:
+            plan.step.in_flight = False
+            plan.step.undone ^= handled.ok
+            return
+        if not plan.undoable or not handled.ok:
+            return
+        step = Step(plan.command, plan.inverse) if plan.inverse is not None else None
+        if step is None and handled.node is not None:  # a seed: undo prunes the node that it made
+            step = Step(requests.Restore(node=handled.node), requests.Prune(node=handled.node))
+        kept = [one for one in self._steps if not one.undone or one.in_flight]
+        self._steps = [*kept, step] if step is not None else kept
+
+    def unanswered(self, plan: Plan) -> None:
+        """Record that no engine has the plan's request, or that the engine ended before an answer."""
+        if plan.step is not None:
+            plan.step.in_flight = False
+
+    @property
+    def undoes(self) -> bool:
+        """Whether there is something to undo."""
+        return any(not step.undone and not step.in_flight for step in self._steps)
+
+    def undo(self) -> Plan:
+        """Return the plan that undoes the last request. Raises Refused if there is nothing to undo."""
+        for step in reversed(self._steps):
+            if not step.undone and not step.in_flight:
+                step.in_flight = True
+                return Plan(step.inverse, "undoing", _node(step.inverse), undoable=False, step=step)
+        raise Refused("Nothing to undo.")
+
+    def redo(self) -> Plan:
+        """Return the plan that redoes the last undone request. Raises Refused if there is nothing to redo."""
+        for step in self._steps:
+            if step.undone and not step.in_flight:
+                step.in_flight = True
+                return Plan(step.forward, "redoing", _node(step.forward), undoable=False, step=step)
+        raise Refused("Nothing to redo.")
+
+
+def _node(command: Command) -> str | None:
+    return getattr(command, "node", None)

@@ -1,0 +1,304 @@
+"""Steer the search: each key makes a plan, asks for confirmation if necessary, and sends a request to the engine."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
+
+from engine.problem.spec import Language
+from engine.session.records.requests import ChangeBudget, ChangeShare, SeedIdea, SeedKernel
+from engine.session.state.session_state import IdeaState, ProblemState, SessionState, VariantState
+from engine.session.state.spend import MANUAL
+from engine.session.store import SessionError
+from tui.monitor.host import Host
+from tui.monitor.steering import plans
+from tui.monitor.steering.plans import FINISHED, Plan, Refused
+from tui.monitor.terminal.editor import EditorError
+from tui.text.sanitize import one_line
+from tui.view.conversation import directory_of
+from tui.view.model import Model
+from tui.view.next_steps import more_minutes
+from tui.view.row import Row
+from tui.view.source import ALIVE
+
+if TYPE_CHECKING:
+    from tui.monitor.screens.seed_idea import IdeaRequest
+    from tui.monitor.screens.seed_kernel import KernelRequest
+
+
+class Selection(Protocol):
+    """What steering needs from the main screen: the session, and the user's selection."""
+
+    model: Model
+
+    @property
+    def selected(self) -> Row | None:
+        """The row under the cursor."""
+
+    @property
+    def kernel(self) -> VariantState | None:
+        """The kernel that the selected row stands for."""
+
+    def problem_here(self) -> str | None:
+        """Return the selected row's problem."""
+
+    def show_cursor(self) -> None:
+        """Scroll the selected row into view."""
+
+
+class Steering:
+    """One method for each steering key, named like its action."""
+
+    def __init__(self, selection: Selection, host: Host) -> None:
+        self._here = selection
+        self._host = host
+
+    def prune(self) -> None:
+        self._for_node(plans.plan_prune)
+
+    def pin(self) -> None:
+        self._for_node(plans.plan_pin)
+
+    def retry(self) -> None:
+        self._for_node(plans.plan_retry)
+
+    def pause_search(self) -> None:
+        self._ask(lambda: plans.plan_pause(self._state))
+
+    def stop(self) -> None:
+        self._ask(lambda: plans.plan_stop(self._state, after_round=False))
+
+    def stop_after_round(self) -> None:
+        self._ask(lambda: plans.plan_stop(self._state, after_round=True))
+
+    def undo(self) -> None:
+        self._ask(lambda: self._host.history.undo())
+
+    def redo(self) -> None:
+        self._ask(lambda: self._host.history.redo())
+
+    def budget(self) -> None:
+        from tui.monitor.screens.budget import BudgetScreen
+
+        model = self._here.model
+        # Without an engine, the request stays in the session file for the next engine.
+        stopped = model.link.kind == "ended" and not model.source.read_only
+
+        def chosen(request: ChangeBudget | ChangeShare | None) -> None:
+            if request is None:
+                return
+            if stopped:
+                self._confirm(plans.plan_budget(model, request), then=self._host.start_engine)
+            else:
+                self._ask(lambda: plans.plan_budget(model, request))
+
+        if stopped or self._may_steer():
+            self._host.open_dialog(BudgetScreen(model), chosen)
+
+    def reply(self) -> None:
+        """Answer prompts by hand. This needs no running engine, since a resumed engine reads the replies."""
+        from tui.monitor.screens.reply import ReplyScreen
+
+        directory = directory_of(self._here.model)
+        if directory is None:
+            self._host.say("A replay is read-only.", severity="warning")
+        elif not any(call.provider == MANUAL for call in self._state.spending.calls.values()):
+            yet = " yet" if self._here.model.link.kind in ALIVE else ""
+            self._host.say(f'No prompt is waiting{yet}. Only models with provider = "manual" ask for replies by hand.')
+        else:
+            self._host.open_dialog(ReplyScreen(self._here.model, directory, self._host))
+
+    async def seed_idea(self) -> None:
+        from tui.monitor.screens.seed_idea import SeedIdeaScreen
+        from tui.monitor.steering.seedable import Catalogue, answers_at_once, catalogue_of
+
+        problem = self._problem_to_seed()
+        if problem is None:
+            return
+        subject = self._here.kernel
+        parent = subject.id if subject is not None and subject.problem == problem.id else None
+        if parent is not None and not self._may_add_to(parent):
+            return
+
+        async def look() -> Catalogue:
+            try:
+                return await catalogue_of(self._here.model, problem, parent)
+            except SessionError as error:
+                self._host.say(error.brief, severity="error")
+                return Catalogue()
+
+        def chosen(request: IdeaRequest | None) -> None:
+            if request is None:
+                return
+            command = SeedIdea(
+                problem=problem.id,
+                text=request.text,
+                category=request.category,
+                catalogue=request.transformation,
+                parent=parent,
+            )
+            self._ask(lambda: Plan(command, "seeding an idea", parent or problem.id))
+
+        catalogue = await look() if answers_at_once() else look
+        self._host.open_dialog(SeedIdeaScreen(problem, parent or problem.best, catalogue), chosen)
+
+    def seed_kernel(self) -> None:
+        from tui.monitor.screens.seed_kernel import SeedKernelScreen
+
+        problem = self._problem_to_seed()
+        if problem is None:
+            return
+
+        def chosen(request: KernelRequest | None) -> None:
+            if request is None:
+                return
+            source = request.source
+            if source is None:
+                source = self._edited(problem, first_lines(problem), f"seed.{problem.language}")
+            if source is not None:
+                self._submit(problem, request.language or problem.language, source, request.text, None)
+
+        self._host.open_dialog(SeedKernelScreen(problem), chosen)
+
+    def edit(self) -> None:
+        """Edit a copy of the selected kernel. The saved text becomes the kernel's child."""
+        self._here.show_cursor()
+        row = self._here.selected
+        idea = self._state.ideas.get(row.id) if row is not None else None
+        if idea is not None and not idea.variants:
+            if self._may_steer() and self._may_add_to(idea.id):
+                self.write_for(idea)
+            return
+        subject = self._here.kernel
+        if subject is None:
+            self._host.say("Select a kernel to edit.", severity="warning")
+            return
+        if not self._may_steer() or not self._may_add_to(subject.id):
+            return
+        problem = self._state.problems[subject.problem]
+        try:
+            source = self._here.model.source.text(subject.source)
+        except SessionError as error:
+            self._host.say(error.brief, severity="error")
+            return
+        edited = self._edited(problem, source, f"{subject.id}.{subject.language}")
+        if edited is not None:
+            self._submit(problem, subject.language, edited, f"edit of {subject.id}", subject.id)
+
+    def write_for(self, idea: IdeaState) -> None:
+        """Let the user write a kernel for an idea. If the user saves nothing, the idea keeps waiting."""
+        problem = self._state.problems[idea.problem]
+        source = self._edited(problem, first_lines(problem, idea), f"{idea.id}.{problem.language}")
+        if source is None:
+            self._host.say(f"{idea.id} still needs a kernel. Select it and press e to open the editor.")
+            return
+        command = SeedKernel(
+            problem=problem.id,
+            language=problem.language,
+            source=source,
+            text=idea.text,
+            parent=idea.parent,
+            idea=idea.id,
+        )
+        self._ask(lambda: Plan(command, "submitting", idea.id))
+
+    def start_engine(self) -> None:
+        """Start the engine. If the time budget is used up, first ask for more minutes."""
+        model = self._here.model
+        if model.engine == "finished" and not model.source.read_only:
+            self._host.say(FINISHED)
+            return
+        if more_minutes(model) is not None and model.link.kind == "ended" and not model.source.read_only:
+            self.budget()
+        else:
+            self._host.start_engine()
+
+    # Parts
+
+    @property
+    def _state(self) -> SessionState:
+        return self._here.model.state
+
+    def _may_steer(self) -> bool:
+        """Return whether a request would reach an engine. If not, show a notice that says why."""
+        why = self._host.why_not_steer()
+        if why is not None:
+            self._host.say(why, severity="warning")
+        return why is None
+
+    def _may_add_to(self, node: str) -> bool:
+        """Return whether the engine accepts children of ``node``. If not, show a notice that says why."""
+        if self._state.is_pruned(node):
+            self._host.say(f"{node} is pruned. Restore it first with d or z.", severity="warning")
+            return False
+        return True
+
+    def _for_node(self, plan: Callable[[SessionState, str], Plan]) -> None:
+        row = self._here.selected
+        if row is None:
+            self._host.say("Nothing is selected.", severity="warning")
+            return
+        self._here.show_cursor()
+        self._ask(lambda: plan(self._state, row.id))
+
+    def _ask(self, make: Callable[[], Plan]) -> None:
+        """Make a plan, ask for confirmation if necessary, and send the plan's request."""
+        if not self._may_steer():
+            return
+        try:
+            plan = make()
+        except Refused as refusal:
+            self._host.say(str(refusal), severity="warning")
+            return
+        self._confirm(plan)
+
+    def _confirm(self, plan: Plan, then: Callable[[], None] | None = None) -> None:
+        """Ask for confirmation if necessary, and send the plan's request. ``then`` runs once the request is sent."""
+        if not plan.question:
+            self._host.steer(plan, then)
+            return
+        from tui.monitor.screens.confirm import ConfirmScreen
+
+        self._host.open_dialog(
+            ConfirmScreen(plan.question), lambda agreed: self._host.steer(plan, then) if agreed else None
+        )
+
+    def _problem_to_seed(self) -> ProblemState | None:
+        if not self._may_steer():
+            return None
+        self._here.show_cursor()
+        name = self._here.problem_here()
+        if name is None:
+            self._host.say("No problem is open yet.", severity="warning")
+            return None
+        return self._state.problems[name] if self._may_add_to(name) else None
+
+    def _edited(self, problem: ProblemState, text: str, file_name: str) -> str | None:
+        """Let the user edit ``text``. Return the saved text, or None if nothing changed."""
+        try:
+            edited = self._host.edit(text, file_name)
+        except EditorError as error:
+            self._host.say(f"{error} Nothing was submitted.", severity="error")
+            return None
+        if edited is None:
+            self._host.say("Nothing changed, so nothing was submitted.")
+        return edited
+
+    def _submit(self, problem: ProblemState, language: Language, source: str, text: str, parent: str | None) -> None:
+        command = SeedKernel(problem=problem.id, language=language, source=source, text=text, parent=parent)
+        self._ask(lambda: Plan(command, "submitting", parent or problem.id))
+
+
+def first_lines(problem: ProblemState, idea: IdeaState | None = None) -> str:
+    """Return a template for a new kernel: the idea and the header as comments, and an empty ``launch``."""
+    mark = "#" if problem.language == "py" else "//"
+    about = [f"{idea.id} for {problem.id}:", *textwrap.wrap(one_line(idea.text, 2000), 100)] if idea is not None else []
+    said = "".join(f"{mark} {text}\n" for text in about)
+    if problem.language == "py":
+        return f"{said}import torch\nimport torch.nn as nn\n\n\nclass ModelNew(nn.Module):\n    ...\n"
+    header = "".join(f"// {text}\n" for text in problem.header.splitlines())
+    declared = next((text for text in problem.header.splitlines() if text.startswith('extern "C" int launch(')), None)
+    launch = f"{declared.rstrip('; ')} {{\n    return 0;\n}}\n" if declared is not None else ""
+    included = "// The build includes the header below. Define launch(); return 0 for success.\n"
+    return f"{said}{included}{header}\n{launch}"

@@ -1,1 +1,0 @@
-"""Screens of the monitor, one file each."""

@@ -1,0 +1,1 @@
+"""Text and number formats that several screens and commands share."""

@@ -1,0 +1,44 @@
+"""Format speedups of kernels, rounds and torch.compile, with ``~`` for uncertain ones."""
+
+from __future__ import annotations
+
+from engine.session.records.speedup_text import marked, speedup
+from engine.session.records.verdict import Verdict
+from engine.session.records.verdict_text import is_disturbed, is_uncertain, speedup_words
+from engine.session.state.session_state import ProblemState, SessionState, VariantState
+
+
+def round_speedup_words(state: SessionState, problem: str, number: int) -> str:
+    """Format a round's best speedup. Mark it as uncertain only if the speedup is that of the round's leader."""
+    leader, best = state.leader_of_round(problem, number), state.best_of_round(problem, number)
+    own = leader is not None and abs((leader.speedup or 0.0) - (best or 0.0)) < 1e-9
+    return speedup_words(leader.verdict) if leader is not None and own else speedup(best)
+
+
+def over_compile(problem: ProblemState, variant: VariantState) -> float | None:
+    """Return the speedup over ``torch.compile``, or None if torch.compile has not been timed."""
+    compiled = problem.baselines.get("compile")
+    if not variant.correct or not variant.kernel_ms or compiled is None or compiled.timing is None:
+        return None
+    return compiled.timing.median_ms / variant.kernel_ms
+
+
+def over_compile_words(problem: ProblemState, variant: VariantState) -> str | None:
+    """Format the speedup over ``torch.compile``, or return None if torch.compile has not been timed.
+
+    The speedup is marked as uncertain if other programs disturbed the baseline.
+    """
+    ahead, compiled = over_compile(problem, variant), problem.baselines.get("compile")
+    return marked(speedup(ahead), compiled is not None and is_disturbed(compiled)) if ahead is not None else None
+
+
+def is_unsure(verdict: Verdict | None) -> bool:
+    return verdict is not None and is_uncertain(verdict)
+
+
+def interval_words(verdict: Verdict | None) -> str:
+    """Format the 95% interval, ``[1.35, 1.64]``, or "" if it is unknown."""
+    if verdict is None or verdict.speedup_low is None or verdict.speedup_high is None:
+        return ""
+    low, high = (speedup(end).removesuffix("x") for end in (verdict.speedup_low, verdict.speedup_high))
+    return f"[{low}, {high}]"

@@ -1,0 +1,58 @@
+"""Glyphs for a node's state. They differ in shape, so that color is optional, and each has an ASCII form."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from engine.session.state.session_state import SessionState, VariantState
+
+
+class Glyph(NamedTuple):
+    unicode: str
+    ascii: str
+    style: str
+    """A field of ``tui.monitor.theme.palette.Palette``."""
+    meaning: str
+
+
+GLYPHS: dict[str, Glyph] = {
+    "best": Glyph("★", "*", "best", "fastest correct kernel of its problem"),
+    "correct": Glyph("●", "o", "good", "correct and timed"),
+    "running": Glyph("◐", ">", "running", "being built, checked or timed"),
+    "queued": Glyph("·", ".", "dim", "waiting in the queue"),
+    "wrong": Glyph("✗", "x", "bad", "wrong result"),
+    "build_error": Glyph("■", "#", "bad", "does not build"),
+    "failed": Glyph("▼", "!", "bad", "crashed, timed out, or was stopped by the sandbox"),
+    "cheating": Glyph("≈", "=", "warn", "false speedup: the judge found a cheat"),
+    "library": Glyph("▤", "%", "warn", "calls a library, so it does not count"),
+    "error": Glyph("?", "?", "warn", "the evaluation itself failed"),
+    "cancelled": Glyph("○", "0", "dim", "canceled before its verdict"),
+    "pruned": Glyph("⊘", "-", "dim", "pruned by the user"),
+    "waiting": Glyph("✎", "&", "warn", "idea that is waiting for a kernel"),
+    "idea": Glyph("◇", "i", "text", "idea"),
+    "pinned": Glyph("▪", "^", "accent", "pinned"),
+    "open": Glyph("▾", "v", "dim", "unfolded"),
+    "folded": Glyph("▸", "+", "dim", "folded"),
+}
+
+FAILED = frozenset({"out_of_bounds", "crashed", "timeout", "memory", "forbidden"})
+
+
+def standing_of(state: SessionState, variant: VariantState) -> str:
+    """Return the key of ``GLYPHS`` for a variant."""
+    if state.is_pruned(variant.id):
+        return "pruned"
+    if variant.stage is not None:
+        return "queued" if variant.stage == "queued" else "running"
+    if variant.verdict is None:
+        return "queued"
+    problem = state.problems.get(variant.problem)
+    if problem is not None and problem.best == variant.id:
+        return "best"
+    status = variant.verdict.status
+    return "failed" if status in FAILED else status
+
+
+def glyph(name: str, *, ascii_only: bool) -> str:
+    found = GLYPHS.get(name, GLYPHS["error"])
+    return found.ascii if ascii_only else found.unicode

@@ -1,0 +1,97 @@
+"""Describe an event in one plain line."""
+
+from __future__ import annotations
+
+from engine.proposers.protocol import CATEGORY_NAMES
+from engine.session.records import events as ev
+from engine.session.records.events import AnyEvent
+from engine.session.records.other_sizes import sizes_in_words
+from engine.session.records.verdict_text import disturbance, is_disturbed, speedup_words
+from engine.session.state.session_state import SessionState
+from tui.text.format import milliseconds, transformation_label
+from tui.text.sanitize import one_line
+
+_REASON_CHARS = 160
+
+
+def line_of(event: AnyEvent, state: SessionState, best: dict[str, str | None]) -> str | None:
+    """Describe ``event``, or return None if it needs no line.
+
+    ``state`` has applied the event already. ``best`` remembers the best kernel reported for each problem.
+    """
+    match event:
+        case ev.EngineStarted():
+            devices = ", ".join(device.name for device in event.devices)
+            where = f" on {devices}; isolation: {event.sandbox}" if devices else ""
+            return f"engine {event.pid} {'resumed' if event.resumed else 'started'}{where}"
+        case ev.ProblemRefused():
+            return f"{event.problem}: not searched: {one_line(event.reason)}"
+        case ev.CannotWrite() if event.reason:
+            return f"{event.problem}: none of the session's proposers can write a kernel: {one_line(event.reason)}"
+        case ev.BaselineMeasured():
+            return _baseline(event)
+        case ev.RoundStarted():
+            parents = ", ".join(one.variant for one in event.parents)
+            return f"{event.problem}: round {event.round}" + (f" from {parents}" if parents else ", first kernels")
+        case ev.IdeaProposed():
+            label = transformation_label(one_line(state.ideas[event.idea].transformation))
+            kind = label or CATEGORY_NAMES.get(event.category, event.category)
+            on = f" on {event.parent}" if event.parent is not None else ""
+            return f"{event.problem}: {event.idea} ({kind}{on}) {one_line(event.text, _REASON_CHARS)}"
+        case ev.SourceRepeated():
+            return f"{event.problem}: {event.idea}: {repeat_words(event)}: not judged again"
+        case ev.VerdictGiven():
+            return _verdict(event, state, best)
+        case ev.RunoffFinished() if event.standings:
+            return f"{event.problem}: runoff of {len(event.standings)} kernels, won by {event.standings[0].variant}"
+        case ev.SizesChecked():
+            words = one_line(event.note or sizes_in_words(event.results))
+            return f"{event.problem}: {event.variant} at other sizes: {words}"
+        case ev.RoundFinished():
+            selected = ", ".join(one.variant for one in event.selected) or "none"
+            return f"{event.problem}: round {event.round} done, selected: {selected}"
+        case ev.ProblemFinished():
+            return f"{event.problem}: finished: {one_line(event.reason)}"
+        case ev.CommandHandled():
+            return f"{'' if event.ok else 'refused: '}{one_line(event.message)}"
+        case ev.LogLine() if event.level != "info":
+            return f"{event.level}: {one_line(event.text)}"
+        case ev.EngineStopped():
+            return f"engine stopped: {one_line(event.message)}"
+    return None
+
+
+def repeat_words(event: ev.SourceRepeated) -> str:
+    """Describe a repeated source: ``same source as v12: a reply of gpt-5.5 that should repair v14``."""
+    task = f" that should repair {event.parent}" if event.number is None and event.parent is not None else ""
+    return f"same source as {event.same_as}: a reply of {one_line(event.proposer)}{task}"
+
+
+def _baseline(event: ev.BaselineMeasured) -> str:
+    name = "torch.compile" if event.baseline.which == "compile" else "eager"
+    if event.baseline.timing is None:
+        return f"{event.problem}: no {name} time: {one_line(event.baseline.failure or 'unknown', _REASON_CHARS)}"
+    sol = f", SOL {milliseconds(event.sol_ms)} ms" if event.sol_ms is not None else ""
+    remark = f"; DEGENERATE: {event.degenerate} pass every check" if event.degenerate else ""
+    remark = remark or (f"; {event.tightened}" if event.tightened else "")
+    remark = remark or (f"; {disturbance(event.baseline)}" if is_disturbed(event.baseline) else "")
+    return f"{event.problem}: {name} {milliseconds(event.baseline.timing.median_ms)} ms{sol}{remark}"
+
+
+def _verdict(event: ev.VerdictGiven, state: SessionState, best: dict[str, str | None]) -> str | None:
+    variant = state.variants.get(event.variant)
+    if variant is None:
+        return None
+    head = f"{variant.problem}: {variant.id} of {variant.idea}"
+    verdict = event.verdict
+    if not verdict.correct:
+        reason = f": {one_line(verdict.reason, _REASON_CHARS)}" if verdict.reason else ""
+        return f"{head} {verdict.status.replace('_', ' ')}{reason}"
+    if verdict.same_code_as is not None:
+        return f"{head}: {one_line(verdict.reason)}, not timed again"
+    low, high = verdict.speedup_low, verdict.speedup_high
+    between = f" [{low:.2f}, {high:.2f}]" if low is not None and high is not None else ""
+    now_best = state.problems[variant.problem].best
+    record = ", best so far" if now_best == variant.id and best.get(variant.problem) != variant.id else ""
+    best[variant.problem] = now_best
+    return f"{head} correct, {milliseconds(variant.kernel_ms)} ms, speedup {speedup_words(verdict)}{between}{record}"

@@ -1,0 +1,61 @@
+"""Describe a kernel's place in the runoffs."""
+
+from __future__ import annotations
+
+from engine.session.records.verdict import Standing
+from engine.session.state.session_state import ProblemState, SessionState, VariantState
+from tui.text import format as fmt
+
+NO_RUNOFF = "no runoff with"
+"""Prefix of the remark on kernels that no runoff has timed side by side."""
+
+
+def place_in_runoff(standing: Standing) -> str:
+    """Format a kernel's place in a runoff: ``first``, ``tied``, or ``+3.1%`` (slower than the winner by 3.1%)."""
+    if standing.ratio <= 1.0:
+        return "first"
+    return "tied" if standing.tied else fmt.change(standing.ratio - 1)
+
+
+def last_runoff(problem: ProblemState, variant: VariantState) -> str:
+    """Describe the place of ``variant`` in the problem's newest runoff, or return "" if there was none."""
+    number = next((one.number for one in reversed(problem.rounds) if one.standings), None)
+    if number is None:
+        return ""
+    runoff = f"the runoff of round {number}"
+    standing = next((one for one in problem.standings if one.variant == variant.id), None)
+    first = problem.standings[0].variant
+    if standing is None:
+        return f"not in {runoff}, which {first} won"
+    place = place_in_runoff(standing)
+    if place == "first":
+        tied = [one.variant for one in problem.standings if one.tied and one.ratio > 1.0]
+        return f"first in {runoff}" + (f", tied with {', '.join(tied)}" if tied else "")
+    return f"tied with {first} in {runoff}" if place == "tied" else f"{place} time of {first} in {runoff}"
+
+
+def why_no_star(state: SessionState, variant: VariantState) -> str:
+    """Say why ``variant`` is not the best kernel although its own figures are better.
+
+    Verdicts measured at different times are not comparable, so a runoff decides. Returns two or three words, or "" if
+    there is nothing to explain.
+    """
+    problem = state.problems.get(variant.problem)
+    best = state.variants.get(problem.best or "") if problem is not None else None
+    if problem is None or best is None or best is variant or variant.speedup is None or state.is_pruned(variant.id):
+        return ""
+    if variant.speedup <= (best.speedup or 0.0) and (variant.kernel_ms or 0.0) >= (best.kernel_ms or 0.0):
+        return ""
+    timed = {standing.variant: standing for standing in problem.standings}
+    own, first = timed.get(variant.id), timed.get(best.id)
+    if own is None or first is None or first.ratio > 1.0:
+        return f"{NO_RUNOFF} {best.id}"
+    return "tied in runoff" if own.tied else f"runoff {place_in_runoff(own)}"
+
+
+def decided_after(problem: ProblemState, variant: VariantState) -> int | None:
+    """Return the newest round that selected or dropped ``variant`` at its end."""
+    for round_ in reversed(problem.rounds):
+        if any(one.variant == variant.id for one in (*round_.selected, *round_.dropped)):
+            return round_.number
+    return None

@@ -1,0 +1,252 @@
+"""The monitor's log: one line per event that a user should notice."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any, Literal, NamedTuple
+
+from msgspec import Struct, field
+
+from engine.session.records import events as ev
+from engine.session.records.events import Recorded
+from engine.session.records.model_calls import failure_words
+from engine.session.records.other_sizes import sizes_in_words
+from engine.session.records.verdict_text import disturbance, speedup_words
+from engine.session.state.session_data import round_of
+from engine.session.state.session_state import ProblemState, SessionState
+from tui.text import format as fmt
+from tui.text.certainty import interval_words, round_speedup_words
+from tui.text.narration import repeat_words
+from tui.text.waiting import WaitLines
+
+LINES = 2000
+SAME_FAILURE_S = 10.0
+"""Minimum time between two log lines about the same model and kind of failure, since calls often fail together."""
+_MOVING = (ev.VerdictGiven, ev.RunoffFinished, ev.NodePruned, ev.NodeRestored)
+"""Events that can change a problem's best kernel."""
+Level = Literal["info", "good", "warning", "error"]
+
+
+class Line(NamedTuple):
+    """One line of the log. ``time`` is in Unix seconds; ``text`` may contain output of models and compilers."""
+
+    time: float
+    level: Level
+    text: str
+
+
+class Story(Struct):
+    """The log's lines. Call ``note`` for every event, after the state has applied it."""
+
+    lines: deque[Line] = field(default_factory=lambda: deque(maxlen=LINES))
+    _best: dict[str, str | None] = field(default_factory=dict)
+    _reached: dict[tuple[str, int], str] = field(default_factory=dict)
+    """Speedup shown for each finished round, by problem and round number."""
+    _failed: dict[tuple[str, str], float] = field(default_factory=dict)
+    _waits: WaitLines = field(default_factory=WaitLines)
+
+    def note(self, state: SessionState, recorded: Recorded) -> bool:
+        """Add the event's lines to the log. Return whether there were any."""
+        event = recorded.event
+        if type(event) not in _TOLD:
+            return False
+        told = [found] if (found := _tell(state, event)) is not None else []
+        if isinstance(event, _MOVING):
+            told += (moved := self._moved(state, event))
+            if moved or isinstance(event, ev.RunoffFinished) or _is_judged_again(state, event):
+                told += self._rewritten(state, event)
+        elif isinstance(event, ev.RoundFinished):
+            self._reached[event.problem, event.round] = round_speedup_words(state, event.problem, event.round)
+        elif isinstance(event, ev.ModelCallFailed):
+            told += self._repeated(state, event, recorded.time)
+        elif (waiting := self._waits.line_of(recorded)) is not None:
+            told.append(("info", waiting))
+        if not told:  # most verdicts
+            return False
+        self.lines.extend(Line(recorded.time, *one) for one in told)
+        return True
+
+    def say(self, time: float, level: Level, text: str) -> None:
+        """Add a line from the monitor itself."""
+        self.lines.append(Line(time, level, text))
+
+    def _repeated(self, state: SessionState, event: ev.ModelCallFailed, time: float) -> list[tuple[Level, str]]:
+        """Report that a call will be retried, and why. The engine reports calls that it abandons."""
+        call = state.spending.calls.get(event.call)
+        if call is None or event.wait_s is None:
+            return []
+        which = (call.model, event.failure)
+        if time - self._failed.get(which, 0.0) < SAME_FAILURE_S:
+            return []
+        self._failed[which] = time
+        next_one = f"attempt {event.attempt + 1} in {event.wait_s:.0f} s"
+        return [("warning", f"{call.model}: {failure_words(event.failure)}, {next_one}: {event.message}")]
+
+    def _rewritten(self, state: SessionState, event: ev.AnyEvent) -> list[tuple[Level, str]]:
+        """Report each earlier round whose best kernel or speedup changed because of ``event``."""
+        by = "by later events"
+        if isinstance(event, ev.RunoffFinished):
+            by = "by this runoff"
+        elif isinstance(event, ev.VerdictGiven):
+            by = f"by the verdict on {event.variant}"
+        lines: list[tuple[Level, str]] = []
+        for (problem, number), before in self._reached.items():
+            leader, speedup = state.leader_of_round(problem, number), round_speedup_words(state, problem, number)
+            if speedup == before or leader is None:
+                continue
+            self._reached[problem, number] = speedup
+            text = f"{problem}: best of round {number} is now {leader.id} at {speedup} (was {before}), changed {by}"
+            lines.append(("info", text))
+        return lines
+
+    def _moved(self, state: SessionState, event: ev.AnyEvent) -> list[tuple[Level, str]]:
+        """Report each problem whose best kernel changed because of ``event``."""
+        lines = []
+        if isinstance(event, ev.VerdictGiven):
+            variant = state.variants.get(event.variant)
+            names = [variant.problem] if variant is not None else []
+        else:
+            names = [event.problem] if isinstance(event, ev.RunoffFinished) else list(state.problems)
+        for name in names:
+            if (problem := state.problems.get(name)) is None or problem.best == self._best.get(name):
+                continue
+            before, self._best[name] = self._best.get(name), problem.best
+            lines.append(_best_line(state, problem, event, before))
+        return lines
+
+
+def fold_with_story(recorded: Iterable[Recorded]) -> tuple[SessionState, Story]:
+    """Apply the events, and return the resulting state and its log."""
+    state, story = SessionState(), Story()
+    state.apply_all(recorded, partial(story.note, state), _TOLD)
+    return state, story
+
+
+def _is_judged_again(state: SessionState, event: ev.AnyEvent) -> bool:
+    variant = state.variants.get(event.variant) if isinstance(event, ev.VerdictGiven) else None
+    return variant is not None and variant.judged > 1
+
+
+def _best_line(state: SessionState, problem: ProblemState, event: ev.AnyEvent, before: str | None) -> tuple[Level, str]:
+    best = state.variants.get(problem.best) if problem.best is not None else None
+    if best is None:
+        if state.is_pruned(problem.id):
+            return "info", f"{problem.id}: pruned"
+        return "warning", f"{problem.id}: no correct kernel left"
+    between = f" {words}" if (words := interval_words(best.verdict)) else ""
+    what = f"{speedup_words(best.verdict)}{between}, {fmt.milliseconds(best.kernel_ms)} ms"
+    if isinstance(event, ev.RunoffFinished):
+        instead = f" ahead of {before}" if before is not None else ""
+        return "good", f"{problem.id}: new best {best.id}, won the runoff{instead}, {what}"
+    if isinstance(event, ev.VerdictGiven) and best.id == event.variant:
+        return "good", f"{problem.id}: new best {best.id}, {what}"
+    return "info", f"{problem.id}: the best is now {best.id}, {what}"
+
+
+def _tell(state: SessionState, event: ev.AnyEvent) -> tuple[Level, str] | None:
+    teller = _TELLERS.get(type(event))
+    return teller(state, event) if teller is not None else None
+
+
+def _log_line(state: SessionState, event: ev.LogLine) -> tuple[Level, str]:
+    return event.level, event.text
+
+
+def _engine_started(state: SessionState, event: ev.EngineStarted) -> tuple[Level, str]:
+    again = "again " if event.resumed else ""
+    devices = ", ".join(device.name for device in event.devices)
+    where = f" on {devices}; sandbox: {event.sandbox}" if devices else ""
+    return "info", f"the engine started {again}(pid {event.pid}){where}"
+
+
+def _engine_stopped(state: SessionState, event: ev.EngineStopped) -> tuple[Level, str]:
+    level: Level = "error" if event.reason == "error" else "info"
+    return level, f"the engine ended ({event.reason}): {event.message}"
+
+
+def _refused(state: SessionState, event: ev.ProblemRefused) -> tuple[Level, str]:
+    return "warning", f"{event.problem}: not searched: {event.reason}"
+
+
+def _cannot_write(state: SessionState, event: ev.CannotWrite) -> tuple[Level, str]:
+    if not event.reason:
+        return "info", f"{event.problem}: a proposer can write its kernels now"
+    return "warning", f"{event.problem}: no proposer can write its kernels; seed your own: {event.reason}"
+
+
+def _source_repeated(state: SessionState, event: ev.SourceRepeated) -> tuple[Level, str]:
+    return "info", f"{event.problem}: {event.idea}: {repeat_words(event)}: not judged again"
+
+
+def _baseline(state: SessionState, event: ev.BaselineMeasured) -> tuple[Level, str]:
+    baseline = event.baseline
+    if baseline.timing is None:
+        which = "torch.compile" if baseline.which == "compile" else baseline.which
+        return "warning", f"{event.problem}: no {which} baseline: {baseline.failure or 'unknown'}"
+    which = "torch.compile" if baseline.which == "compile" else baseline.which
+    if event.degenerate:
+        return (
+            "warning",
+            f"{event.problem}: degenerate: {event.degenerate} pass every check, so speedups mean nothing here",
+        )
+    note = "".join(f"; {words}" for words in (event.tightened, disturbance(baseline)) if words)
+    return "info", f"{event.problem}: {which} takes {fmt.milliseconds(baseline.timing.median_ms)} ms{note}"
+
+
+def _round_finished(state: SessionState, event: ev.RoundFinished) -> tuple[Level, str]:
+    reached = state.best_of_round(event.problem, event.round)
+    round_ = round_of(state, event.problem, event.round)
+    tried = round_ is not None and any(state.variants[name].was_judged for name in round_.variants)
+    nothing = "no correct kernel" if tried else "no kernel judged"
+    best = f"best {round_speedup_words(state, event.problem, event.round)}" if reached is not None else nothing
+    timed = round_.standings if round_ is not None else ()
+    if timed and (winner := state.variants.get(timed[0].variant)) is not None:
+        best = f"runoff winner {winner.id}, {speedup_words(winner.verdict)}"
+    names = ", ".join(one.variant for one in event.selected)
+    selected = f"selected: {names}" if names else "no kernel selected"
+    return "info", f"{event.problem}: round {event.round} done, {best}; {selected}"
+
+
+def _problem_finished(state: SessionState, event: ev.ProblemFinished) -> tuple[Level, str]:
+    return "info", f"{event.problem}: finished, {event.reason}"
+
+
+def _handled(state: SessionState, event: ev.CommandHandled) -> tuple[Level, str]:
+    return ("info", f"request: {event.message}") if event.ok else ("warning", f"refused: {event.message}")
+
+
+def _sizes_checked(state: SessionState, event: ev.SizesChecked) -> tuple[Level, str]:
+    survives = bool(event.results) and all((one.speedup or 0.0) > 1.0 for one in event.results)
+    words = event.note or sizes_in_words(event.results)
+    return "good" if survives else "warning", f"{event.problem}: {event.variant} at other sizes: {words}"
+
+
+def _judged(state: SessionState, event: ev.VerdictGiven) -> tuple[Level, str] | None:
+    """Report the verdict on a kernel that the user wrote. A new best kernel gets its own line."""
+    variant = state.variants.get(event.variant)
+    if variant is None or variant.proposer != ev.BY_HAND or state.problems[variant.problem].best == variant.id:
+        return None
+    verdict = event.verdict
+    if verdict.correct:
+        return "info", f"{variant.problem}: seeded {variant.id}: correct, {speedup_words(verdict)}"
+    return "warning", f"{variant.problem}: seeded {variant.id}: {verdict.status.replace('_', ' ')}; {verdict.reason}"
+
+
+_TELLERS: dict[type, Callable[[SessionState, Any], tuple[Level, str] | None]] = {
+    ev.LogLine: _log_line,
+    ev.EngineStarted: _engine_started,
+    ev.EngineStopped: _engine_stopped,
+    ev.ProblemRefused: _refused,
+    ev.CannotWrite: _cannot_write,
+    ev.SourceRepeated: _source_repeated,
+    ev.BaselineMeasured: _baseline,
+    ev.RoundFinished: _round_finished,
+    ev.ProblemFinished: _problem_finished,
+    ev.SizesChecked: _sizes_checked,
+    ev.CommandHandled: _handled,
+    ev.VerdictGiven: _judged,
+}
+_TOLD = {*_TELLERS, *_MOVING, ev.ModelCallFailed, ev.DeviceAwaited, ev.DeviceFree}
+"""Events that can add a log line."""

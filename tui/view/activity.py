@@ -1,0 +1,227 @@
+"""Describe engine activity that the tree does not show: opening problems, waiting, stopping."""
+
+from __future__ import annotations
+
+from collections import Counter
+from operator import itemgetter
+
+from engine.session.records.events import StopReason
+from engine.session.records.verdict_text import speedup_words
+from engine.session.state.session_state import ProblemState, SessionState
+from tui.text import format as fmt
+from tui.text.waiting import held_in_words
+from tui.view.model import Model
+from tui.view.source import Limits
+
+LIVE = ("live", "stalled", "replay")
+NAMED = 3
+"""Maximum number of kernels named per problem and stage."""
+RECENT = 200
+"""Number of newest kernels per problem that are checked for changes."""
+
+_INTERRUPTED: dict[StopReason, str] = {
+    "waiting": "the engine stopped here to wait for replies by hand",
+    "stopped": "the user stopped the search here",
+    "budget": "the budget was used up here",
+    "finished": "the search was finished here",
+}
+_ON = "and was resumed later"
+
+
+def activity_of(model: Model) -> str | None:
+    """Describe the current activity in a few words, or return None while kernels are being built or timed."""
+    state = model.state
+    if model.link.kind == "connecting" or not model.opened:
+        return "opening the session"
+    if model.link.kind not in (*LIVE, "starting"):
+        return None
+    if model.link.kind == "replay" and state.engine is not None and state.engine.stopped is not None:
+        if state.starts < model.recorded_starts:
+            for_a_kernel = state.engine.stopped == "waiting" and bool(unwritable(state))
+            told = (
+                "the search waited here for a seeded kernel" if for_a_kernel else _INTERRUPTED.get(state.engine.stopped)
+            )
+            return f"{told or f'the engine stopped here ({state.engine.stopped})'}, {_ON}"
+        return f"the recording ends here ({state.engine.stopped})"
+    if model.link.kind == "starting" or state.engine is None or state.engine.stopped is not None:
+        return "the engine is starting and looking for devices and compilers"
+    if (over := overrun_of(model)) is not None:
+        return over
+    if (waits := waiting_of(model)) is not None:
+        return waits
+    if any(variant.stage not in ("queued", "waiting") for variant in state.in_flight()):
+        return None
+    if opening := opening_of(state):
+        return f"timing eager PyTorch on {opening[0].id}"
+    if (again := reopening_of(state)) is not None:
+        return f"reopening {again.id}: loading its reference"
+    if (owed := owed_of(state, model.source.limits)) is not None:
+        return owed
+    if not state.problems:
+        return "inspecting the problems and measuring the device"
+    if runoffs := runoffs_of(state):
+        return f"timing the leaders of {' and '.join(runoffs)} side by side"
+    if (seeds := seeds_awaited(state)) is not None:
+        return seeds
+    calls = len(state.spending.flying)
+    return f"waiting for {calls} repl{'y' if calls == 1 else 'ies'}" if calls and not state.flight else None
+
+
+def now_of(model: Model) -> str:
+    """Return the text of the status line, or "" if there is nothing to report."""
+    state = model.state
+    newest = max(
+        ((problem.best_at, best) for problem in state.problems.values() if (best := model.best(problem)) is not None),
+        key=itemgetter(0),
+        default=None,
+    )
+    said = []
+    if model.link.kind in LIVE:
+        now = "the search is paused" if state.paused else activity_of(model)
+        said = [now or _at_work(state)]
+    elif model.engine == "finished":
+        said = [f"the search is finished; {_outcome_words(state)}"]
+    if newest is not None:
+        since, best = newest
+        ago = fmt.age(model.now() - since)
+        said.append(f"newest best: {best.id} of {best.problem}, {speedup_words(best.verdict)}, {ago} ago")
+    return "   ".join(f"{one[0].upper()}{one[1:]}" for one in said)
+
+
+def _outcome_words(state: SessionState) -> str:
+    if "solved" in state.outcomes().values():
+        return "the best kernels are in the session's best/ directory"
+    return "no correct kernel was found" if state.nothing_correct else "every problem is pruned"
+
+
+def kernels_at_work(state: SessionState) -> str:
+    """Count kernels by stage: ``1 timing, 2 building, 1 waiting, 3 queued``. Kernels wait for a builder or device."""
+    words = {"checking": "timing", "timing": "timing"}
+    counts = Counter(words.get(str(one.stage), str(one.stage)) for one in state.in_flight())
+    said = [f"{counts[word]} {word}" for word in ("timing", "building", "waiting", "queued") if counts[word]]
+    return ", ".join(said) or "no kernels in progress"
+
+
+def opening_of(state: SessionState) -> list[ProblemState]:
+    """Return the problems whose reference has not been timed yet."""
+    every = (problem for problem in state.problems.values() if problem.id not in state.refused)
+    return [problem for problem in every if "eager" not in problem.baselines and problem.finished is None]
+
+
+def _at_work(state: SessionState) -> str:
+    """Name the kernels in flight: ``timing v57 of softmax, building v59 and v60 of gelu``."""
+    groups: dict[tuple[str, str], list[str]] = {}
+    for one in state.in_flight():
+        if one.stage not in ("queued", "waiting"):
+            groups.setdefault((str(one.stage), one.problem), []).append(one.id)
+    if not groups:
+        return kernels_at_work(state)
+    named = [f"{stage} {_listed(names)} of {problem}" for (stage, problem), names in groups.items()]
+    return ", ".join(named)
+
+
+def _listed(names: list[str]) -> str:
+    return " and ".join(names) if len(names) <= NAMED else f"{', '.join(names[:NAMED])} and {len(names) - NAMED} more"
+
+
+def reopening_of(state: SessionState) -> ProblemState | None:
+    """Return the problem that a resumed engine is reopening, or None when all are open."""
+    if state.starts < 2 or state.engine is None or state.paused:
+        return None
+    since = state.engine.started_at
+    searched = [one for one in state.problems.values() if one.id not in state.refused]
+    places = [place for place, one in enumerate(searched) if _moved_since(state, one, since)]
+    left = [one for one in searched[places[-1] + 1 :] if one.finished is None] if places else searched
+    judging = {one.problem for one in state.in_flight()}
+    asked = {call.site.problem for call in state.spending.flying.values()}
+    # No event says when a problem was reopened. One that is only waiting for replies counts as open.
+    return next((one for one in left if one.id in judging or one.id not in asked), None)
+
+
+def _moved_since(state: SessionState, problem: ProblemState, time: float) -> bool:
+    """Return whether the engine has worked on the problem after ``time``."""
+    rounds = problem.rounds[-1:]
+    if problem.runoff_at > time or any(max(one.started_at, one.finished_at or 0.0) > time for one in rounds):
+        return True
+    newest = (state.variants[name] for name in problem.variants[-RECENT:])
+    return any((one.judged_at or 0.0) > time or one.stage not in (None, "queued") for one in newest)
+
+
+def runoffs_of(state: SessionState) -> list[str]:
+    """Return the problems that are in a runoff, because all kernels of their open round have verdicts."""
+    if state.paused:
+        return []
+    asked = {call.site.problem for call in state.spending.flying.values()}
+    judging = {one.problem for one in state.in_flight()}
+    found = []
+    for problem in state.problems.values():
+        if problem.id in asked | judging or problem.finished is not None or not problem.rounds:
+            continue
+        round_ = problem.rounds[-1]
+        leaders = {one.id for one in state.leaders(problem.id, 2)}
+        raced = {one.variant for one in problem.standings}
+        if round_.variants and round_.finished_at is None and len(leaders) > 1 and not leaders <= raced:
+            found.append(problem.id)
+    return found
+
+
+def owed_of(state: SessionState, limits: Limits) -> str | None:
+    """Return what the engine measures after each problem's last round, or None before that."""
+    owing = [one for one in state.problems.values() if one.id not in state.refused and not state.is_pruned(one.id)]
+    ended = state.engine is None or state.engine.stopped is not None
+    if ended or state.paused or state.flight or not owing or any(_has_rounds_left(one) for one in owing):
+        return None
+    timed = [one for one in owing if one.cannot_write is None or one.best is not None]
+    if limits.torch_compile and (bare := [one for one in timed if "compile" not in one.baselines]):
+        return f"timing torch.compile on {bare[0].id}"
+    bests = [(one.id, state.variants[one.best]) for one in owing if one.best is not None]
+    if limits.other_sizes and (unsized := [name for name, best in bests if best.at_sizes is None]):
+        return f"judging the best kernel of {unsized[0]} at other sizes"
+    return None
+
+
+def _has_rounds_left(problem: ProblemState) -> bool:
+    return problem.finished is None and problem.cannot_write is None
+
+
+def unwritable(state: SessionState) -> list[ProblemState]:
+    """Return the problems that no proposer supports. They stay open for kernels that the user seeds."""
+    return [one for one in state.problems.values() if one.cannot_write is not None and not state.is_pruned(one.id)]
+
+
+def seeds_awaited(state: SessionState) -> str | None:
+    """Say that the search is waiting for a seeded kernel, and which key seeds one. Return None otherwise."""
+    searched = [one for one in state.problems.values() if one.id not in state.refused]
+    waiting = unwritable(state)
+    if not waiting or state.flight or state.paused:
+        return None
+    if any(_has_rounds_left(one) for one in searched if not state.is_pruned(one.id)):
+        return None
+    which = waiting[0].id if len(waiting) == 1 else f"{waiting[0].id} and {len(waiting) - 1} more"
+    return f"no proposer supports {which}; press a to seed a kernel"
+
+
+def waiting_of(model: Model) -> str | None:
+    """Say that another process is using the device, or return None."""
+    if (wait := model.wait) is None:
+        return None
+    return f"waiting for the device: {held_in_words(wait)}"
+
+
+def overrun_of(model: Model) -> str | None:
+    """Return what the engine is doing beyond its time budget, or None within it."""
+    if model.minutes is None or model.link.kind not in ("live", "stalled"):
+        return None
+    over = model.search_seconds() - model.minutes * 60
+    if over < 0:
+        return None
+    state = model.state
+    if any(variant.stage != "queued" for variant in state.in_flight()):
+        doing = "finishing the last verdicts"
+    elif model.source.limits.torch_compile and any(
+        "compile" not in one.baselines for one in state.problems.values() if one.id not in state.refused
+    ):
+        doing = "timing torch.compile"
+    else:
+        doing = "finishing"
+    return f"over budget by {fmt.age(over)}: {doing}"

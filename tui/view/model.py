@@ -1,0 +1,172 @@
+"""The monitor's model of a session: its state, device readings, link to the engine, and pending requests."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Literal
+
+from msgspec import Struct, field
+
+from engine.session.budget import elapsed_s
+from engine.session.records.events import CommandHandled, DeviceAwaited
+from engine.session.records.requests import Command
+from engine.session.records.verdict import Verdict
+from engine.session.state.session_state import ProblemState, SessionState, VariantState
+from tui.text.sanitize import one_line
+from tui.text.story import Story
+from tui.view.results import without_compile
+from tui.view.source import HISTORY_S, Limits, Link, Reading, Source, Update
+
+READINGS = 900
+
+EngineKind = Literal[
+    "connecting",
+    "starting",
+    "live",
+    "stalled",
+    "replay",
+    "dead",
+    "ended early",
+    "stopped",
+    "finished",
+    "never ran",
+    "gone",
+]
+"""``dead``: the engine died without a last event. ``ended early``: only its lock file says why it ended, as with a full
+disk. ``gone``: the session was moved or deleted."""
+
+
+class Pending(Struct, frozen=True):
+    """A request that the engine has not answered. The row of ``node`` shows ``text``."""
+
+    number: int
+    command: Command
+    node: str | None
+    text: str
+    sent_at: float
+
+
+class Model(Struct):
+    """A session's data for the monitor. Only the app's thread changes this object."""
+
+    source: Source
+    state: SessionState = field(default_factory=SessionState)
+    story: Story = field(default_factory=Story)
+    link: Link = field(default_factory=lambda: Link("connecting"))
+    readings: deque[Reading] = field(default_factory=lambda: deque(maxlen=READINGS))
+    pending: dict[int, Pending] = field(default_factory=dict)
+    trouble: str | None = None
+    opened: bool = False
+    playing: Callable[[], str] | None = None
+    """Returns a replay's position and speed as text."""
+    recorded_starts: int = 0
+    """Number of engine starts in a replayed recording."""
+    recorded_at: Callable[[float], float] | None = None
+    """Maps a time of a replay to the time of the recording."""
+
+    def now(self) -> float:
+        return self.source.now()
+
+    def take(self, update: Update) -> None:
+        """Apply an update, except its events, which the app applies one by one."""
+        if update.state is not None:
+            self.state, self.story, self.opened = update.state, update.story or Story(), True
+            self.readings.clear()
+        self.readings.extend(update.readings)
+        if update.link is not None:
+            self.link = update.link
+
+    @property
+    def engine(self) -> EngineKind:
+        """The engine's state, from its lock and its events."""
+        if self.link.kind != "ended":
+            return self.link.kind
+        if self.link.gone:
+            return "gone"
+        engine = self.state.engine
+        if engine is None:
+            return "never ran"
+        if engine.stopped is None:
+            return "ended early" if self.link.message else "dead"
+        return "finished" if engine.stopped == "finished" else "stopped"
+
+    def answered(self, handled: CommandHandled) -> Pending | None:
+        return self.pending.pop(handled.command, None)
+
+    def give_up_pending(self) -> list[Pending]:
+        """Drop and return all pending requests, after the engine has ended."""
+        left = list(self.pending.values())
+        self.pending.clear()
+        return left
+
+    def pending_at(self, node: str) -> str | None:
+        """Return the text of a pending request for ``node``, if any."""
+        return next((one.text for one in self.pending.values() if one.node == node), None)
+
+    def latest(self) -> Reading | None:
+        return self.readings[-1] if self.readings else None
+
+    def recent(self) -> list[Reading]:
+        since = (self.readings[-1].time if self.readings else 0.0) - HISTORY_S
+        return [reading for reading in self.readings if reading.time >= since]
+
+    def best(self, problem: ProblemState) -> VariantState | None:
+        return self.state.variants.get(problem.best) if problem.best is not None else None
+
+    def verdict_of_best(self, problem: ProblemState) -> Verdict | None:
+        best = self.best(problem)
+        return best.verdict if best is not None else None
+
+    @property
+    def limits(self) -> Limits:
+        """The current limits, including changes by the user."""
+        state, created = self.state, self.source.limits
+        return Limits(
+            minutes=state.minutes if state.minutes is not None else created.minutes,
+            rounds=state.rounds if state.rounds is not None else created.rounds,
+            dollars=state.dollars if state.dollars is not None else created.dollars,
+            tokens=state.tokens if state.tokens is not None else created.tokens,
+            calls=state.calls if state.calls is not None else created.calls,
+            torch_compile=created.torch_compile,
+            other_sizes=created.other_sizes,
+            tolerance=created.tolerance,
+        )
+
+    def shown_whole_by(self, node: str) -> str:
+        """Return the command that prints a text of ``node`` in full."""
+        return f"full text: kernel-tui show {one_line(self.source.argument, 200)} {node} --json"
+
+    def without_compile(self, problem: ProblemState) -> str:
+        """Say why ``problem`` has no torch.compile time, in one or two words."""
+        alive = self.link.kind in ("starting", "live", "stalled", "replay")
+        return without_compile(problem, measured=self.source.limits.torch_compile, pending=alive)
+
+    @property
+    def wait(self) -> DeviceAwaited | None:
+        """The first wait for a device that a process outside this search is using, if any."""
+        if self.link.kind not in ("live", "stalled", "replay"):
+            return None
+        return next(iter(self.state.waits.values()), None)
+
+    @property
+    def minutes(self) -> float | None:
+        """Time limit of the search in minutes, if any."""
+        return self.limits.minutes
+
+    @property
+    def rounds(self) -> int | None:
+        return self.limits.rounds
+
+    def search_seconds(self) -> float:
+        """Return the search time that counts against the budget, in seconds: all engine runs, without pauses."""
+        alive = self.link.kind in ("live", "stalled", "replay")
+        return elapsed_s(self.state, self.now() if alive else self.state.last_moment(self.link.heard_at))
+
+
+def change_against_parent(state: SessionState, variant: VariantState) -> float | None:
+    """Return the relative change of the speedup from the parent: 0.04 is four percent faster."""
+    parent = state.variants.get(variant.parent) if variant.parent is not None else None
+    if parent is None or not parent.speedup or variant.speedup is None:
+        return None
+    return variant.speedup / parent.speedup - 1

@@ -1,0 +1,88 @@
+"""Say how to resume a session whose engine has ended, with a higher limit if necessary."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from engine.session.store import SessionPaths
+from tui.text.program import program
+from tui.view.activity import unwritable
+from tui.view.source import argument_of, limits_of
+
+if TYPE_CHECKING:
+    from engine.session.state.session_state import SessionState
+    from tui.view.model import Model
+
+_KEPT_BACK = 0.1
+"""Share of the time budget that an engine reserves for its last measurements."""
+
+
+def minutes_needed(minutes: float | None, search_s: float, *, by_budget: bool) -> float | None:
+    """Return the value that a new time limit must exceed, or None if a resume needs no new limit.
+
+    ``minutes`` is the current limit, or None for no limit. ``search_s`` is the search time in seconds. ``by_budget``
+    says whether the budget ended the last engine run.
+    """
+    if minutes is None:
+        return None
+    left_s = minutes * 60 - search_s
+    if left_s > (_KEPT_BACK * minutes * 60 if by_budget else 0.0):
+        return None
+    return max(minutes, math.ceil((minutes - left_s / 60) * 10) / 10)  # work in flight may have overrun the limit
+
+
+def more_minutes(model: Model) -> float | None:
+    """Return the time limit that a resume must exceed, or None if a resume needs no new limit."""
+    engine = model.state.engine
+    by_budget = engine is not None and engine.stopped == "budget"
+    return minutes_needed(model.minutes, model.search_seconds(), by_budget=by_budget)
+
+
+def resume_command(model: Model) -> str:
+    """Return the shell command that resumes the monitor's session, including the limit to raise."""
+    engine, limits = model.state.engine, model.limits
+    command = f"{program()} resume {model.source.argument}"
+    if (needed := more_minutes(model)) is not None:
+        return f"{command} {_more(needed)}"
+    if engine is None or engine.stopped != "budget":
+        return command
+    spendable = [name for name in ("dollars", "tokens", "calls") if getattr(limits, name) is not None]
+    return f"{command} {' or '.join(f'--{name} N' for name in spendable or ['minutes'])}"
+
+
+def _more(needed: float) -> str:
+    return f"--minutes N (more than {needed:g})"
+
+
+def seeding_words(state: SessionState, paths: SessionPaths) -> list[str]:
+    """Return lines that say which problems no proposer supports, why, and how to continue."""
+    without = [one for one in unwritable(state) if one.best is None]
+    lines = [f"{one.id}: none of the session's proposers can write a kernel: {one.cannot_write}" for one in without]
+    if without:
+        lines.append(f"Continue with: {program()} resume {argument_of(paths)}")
+        lines += without[0].remedies
+    return lines
+
+
+def minutes_are_spent(minutes: float) -> str:
+    """Say that the time budget is used up."""
+    return f"time budget used up ({minutes:g} min)"
+
+
+def spent_in_words(minutes: float, needed: float, argument: str) -> str:
+    """Say that the time budget is used up, and how to continue. ``argument`` names the session on the command line."""
+    return f"{minutes_are_spent(minutes)}. Continue with: {program()} resume {argument} {_more(needed)}"
+
+
+def how_it_ended(paths: SessionPaths, said: str, minutes: float | None, search_s: float, *, by_budget: bool) -> str:
+    """Say how a session's engine ended and, if the time budget is used up, how to continue.
+
+    ``said`` describes the end. ``minutes`` is the limit that the user set, None for the config's.
+    """
+    minutes = minutes if minutes is not None else limits_of(paths).minutes
+    needed = minutes_needed(minutes, search_s, by_budget=by_budget)
+    if minutes is None or needed is None:
+        return said
+    spent = spent_in_words(minutes, needed, argument_of(paths))
+    return spent if by_budget else f"{said.partition(';')[0]}; {spent}"

@@ -1,1 +1,0 @@
-"""Panes of the monitor, one file each."""
