@@ -15,6 +15,7 @@ from typing import Any
 from engine.session.store import SessionError, SessionPaths, engine_liveness
 
 ROOT = Path(__file__).resolve().parents[1]
+NO_BYTECODE = {"PYTHONDONTWRITEBYTECODE": "1"}
 
 
 def without_waits(said: str) -> str:
@@ -36,13 +37,17 @@ class KernelTui:
         stdin: str = "",
         setup: Callable[[], None] | None = None,
     ) -> subprocess.CompletedProcess[str]:
-        """Run a command and wait for it to end. ``setup`` runs in the child before the command."""
+        """Run a command and wait for it to end. ``setup`` runs in the child before the command.
+
+        With ``setup``, Python keeps no bytecode: under a limit on file sizes, it would leave truncated ``.pyc`` files,
+        which break every later import.
+        """
         return subprocess.run(
             [sys.executable, "-m", "tui.cli.main", *map(str, arguments)],
             capture_output=True,
             text=True,
             cwd=self.directory,
-            env=environment() | (env or {}),
+            env=environment() | (NO_BYTECODE if setup else {}) | (env or {}),
             timeout=timeout,
             input=stdin,
             preexec_fn=setup,
@@ -56,7 +61,7 @@ class KernelTui:
     def decode(line: str) -> Any:
         return json.loads(line)
 
-    def start(self, *arguments: str | Path) -> subprocess.Popen[str]:
+    def start(self, *arguments: str | Path, env: dict[str, str] | None = None) -> subprocess.Popen[str]:
         """Start a command in the background, with stderr merged into stdout."""
         return subprocess.Popen(
             [sys.executable, "-m", "tui.cli.main", *map(str, arguments)],
@@ -65,7 +70,7 @@ class KernelTui:
             stdin=subprocess.DEVNULL,
             text=True,
             cwd=self.directory,
-            env=environment(),
+            env=environment() | (env or {}),
         )
 
     def kill_engines(self) -> None:

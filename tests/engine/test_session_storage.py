@@ -53,6 +53,7 @@ while True:
 
 FILLS_ITS_DISK = """
 import resource, sys
+sys.dont_write_bytecode = True
 from pathlib import Path
 from engine.session.records.events import LogLine
 from engine.session.store import EventWriter, SessionError, SessionPaths

@@ -499,7 +499,7 @@ async def test_an_undo_that_the_next_engine_carries_out_counts(open_monitor: Any
         await monitor.until(lambda: len(engine.commands()) == 2, "the undo")
         engine.record(ev.EngineStopped(reason="stopped", message="stopped"))
         engine.lock.release()
-        await monitor.until_shown("the engine ended before it was done")
+        await monitor.until_shown("the engine ended before handling this request")
         assert monitor.app.history.undoes
 
         lock = EngineLock(engine.paths)

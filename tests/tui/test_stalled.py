@@ -17,7 +17,7 @@ import pytest
 
 from engine.exit_codes import ExitCode
 from engine.session.store import SessionPaths, create_session, engine_liveness
-from tests.commandline import ROOT, KernelTui
+from tests.commandline import NO_BYTECODE, ROOT, KernelTui
 from tests.tui.test_cli import write_project
 
 ENGINE = """\
@@ -70,7 +70,7 @@ def test_a_disk_that_fills_while_a_search_runs_is_what_the_engine_says_first_and
     kernel_tui: KernelTui, tmp_path: Path
 ) -> None:
     write_project(tmp_path, rounds=900)
-    search = kernel_tui.start("config.toml")
+    search = kernel_tui.start("config.toml", env=NO_BYTECODE)
     assert search.stdout is not None
     next(line for line in search.stdout if "round 0 done" in line)
     paths = SessionPaths.at(tmp_path / "sessions" / "demo")

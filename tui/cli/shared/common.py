@@ -45,7 +45,9 @@ def shown_errors() -> Iterator[None]:
         error.show(said)
         echo(clean(said.getvalue().rstrip()), err=True)
         sys.exit(ExitCode.USAGE)
-    except (click.Abort, KeyboardInterrupt):
+    except (click.Abort, KeyboardInterrupt) as error:
+        if isinstance(error.__cause__, EOFError):
+            raise error.__cause__ from None  # a bug or a damaged installation; click takes it for a closed prompt
         echo("interrupted", err=True)
         sys.exit(ExitCode.INTERRUPTED)
     except BrokenPipeError:

@@ -104,7 +104,9 @@ class BudgetScreen(ModalScreen[ChangeBudget | ChangeShare | None]):
             return
         limits = self._limits
         changed: dict[str, Any] = {name: value for name, value in requested.items() if value != getattr(limits, name)}
-        if not any(value is not None for value in changed.values()):
+        if removed := [name for name, value in changed.items() if value is None]:
+            self._refuse(f"{removed[0].capitalize()}: a limit cannot be removed. Type a larger number.")
+        elif not changed:
             self.dismiss(None)
         elif self._share is None:
             self.dismiss(ChangeBudget(**changed))

@@ -103,12 +103,15 @@ def plan_retry(state: SessionState, node: str) -> Plan:
 
 
 def plan_budget(model: Model, change: requests.ChangeBudget | requests.ChangeShare) -> Plan:
-    """Plan a change of limits. A limit below the amount already spent needs a confirmation."""
+    """Plan a change of limits. A limit below the amount already spent needs a confirmation.
+
+    Undo needs every changed limit's earlier value: a request cannot set "no limit" again.
+    """
     if isinstance(change, requests.ChangeShare):
         return _plan_share(model, change)
     changed = [name for name in _LIMITS if getattr(change, name) is not None]
     before = requests.ChangeBudget(**{name: getattr(model.limits, name) for name in changed})
-    known = before != requests.ChangeBudget()
+    known = all(getattr(before, name) is not None for name in changed)
     below = _below_what_is_spent(model, change)
     question = ("Set a limit below the amount already spent?", *below, _KEPT) if below else ()
     return Plan(change, "changing the budget", None, before if known else None, question=question, undoable=known)
@@ -118,7 +121,7 @@ def _plan_share(model: Model, change: requests.ChangeShare) -> Plan:
     cap = caps_of(model).get(change.model, Cap())
     changed = [name for name in ("dollars", "tokens", "calls") if getattr(change, name) is not None]
     before = requests.ChangeShare(model=change.model, **{name: getattr(cap, name) for name in changed})
-    known = before != requests.ChangeShare(model=change.model)
+    known = all(getattr(before, name) is not None for name in changed)
     spending = model.state.spending
     spends = [spending.model.get(change.model, Spend())] if change.model else list(spending.problem.values())
     below = list(dict.fromkeys(text for spend in spends for text in _costs_below(change, spend)))
