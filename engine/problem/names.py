@@ -36,10 +36,7 @@ trunc uint16_t uint32_t uint64_t uint8_t unix wait write y0 y1 yn
 
 _OWN_NAMES = "launch workspace workspace_bytes stream"
 
-_PLAYBOOK_NAMES = "box config early error results sizes strides t"
-"""Variables of ``launch`` in the playbook's kernels, which would shadow parameters of the same name."""
-
-RESERVED = frozenset(f"{_CPP_KEYWORDS} {_CUDA_NAMES} {_LIBRARY_NAMES} {_OWN_NAMES} {_PLAYBOOK_NAMES}".split())
+RESERVED = frozenset(f"{_CPP_KEYWORDS} {_CUDA_NAMES} {_LIBRARY_NAMES} {_OWN_NAMES}".split())
 
 
 def identifier(name: str) -> str:

@@ -50,5 +50,7 @@ def test_a_toolkit_of_the_machine_comes_before_them(bare: Path, monkeypatch: pyt
 def test_without_any_the_message_says_what_to_install(bare: Path) -> None:
     with pytest.raises(tool_paths.NoCompiler, match=r"pip install 'kernel-tui\[cuda\]'"):
         tool_paths.find_nvcc()
-    with pytest.raises(tool_paths.NoTool, match=r"ncu is neither in nvcc's directory nor on PATH.*pip install 'kernel-tui\[cuda\]'"):
+    with pytest.raises(
+        tool_paths.NoTool, match=r"ncu is neither in nvcc's directory nor on PATH.*pip install 'kernel-tui\[cuda\]'"
+    ):
         tool_paths.find_cuda_tool("ncu")

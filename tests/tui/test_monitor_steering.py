@@ -171,6 +171,26 @@ async def test_where_no_model_is_asked_turning_to_its_limits_says_so_and_fields_
         await monitor.press("enter")
         await monitor.until(lambda: bool(engine.commands()), "the command")
         assert engine.commands() == [requests.ChangeBudget(minutes=75.0)]
+        engine.answer(ev.BudgetChanged(minutes=75.0))
+        await monitor.until(lambda: monitor.app.model.minutes == 75.0, "the new limit")
+        await monitor.press("M", "backspace", "enter")
+        await monitor.until_shown("Minutes: a limit cannot be removed. Type a larger number.")
+
+
+async def test_a_limit_where_there_was_none_has_no_undo(open_monitor: Any, engine: Any) -> None:
+    engine.record(ev.BudgetChanged(minutes=60.0))
+    async with open_monitor(engine.paths) as monitor:
+        await monitor.until(lambda: monitor.app.model.minutes == 60.0, "the limit")
+        await monitor.press("M")
+        await monitor.type("75")
+        await monitor.press("tab", "tab")
+        await monitor.type("2.5")
+        await monitor.press("enter")
+        await monitor.until(lambda: bool(engine.commands()), "the command")
+        engine.answer(ev.BudgetChanged(minutes=75.0, dollars=2.5))
+        await monitor.until(lambda: not monitor.app.model.pending, "the answer")
+        await monitor.press("z")
+        await monitor.until_shown("Nothing to undo.")
 
 
 @pytest.mark.keys("MonitorScreen", "M")

@@ -13,6 +13,7 @@ import msgspec
 
 from engine.problem.spec import LANGUAGE_NAMES
 from engine.proposers.playbook.base import Program, Recipe, Start, Template, Transformation, Unsupported
+from engine.proposers.playbook.codegen.parameters import with_header_constants, with_own_parameters
 from engine.proposers.playbook.patterns import PATTERNS
 from engine.proposers.playbook.transformations import catalog, sampling
 from engine.proposers.playbook.transformations.summary import difference
@@ -40,6 +41,7 @@ class Playbook:
     busy = False
 
     def refusal(self, task: Task) -> str | None:
+        task = _own(task)
         if task.language == "py":
             return f"the playbook writes C++ and CUDA C++, and {task.problem.name} accepts neither"
         try:
@@ -49,6 +51,7 @@ class Playbook:
         return None
 
     def catalogue(self, task: Task) -> tuple[CatalogueEntry, ...]:
+        task = _own(task)
         try:
             template, program = _known(task)
         except Unsupported:
@@ -61,6 +64,7 @@ class Playbook:
         return None
 
     async def ideas(self, task: Task, parent: Kernel | None, board: Board, count: int, seed: int) -> list[IdeaDraft]:
+        task = _own(task)
         template, program = _known(task)
         if parent is None:
             starts = template.starts(program, task.problem, task.device)
@@ -85,6 +89,7 @@ class Playbook:
     async def variants(
         self, task: Task, idea: IdeaDraft, parent: Kernel | None, board: Board, numbers: Sequence[int], seed: int
     ) -> AsyncIterator[VariantDraft]:
+        task = _own(task)
         template, program = _known(task)
         starts = template.starts(program, task.problem, task.device)
         base = _base(template, program, task, idea, parent, starts)
@@ -103,7 +108,7 @@ class Playbook:
         for _, recipe in zip(range(MAX_DRAWS), sampling.candidates(base, knobs, measured, seed), strict=False):
             if found == len(numbers):
                 break
-            source = template.emit(program, recipe, task.problem)
+            source = with_header_constants(template.emit(program, recipe, task.problem))
             if source not in sources:
                 sources.add(source)
                 found += 1
@@ -114,16 +119,22 @@ class Playbook:
         self, task: Task, idea: IdeaDraft, failed: Kernel, board: Board, turn: int, seed: int
     ) -> VariantDraft | None:
         """Repair a kernel with wrong outputs: rewrite it with the template's most exact arithmetic, if there is any."""
+        task = _own(task)
         template, program = _known(task)
         recipe = _recipe(failed.data, template)
         safer = template.safer(program, recipe) if recipe is not None and failed.verdict.status == "wrong" else None
         if recipe is None or safer is None:
             return None
         note = difference(recipe.choices, recipe.choices, safer.choices)
-        return _draft(template, template.emit(program, safer, task.problem), safer, note)
+        return _draft(template, with_header_constants(template.emit(program, safer, task.problem)), safer, note)
 
     async def close(self) -> None:
         """Do nothing, because the playbook has no resources to release."""
+
+
+def _own(task: Task) -> Task:
+    """Return the task with parameters that no template's variables shadow."""
+    return msgspec.structs.replace(task, problem=with_own_parameters(task.problem))
 
 
 def _known(task: Task) -> tuple[Template, Program]:

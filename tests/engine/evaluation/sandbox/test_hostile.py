@@ -69,7 +69,7 @@ CASES = {
             "after": "static_cast<volatile char*>(workspace)[8192] = 1;",
         },
         "crashed",
-        "its workspace of 4,096 bytes",
+        "its 4,096-byte workspace",
     ),
 }
 ON_DEVICE = {

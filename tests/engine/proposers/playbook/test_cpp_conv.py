@@ -104,7 +104,11 @@ def test_a_maximum_over_nan_is_nan_as_in_pytorch(tmp_path: Path) -> None:
         ("return self.c(x)", "self.c = nn.ConvTranspose2d(2, 2, 3)", "its convolution is transposed"),
         ("return F.avg_pool2d(self.c(x), 2)", "self.c = nn.Conv2d(2, 2, 3)", "covers the operator avg_pool2d"),
         ("return self.c(F.relu(x))", "self.c = nn.Conv2d(2, 2, 3)", "an operand of its convolution is computed"),
-        ("return F.max_pool2d(F.max_pool2d(self.c(x), 2), 2)", "self.c = nn.Conv2d(2, 2, 3)", "it has 2 pooling operators"),
+        (
+            "return F.max_pool2d(F.max_pool2d(self.c(x), 2), 2)",
+            "self.c = nn.Conv2d(2, 2, 3)",
+            "it has 2 pooling operators",
+        ),
     ],
 )
 def test_what_the_templates_lack_is_said(tmp_path: Path, forward: str, init: str, reason: str) -> None:
