@@ -9,6 +9,7 @@ import os
 from collections.abc import Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import Any, Literal, TypeVar
 
 from kernel_tui.c_prototypes import Function, functions_of
@@ -61,7 +62,10 @@ class _Call:
                 f"{self._function.name} takes {self._function.signature}; the call has {len(arguments)} arguments"
             )
         values = [parameter.convert(value) for parameter, value in zip(parameters, arguments, strict=True)]
-        answer = self._entry(*values)
+        try:
+            answer = self._entry(*values)
+        except ctypes.ArgumentError as error:
+            raise TypeError(f"{self._function.name} takes {self._function.signature}: {error}") from error
         if self._function.is_status and answer != 0:
             raise RuntimeError(f"{self._function.name} returned {answer}")
         return None if self._function.is_status else answer
@@ -105,9 +109,9 @@ def _build(source: str, language: Language, defines: str, home: Path) -> None:
         (home / _LOG).write_text(report.log)
         raise BuildError(report.log)
     target = home / "kernel.so"
-    part = home / f"kernel.{os.getpid()}"
-    part.write_bytes(built.read_bytes())
-    part.rename(target)
+    with NamedTemporaryFile(dir=home, prefix="kernel.", delete=False) as part:
+        part.write(built.read_bytes())
+    os.replace(part.name, target)
 
 
 def _finish(work: Coroutine[Any, Any, T]) -> T:

@@ -77,6 +77,8 @@ def test_wrong_calls_say_what_is_wrong() -> None:
         kernels.roots(x, x)
     with pytest.raises(TypeError, match="n must be long long, not a tensor"):
         kernels.roots(x, x, x)
+    with pytest.raises(TypeError, match=r"roots takes float\* x.*argument 3"):
+        kernels.roots(x, x, "ten")
     with pytest.raises(RuntimeError, match="fails returned 7"):
         kernels.fails(True)
     with pytest.raises(AttributeError, match="no function helper"):
