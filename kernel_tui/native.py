@@ -6,10 +6,10 @@ import asyncio
 import ctypes
 import hashlib
 import os
+import threading
 from collections.abc import Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from tempfile import NamedTemporaryFile
 from typing import Any, Literal, TypeVar
 
 from kernel_tui.c_prototypes import Function, functions_of
@@ -109,9 +109,9 @@ def _build(source: str, language: Language, defines: str, home: Path) -> None:
         (home / _LOG).write_text(report.log)
         raise BuildError(report.log)
     target = home / "kernel.so"
-    with NamedTemporaryFile(dir=home, prefix="kernel.", delete=False) as part:
-        part.write(built.read_bytes())
-    os.replace(part.name, target)
+    part = home / f"kernel.{os.getpid()}.{threading.get_ident()}"
+    part.write_bytes(built.read_bytes())
+    part.rename(target)
 
 
 def _finish(work: Coroutine[Any, Any, T]) -> T:
