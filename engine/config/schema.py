@@ -123,7 +123,7 @@ class SearchConfig(Table):
     runoff: int = Field(default=4, ge=0, le=64)
     """Number of leading kernels that the judge times side by side at the end of a round. 0 or 1 disables this runoff.
     """
-    fixes: int = Field(default=1, ge=0, le=10)
+    fixes: int = Field(default=2, ge=0, le=10)
     """Maximum number of attempts to repair a failed kernel."""
     allocation: Literal["weights", "adaptive"] = "weights"
     """How the search divides requests among models. ``weights``: in proportion to ``weight``. ``adaptive``: in

@@ -9,7 +9,6 @@ Two libraries with the same hash behave identically. The reverse need not hold, 
 from __future__ import annotations
 
 import hashlib
-import struct
 from pathlib import Path
 
 from engine.evaluation.inspect import elf
@@ -39,15 +38,12 @@ def code_hash(library: Path) -> str:
 
 def _add_device_code(digest: hashlib._Hash, fatbin: bytes) -> None:
     """Add the device code of ``fatbin``. Raises ``ValueError`` if ``fatbin`` contains no readable code."""
-    found, place = 0, fatbin.find(elf.MAGIC)
-    while place >= 0:
-        code = fatbin[place:]
-        if struct.unpack_from("<H", code, 0x12)[0] == elf.Code.CUDA_MACHINE:
-            for section in elf.sections(code):
-                if section.name.startswith(_DEVICE_SECTIONS):
-                    _add(digest, section)
-                    found += 1
-        place = fatbin.find(elf.MAGIC, place + 1)
+    found = 0
+    for code in elf.device_code(fatbin):
+        for section in elf.sections(code):
+            if section.name.startswith(_DEVICE_SECTIONS):
+                _add(digest, section)
+                found += 1
     if not found:
         raise ValueError("found no readable device code")
 

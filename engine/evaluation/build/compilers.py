@@ -22,6 +22,7 @@ from pathlib import Path
 import msgspec
 
 from engine.evaluation.build.code_hash import code_hash
+from engine.evaluation.build.instruction_counts import instruction_counts
 from engine.evaluation.inspect import elf
 from engine.evaluation.judge_policy import POLICY
 from engine.problem.spec import Language
@@ -194,8 +195,13 @@ async def _compile(
         code = 1
     if code != 0 and "conflicting declaration of C function" in log:
         log = f'no function "{defines}" with this signature; expected: {_signature(header, defines)}\n{log}'
-    identity = code_hash(library) if code == 0 else ""
-    return BuildReport(code == 0, seconds, shown, False, trimmed(log), *_resources(log), code=identity)
+    if code != 0:
+        return BuildReport(False, seconds, shown, False, trimmed(log), *_resources(log))
+    counts = await instruction_counts(library, language, run_compiler)
+    resources = _resources(log)
+    return BuildReport(
+        True, seconds, shown, False, trimmed(log), *resources, code=code_hash(library), instructions=counts
+    )
 
 
 def _signature(header: str, function: str) -> str:
@@ -203,7 +209,7 @@ def _signature(header: str, function: str) -> str:
 
 
 async def run_compiler(command: list[str], work: Path) -> tuple[int, str]:
-    """Run a compiler in ``work`` with limits on time, memory, file sizes and visible files.
+    """Run a compiler or a disassembler in ``work`` with limits on time, memory, file sizes and visible files.
 
     Returns its exit code and its output.
     """

@@ -71,6 +71,16 @@ def sections(elf: bytes) -> Iterator[Section]:
         yield Section(_text(elf, names + name_at), flags, kind, content)
 
 
+def device_code(fatbin: bytes) -> Iterator[bytes]:
+    """Yield each CUDA ELF file in the section ``.nv_fatbin``. Each one is followed by the rest of the section."""
+    place = fatbin.find(MAGIC)
+    while place >= 0:
+        code = fatbin[place:]
+        if struct.unpack_from("<H", code, 0x12)[0] == Code.CUDA_MACHINE:
+            yield code
+        place = fatbin.find(MAGIC, place + 1)
+
+
 def symbols(elf: bytes) -> Symbols:
     """Return the file's dependencies and its imported and defined symbols. Raises one of ``FAULTS``."""
     wanted = (Kind.STRTAB, Kind.DYNAMIC, Kind.DYNSYM)

@@ -6,17 +6,20 @@ they see only the best kernel.
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterable
 
 from msgspec import Struct
 
 from engine.proposers.protocol import CATEGORY_NAMES, Board, ExampleKernel, Kernel, Task, TriedIdea
-from engine.session.records.verdict import BuildReport
 
 LEADERS = 3
 TRIED = 16
 MOST_EXAMPLES = 2
-_EXAMPLE_CHARS = 7_000
+FAILED = 3
+"""Number of failed kernels of an idea to name."""
+_EXAMPLE_CHARS = 6_500
+_DIFF_CHARS = 4_000
 _IDEA_CHARS = 260
 _MEMORY_BOUND = 0.9
 """If operations account for less than this share of the SOL time, the problem counts as memory-bound."""
@@ -130,16 +133,6 @@ def score(task: Task, kernel: Kernel) -> str:
     return ", ".join(said)
 
 
-def resources(build: BuildReport | None) -> str:
-    """Describe the resources that ptxas reports for the kernel's worst function; "" without a report."""
-    if build is None or build.registers is None:
-        return ""
-    return (
-        f"ptxas: {build.registers} registers per thread, {build.spill_bytes or 0} bytes spilled, "
-        f"{build.shared_bytes or 0} bytes of static shared memory"
-    )
-
-
 def leaders(board: Board, parent: Kernel | None) -> list[Kernel]:
     """Return the fastest correct kernels except the parent, one per idea. Several good kernels help a model more than
     one does.
@@ -156,6 +149,35 @@ def leaders(board: Board, parent: Kernel | None) -> list[Kernel]:
         if len(chosen) == LEADERS:
             break
     return chosen
+
+
+def failed_siblings(board: Board, idea: str, of: Kernel | None = None) -> list[Kernel]:
+    """Return the latest failed kernels of the idea with the text ``idea``, except ``of`` and its ancestors."""
+    own = {of.variant, *board.lineage} if of is not None else set()
+    found = [one for one in board.kernels if one.idea == idea and not one.verdict.correct and one.variant not in own]
+    return found[-FAILED:]
+
+
+def earlier_repairs(board: Board) -> list[Kernel]:
+    """Return the failed kernels from which the kernel to repair descends, the oldest first."""
+    by_name = {kernel.variant: kernel for kernel in board.kernels}
+    ancestors = [by_name[name] for name in board.lineage[1:] if name in by_name]
+    return [one for one in reversed(ancestors) if not one.verdict.correct]
+
+
+def changes_from_parent(board: Board, failed: Kernel) -> tuple[Kernel, str] | None:
+    """Return the correct kernel from which ``failed`` descends, and the diff from its source to that of ``failed``.
+
+    Returns None without such a kernel, or if the diff is too long to help.
+    """
+    by_name = {kernel.variant: kernel for kernel in board.kernels}
+    ancestors = (by_name[name] for name in board.lineage[1:] if name in by_name)
+    parent = next((one for one in ancestors if one.verdict.correct), None)
+    if parent is None:
+        return None
+    lines = difflib.unified_diff(parent.source.splitlines(), failed.source.splitlines(), lineterm="", n=1)
+    diff = "\n".join(list(lines)[2:])
+    return (parent, diff) if 0 < len(diff) <= _DIFF_CHARS else None
 
 
 def shown_source(board: Board, parent: Kernel | None) -> Kernel | None:

@@ -17,6 +17,7 @@ from engine.problem.spec import LANGUAGE_NAMES
 from engine.proposers.llm import facts
 from engine.proposers.llm.approaches import approach
 from engine.proposers.llm.model_protocol import Prompt
+from engine.proposers.llm.profile import profile_lines
 from engine.proposers.llm.trimming import failure
 from engine.proposers.protocol import CATEGORY_NAMES, Board, IdeaDraft, Kernel, Task
 from engine.session.records.model_calls import Purpose
@@ -91,12 +92,13 @@ class Prompts:
             task,
             idea=idea,
             parent=parent,
+            failures=[(one.variant, failure(one.verdict)) for one in facts.failed_siblings(board, idea.text)],
             examples=facts.examples(board),
             approach=approach(task.language, number),
         )
 
-    def fix(self, task: Task, idea: IdeaDraft, failed: Kernel, unusable: str, turn: int) -> Prompt:
-        """Build the prompt to repair ``failed``.
+    def fix(self, task: Task, idea: IdeaDraft, failed: Kernel, board: Board, unusable: str, turn: int) -> Prompt:
+        """Build the prompt to repair ``failed``, from which ``board.lineage`` starts.
 
         If the last reply contained no kernel, ``unusable`` gives the reason, and ``failed.source`` is the reply.
         """
@@ -108,6 +110,9 @@ class Prompts:
             unusable=unusable,
             said=failed.source[:_REPLY_CHARS],
             failure=failure(failed.verdict),
+            parent_diff=facts.changes_from_parent(board, failed),
+            repairs=[(one.variant, failure(one.verdict)) for one in facts.earlier_repairs(board)],
+            failures=[(one.variant, failure(one.verdict)) for one in facts.failed_siblings(board, idea.text, failed)],
             turn=turn,
         )
 
@@ -133,7 +138,8 @@ class Prompts:
             "device": facts.device_lines(task),
             "cost": facts.cost_line(task),
             "score": lambda kernel: facts.score(task, kernel),
-            "resources": lambda kernel: facts.resources(kernel.verdict.build),
+            "profile": lambda kernel: profile_lines(task, kernel),
+            "resources": lambda kernel: "; ".join(profile_lines(task, kernel)),  # the same in templates of a session
             "tried_line": facts.tried_line,
         }
         return Prompt(purpose, self._render("system", shared), self._render(purpose, shared | more), schema)

@@ -148,7 +148,7 @@ class Language:
     ) -> VariantDraft | None:
         site = CallSite(task.problem.id, board.round, "fix", failed.variant)
         unusable = str(failed.data.get(UNUSABLE, ""))
-        reply = await self._ask(site, self._prompts.fix(task, idea, failed, unusable, turn))
+        reply = await self._ask(site, self._prompts.fix(task, idea, failed, board, unusable, turn))
         return _draft(reply, task, site, f"repair {turn}", {})
 
     async def close(self) -> None:

@@ -130,7 +130,8 @@ def _fix(
     turn = 1 + sum(name in idea.variants for name in state.ancestors(variant.id)[1:])
     kernel = kernel_of(state, variant, texts)
     site = CallSite(problem.id, round_number, "fix", variant.id)
-    prompt = prompts.fix(task, draft_of(idea), kernel, str(variant.data.get(UNUSABLE, "")), turn)
+    board = board_of(state, problem, round_number, variant.id, texts)
+    prompt = prompts.fix(task, draft_of(idea), kernel, board, str(variant.data.get(UNUSABLE, "")), turn)
     return Preview(site, prompt, False)
 
 

@@ -58,7 +58,8 @@ class CheckResult(Struct, frozen=True, omit_defaults=True, gc=False):
 class BuildReport(Struct, frozen=True, omit_defaults=True, gc=False):
     """A build's result. ``log`` is the shortened compiler output. Registers and spills are per thread, from ptxas.
 
-    ``code`` is the digest of the machine code (``engine.evaluation.build.code_hash``), "" if unknown.
+    ``code`` is the digest of the machine code (``engine.evaluation.build.code_hash``), "" if unknown. ``instructions``
+    counts the machine instructions by kind (``engine.evaluation.build.instruction_counts``), {} if unknown.
     """
 
     ok: bool
@@ -70,6 +71,7 @@ class BuildReport(Struct, frozen=True, omit_defaults=True, gc=False):
     spill_bytes: int | None = None
     shared_bytes: int | None = None
     code: str = ""
+    instructions: dict[str, int] = {}
 
 
 class KernelBenchVerdict(Struct, frozen=True, omit_defaults=True):

@@ -11,6 +11,7 @@ from engine.config.schema import parse_config
 from engine.devices.fact import DeviceFact
 from engine.problem.spec import Language, ProblemSpec, TensorSpec
 from engine.proposers.llm.facts import TRIED
+from engine.proposers.llm.profile import bottleneck, profile_lines
 from engine.proposers.llm.prompting import Prompts, TemplateProblem
 from engine.proposers.llm.trimming import build_log, failure
 from engine.proposers.protocol import Board, Demands, ExampleKernel, IdeaDraft, Kernel, Task, TriedIdea
@@ -38,7 +39,8 @@ def task(language: Language = "cu", **more: object) -> Task:
 
 
 def kernel(name: str, ms: float, idea: str = "", spills: int = 0) -> Kernel:
-    build = BuildReport(True, 1.0, registers=64, spill_bytes=spills, shared_bytes=2048)
+    counts = {"instructions": 420, "global loads of 128 bits": 8, "special functions (exp, log, rsqrt)": 16}
+    build = BuildReport(True, 1.0, registers=64, spill_bytes=spills, shared_bytes=2048, instructions=counts)
     verdict = Verdict(
         status="correct", speedup=0.5 / ms, kernel=Timing(ms, ms, ms, 10), sol_share=0.012 / ms, build=build
     )
@@ -130,7 +132,9 @@ def test_ideas_are_asked_for_with_several_good_kernels_and_what_was_tried() -> N
     text = prompt.user
     assert "Propose 3 optimization ideas for v1" in text
     assert "0.6 ms, 0.83x eager, 0.50x torch.compile, 2% SOL" in text
-    assert "ptxas: 64 registers per thread, 0 bytes spilled, 2048 bytes of static shared memory" in text
+    assert "- 64 registers per thread, 0 bytes spilled, 2048 bytes of static shared memory" in text
+    assert "420 instructions, of which 16 special functions (exp, log, rsqrt), 8 global loads of 128 bits" in text
+    assert "bottleneck: latency or extra work. It reaches only 2% of the copy bandwidth" in text
     assert text.index("- v2:") < text.index("- v3:"), "the fastest first"
     assert "- v4:" not in text, "one kernel an idea"
     assert "// source of v1" in text and "// source of v2" in text and "// source of v3" not in text
@@ -180,13 +184,61 @@ def test_a_repair_gets_the_first_errors_and_no_more() -> None:
     assert 'expected a ";"' in text and "warning" not in text and "ptxas" not in text
     assert len(build_log(LOG * 1000)) < 4_000
     failed = Kernel("v5", "int launch", "cu", Verdict(status="build_error", build=BuildReport(False, 1, log=LOG)), "m")
-    prompt = Prompts().fix(task(), IdeaDraft("memory", "Do it."), failed, "", 1).user
+    prompt = Prompts().fix(task(), IdeaDraft("memory", "Do it."), failed, Board(), "", 1).user
     assert text in prompt and "int launch" in prompt
 
 
 def test_a_repair_of_a_wrong_kernel_gets_the_judges_sentence() -> None:
     verdict = Verdict(status="wrong", reason="out: 3 elements are off", max_abs_error=0.5, max_rel_error=0.25)
     assert failure(verdict) == ("wrong: out: 3 elements are off\nlargest error: 0.5 absolute, 0.25 relative")
+
+
+def failing(name: str, source: str, reason: str, idea: str = "Do it.") -> Kernel:
+    return Kernel(name, source, "cu", Verdict(status="wrong", reason=reason), "m", {}, idea)
+
+
+def test_a_repair_sees_its_parent_earlier_repairs_and_the_errors_of_siblings() -> None:
+    parent = structs.replace(kernel("v1", 0.2), source="// one\nint tile = 4;\n// end\n")
+    first = failing("v5", "// one\nint tile = 8;\n// end\n", "the first error")
+    second = failing("v6", "// one\nint tile = 16;\n// end\n", "the second error")
+    sibling, stranger = failing("v7", "x", "the sibling's error"), failing("v8", "y", "a stranger's error", "Another.")
+    board = Board(kernels=(parent, first, second, sibling, stranger), lineage=("v6", "v5", "v1"))
+    text = Prompts().fix(task(), IdeaDraft("memory", "Do it."), second, board, "", 2).user
+    assert "-int tile = 4;\n+int tile = 16;" in text and "made from v1, which is correct (0.2 ms" in text
+    assert "- v5: wrong: the first error" in text and "- v7: wrong: the sibling's error" in text
+    assert text.count("the second error") == 1 and "stranger" not in text
+
+
+def test_a_kernel_is_asked_for_with_the_errors_of_its_siblings() -> None:
+    board = Board(kernels=(failing("v7", "x", "off by one\nin row 3"), kernel("v1", 0.2)))
+    text = Prompts().kernel(task(), IdeaDraft("memory", "Do it."), None, board, 1).user
+    assert "Other kernels for this idea failed. Avoid these errors:" in text
+    assert "- v7: wrong: off by one; in row 3" in text
+
+
+@pytest.mark.parametrize(
+    ("ms", "flops", "words"),
+    [
+        (0.015, 12_000_000, "memory. It reaches 80% of the copy bandwidth"),
+        (
+            1.5,
+            700_000_000_000,
+            "arithmetic. It reaches 1% of the copy bandwidth and 67% of the measured arithmetic rate",
+        ),
+        (0.12, 12_000_000, "latency or extra work. It reaches only 10% of the copy bandwidth"),
+        (0.004, 12_000_000, "launches. It takes 4.0 us"),
+    ],
+)
+def test_the_bottleneck_is_named_with_its_figures(ms: float, flops: int, words: str) -> None:
+    spec = structs.replace(SPEC, flops=flops)
+    sol_ms = max(0.012, flops / 700_000 / 1e6)
+    assert bottleneck(structs.replace(task(), problem=spec, sol_ms=sol_ms), ms).startswith(words)
+
+
+def test_the_occupancy_is_that_of_the_launch_in_the_source() -> None:
+    source = "__global__ void run() {}\nint launch() { run<<<132, 512>>>(); }\n"
+    lines = profile_lines(task(), structs.replace(kernel("v1", 0.2), source=source))
+    assert "occupancy 50%: 2 blocks of 512 threads per SM, limited by registers" in lines
 
 
 def test_a_template_of_ones_own_is_used_and_its_faults_are_named(tmp_path: Path) -> None:

@@ -170,9 +170,18 @@ def _build(build: BuildReport, palette: Palette, width: int, whole: str) -> list
     )
     if known:
         lines.append(field("resources", known, palette, palette.warn if build.spill_bytes else None))
+    if build.instructions:
+        lines += _instructions(build.instructions, palette)
     if build.command:
         lines.append(field("command", build.command, palette))
     return lines + printed(build.log, lambda text: _log_style(text, palette), width, whole)
+
+
+def _instructions(counts: dict[str, int], palette: Palette) -> list[Strip]:
+    """Return the instruction counts, most frequent kinds first. Loops count once."""
+    kinds = sorted((item for item in counts.items() if item[0] != "instructions"), key=lambda item: -item[1])
+    lines = [field("instructions", f"{counts.get('instructions', 0):,}, of which", palette)]
+    return lines + [field("", f"{count:>6,} {kind}", palette) for kind, count in kinds]
 
 
 def _occupancy(model: Model, variant: VariantState, build: BuildReport, palette: Palette) -> list[Strip]:

@@ -1,0 +1,96 @@
+"""Describe what limits a kernel, for prompts: its bottleneck, occupancy and instructions. All functions are pure.
+
+The figures come from the verdict and from the machine code. They need no hardware counters.
+"""
+
+from __future__ import annotations
+
+from engine.devices.occupancy import Occupancy, asks_for_dynamic_shared, launch_shapes, occupancy
+from engine.proposers.protocol import Kernel, Task
+
+_CLEAR = 0.6
+"""A kernel that reaches this share of a peak is limited by that peak."""
+_LAUNCH_MS = 0.006
+"""A CUDA kernel that takes less time than this is limited by its launches."""
+_SHOWN = 0.005
+"""Smaller shares of the arithmetic rate are left out."""
+_MOST_KINDS = 9
+"""Number of instruction kinds to name."""
+
+
+def profile_lines(task: Task, kernel: Kernel) -> list[str]:
+    """Return one fact per line. A kernel without a time has no bottleneck."""
+    verdict, build, lines = kernel.verdict, kernel.verdict.build, []
+    if verdict.correct and verdict.kernel is not None:
+        lines.append(f"bottleneck: {bottleneck(task, verdict.kernel.median_ms)}")
+    if build is None:
+        return lines
+    if build.registers is not None:
+        shared = f"{build.shared_bytes or 0} bytes of static shared memory"
+        if asks_for_dynamic_shared(kernel.source):
+            shared += ", and dynamic shared memory"
+        lines.append(f"{build.registers} registers per thread, {build.spill_bytes or 0} bytes spilled, {shared}")
+        lines += _occupancy_lines(task.device.arch, build.registers, build.shared_bytes or 0, kernel.source)
+    if build.instructions:
+        lines.append(_instructions_line(build.instructions))
+    return lines
+
+
+def bottleneck(task: Task, ms: float) -> str:
+    """Name what limits a kernel that takes ``ms``: memory, arithmetic, launches or latency, with the figures."""
+    memory, arithmetic = _shares(task, ms)
+    reached = []
+    if memory is not None:
+        reached.append(f"{memory:.0%} of the copy bandwidth")
+    if arithmetic is not None and (arithmetic >= _SHOWN or memory is None):
+        reached.append(f"{arithmetic:.0%} of the measured arithmetic rate")
+    figures = " and ".join(reached) or "no peaks measured"
+    if task.device.kind == "cuda" and ms < _LAUNCH_MS:
+        return f"launches. It takes {ms * 1000:.1f} us ({figures}); each launch costs a few microseconds."
+    if max(memory or 0.0, arithmetic or 0.0) < _CLEAR:
+        return (
+            f"latency or extra work. It reaches only {figures}, so threads wait, memory is read more than once, or "
+            "instructions other than the necessary ones dominate."
+        )
+    if (memory or 0.0) >= (arithmetic or 0.0):
+        return f"memory. It reaches {figures}; only less traffic makes it much faster."
+    return f"arithmetic. It reaches {figures}; only fewer or cheaper operations make it much faster."
+
+
+def _shares(task: Task, ms: float) -> tuple[float | None, float | None]:
+    """Return the shares of the copy bandwidth and of the arithmetic rate that the necessary work reaches in ``ms``.
+
+    The SOL is the larger of the two bounds, and it knows which bandwidth and which precision the problem allows.
+    """
+    device, problem = task.device, task.problem
+    memory_ms = problem.sol_bytes / device.bandwidth_gbs / 1e6 if device.bandwidth_gbs else None
+    arithmetic_ms = problem.flops / device.peak_gflops / 1e6 if device.peak_gflops and problem.flops else None
+    if task.sol_ms is not None:
+        if (memory_ms or 0.0) >= (arithmetic_ms or 0.0):
+            memory_ms = task.sol_ms
+        else:
+            arithmetic_ms = task.sol_ms
+    return memory_ms and memory_ms / ms, arithmetic_ms and arithmetic_ms / ms
+
+
+def _occupancy_lines(arch: str, registers: int, shared_bytes: int, source: str) -> list[str]:
+    found = {
+        occupancy(arch, shape.threads, registers, shared_bytes + (shape.dynamic_shared_bytes or 0))
+        for shape in launch_shapes(source)
+    }
+    return [_occupancy_words(one) for one in sorted(filter(None, found), key=lambda one: one.share)[:1]]
+
+
+def _occupancy_words(one: Occupancy) -> str:
+    return (
+        f"occupancy {one.share:.0%}: {one.blocks} blocks of {one.threads} threads per SM, limited by "
+        f"{' and '.join(one.limits)}"
+    )
+
+
+def _instructions_line(counts: dict[str, int]) -> str:
+    kinds = sorted((item for item in counts.items() if item[0] != "instructions"), key=lambda item: -item[1])
+    named = ", ".join(f"{count:,} {kind}" for kind, count in kinds[:_MOST_KINDS])
+    return f"machine code, loops counted once: {counts['instructions']:,} instructions" + (
+        f", of which {named}" if named else ""
+    )
