@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from engine.problem.spec import Language
+from engine.proposers.protocol import IdeaDraft
 
 _ANY = "Write the most direct version of the idea: few moving parts, and every index checked twice."
 _KEEPING = "Keep what the idea fixes, and vary what it leaves open, above all sizes and unrolling."
@@ -31,7 +32,16 @@ _CPU = (
 _PYTHON = (_ANY, f"Choose a decomposition of the work other than the obvious one. {_KEEPING}", _CUDA[-1])
 
 
-def approach(language: Language, number: int) -> str:
-    """Return the instruction for an idea's kernel ``number``, counted from 0."""
+VARIANTS = "variants"
+"""Key in an idea's ``data``. The value lists the ways to write its kernel that the idea's model proposed."""
+
+
+def approach(language: Language, number: int, idea: IdeaDraft | None = None) -> str:
+    """Return the instruction for an idea's kernel ``number``, counted from 0: a variant that the idea proposes, or a
+    general instruction after the last of these.
+    """
+    proposed = idea.data.get(VARIANTS) if idea is not None else None
+    if isinstance(proposed, list) and number < len(proposed):
+        return f"Write this variant of the idea: {proposed[number]}"
     known = {"cu": _CUDA, "cpp": _CPU, "py": _PYTHON}[language]
     return known[number % len(known)]

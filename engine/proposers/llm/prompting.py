@@ -37,17 +37,18 @@ IDEAS_SCHEMA: dict[str, Any] = {
             "items": {
                 "type": "object",
                 "additionalProperties": False,
-                "required": ["category", "bottleneck", "text"],
+                "required": ["category", "bottleneck", "text", "variants"],
                 "properties": {
                     "category": {"type": "string", "enum": list(IDEA_CATEGORIES)},
                     "bottleneck": _TEXT,
                     "text": _TEXT,
+                    "variants": {"type": "array", "items": _TEXT},
                 },
             },
         }
     },
 }
-"""JSON schema for a reply with ideas. Each idea names one bottleneck and one method."""
+"""JSON schema for a reply with ideas. Each idea names one bottleneck, one method and ways to write its kernel."""
 
 
 class TemplateProblem(Exception):
@@ -94,7 +95,7 @@ class Prompts:
             parent=parent,
             failures=[(one.variant, failure(one.verdict)) for one in facts.failed_siblings(board, idea.text)],
             examples=facts.examples(board),
-            approach=approach(task.language, number),
+            approach=approach(task.language, number, idea),
         )
 
     def fix(self, task: Task, idea: IdeaDraft, failed: Kernel, board: Board, unusable: str, turn: int) -> Prompt:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from engine.config.roles import Role
+from engine.proposers.llm.approaches import VARIANTS
 from engine.proposers.llm.model_protocol import Prompt, Reply
 from engine.proposers.llm.prompting import Prompts
 from engine.proposers.llm.replies import Unusable, clean, read_ideas, read_kernel
@@ -113,6 +114,8 @@ class Language:
             data: dict[str, Any] = {CALL: call_name(site)}
             if idea.bottleneck:
                 data[BOTTLENECK] = idea.bottleneck
+            if idea.variants:
+                data[VARIANTS] = list(idea.variants)
             drafts.append(IdeaDraft(category, idea.text, data))
         return drafts
 

@@ -22,6 +22,8 @@ from engine.session.records.model_calls import Purpose
 MAX_REPLY_CHARS = 400_000
 MAX_KERNEL_CHARS = 200_000
 MAX_IDEA_CHARS = 6_000
+_MAX_VARIANTS = 8
+_MAX_VARIANT_CHARS = 600
 _MAX_IDEAS = 64
 _MAX_TRIES = 400
 """Maximum number of positions at which the parser looks for a JSON object."""
@@ -56,11 +58,14 @@ class Unusable(Exception):
 
 
 class ReadIdea(Struct, frozen=True):
-    """An idea as parsed from a reply. ``bottleneck`` may be empty."""
+    """An idea as parsed from a reply. ``bottleneck`` and ``variants`` may be empty. A variant is a way to write the
+    idea's kernel.
+    """
 
     category: str
     text: str
     bottleneck: str
+    variants: tuple[str, ...] = ()
 
 
 class _Block(Struct, frozen=True):
@@ -199,7 +204,16 @@ def _ideas_of(value: Any) -> Iterator[ReadIdea]:
                 _category(category if isinstance(category, str) else ""),
                 text[:MAX_IDEA_CHARS],
                 _line(bottleneck)[:400] if isinstance(bottleneck, str) else "",
+                _variants(one.get("variants")),
             )
+
+
+def _variants(found: object) -> tuple[str, ...]:
+    """Return the texts in an idea's ``variants``, or () if it is anything but a list."""
+    if not isinstance(found, list):
+        return ()
+    texts = (_line(one)[:_MAX_VARIANT_CHARS] for one in found[:_MAX_VARIANTS] if isinstance(one, str))
+    return tuple(text for text in texts if text)
 
 
 def _line(text: str) -> str:

@@ -160,6 +160,13 @@ def test_variants_of_an_idea_are_asked_for_differently_and_the_same_again_for_th
     assert Prompts().kernel(task(), idea, BOARD.kernels[0], BOARD, 2).user == prompts[2]
 
 
+def test_the_variants_that_an_idea_proposes_come_first() -> None:
+    idea = IdeaDraft("memory", "Do it well.", {"variants": ["Tiles of 64 rows.", "Tiles of 128 rows."]})
+    prompts = [Prompts().kernel(task(), idea, None, Board(), number).user for number in range(3)]
+    assert "Write this variant of the idea: Tiles of 64 rows." in prompts[0]
+    assert "Tiles of 128 rows." in prompts[1] and "Tiles of" not in prompts[2]
+
+
 LOG = """\
 kernel.cu: In function 'int launch()':
 kernel.cu(7): warning: variable "y" was declared but never referenced

@@ -98,6 +98,20 @@ def test_ideas_are_found_in_what_stands_around_them(text: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("variants", "read"),
+    [
+        (["Tiles of 64.", " Tiles of\n128. ", "", 7], ("Tiles of 64.", "Tiles of 128.")),
+        ("Tiles of 64.", ()),
+        (None, ()),
+        (["x" * 2_000] * 99, ("x" * 600,) * 8),
+    ],
+)
+def test_variants_of_an_idea_are_kept_if_they_are_texts(variants: object, read: tuple[str, ...]) -> None:
+    (idea,) = read_ideas(reply(json.dumps({"ideas": [{"text": "Do it.", "variants": variants}]})), 1)
+    assert idea.variants == read
+
+
+@pytest.mark.parametrize(
     ("text", "finish", "words"),
     [
         ("Use shared memory.", "stop", "contains no JSON"),
