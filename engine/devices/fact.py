@@ -8,7 +8,11 @@ from msgspec import Struct
 
 
 class DeviceFact(Struct, frozen=True, omit_defaults=True):
-    """Properties of a device. ``bandwidth_gbs`` and ``peak_gflops`` are None until the judge measures them."""
+    """Properties of a device. ``bandwidth_gbs`` and ``peak_gflops`` are None until the judge measures them.
+
+    ``clock_mhz``: a GPU's highest clock. ``features``: a CPU's vector extensions, such as "avx2". ``caches``: a CPU's
+    caches, such as "L2 512 KiB per core".
+    """
 
     id: str
     kind: Literal["cpu", "cuda"]
@@ -18,3 +22,6 @@ class DeviceFact(Struct, frozen=True, omit_defaults=True):
     cores: int
     bandwidth_gbs: float | None = None
     peak_gflops: float | None = None
+    clock_mhz: int | None = None
+    features: tuple[str, ...] = ()
+    caches: tuple[str, ...] = ()

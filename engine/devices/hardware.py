@@ -23,6 +23,12 @@ CORES_PER_SM = {6: 128, 7: 64, 8: 128, 9: 128, 10: 128, 11: 128, 12: 128}
 """FP32 lanes per streaming multiprocessor, by major compute capability. 6.0 and 8.0 have 64. NVML reports only the
 total number of lanes. Source: CUDA C++ Programming Guide, "Compute Capabilities"."""
 
+VECTOR_EXTENSIONS = (
+    *("sse4_2", "avx", "avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512vl", "avx512_vnni", "avx512_bf16"),
+    *("avx512_fp16", "avx_vnni", "amx_tile", "amx_bf16", "asimd", "sve", "sve2", "bf16"),
+)
+"""Names in /proc/cpuinfo of extensions that change how a kernel is written, x86 first, then Arm."""
+
 THROTTLE_REASONS = {
     0x4: "power cap",
     0x8: "hardware slowdown",
@@ -105,6 +111,7 @@ class DeviceReader:
             arch=cuda_arch(major, minor),
             memory_bytes=memory.total_bytes if memory is not None else 0,
             cores=lanes // per_sm,
+            clock_mhz=ask(lambda: int(nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_SM))),
         )
 
     def _cuda_sample(self, uuid: str, handle: Any) -> DeviceSample:
@@ -170,6 +177,8 @@ def cpu_fact() -> DeviceFact:
         arch=platform.machine(),
         memory_bytes=psutil.virtual_memory().total,
         cores=usable_cores(),
+        features=_cpu_features(),
+        caches=_cpu_caches(),
     )
 
 
@@ -211,6 +220,31 @@ def _cpu_name() -> str:
             if line.startswith(("model name", "Model")):
                 return line.partition(":")[2].strip()
     return platform.processor() or platform.machine() or "CPU"
+
+
+def _cpu_features() -> tuple[str, ...]:
+    """Return the vector extensions in the kernel's list of processor features."""
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
+            if line.startswith(("flags", "Features")):
+                flags = set(line.partition(":")[2].split())
+                return tuple(name for name in VECTOR_EXTENSIONS if name in flags)
+    return ()
+
+
+def _cpu_caches() -> tuple[str, ...]:
+    """Return the sizes of core 0's data caches, from sysfs."""
+    found = []
+    for cache in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
+        with suppress(OSError, ValueError):
+            kind, level, size, sharing = (
+                (cache / name).read_text().strip() for name in ("type", "level", "size", "shared_cpu_list")
+            )
+            kib = int(size.removesuffix("K"))
+            words = f"L{level} {kib} KiB" if kib < 1024 else f"L{level} {kib / 1024:g} MiB"
+            if kind != "Instruction":
+                found.append(words if "," in sharing or "-" in sharing else f"{words} per core")
+    return tuple(found)
 
 
 def _cpu_temperature() -> float | None:

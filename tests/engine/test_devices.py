@@ -65,4 +65,5 @@ def test_absence_of_nvidia_devices_is_said_in_words() -> None:
 def test_a_gpu_reports_its_figures() -> None:
     fact, sample = discover()[0], DeviceReader().read()[0]
     assert fact.kind == "cuda" and fact.id.startswith("GPU-") and fact.cores > 0 and fact.memory_bytes > 1 << 30
+    assert fact.clock_mhz is not None and fact.clock_mhz > 500
     assert sample.utilization is not None and sample.memory_used is not None and sample.power_w is not None

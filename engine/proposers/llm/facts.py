@@ -62,9 +62,14 @@ def device_lines(task: Task) -> list[str]:
     device, threads = task.device, task.demands.threads
     lines = []
     if device.kind == "cuda":
-        lines.append(f"{device.name}, {device.arch}, {device.cores} SMs, {device.memory_bytes / 2**30:.0f} GiB")
+        clock = f" at up to {device.clock_mhz:,} MHz" if device.clock_mhz else ""
+        lines.append(f"{device.name}, {device.arch}, {device.cores} SMs{clock}, {device.memory_bytes / 2**30:.0f} GiB")
     else:
         lines.append(f"{device.name}, {device.arch}, {threads} threads, {device.memory_bytes / 2**30:.0f} GiB")
+        if device.features:
+            lines.append(f"vector extensions: {', '.join(device.features)}")
+        if device.caches:
+            lines.append(f"data caches: {', '.join(device.caches)}")
     if (bandwidth := _bandwidth_gbs(task)) is not None:
         of_this_size = " (for a copy of this problem's size)" if bandwidth != device.bandwidth_gbs else ""
         lines.append(f"measured copy bandwidth: {bandwidth:,.0f} GB/s{of_this_size}")

@@ -10,7 +10,7 @@ from msgspec import structs
 from engine.config.schema import parse_config
 from engine.devices.fact import DeviceFact
 from engine.problem.spec import Language, ProblemSpec, TensorSpec
-from engine.proposers.llm.facts import TRIED
+from engine.proposers.llm.facts import TRIED, device_lines
 from engine.proposers.llm.profile import bottleneck, profile_lines
 from engine.proposers.llm.prompting import Prompts, TemplateProblem
 from engine.proposers.llm.trimming import build_log, failure
@@ -240,6 +240,17 @@ def test_the_bottleneck_is_named_with_its_figures(ms: float, flops: int, words: 
     spec = structs.replace(SPEC, flops=flops)
     sol_ms = max(0.012, flops / 700_000 / 1e6)
     assert bottleneck(structs.replace(task(), problem=spec, sol_ms=sol_ms), ms).startswith(words)
+
+
+def test_the_device_is_described_with_what_it_can() -> None:
+    gpu = structs.replace(H200, clock_mhz=1980)
+    cpu = structs.replace(CPU, features=("avx2", "fma"), caches=("L1 32 KiB per core", "L3 32 MiB"))
+    assert (
+        device_lines(structs.replace(task(), device=gpu))[0]
+        == "NVIDIA H200, sm_90a, 132 SMs at up to 1,980 MHz, 141 GiB"
+    )
+    lines = device_lines(structs.replace(task("cpp"), device=cpu))
+    assert "vector extensions: avx2, fma" in lines and "data caches: L1 32 KiB per core, L3 32 MiB" in lines
 
 
 def test_the_occupancy_is_that_of_the_launch_in_the_source() -> None:
