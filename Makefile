@@ -2,8 +2,8 @@
 # make test     installs everything and runs linters, type checks and tests      (make test ARGS="-k softmax")
 # make lint     runs linters, type checks and a strict build of the manual, but no tests
 # make docs     builds the manual into build/site
-# make gallery  judges every exploit in each language, every honest kernel in each setting, and every library call;
-#               `make test` judges a fixed sample of them
+# make gallery  judges every exploit in each language, every honest kernel in each setting, and every library call, and
+#               resumes a session of every past format; `make test` does so for a fixed sample
 # make clean    removes the virtual environment and all caches, but no sessions
 
 .PHONY: run test lint docs gallery clean compiler
@@ -18,7 +18,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 # Keep bytecode: tests start hundreds of processes, and each would compile its imports again.
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
-GALLERY := tests/exploits tests/engine/evaluation/inspect/test_library_calls.py
+GALLERY := tests/exploits tests/engine/evaluation/inspect/test_library_calls.py tests/test_recorded_sessions.py
 # Do not add --quiet, which hides the warnings that --strict counts.
 BUILD_DOCS := $(BIN)/python -m mkdocs build --strict
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt

@@ -127,7 +127,8 @@ def test_the_installed_command_searches(installed: Path, tmp_path: Path) -> None
     run_installed(installed, away, "init")
     config = tomllib.loads((away / "config.toml").read_text())
     config["problems"] = ["builtin:quickstart/softmax"]
-    config["search"]["rounds"] = 1
+    config["search"] |= {"rounds": 1, "ideas": 1, "variants": 1, "runoff": 0}
+    config["evaluation"] |= {"trials": 3, "max_pairs": 20, "torch_compile": False}
     (away / "config.toml").write_text(tomli_w.dumps(config))
     run_installed(installed, away, "run", "config.toml", "--headless", seconds=240)
     assert [file.name for file in away.glob("sessions/*/best/*.cpp")] == ["softmax.cpp"]

@@ -24,6 +24,8 @@ RECORDED = sorted(file.parent for file in (ROOT / "tests" / "recorded").glob("*/
 SESSIONS = [*RECORDED, ROOT / "sessions" / "by-hand"]
 ROUNDS = {"format-6-steered": 4}
 """Rounds to resume with, where 2 are done already."""
+RESUMED = {"format-1", "format-2", "format-6-steered", RECORDED[-1].name}
+"""Sessions that every test run resumes: the oldest, the newest and two that end otherwise. ``make gallery`` resumes all."""
 ENDS = {"format-2": ExitCode.NOTHING_CORRECT, "format-6-steered": ExitCode.WAITING}
 """How a resumed search ends that gets no further verdict: it has no correct kernel, or waits for a person's reply."""
 
@@ -89,7 +91,12 @@ def test_the_sample_names_no_path_of_the_machine_that_recorded_it(copied: Sessio
     assert "softmax: problems/headline/softmax.py" in kernel_tui("show", copied.name, "softmax").stdout
 
 
-@pytest.mark.parametrize("copied", RECORDED, indirect=True, ids=[path.name for path in RECORDED])
+@pytest.mark.parametrize(
+    "copied",
+    [path if path.name in RESUMED else pytest.param(path, marks=pytest.mark.gallery) for path in RECORDED],
+    indirect=True,
+    ids=[path.name for path in RECORDED],
+)
 def test_it_resumes(copied: SessionPaths, kernel_tui: KernelTui) -> None:
     expected = ENDS.get(copied.name, ExitCode.OK)
     with SessionReader(copied) as reader:
