@@ -25,7 +25,7 @@ SESSIONS = [*RECORDED, ROOT / "sessions" / "by-hand"]
 ROUNDS = {"format-6-steered": 4}
 """Rounds to resume with, where 2 are done already."""
 RESUMED = {"format-1", "format-2", "format-6-steered", RECORDED[-1].name}
-"""Sessions that every test run resumes: the oldest, the newest and two that end otherwise. ``make gallery`` resumes all."""
+"""Sessions that every test run resumes: the oldest, the newest, and two that end otherwise."""
 ENDS = {"format-2": ExitCode.NOTHING_CORRECT, "format-6-steered": ExitCode.WAITING}
 """How a resumed search ends that gets no further verdict: it has no correct kernel, or waits for a person's reply."""
 
