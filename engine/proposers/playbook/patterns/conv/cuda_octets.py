@@ -42,7 +42,7 @@ def octets_kernel(conv: ConvProgram, plan: OctetPlan, spec: ProblemSpec, fast: b
     if conv.before is not None:
         epilogues += [_epilogue(conv.before, conv.n, conv.filters, fast, "before")]
     return render(
-        "conv_tensor.cu.j2",
+        "conv_octets.cu.j2",
         conv=conv,
         plan=plan,
         pool=conv.pool,

@@ -1,4 +1,4 @@
-"""Resolve the choices of a convolution that builds its image operand from octets in shared memory (``conv_tensor``).
+"""Resolve the choices of a convolution that builds its image operand from octets in shared memory (``conv_octets``).
 
 An octet is 8 adjacent elements along k: some channels x rows x columns of the image. The filters are packed in the same
 order, so that tensor cores see an ordinary product. Octets may overlap in the image, for example where the stride is 1.
@@ -29,7 +29,7 @@ _LOADER_REGISTERS = 56
 
 
 class OctetPlan(Struct, frozen=True):
-    """The sizes of a kernel. ``conv_tensor.cu.j2`` says what they mean."""
+    """The sizes of a kernel. ``conv_octets.cu.j2`` says what they mean."""
 
     type: str
     parts: int
@@ -195,15 +195,48 @@ def _fitted(
             packed = sets * chunks * steps * 2 * lines
             vector = _vector(conv, octet, (grain[0], grain[1]), geometry)
             return OctetPlan(
-                kind, parts, wgmma, octet, (grain[0], grain[1]), (taps[0], taps[1]), (tap_step[0], tap_step[1]),
-                (pixel_step[0], pixel_step[1]), next((name for name, size in even if size % 2 == 0), ""), chunk, chunks,
-                steps, lines, filter_tiles, fragments, teams, 32 * warps, buffers, resident,
-                geometry.flat, geometry.tile, geometry.tiles[1], tiles, geometry.step, geometry.offset, geometry.pooled,
-                (patch[0], patch[1]), vector, batch, stage_filters,
-                many, per_sm, packed * 16 * parts, -(-packed // 128), size,
-                bool(choices["prefetch"]), wgmma, vectors, loaders, _LOADER_REGISTERS,
-                team_registers,
-            )  # fmt: skip
+                type=kind,
+                parts=parts,
+                wgmma=wgmma,
+                octet=octet,
+                grain=(grain[0], grain[1]),
+                taps=(taps[0], taps[1]),
+                tap_step=(tap_step[0], tap_step[1]),
+                pixel_step=(pixel_step[0], pixel_step[1]),
+                pair=next((name for name, size in even if size % 2 == 0), ""),
+                chunk=chunk,
+                chunks=chunks,
+                steps=steps,
+                lines=lines,
+                filter_tiles=filter_tiles,
+                fragments=fragments,
+                teams=teams,
+                team_threads=32 * warps,
+                buffers=buffers,
+                resident=resident,
+                flat=geometry.flat,
+                tile=geometry.tile,
+                tiles_x=geometry.tiles[1],
+                tiles=tiles,
+                tile_step=geometry.step,
+                tile_offset=geometry.offset,
+                pooled=geometry.pooled,
+                patch=(patch[0], patch[1]),
+                vector=vector,
+                batch=batch,
+                stage_filters=stage_filters,
+                blocks=many,
+                blocks_per_sm=per_sm,
+                packed_bytes=packed * 16 * parts,
+                pack_blocks=-(-packed // 128),
+                shared_bytes=size,
+                prefetch=bool(choices["prefetch"]),
+                overlap=wgmma,
+                vector_stores=vectors,
+                loader_threads=loaders,
+                loader_registers=_LOADER_REGISTERS,
+                team_registers=team_registers,
+            )
     return None
 
 
