@@ -16,6 +16,7 @@ COMMANDS = {
     "resume": "search.resume.resume",
     "attach": "search.attach.attach",
     "replay": "search.replay.replay",
+    "serve": "search.serve.serve",
     "sessions": "saved.sessions.sessions",
     "show": "saved.show.show",
     "kernels": "saved.kernels.kernels",

@@ -36,6 +36,8 @@ def edit_text(app: App[Any], text: str, file_name: str) -> str | None:
 
     Raises EditorError, including when the editor exits with a nonzero status (vim's ``:cq``).
     """
+    if app.is_web:
+        raise EditorError("An editor needs a terminal, and this monitor runs in a browser.")
     with tempfile.TemporaryDirectory(prefix="kernel-tui-") as directory:
         file = Path(directory) / file_name
         file.write_text(text, encoding="utf-8")

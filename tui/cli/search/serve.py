@@ -1,0 +1,46 @@
+"""Command: show the monitor of a session in a browser."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+
+import click
+
+from engine.exit_codes import ExitCode
+from engine.system.python_process import python_path
+from tui.cli.shared.common import Failure, find, sessions_option
+from tui.console.echo import echo
+
+
+@click.command()
+@click.argument("session")
+@sessions_option
+@click.option("--port", default=0, type=click.IntRange(0, 65535), help="Port on this machine. Default: a free one.")
+@click.option("--writable", is_flag=True, help="Let viewers steer the search. Default: they only watch.")
+@click.option("--public-url", default="", metavar="URL", help="The address in browsers, behind a TLS proxy.")
+def serve(session: str, root: Path, port: int, writable: bool, public_url: str) -> None:
+    """Show the monitor of a session in a browser.
+
+    Listens on 127.0.0.1 only. The printed address contains a token; without it, the server answers 401. Each page
+    runs a monitor of its own. Ctrl-C ends the server and its pages. The search continues.
+
+    From another machine, forward the port: ssh -L 8000:127.0.0.1:8000 HOST
+    """
+    paths = find(root, session)
+    try:
+        from tui.web.server import MonitorServer, listen
+    except ModuleNotFoundError as error:
+        raise Failure(
+            f"serve needs the package {error.name}; pip install 'kernel-tui[serve]' (from a checkout: '.[serve]')",
+            ExitCode.NO_TOOLS,
+        ) from error
+    try:
+        listening = listen(port)
+    except OSError as error:
+        raise Failure(f"cannot listen on port {port}: {error.strerror}; choose another with --port") from error
+    server = MonitorServer(paths, listening, writable=writable, public_url=public_url)
+    echo(f"{paths.name}, {'viewers may steer' if writable else 'read-only'}: {server.address}")
+    os.environ["PYTHONPATH"] = python_path()  # for the viewers
+    asyncio.run(server.run())

@@ -1,0 +1,1 @@
+"""The monitor in a browser: a local web server, and one monitor process per viewer."""
