@@ -18,6 +18,7 @@ COMMANDS = {
     "replay": "search.replay.replay",
     "sessions": "saved.sessions.sessions",
     "show": "saved.show.show",
+    "report": "saved.report.report",
     "kernels": "saved.kernels.kernels",
     "pause": "steering.requests.pause",
     "unpause": "steering.requests.unpause",

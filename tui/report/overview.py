@@ -1,0 +1,188 @@
+"""The report's summary: what was searched, where, how long, for how much, and each problem's result."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from msgspec import Struct
+
+from engine.config.tolerance import tolerance_caption
+from engine.session.records.speedup_text import MARK, UNSURE, marked, marked_speedup, speedup
+from engine.session.state.session_state import ProblemState, SessionState
+from tui.console.tables import interval
+from tui.text.format import duration, geometric_mean, milliseconds, size
+from tui.view.results import ResultRow, Results
+from tui.view.spend import count, money
+
+HEAD = ("eager_ms", "torch.compile_ms", "best_ms", "speedup_over torch.compile", "speedup_over eager", "95%", "%_SOL",
+        "correct")  # fmt: skip
+"""Columns of the results, after the problem. ``_`` is a space at which the name must not wrap."""
+
+
+class ResultLine(Struct, frozen=True):
+    """A problem's row in the table of results. ``cells`` belong to ``HEAD``; without cells, ``remark`` says why."""
+
+    problem: str
+    cells: tuple[str, ...] = ()
+    remark: str = ""
+
+
+class Overview(Struct, frozen=True):
+    """The summary, as words. ``facts`` are labels and values; ``models`` are rows of calls, tokens and dollars.
+
+    ``captions`` explain the table; ``notes`` are problems with what a reader must know about their best kernel.
+    """
+
+    name: str
+    headline: str
+    facts: tuple[tuple[str, str], ...]
+    results: tuple[ResultLine, ...]
+    captions: tuple[str, ...]
+    notes: tuple[tuple[str, str], ...]
+    models: tuple[tuple[str, ...], ...]
+    refused: tuple[tuple[str, str], ...]
+
+
+def overview_of(state: SessionState, results: Results, ended: str) -> Overview:
+    """Return the summary. ``ended`` says how the search ended, or that it is running."""
+    lines = tuple(_line(row) for row in results.problems if row.status != "refused")
+    captions = [f"{tolerance_caption(results.tolerance).capitalize()}."]
+    if any(cell.startswith(MARK) for line in lines for cell in line.cells):
+        captions.append(f"{UNSURE}.")
+    searched = [row for row in results.problems if row.problem in state.problems and row.status != "refused"]
+    notes = [(row.problem, words) for row in searched if (words := _notes(row, state.problems[row.problem]))]
+    return Overview(
+        name=state.name,
+        headline=_headline(results),
+        facts=tuple(_facts(state, results, ended)),
+        results=lines,
+        captions=tuple(captions),
+        notes=tuple(notes),
+        models=tuple(_models(state)),
+        refused=tuple((one.problem, one.reason) for one in state.refused.values()),
+    )
+
+
+def moment(seconds: float) -> str:
+    """Format Unix seconds: ``2026-05-28 20:26 UTC``."""
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M UTC")
+
+
+def _headline(results: Results) -> str:
+    """Say what the search reached, in one or two sentences."""
+    searched = [row for row in results.problems if row.status != "refused"]
+    solved = [row for row in searched if row.speedup is not None]
+    if not solved:
+        return f"No correct kernel for any of {_problems(len(searched))}."
+    ahead = [row for row in solved if (row.over_compile or 0.0) > 1.0]
+    compared = [row for row in solved if row.over_compile is not None]
+    if len(searched) == 1:
+        (row,) = solved
+        unsure = marked_speedup(row.speedup, row.speedup_low, row.speedup_high)
+        over = f" and {marked(speedup(row.over_compile), row.compile_unsure)} over torch.compile" if compared else ""
+        return f"The best kernel reaches {unsure} over eager PyTorch{over}."
+    means = [
+        f"{speedup(geometric_mean(values))} over {baseline}"
+        for baseline, values in (
+            ("eager PyTorch", [row.speedup or 0.0 for row in solved]),
+            ("torch.compile", [row.over_compile or 0.0 for row in compared]),
+        )
+        if values
+    ]
+    if compared:
+        first = f"{len(ahead)} of {_problems(len(searched))} beat torch.compile."
+    else:
+        first = f"{len(solved)} of {_problems(len(searched))} have a correct kernel."
+    return f"{first} Geometric mean of the speedups: {' and '.join(means)}."
+
+
+def _problems(number: int) -> str:
+    return f"{number} problem{'s' * (number != 1)}"
+
+
+def _facts(state: SessionState, results: Results, ended: str) -> list[tuple[str, str]]:
+    devices = dict.fromkeys(device.name for device in state.devices.values())
+    began, last = state.created_at, state.time
+    when = moment(began) if last - began < 60 else f"{moment(began)} to {moment(last)}"
+    correct = sum(variant.correct for variant in state.variants.values())
+    total = state.spending.total
+    facts = [
+        ("device", ", ".join(devices) or "none"),
+        ("tolerance", tolerance_caption(results.tolerance).removeprefix("tolerance ")),
+        ("when", when),
+        ("search time", duration(int(results.seconds))),
+        ("verdicts", f"{results.verdicts}, {correct} of them correct, from {len(state.ideas)} ideas"),
+    ]
+    if total.calls:
+        facts.append(("model calls", f"{total.calls} calls, {_cost(state)}"))
+    return [*facts, ("state", ended)]
+
+
+def _cost(state: SessionState) -> str:
+    total = state.spending.total
+    dollars = "price unknown" if total.unpriced else money(total.dollars)
+    return f"{count(total.tokens)} tokens, {dollars}" if total.tokens else "no tokens reported"
+
+
+def _models(state: SessionState) -> list[tuple[str, ...]]:
+    """Return each called model's calls, tokens, dollars and unconfirmed cost, as ``show`` prints them."""
+    spends = state.spending.model
+    return [
+        (
+            name,
+            str(spend.calls),
+            count(spend.tokens),
+            "unknown" if spend.unpriced else money(spend.dollars),
+            f"up to {count(spend.unknown.tokens)} tokens, {money(spend.unknown.dollars)}" if spend.uncertain else "-",
+        )
+        for name, spend in [*spends.items(), *([("all", state.spending.total)] if len(spends) > 1 else [])]
+    ]
+
+
+def _line(row: ResultRow) -> ResultLine:
+    if row.eager_ms is None:
+        return ResultLine(row.problem, (), row.remark or row.status)
+    cells = (
+        milliseconds(row.eager_ms),
+        marked(milliseconds(row.compile_ms), row.compile_unsure),
+        milliseconds(row.best_ms),
+        marked(speedup(row.over_compile), row.compile_unsure),
+        marked_speedup(row.speedup, row.speedup_low, row.speedup_high),
+        interval(row.speedup_low, row.speedup_high),
+        f"{row.sol_share * 100:.0f}" if row.sol_share is not None else "-",
+        f"{row.correct}/{row.verdicts}",
+    )
+    return ResultLine(row.problem, cells)
+
+
+def _notes(row: ResultRow, problem: ProblemState) -> str:
+    """Return the remarks that ``show`` prints below its table, without the reason why the search of a problem ended."""
+    if row.eager_ms is None:
+        return ""
+    notes = []
+    if row.sizes:
+        notes.append(f"{row.best} at other sizes: {row.sizes}")
+    if row.best is not None and row.kernelbench.startswith("wrong"):
+        notes.append(f"under KernelBench's rules {row.best} is {row.kernelbench}")
+    if remark := row.remark.removesuffix(problem.finished or "").removesuffix("; "):
+        notes.append(remark)
+    if row.compile_ms is None and row.compile_note:
+        why = "off (torch_compile = false)" if row.compile_note == "off" else row.compile_note
+        notes.append(f"no torch.compile time: {why}")
+    return "; ".join(notes)
+
+
+def environment(state: SessionState, config_name: str) -> list[tuple[str, str]]:
+    """Return versions, machine, devices and sandbox as labels and values."""
+    engine = state.engine
+    facts = [("session created by", f"kernel-tui {state.version}"), ("config file", config_name)]
+    if engine is not None:
+        facts.append(("engine", f"kernel-tui {engine.version} on {engine.host}, started {state.starts} times"))
+        facts.append(("sandbox", engine.sandbox))
+    for device in state.devices.values():
+        measured = (("GB/s", device.bandwidth_gbs), ("GFLOP/s in fp32", device.peak_gflops))
+        peaks = "".join(f", {value:,.0f} {unit} measured" for unit, value in measured if value is not None)
+        units = "multiprocessors" if device.kind == "cuda" else "cores"
+        words = f"{device.arch}, {device.cores} {units}, {size(device.memory_bytes)} memory{peaks}"
+        facts.append((device.name, words))
+    return [(label, value) for label, value in facts if value]
