@@ -25,7 +25,7 @@ from tui.report.trajectory import fold_with_history
 BY_HAND = Path(__file__).parents[2] / "sessions" / "by-hand"
 RECORDED = sorted((Path(__file__).parents[1] / "recorded").glob("format-*"))
 HOSTILE = "</pre></details><script>alert(1)</script><img src=x onerror=alert(1)> {{ 7 * 7 }} \u202eevil\x1b[31m"
-VOID = {"meta", "br", "img", "hr", "input", "link"}
+VOID = {"meta", "col", "br", "img", "hr", "input", "link"}
 
 
 class Page(HTMLParser):

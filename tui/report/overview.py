@@ -89,10 +89,11 @@ def _headline(results: Results) -> str:
         )
         if values
     ]
-    if compared:
+    if len(compared) == len(searched):
         first = f"{len(ahead)} of {_problems(len(searched))} beat torch.compile."
     else:
-        first = f"{len(solved)} of {_problems(len(searched))} have a correct kernel."
+        first = f"{len(solved)} of {_problems(len(searched))} have a correct kernel"
+        first += f"; {len(ahead)} of {len(compared)} with a torch.compile time beat it." if compared else "."
     return f"{first} Geometric mean of the speedups: {' and '.join(means)}."
 
 

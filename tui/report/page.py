@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import cache
 from importlib import resources
+from itertools import pairwise
 from typing import Any
 
 from jinja2 import Environment, FunctionLoader, StrictUndefined
@@ -37,13 +38,14 @@ from tui.view.results import Results
 
 
 class Section(Struct, frozen=True):
-    """A problem's section. ``anchor`` is its id in the page."""
+    """A problem's section. ``anchor`` is its id in the page. ``falls``: a new best had a lower speedup than the last."""
 
     problem: str
     anchor: str
     chart: Markup
     bests: tuple[tuple[str, ...], ...]
     rounds: tuple[RoundCounts, ...]
+    falls: bool
     best: BestKernel | None
     without_best: str
 
@@ -115,6 +117,7 @@ def _section(
         chart=problem_chart(f"p{number}", one_line(label), trajectory, rounds, results.seconds, over_eager),
         bests=tuple(_new_best(state, one) for one in trajectory.bests),
         rounds=rounds,
+        falls=any(later.speedup < one.speedup for one, later in pairwise(trajectory.bests)),
         best=best_kernel(state, best, results.tolerance, text) if best is not None else None,
         without_best=row.remark or f"None of the {len(problem.variants)} kernels is correct.",
     )
