@@ -68,6 +68,7 @@ class BestKernel(Struct, frozen=True):
     sizes_words: str
     build: tuple[tuple[str, str], ...]
     build_log: str
+    output: str
     source: Markup
     parent: str | None
     diff: Markup
@@ -101,6 +102,7 @@ def best_kernel(
         sizes_words=(sizes.note or sizes_in_words(sizes.results)) if sizes is not None else "",
         build=_build(verdict.build),
         build_log=verdict.build.log if verdict.build is not None else "",
+        output=verdict.output_tail,
         source=source_markup(source, variant.language),
         parent=parent.id if parent is not None else None,
         diff=diff_markup(changes),

@@ -38,7 +38,7 @@ from tui.view.results import Results
 
 
 class Section(Struct, frozen=True):
-    """A problem's section. ``anchor`` is its id in the page. ``falls``: a new best had a lower speedup than the last."""
+    """A problem's section. ``anchor`` is its id in the page. ``falls``: the speedup of the best fell at some point."""
 
     problem: str
     anchor: str

@@ -56,11 +56,10 @@ class Spent(Struct, frozen=True):
 
 
 class History(Struct):
-    """What a state does not keep: the order of verdicts, and the spending over time. ``seconds`` is the search time."""
+    """What a state does not keep: the order of verdicts and of new bests, and the spending over time."""
 
     problems: dict[str, Trajectory] = field(default_factory=dict)
     spent: list[Spent] = field(default_factory=list)
-    seconds: float = 0.0
 
     def note(self, state: SessionState, recorded: Recorded) -> None:
         """Add an event that ``state`` has applied."""
