@@ -15,6 +15,7 @@ from benchmarks.synthetic_session import GPU, Shape, write_session
 from engine.exit_codes import ExitCode
 from engine.session.records import events as ev
 from engine.session.records.events import IdeaProposed, ProblemRefused
+from engine.session.records.verdict import Timing
 from engine.session.store import EventWriter, SessionPaths, SessionReader
 from tests.commandline import KernelTui
 from tui.cli.saved.session_results import session_results
@@ -164,6 +165,9 @@ def test_text_of_models_and_kernels_cannot_become_markup(tmp_path: Path) -> None
         state, _ = fold_with_history(reader.read())
     problem, parent = next(iter(state.problems.values())), next(iter(state.variants.values()))
     verdict = next(one.verdict for one in state.variants.values() if one.speedup is not None)
+    assert verdict is not None
+    fast = msgspec.structs.replace(verdict, kernel=Timing(0.004, 0.004, 0.004, 9), speedup=999.0, speedup_low=998.0,
+                                   speedup_high=1000.0, output_tail=HOSTILE, flags=(HOSTILE,))  # fmt: skip
     writer = EventWriter(paths)
     source = writer.put_blob(f"// {HOSTILE}\n{HOSTILE}\n")
     writer.append_all(
@@ -172,8 +176,7 @@ def test_text_of_models_and_kernels_cannot_become_markup(tmp_path: Path) -> None
                          proposer=HOSTILE),
             ev.VariantWritten(variant="v99", idea="i99", problem=problem.id, round=1, parent=parent.id, language="cu",
                               source=source, proposer=HOSTILE, note=HOSTILE),
-            ev.VerdictGiven(variant="v99", verdict=msgspec.structs.replace(
-                verdict, speedup=999.0, speedup_low=998.0, speedup_high=1000.0, output_tail=HOSTILE, flags=(HOSTILE,))),
+            ev.VerdictGiven(variant="v99", verdict=fast),
             ProblemRefused(problem=HOSTILE, path=HOSTILE, reason=HOSTILE),
         ]
     )  # fmt: skip
@@ -181,8 +184,9 @@ def test_text_of_models_and_kernels_cannot_become_markup(tmp_path: Path) -> None
     writer.close()
     text = page_of(paths)
     page = check_harmless(text)
-    assert page.text.count("<script>alert(1)</script>") >= 5, "escaped, but shown"
-    assert "49" not in {word for word in page.text.split() if word == "49"} and "{{ 7 * 7 }}" in page.text
+    assert "Best kernel: v99" in page.text, "its source, diff, lineage and evidence are in the page"
+    assert page.text.count("<script>alert(1)</script>") > 10, "escaped, but shown"
+    assert "{{ 7 * 7 }}" in page.text
     assert not re.search("[\u202e\x1b]", text)
 
 

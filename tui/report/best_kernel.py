@@ -14,12 +14,14 @@ from engine.session.records.verdict import BuildReport, CheckResult
 from engine.session.records.verdict_text import speedup_words
 from engine.session.state.session_state import SessionState, VariantState
 from tui.console.tables import interval, verdict_facts
+from tui.report.calls import calls_behind
 from tui.report.code_markup import diff_markup, source_markup
 from tui.source_text.changes import changes_between
 from tui.text.format import change, milliseconds
 from tui.text.runoff_text import last_runoff
 from tui.text.same_code import speedup_in_words, twin_of
 from tui.text.sanitize import lines_in, one_line
+from tui.view.conversation import Calls
 from tui.view.model import change_against_parent
 
 IDEA_CHARS = 260
@@ -27,7 +29,7 @@ IDEA_CHARS = 260
 
 
 class Ancestor(Struct, frozen=True):
-    """A kernel in the lineage of the best, with the idea behind it."""
+    """A kernel in the lineage of the best, with its idea. ``calls`` are the ids of the model calls that led to it."""
 
     variant: str
     round: int
@@ -38,6 +40,7 @@ class Ancestor(Struct, frozen=True):
     idea: str
     note: str
     proposer: str
+    calls: tuple[str, ...]
 
     @property
     def begin(self) -> str:
@@ -84,7 +87,7 @@ def best_kernel(
     assert verdict is not None, "a best kernel is correct"
     parent = state.variants.get(variant.parent or "")
     changes = changes_between(text(parent.source), source) if parent is not None else changes_between("", "")
-    problem, sizes = state.problems[variant.problem], variant.at_sizes
+    problem, sizes, index = state.problems[variant.problem], variant.at_sizes, Calls()
     return BestKernel(
         variant=variant.id,
         language=LANGUAGE_NAMES[variant.language],
@@ -94,7 +97,7 @@ def best_kernel(
         ms=milliseconds(variant.kernel_ms),
         over=milliseconds(problem.eager_ms(variant)),
         runoff=last_runoff(problem, variant),
-        lineage=tuple(_ancestor(state, state.variants[name]) for name in reversed(state.ancestors(variant.id))),
+        lineage=tuple(_ancestor(state, index, state.variants[name]) for name in reversed(state.ancestors(variant.id))),
         facts=tuple(verdict_facts(verdict, tolerance)),
         passed=sum(check.passed for check in verdict.checks),
         checks=tuple(sorted(verdict.checks, key=lambda check: check.passed)),
@@ -111,7 +114,7 @@ def best_kernel(
     )
 
 
-def _ancestor(state: SessionState, variant: VariantState) -> Ancestor:
+def _ancestor(state: SessionState, index: Calls, variant: VariantState) -> Ancestor:
     idea, timed = state.ideas.get(variant.idea), twin_of(state, variant) or variant
     return Ancestor(
         variant=variant.id,
@@ -123,6 +126,7 @@ def _ancestor(state: SessionState, variant: VariantState) -> Ancestor:
         idea=idea.text if idea is not None else "",
         note=variant.note,
         proposer=variant.proposer,
+        calls=tuple(calls_behind(state, index, variant.id)),
     )
 
 

@@ -70,11 +70,14 @@ def call_texts(state: SessionState, text: Callable[[str], str], most: int = MAX_
 
 def behind_best(state: SessionState) -> set[str]:
     """Return the ids of the calls behind the best kernels and their ancestors."""
-    index, found = Calls(), set[str]()
-    for problem in state.problems.values():
-        for name in state.ancestors(problem.best) if problem.best is not None else ():
-            found |= {turn.call.id for turn in conversation_of(state, index, None, state.variants[name])}
-    return found
+    index = Calls()
+    best = [problem.best for problem in state.problems.values() if problem.best is not None]
+    return {call for name in best for above in state.ancestors(name) for call in calls_behind(state, index, above)}
+
+
+def calls_behind(state: SessionState, index: Calls, variant: str) -> list[str]:
+    """Return the ids of the calls that proposed a kernel's idea, wrote the kernel or repaired it, oldest first."""
+    return [turn.call.id for turn in conversation_of(state, index, None, state.variants[variant])]
 
 
 def _best_first(calls: Iterable[CallState], best: set[str]) -> list[CallState]:

@@ -75,6 +75,7 @@ def problem_chart(
     from matplotlib import rc_context
     from matplotlib.figure import Figure
     from matplotlib.layout_engine import ConstrainedLayoutEngine
+    from matplotlib.ticker import MaxNLocator
 
     with rc_context(_settings(name)):
         figure = Figure(figsize=(WIDTH_IN, 2.7), layout=ConstrainedLayoutEngine(wspace=0.04))
@@ -96,6 +97,7 @@ def problem_chart(
         over_verdicts.set_xlabel("verdicts")
         over_time.set_xlim(0, max(seconds / per_unit, 1e-3) * 1.02)
         over_verdicts.set_xlim(0, verdicts * 1.02)
+        over_verdicts.xaxis.set_major_locator(MaxNLocator(6, integer=True))
         _by_round(by_round, rounds)
         return inline_svg(figure, name, label)
 
@@ -160,7 +162,8 @@ def _scale(axes: Axes, trajectory: Trajectory, over_eager: float | None) -> None
         low, high = min(low, 1.0), max(high, 1.0)
     if high / low >= LOG_FROM:
         axes.set_yscale("log")
-        axes.set_ylim(low / 1.25, high * 1.5)
+        room = (high / low) ** 0.07
+        axes.set_ylim(low / room, high * room**2)
         near = high / low < 100
         axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if near else (1.0,)))
         axes.yaxis.set_minor_locator(NullLocator())

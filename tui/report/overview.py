@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import UTC, datetime
 
 from msgspec import Struct
 
 from engine.config.tolerance import tolerance_caption
-from engine.session.records.speedup_text import MARK, UNSURE, marked, marked_speedup, speedup
+from engine.session.records.speedup_text import MARK, UNSURE, has_wide_interval, marked, marked_speedup, speedup
 from engine.session.state.session_state import ProblemState, SessionState
 from tui.console.tables import interval
 from tui.text.format import duration, geometric_mean, milliseconds, size
@@ -73,32 +74,34 @@ def _headline(results: Results) -> str:
     searched = [row for row in results.problems if row.status != "refused"]
     solved = [row for row in searched if row.speedup is not None]
     if not solved:
-        return f"No correct kernel for any of {_problems(len(searched))}."
-    ahead = [row for row in solved if (row.over_compile or 0.0) > 1.0]
+        return f"No correct kernel for any of {_number(len(searched), 'problem')}."
     compared = [row for row in solved if row.over_compile is not None]
+    ahead = sum((row.over_compile or 0.0) > 1.0 for row in compared)
+    over = [f"{_mean([row.speedup for row in solved], unsure=_any_unsure(solved))} over eager PyTorch"]
+    if compared:
+        unsure = any(row.compile_unsure for row in compared)
+        over.append(f"{_mean([row.over_compile for row in compared], unsure=unsure)} over torch.compile")
+    reached = " and ".join(over)
     if len(searched) == 1:
-        (row,) = solved
-        unsure = marked_speedup(row.speedup, row.speedup_low, row.speedup_high)
-        over = f" and {marked(speedup(row.over_compile), row.compile_unsure)} over torch.compile" if compared else ""
-        return f"The best kernel reaches {unsure} over eager PyTorch{over}."
-    means = [
-        f"{speedup(geometric_mean(values))} over {baseline}"
-        for baseline, values in (
-            ("eager PyTorch", [row.speedup or 0.0 for row in solved]),
-            ("torch.compile", [row.over_compile or 0.0 for row in compared]),
-        )
-        if values
-    ]
+        return f"The best kernel's speedup is {reached}."
     if len(compared) == len(searched):
-        first = f"{len(ahead)} of {_problems(len(searched))} beat torch.compile."
+        first = f"{ahead} of {_number(len(searched), 'problem')} beat torch.compile."
     else:
-        first = f"{len(solved)} of {_problems(len(searched))} have a correct kernel"
-        first += f"; {len(ahead)} of {len(compared)} with a torch.compile time beat it." if compared else "."
-    return f"{first} Geometric mean of the speedups: {' and '.join(means)}."
+        first = f"{len(solved)} of {_number(len(searched), 'problem')} have a correct kernel"
+        first += f"; {ahead} of {len(compared)} with a torch.compile time beat it." if compared else "."
+    return f"{first} {'Its speedup' if len(solved) == 1 else 'Geometric mean of the speedups'}: {reached}."
 
 
-def _problems(number: int) -> str:
-    return f"{number} problem{'s' * (number != 1)}"
+def _mean(speedups: Iterable[float | None], *, unsure: bool) -> str:
+    return marked(speedup(geometric_mean(one or 0.0 for one in speedups)), unsure)
+
+
+def _any_unsure(rows: Iterable[ResultRow]) -> bool:
+    return any(has_wide_interval(row.speedup, row.speedup_low, row.speedup_high) for row in rows)
+
+
+def _number(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'s' * (count != 1)}"
 
 
 def _facts(state: SessionState, results: Results, ended: str) -> list[tuple[str, str]]:
@@ -112,10 +115,10 @@ def _facts(state: SessionState, results: Results, ended: str) -> list[tuple[str,
         ("tolerance", tolerance_caption(results.tolerance).removeprefix("tolerance ")),
         ("when", when),
         ("search time", duration(int(results.seconds))),
-        ("verdicts", f"{results.verdicts}, {correct} of them correct, from {len(state.ideas)} ideas"),
+        ("verdicts", f"{results.verdicts:,}, {correct:,} of them correct, from {_number(len(state.ideas), 'idea')}"),
     ]
     if total.calls:
-        facts.append(("model calls", f"{total.calls} calls, {_cost(state)}"))
+        facts.append(("model calls", f"{_number(total.calls, 'call')}, {_cost(state)}"))
     return [*facts, ("state", ended)]
 
 
@@ -178,7 +181,7 @@ def environment(state: SessionState, config_name: str) -> list[tuple[str, str]]:
     engine = state.engine
     facts = [("session created by", f"kernel-tui {state.version}"), ("config file", config_name)]
     if engine is not None:
-        facts.append(("engine", f"kernel-tui {engine.version} on {engine.host}, started {state.starts} times"))
+        facts.append(("engine", f"kernel-tui {engine.version} on {engine.host}, {_number(state.starts, 'start')}"))
         facts.append(("sandbox", engine.sandbox))
     for device in state.devices.values():
         measured = (("GB/s", device.bandwidth_gbs), ("GFLOP/s in fp32", device.peak_gflops))
