@@ -14,7 +14,7 @@ import pytest
 from benchmarks.synthetic_session import GPU, Shape, write_session
 from engine.exit_codes import ExitCode
 from engine.session.records import events as ev
-from engine.session.records.events import IdeaProposed, ProblemRefused
+from engine.session.records.model_calls import CallSite
 from engine.session.records.verdict import Timing
 from engine.session.store import EventWriter, SessionPaths, SessionReader
 from tests.commandline import KernelTui
@@ -172,12 +172,17 @@ def test_text_of_models_and_kernels_cannot_become_markup(tmp_path: Path) -> None
     source = writer.put_blob(f"// {HOSTILE}\n{HOSTILE}\n")
     writer.append_all(
         [
-            IdeaProposed(idea="i99", problem=problem.id, round=1, parent=parent.id, category=HOSTILE, text=HOSTILE,
-                         proposer=HOSTILE),
+            ev.IdeaProposed(idea="i99", problem=problem.id, round=1, parent=parent.id, category=HOSTILE, text=HOSTILE,
+                            proposer=HOSTILE),
             ev.VariantWritten(variant="v99", idea="i99", problem=problem.id, round=1, parent=parent.id, language="cu",
                               source=source, proposer=HOSTILE, note=HOSTILE),
             ev.VerdictGiven(variant="v99", verdict=fast),
-            ProblemRefused(problem=HOSTILE, path=HOSTILE, reason=HOSTILE),
+            ev.ProblemAdded(problem=msgspec.structs.replace(problem.spec, id=HOSTILE), language="cu", header=HOSTILE),
+            ev.ModelCallStarted(call=HOSTILE, attempt=1, provider=HOSTILE, model=HOSTILE, prompt=source, tokens=1,
+                                site=CallSite(HOSTILE, 0, "kernel", HOSTILE), dollars=None),
+            ev.ModelReplied(call=HOSTILE, attempt=1, answered=HOSTILE, prompt=source, reply=source, finish="stop",
+                            seconds=1.0, usage=None, dollars=None),
+            ev.ProblemRefused(problem="refused", path=HOSTILE, reason=HOSTILE),
         ]
     )  # fmt: skip
     writer.flush(5)

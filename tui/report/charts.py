@@ -11,6 +11,7 @@ from msgspec import Struct
 from engine.session.records.verdict import Status
 from tui.report.svg import INKS, inline_svg
 from tui.report.trajectory import History, Spent, Trajectory
+from tui.text.sanitize import one_line
 from tui.view.spend import count, money
 
 if TYPE_CHECKING:
@@ -147,8 +148,16 @@ def _speedups(axes: Axes, trajectory: Trajectory, xs: list[float], bests: list[f
               markeredgecolor=INKS["paper"], markeredgewidth=0.8)  # fmt: skip
     last = trajectory.bests[-1]
     left = bests[-1] > 0.5 * end
-    axes.annotate(last.variant, (bests[-1], last.speedup), xytext=(-3 if left else 3, 6), textcoords="offset points",
-                  ha="right" if left else "left", color=INKS["ink"], weight="bold", parse_math=False)  # fmt: skip
+    axes.annotate(
+        one_line(last.variant, 40),
+        (bests[-1], last.speedup),
+        xytext=(-3 if left else 3, 6),
+        textcoords="offset points",
+        ha="right" if left else "left",
+        color=INKS["ink"],
+        weight="bold",
+        parse_math=False,
+    )
 
 
 def _scale(axes: Axes, trajectory: Trajectory, over_eager: float | None) -> None:

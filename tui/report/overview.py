@@ -65,8 +65,11 @@ def overview_of(state: SessionState, results: Results, ended: str) -> Overview:
 
 
 def moment(seconds: float) -> str:
-    """Format Unix seconds: ``2026-05-28 20:26 UTC``."""
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M UTC")
+    """Format Unix seconds: ``2026-05-28 20:26 UTC``, or ``unknown`` if no calendar has the date."""
+    try:
+        return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M UTC")
+    except (ValueError, OverflowError, OSError):
+        return "unknown"
 
 
 def _headline(results: Results) -> str:
