@@ -18,6 +18,7 @@ COMMANDS = {
         "no such session",
         [
             "show gone",
+            "report gone",
             "resume gone",
             "attach gone",
             "replay gone",
@@ -122,6 +123,7 @@ COMMANDS = {
             "init gone/config.toml",
             "export by-hand v1 -o gone/v1.py",
             "export by-hand --report gone/report.md",
+            "report by-hand -o gone/report.html",
             f"build kernel.cpp {SOFTMAX} --output gone/kernel.so",
         ],
     ),

@@ -19,6 +19,7 @@ COMMANDS = {
     "serve": "search.serve.serve",
     "sessions": "saved.sessions.sessions",
     "show": "saved.show.show",
+    "report": "saved.report.report",
     "kernels": "saved.kernels.kernels",
     "pause": "steering.requests.pause",
     "unpause": "steering.requests.unpause",

@@ -142,7 +142,7 @@ def print_verdict(name: str, verdict: Verdict, tolerance: SessionTolerance = Non
     if verdict.reason:
         out.print(Text(one_line(verdict.reason)), soft_wrap=True)
     facts = Table.grid(padding=(0, 2))
-    for label, value in _facts(verdict, tolerance):
+    for label, value in verdict_facts(verdict, tolerance):
         facts.add_row(label, Text(value))
     out.print(facts)
     if is_uncertain(verdict):
@@ -377,7 +377,8 @@ def print_variants(state: SessionState, names: Sequence[str], tolerance: Session
     print_marked(console(), table, tolerance_caption(tolerance))
 
 
-def _facts(verdict: Verdict, tolerance: SessionTolerance) -> list[tuple[str, str]]:
+def verdict_facts(verdict: Verdict, tolerance: SessionTolerance) -> list[tuple[str, str]]:
+    """Return a verdict's evidence as labels and values, without its checks and logs."""
     facts = []
     if verdict.device:
         facts.append(("device", verdict.device))

@@ -17,12 +17,15 @@ from engine.proposers.protocol import CALL
 from engine.session.records.model_calls import CallSite, Purpose, call_name
 from engine.session.state.session_state import IdeaState, SessionState, VariantState
 from engine.session.state.spend import MANUAL, CallState, Spending
+from tui.text import format as fmt
+from tui.text.sanitize import one_line
 from tui.view.model import Model
 from tui.view.prompts import unanswered
 from tui.view.row import Row
 from tui.view.source import SessionSource
 
 WORDS: dict[Purpose, str] = {"ideas": "ideas", "kernel": "kernel", "fix": "repair"}
+ENDS = {"stop": "", "length": "cut off at the output limit", "refusal": "refused by the model or its filter"}
 NOBODY = {
     "playbook": "Written by the playbook, without a model.",
     "hand": "Written by hand.",
@@ -121,10 +124,11 @@ def _repairs(state: SessionState, calls: Calls, name: str) -> list[Turn]:
 def _under_way(state: SessionState, row: Row) -> list[Turn]:
     problem, _, number = row.id.rpartition("/r") if row.kind == "round" else (row.id, "", "")
     flying = (call for call in state.spending.flying.values() if call.site.problem == problem)
-    return [Turn(_purpose(call.site), call) for call in flying if not number or call.site.round == int(number)]
+    return [Turn(purpose_words(call.site), call) for call in flying if not number or call.site.round == int(number)]
 
 
-def _purpose(site: CallSite) -> str:
+def purpose_words(site: CallSite) -> str:
+    """Describe what a call requests: ``repair of v12, round 2``."""
     about = f" of {site.subject}" if site.purpose == "fix" else f" for {site.subject or 'a first kernel'}"
     return f"{WORDS[site.purpose]}{about}, round {site.round}"
 
@@ -156,3 +160,23 @@ def text_so_far(model: Model, call: CallState) -> Partial | None:
 def prompts_waiting(model: Model) -> int:
     """Count the prompts for the user that have no reply in the inbox."""
     return len(unanswered(model.state, directory_of(model)))
+
+
+def call_figures(call: CallState) -> Iterator[str]:
+    """Yield a call's time, tokens and cost, as words."""
+    seconds = call.ended_at - call.started_at if call.ended_at is not None else None
+    took = "" if seconds is None else f"{max(0.0, seconds):.1f}s" if seconds < 10 else fmt.age(seconds)
+    if call.reply is not None and took:
+        yield f"answered after {took}" + (f", on attempt {call.attempts}" if call.attempts > 1 else "")
+    elif took:
+        yield f"{call.attempts} attempt{'' if call.attempts == 1 else 's'} in {took}"
+    usage = call.usage
+    if usage is not None and usage.total:
+        cached = f" ({usage.cached:,} cached)" if usage.cached else ""
+        thought = f" ({usage.reasoning:,} reasoning)" if usage.reasoning else ""
+        yield f"{usage.input:,} tokens in{cached}, {usage.output:,} out{thought}"
+        yield f"${call.dollars:.4f}" if call.dollars is not None else "price unknown"
+    elif usage is None and call.reply is not None:
+        yield "the server reported no tokens"
+    if call.tier not in ("", "default", "auto"):
+        yield f"tier {one_line(call.tier, 40)}"

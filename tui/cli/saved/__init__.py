@@ -1,1 +1,1 @@
-"""Commands that read saved sessions: sessions, show, kernels, export."""
+"""Commands that read saved sessions: sessions, show, report, kernels, export."""

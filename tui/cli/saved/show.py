@@ -48,24 +48,9 @@ def show(session: str, node: str | None, root: Path, full: bool, as_json: bool) 
 
 
 def _show_session(reader: SessionReader, state: SessionState, argument: str, *, full: bool, as_json: bool) -> None:
-    import time
+    from tui.cli.saved.session_results import session_results
 
-    from engine.session.budget import elapsed_s
-    from engine.session.store import engine_liveness
-    from tui.view.results import results_of
-    from tui.view.source import limits_of
-
-    live = engine_liveness(reader.paths, reader)
-    created = limits_of(reader.paths)
-    results = results_of(
-        state,
-        reader.paths.directory,
-        elapsed_s(state, time.time() if live.running else reader.last_moment(state)),
-        tolerance=created.tolerance,
-        torch_compile=created.torch_compile,
-        pending=live.running,
-        died=not live.running and state.engine is not None,
-    )
+    results, words, created = session_results(reader, state)
     if as_json:
         from tui.view.session_json import session_json
 
@@ -73,21 +58,7 @@ def _show_session(reader: SessionReader, state: SessionState, argument: str, *, 
         return
     from tui.console.show import show_session
     from tui.text.format import clock
-    from tui.view.next_steps import how_it_ended
 
-    engine = state.engine
-    words = f"searching, engine pid {live.pid}" if live.running else "no engine has run yet"
-    if live.stall is not None:
-        words = f"STALLED, {live.stall.rstrip('.')}"
-    if not live.running and engine is not None:
-        words = (
-            engine.message
-            if engine.stopped is not None
-            else f"the engine died; resume with: kernel-tui resume {reader.paths.name}"
-        )
-        if engine.stopped != "finished":
-            by_budget = engine.stopped == "budget"
-            words = how_it_ended(reader.paths, words, state.minutes, results.seconds, by_budget=by_budget)
     head = f"{state.name}: {words}; {clock(results.seconds)} search time, {state.verdicts} verdicts"
     show_session(state, results, head, argument, full=full)
 

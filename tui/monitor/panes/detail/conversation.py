@@ -24,7 +24,7 @@ from tui.monitor.panes.lines import Part, line
 from tui.monitor.theme.palette import Palette
 from tui.text import format as fmt
 from tui.text.sanitize import MAX_LINE, MAX_LINES, clean_lines, left_out, lines_in, one_line
-from tui.view.conversation import Calls, Turn, conversation_of, text_so_far, who_wrote
+from tui.view.conversation import ENDS, Calls, Turn, call_figures, conversation_of, text_so_far, who_wrote
 from tui.view.model import Model
 from tui.view.row import Row
 
@@ -35,7 +35,6 @@ LAST_LINES, EARLIER_LINES = 60, 8
 """Number of first lines shown of the last reply, and of earlier replies."""
 KEPT_TEXTS = 6
 CUT = MAX_LINE - 100
-ENDS = {"stop": "", "length": "cut off at the output limit", "refusal": "refused by the model or its filter"}
 
 
 class Conversation(Struct):
@@ -122,7 +121,7 @@ class Conversation(Struct):
     def _ended(self, turn: Turn, last: bool, palette: Palette, width: int) -> Iterator[Strip]:
         call = turn.call
         yield from self._title(turn, palette)
-        yield from wrapped("; ".join(_figures(call)), palette.text, width)
+        yield from wrapped("; ".join(call_figures(call)), palette.text, width)
         for text, style in _troubles(call, self.model.now(), palette):
             yield from wrapped(text, style, width)
         if self.whole:
@@ -163,26 +162,6 @@ class Conversation(Struct):
         while len(self._texts) > KEPT_TEXTS:
             self._texts.popitem(last=False)
         return known
-
-
-def _figures(call: CallState) -> Iterator[str]:
-    """Yield the call's time, tokens and cost."""
-    seconds = call.ended_at - call.started_at if call.ended_at is not None else None
-    took = "" if seconds is None else f"{max(0.0, seconds):.1f}s" if seconds < 10 else fmt.age(seconds)
-    if call.reply is not None and took:
-        yield f"answered after {took}" + (f", on attempt {call.attempts}" if call.attempts > 1 else "")
-    elif took:
-        yield f"{call.attempts} attempt{'' if call.attempts == 1 else 's'} in {took}"
-    usage = call.usage
-    if usage is not None and usage.total:
-        cached = f" ({usage.cached:,} cached)" if usage.cached else ""
-        thought = f" ({usage.reasoning:,} reasoning)" if usage.reasoning else ""
-        yield f"{usage.input:,} tokens in{cached}, {usage.output:,} out{thought}"
-        yield f"${call.dollars:.4f}" if call.dollars is not None else "price unknown"
-    elif usage is None and call.reply is not None:
-        yield "the server reported no tokens"
-    if call.tier not in ("", "default", "auto"):
-        yield f"tier {one_line(call.tier, 40)}"
 
 
 def _troubles(call: CallState, now: float, palette: Palette) -> Iterator[tuple[str, Style]]:

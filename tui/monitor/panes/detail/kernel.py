@@ -5,8 +5,9 @@ from __future__ import annotations
 from textual.strip import Strip
 
 from engine.problem.spec import Language
-from tui.monitor.panes.detail.highlight import spans_of, strip_of
+from tui.monitor.panes.detail.highlight import strip_of
 from tui.monitor.theme.palette import Palette
+from tui.source_text.highlight import spans_of
 from tui.text.sanitize import clean_lines
 
 

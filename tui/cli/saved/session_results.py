@@ -1,0 +1,50 @@
+"""A session's results and how its search ended, for the commands that show a whole session."""
+
+from __future__ import annotations
+
+import time
+from typing import NamedTuple
+
+from engine.session.budget import elapsed_s
+from engine.session.state.session_state import SessionState
+from engine.session.store import SessionReader, engine_liveness
+from tui.view.next_steps import how_it_ended
+from tui.view.results import Results, results_of
+from tui.view.source import Limits, limits_of
+
+
+class SessionResults(NamedTuple):
+    """The results, how the search ended or that it is running, and the limits in the session's config."""
+
+    results: Results
+    ended: str
+    created: Limits
+
+
+def session_results(reader: SessionReader, state: SessionState) -> SessionResults:
+    """Compute the results at this moment. ``state`` has applied the reader's events."""
+    live = engine_liveness(reader.paths, reader)
+    created = limits_of(reader.paths)
+    engine = state.engine
+    results = results_of(
+        state,
+        reader.paths.directory,
+        elapsed_s(state, time.time() if live.running else reader.last_moment(state)),
+        tolerance=created.tolerance,
+        torch_compile=created.torch_compile,
+        pending=live.running,
+        died=not live.running and engine is not None,
+    )
+    words = f"searching, engine pid {live.pid}" if live.running else "no engine has run yet"
+    if live.stall is not None:
+        words = f"STALLED, {live.stall.rstrip('.')}"
+    if not live.running and engine is not None:
+        words = (
+            engine.message
+            if engine.stopped is not None
+            else f"the engine died; resume with: kernel-tui resume {reader.paths.name}"
+        )
+        if engine.stopped != "finished":
+            by_budget = engine.stopped == "budget"
+            words = how_it_ended(reader.paths, words, state.minutes, results.seconds, by_budget=by_budget)
+    return SessionResults(results, words, created)
