@@ -22,7 +22,7 @@ class ProblemFailure(Struct, frozen=True, omit_defaults=True):
 
     def __str__(self) -> str:
         where = self.path if self.line is None else f"{self.path}:{self.line}"
-        return f"{where}: {self.message}; {self.hint}"
+        return f"{where}: {self.message}{f'; {self.hint}' if self.hint else ''}"
 
 
 def line_in(error: BaseException, path: str) -> int | None:
@@ -44,7 +44,7 @@ def failure_of(error: BaseException, problem_id: str, path: Path) -> ProblemFail
         message, _, remedy = error.reason.partition("; ")
         hint = remedy or "check the path in `problems`"
     elif isinstance(error, SyntaxError):
-        message, hint = f"SyntaxError: {error.msg}", "fix the syntax error"
+        message, hint = f"SyntaxError: {error.msg}", ""
     elif isinstance(error, ModuleNotFoundError):
         message = f"imports `{error.name}`, which is not installed"
         hint = f"install {error.name} into kernel-tui's environment, or remove the import"
@@ -53,5 +53,5 @@ def failure_of(error: BaseException, problem_id: str, path: Path) -> ProblemFail
         hint = "create large tensors with torch functions inside get_inputs()"
     else:
         message = f"raised {type(error).__name__}" + (f": {text}" if text else "")
-        hint = "run the file on its own: `Model(*get_init_inputs())(*get_inputs())` must work"
+        hint = "this call must work: `Model(*get_init_inputs())(*get_inputs())`"
     return ProblemFailure(id=problem_id, path=str(path), message=message, hint=hint, line=line_in(error, str(path)))

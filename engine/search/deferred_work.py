@@ -75,7 +75,7 @@ class Owed:
         async def alone() -> None:
             try:
                 if self._context.ending == "budget":
-                    text = f"time budget used up, so no new kernels start; still to do: {what}"
+                    text = f"no new kernels start, because the time that is left is for: {what}"
                     await self._context.journal.record(LogLine(level="info", text=text))
                 await job
             finally:
@@ -156,7 +156,7 @@ class Owed:
         counts = verdict.status not in UNJUDGED
         if verdict.correct and before is not None:
             counts = interval_width(verdict) < interval_width(before)
-        now = f"now {_words(verdict)}" if counts else "the new result is no more certain"
+        now = f"now {_words(verdict)}" if counts else "the speedup is still uncertain"
         text = f"{best.problem}: judged the best kernel {best.id} again (before: {_words(before)}); {now}"
         await context.journal.record(LogLine(level="info", text=text))
         if counts:

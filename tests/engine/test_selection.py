@@ -194,7 +194,8 @@ def test_reasons_have_figures() -> None:
     )
     assert why(selection, "v3") == "2.2 ms, but v1 and v2 of the same idea i1 are already selected"
     assert why(selection, "v5") == (
-        "promising: opens control flow and loops, 30% slower than v1 by separate verdicts (3.85x against 5.00x "
+        "promising: the first to try control flow and loops, "
+        "30% slower than v1 by separate verdicts (3.85x against 5.00x "
         "eager); selected for one round"
     )
     assert (

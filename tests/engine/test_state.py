@@ -224,6 +224,27 @@ def test_a_retried_variant_is_in_flight_again_until_its_verdict() -> None:
     assert state.in_flight() == []
 
 
+def uncertain(speedup: float, low: float, high: float) -> Verdict:
+    return replace(verdict(speedup), speedup_low=low, speedup_high=high)
+
+
+def test_an_uncertain_speedup_is_best_only_if_its_whole_interval_is_ahead() -> None:
+    for low, best in ((1.0, "v3"), (3.5, "v4")):
+        given = ev.VerdictGiven(variant="v4", verdict=uncertain(5.0, low, 9.0))
+        assert after(small_search(), given).problems["softmax"].best == best
+
+
+def test_of_tied_kernels_a_certain_one_is_best() -> None:
+    given = ev.VerdictGiven(variant="v4", verdict=uncertain(5.0, 1.0, 9.0))
+    for tied, best in ((True, "v3"), (False, "v4")):
+        runoff = ev.RunoffFinished(
+            problem="softmax",
+            round=1,
+            standings=(Standing("v4", 0.2, 1.0, 1.0, 1.0, False), Standing("v3", 0.3, 1.2, 0.9, 1.3, tied)),
+        )
+        assert after(small_search(), given, runoff).problems["softmax"].best == best
+
+
 def test_the_runoff_decides_until_a_later_verdict_beats_it() -> None:
     runoff = ev.RunoffFinished(
         problem="softmax",

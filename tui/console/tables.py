@@ -210,7 +210,7 @@ def print_comparison(
         elif standing.tied:
             said = f"{fastest.variant} and {standing.variant} are tied: the measured difference is within noise."
         else:
-            said = f"{fastest.variant} is the fastest: {standing.variant} takes {standing.ratio:.2f} times as long."
+            said = f"{fastest.variant} is faster: {standing.variant} takes {standing.ratio:.2f} times as long."
         out.print(Text(said, style="bold"), soft_wrap=True)
 
 

@@ -60,11 +60,11 @@ KEY_NAMES = {
 
 ACTIONS: tuple[Action, ...] = (
     Action("open_detail", "enter", "open", "Open the selected kernel or idea in the detail pane", "look", 1, False),
-    Action("back", "escape", "back", "Leave the search, zoom or filter, or go back to the tree", "look", 0, False),
+    Action("back", "escape", "back", "Close the text search, zoom or filter, or go back to the tree", "look", 0, False),
     Action("jump_best", "B", "best", "Go to the best kernel of this problem", "look"),
     Action("tab(1)", "right_square_bracket", "next tab", "Show the next tab of the detail pane", "look"),
     Action("tab(-1)", "left_square_bracket", "previous tab", "Show the previous tab of the detail pane", "look"),
-    Action("diff", "D", "diff", "Diff with the parent; press again for the best and marked kernels", "look", 11),
+    Action("diff", "D", "diff", "Diff with the parent, the best and the marked kernel in turn", "look", 11),
     Action("calls", "v", "calls", "Show the node's model calls; press again for whole prompts", "look", 13),
     Action("spend", "dollar_sign", "spend", "Cost of model calls by model, problem, round and idea", "look"),
     Action("filter", "slash", "filter", "Filter the tree, or search the focused detail or log pane", "look", 8),

@@ -83,7 +83,8 @@ def occupancy_words(found: Occupancy, dynamic_shared: int = 0) -> str:
     with_memory = f" with {dynamic_shared:,} bytes of dynamic shared memory" if dynamic_shared else ""
     if found.blocks == 0:
         return f"blocks of {found.threads} threads{with_memory}: no block fits, limited by {' and '.join(found.limits)}"
+    blocks = f"{found.blocks} block{'' if found.blocks == 1 else 's'}"
     return (
         f"blocks of {found.threads} threads{with_memory}: occupancy {found.share * 100:.0f}% "
-        f"({found.blocks} blocks, {found.warps} warps), limited by {' and '.join(found.limits)}"
+        f"({blocks}, {found.warps} warps), limited by {' and '.join(found.limits)}"
     )

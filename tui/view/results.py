@@ -104,9 +104,8 @@ def without_compile(problem: ProblemState, *, measured: bool, pending: bool) -> 
 
 
 def first_correct_ms(state: SessionState, problem: str) -> float | None:
-    """Return the time of the problem's first correct kernel."""
-    correct = [one for one in state.variants_of(problem) if one.correct]
-    first = min(correct, key=lambda one: one.judged_at or 0.0, default=None)
+    """Return the time of the first correct kernel that was written for the problem."""
+    first = next((one for one in state.variants_of(problem) if one.correct), None)
     return first.kernel_ms if first is not None else None
 
 

@@ -38,7 +38,7 @@ def beam(candidates: Sequence[Candidate], *, round_number: int, width: int, seed
     why = {one.variant: why_fast(one, ranked, rank) for rank, one in enumerate(fastest, start=1)}
     if (newcomer := _promising(open_ones, fastest, best, round_number)) is not None:
         why[newcomer.variant] = (
-            f"promising: opens {CATEGORY_NAMES.get(newcomer.category, newcomer.category)}, "
+            f"promising: the first to try {CATEGORY_NAMES.get(newcomer.category, newcomer.category)}, "
             f"{against(newcomer, best, ranked)}; selected for one round"
         )
     return answer(ranked, why, {one.variant: _why_dropped(one, ranked, fastest, width) for one in ranked})

@@ -12,7 +12,7 @@ from engine.session.records import events as ev
 from engine.session.records.model_calls import CallSite
 from engine.session.state.lineage import out_of_order
 from engine.session.state.nodes import EngineState, IdeaState, ProblemState, RoundState, VariantState
-from engine.session.state.ranking import choose_best, choose_leader, lead_again, rank, rechoose
+from engine.session.state.ranking import choose_best, choose_leader, lead_again, rank, rechoose, runoff_winner
 from engine.session.state.session_data import SessionData, round_of
 
 
@@ -238,11 +238,8 @@ def _runoff_finished(state: SessionData, event: ev.RunoffFinished, time: float) 
     if (round_ := round_of(state, event.problem, event.round)) is not None:
         round_.standings = event.standings
     lead_again(state, problem, (standing.variant for standing in event.standings))
-    for standing in event.standings:
-        if not state.is_pruned(standing.variant):
-            if problem.best != standing.variant:
-                problem.best, problem.best_at = standing.variant, time
-            return
+    if (winner := runoff_winner(state, problem)) is not None and problem.best != winner.id:
+        problem.best, problem.best_at = winner.id, time
 
 
 def _sizes_checked(state: SessionData, event: ev.SizesChecked, time: float) -> None:

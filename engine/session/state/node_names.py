@@ -71,6 +71,8 @@ def named_idea(state: SessionState, problem: ProblemState, name: str) -> IdeaSta
     """Look up an idea of ``problem``. Raises :class:`UnknownName`."""
     idea = state.ideas.get(name)
     if idea is None or idea.problem != problem.id:
+        if idea is not None:
+            raise UnknownName(f"idea {name} belongs to {idea.problem}, not to {problem.id}")
         own = [one.id for one in state.ideas.values() if one.problem == problem.id]
         raise UnknownName(f"no idea {name} of {problem.id}{did_you_mean(name, own)}")
     return idea
@@ -85,5 +87,7 @@ def check_model(known: Collection[str], name: str) -> None:
 
 def _check_parent(state: SessionState, problem: ProblemState, name: str | None) -> None:
     if name is not None and ((variant := state.variants.get(name)) is None or variant.problem != problem.id):
+        if variant is not None:
+            raise UnknownName(f"kernel {name} belongs to {variant.problem}, not to {problem.id}")
         own = [one.id for one in state.variants_of(problem.id)]
         raise UnknownName(f"no kernel {name} of {problem.id}{did_you_mean(name, own)}")

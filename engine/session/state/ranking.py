@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from statistics import median_low
 
 from engine.session.records.verdict import Verdict
+from engine.session.records.verdict_text import is_uncertain
 from engine.session.state.nodes import ProblemState, RoundState, VariantState
 from engine.session.state.session_data import SessionData, round_of
 
@@ -131,14 +132,33 @@ def choose_best(state: SessionData, problem_id: str, challenger: VariantState | 
             _enthrone(problem, challenger, at)
         return
     timed = [standing.variant for standing in problem.standings]
-    valid = (state.variants[name] for name in timed if not state.is_pruned(name))
-    winner = next((variant for variant in valid if variant.correct), None)
+    winner = runoff_winner(state, problem)
     others = (leader for leader in state.leaders(problem_id) if leader.id not in timed)
     later = (leader for leader in others if winner is None or (leader.judged_at or 0.0) > problem.runoff_at)
     for leader in sorted(later, key=lambda one: one.judged_at or 0.0):
         if winner is None or _beats(leader, winner, timed=bool(timed)):
             winner = leader
     _enthrone(problem, winner, at)
+
+
+def runoff_winner(state: SessionData, problem: ProblemState) -> VariantState | None:
+    """Return the fastest kernel of the problem's latest runoff.
+
+    If its own speedup is uncertain, a kernel that is tied with it and has a certain speedup wins instead.
+    """
+    valid = [
+        (standing, variant)
+        for standing in problem.standings
+        if not state.is_pruned((variant := state.variants[standing.variant]).id) and variant.correct
+    ]
+    if not valid:
+        return None
+    fastest = valid[0][1]
+    if fastest.verdict is not None and is_uncertain(fastest.verdict):
+        for standing, variant in valid[1:]:
+            if standing.tied and variant.verdict is not None and not is_uncertain(variant.verdict):
+                return variant
+    return fastest
 
 
 def _enthrone(problem: ProblemState, winner: VariantState | None, at: float) -> None:
@@ -148,6 +168,13 @@ def _enthrone(problem: ProblemState, winner: VariantState | None, at: float) -> 
 
 
 def _beats(challenger: VariantState, best: VariantState, *, timed: bool) -> bool:
-    """Whether ``challenger`` beats ``best``. ``timed``: a runoff took place, so the kernel time must also be lower."""
-    ahead = (challenger.speedup or 0.0) > (best.speedup or 0.0)
+    """Whether ``challenger`` beats ``best``. ``timed``: a runoff took place, so the kernel time must also be lower.
+
+    An uncertain speedup counts with the lower end of its interval against a certain one.
+    """
+    reached, verdict = challenger.speedup or 0.0, challenger.verdict
+    certain = best.verdict is not None and not is_uncertain(best.verdict)
+    if certain and verdict is not None and is_uncertain(verdict):
+        reached = verdict.speedup_low or 0.0
+    ahead = reached > (best.speedup or 0.0)
     return ahead and (not timed or (challenger.kernel_ms or 0.0) < (best.kernel_ms or float("inf")))

@@ -33,7 +33,7 @@ CONFIG = click.option(
     help="Use this config file's [evaluation] settings.",
 )
 DEVICE = click.option("--device", help="auto, cpu, cuda or cuda:1.  [default: the config's device, else auto]")
-QUICK = click.option("--quick", is_flag=True, help="Judge in a second or two, as a search does, with a wider interval.")
+QUICK = click.option("--quick", is_flag=True, help="Judge in seconds, as a search does, with a wider interval.")
 
 
 def evaluation_config(config_path: Path | None, device: str | None) -> EvaluationConfig:

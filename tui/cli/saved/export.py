@@ -103,6 +103,9 @@ def _of_session(reader: SessionReader, state: SessionState, variant: str | None,
         about += f" ({between}{short_caption(tolerance_of(state.config, reader.text))})"
     elif verdict is not None:
         about += f"; verdict: {verdict.status.replace('_', ' ')}"
+    if verdict is None or not verdict.correct:
+        result = "has no verdict" if verdict is None else f"is not correct ({verdict.status.replace('_', ' ')})"
+        echo(f"warning: {kernel.id} {result}", err=True)
     return _solution(state.problems[kernel.problem].spec, kernel.language, reader.text(kernel.source), about + ".")
 
 

@@ -38,7 +38,8 @@ def send(root: Path, session: str, command: Command, as_json: bool) -> None:
         if isinstance(command, Stop):
             raise Failure(f"{paths.name}: no engine is running, so there is nothing to stop")
         raise Failure(
-            f"{paths.name}: no engine is running to handle this request. Resume it {_resumed_by(session, command)}"
+            f"{paths.name}: no engine is running to handle this request. Resume it "
+            + _resumed_by(session, command, finished=_is_finished(paths))
         )
     number = send_request(paths, command, f"{getpass.getuser()} (command line)")
     answer = wait_handled(paths, number, ANSWER_S)
@@ -56,8 +57,13 @@ def send(root: Path, session: str, command: Command, as_json: bool) -> None:
     echo(answer.message)
 
 
-def _resumed_by(session: str, command: Command) -> str:
-    """Return the command that resumes the session.
+def _is_finished(paths: SessionPaths) -> bool:
+    engine = _state_of(paths).engine
+    return engine is not None and engine.stopped == "finished"
+
+
+def _resumed_by(session: str, command: Command, *, finished: bool) -> str:
+    """Return the command that resumes the session. A finished one needs more rounds.
 
     The command includes the new limits, since a session with a used-up budget cannot resume without them.
     """
@@ -65,7 +71,7 @@ def _resumed_by(session: str, command: Command) -> str:
 
     resume = f"kernel-tui resume {shlex.quote(session)}"
     if not isinstance(command, ChangeBudget | ChangeShare):
-        return f"first: {resume}"
+        return f"first: {resume}{' --rounds N' if finished else ''}"
     names = ("minutes", "rounds", "dollars", "tokens", "calls")
     limits = {name: value for name in names if (value := getattr(command, name, None)) is not None}
     options = [f"--{name} {f'{value:g}' if isinstance(value, float) else value}" for name, value in limits.items()]

@@ -84,7 +84,7 @@ def spend_lines(model: Model, table: SpendTable, palette: Palette, width: int, *
         ("by model", table.models),
         ("by problem", table.problems if len(table.problems) > 1 else []),
         ("by round", table.rounds),
-        (f"by idea{f', the {IDEAS} most expensive' if left else ''}; calls for ideas not included", ideas),
+        (f"by idea{f', the {IDEAS} most expensive' if left else ''}; kernels and repairs only", ideas),
     )
     titles = " ".join(f"{name:>{room}}" for name, room in _columns(width))
     room = max(12, width - len(titles) - 1)

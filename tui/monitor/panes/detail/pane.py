@@ -292,11 +292,11 @@ class DetailPane(Pane):
         other = state.variants.get(others[self.against] or "")
         if other is None:
             why = {
-                "parent": "a first kernel has no parent",
-                "best": "there is no best kernel yet",
-                "marked": "no kernel is marked; press m on one",
+                "parent": f"{subject.id} is a first kernel, so it has no parent to compare with.",
+                "best": "There is no best kernel yet.",
+                "marked": "No kernel is marked. Press m on one.",
             }
-            return [line((f"No diff of {subject.id} with the {self.against}: {why[self.against]}.", palette.dim))]
+            return [line((why[self.against], palette.dim))]
         name = f"{self.against} {other.id}" if self.against != "marked" else f"marked {other.id}"
         return diff_lines(self._source(other), self._source(subject), name, subject.id, palette)
 
