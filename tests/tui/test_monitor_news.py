@@ -242,3 +242,17 @@ def test_the_terminal_around_tmux_notifies(engine: Any, tmp_path: Path) -> None:
     finally:
         terminal.close()
         subprocess.run([*server, "kill-server"], check=False, capture_output=True)
+
+
+async def test_lines_that_arrive_while_another_pane_is_zoomed_are_shown_after_it(
+    open_monitor: Any, engine: Any
+) -> None:
+    async with open_monitor(engine.paths) as monitor:
+        await monitor.press("4", "+")
+        engine.record(ev.LogLine(level="info", text="said meanwhile"))
+        await monitor.until(
+            lambda: any(one.text == "said meanwhile" for one in monitor.app.model.story.lines), "the line"
+        )
+        assert "said meanwhile" not in monitor.text()
+        await monitor.press("+")
+        await monitor.until_shown("said meanwhile")

@@ -23,7 +23,7 @@ from tui.monitor.panes.detail.pane import AGAINST, TABS, DetailPane
 from tui.monitor.panes.devices import DevicePane
 from tui.monitor.panes.key_bar import KeyBar, Where
 from tui.monitor.panes.leaders import Leaderboard, leaders_caption
-from tui.monitor.panes.lines import LinesView
+from tui.monitor.panes.lines import LinesView, LineWidget
 from tui.monitor.panes.log import LogPane
 from tui.monitor.panes.pane import Pane
 from tui.monitor.panes.scoreboard import Scoreboard
@@ -194,6 +194,8 @@ class MonitorScreen(Screen[None]):
         self.key_bar.show()
         if not but_details:
             self._show_details()
+        for view in self.query(LineWidget):
+            view.refresh()  # a pane that was hidden has kept the lines that it drew before
 
     def _show_details(self) -> None:
         self.detail.select(self.tree_view.row, at_once=True)
