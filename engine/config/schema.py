@@ -21,6 +21,8 @@ from pydantic_core import ErrorDetails
 
 from engine.config.model_tables import (
     MODEL_TABLES,
+    CalledModel,
+    CommandModel,
     GeminiModel,
     ManualModel,
     ModelConfig,
@@ -51,6 +53,8 @@ from engine.system.text_file import UnreadableFile, read_text
 __all__ = [
     "PRESETS",
     "BudgetConfig",
+    "CalledModel",
+    "CommandModel",
     "Config",
     "ConfigError",
     "EvaluationConfig",
@@ -76,7 +80,11 @@ Preset = Literal["quickstart", "headline", "published"]
 PRESETS: tuple[Preset, ...] = get_args(Preset)
 
 _SECRET_KEY = re.compile(r"(?i)api_?-?key|secret|password|bearer|^key$|^(auth_?|access_?)?token$")
-_KEY_VARIABLE = {"openai": "OPENAI_API_KEY", "gemini": "GEMINI_API_KEY"}
+_KEY_VARIABLE = {
+    "openai": "OPENAI_API_KEY",
+    "gemini": "GEMINI_API_KEY",
+    "command": "that the program reads and name it in key_env",
+}
 
 
 class Fault(Struct, frozen=True):
@@ -228,7 +236,7 @@ class Config(Table):
     @field_validator("models")
     @classmethod
     def _own_names(cls, models: tuple[ModelConfig, ...]) -> tuple[ModelConfig, ...]:
-        names = [model.label for model in models if isinstance(model, RemoteModel)]
+        names = [model.label for model in models if isinstance(model, CalledModel)]
         if twice := next((name for name in names if names.count(name) > 1), None):
             raise refusal(
                 f'two tables have the name "{twice}", allowed: different names; set name in one of the tables'

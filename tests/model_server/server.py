@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
 
 from engine.session.records.model_calls import Finish, Usage
 from tests.model_server.asked import Asked, asked_of
 from tests.model_server.http import Exchange, Gone, serve_connection
-from tests.model_server.wire import STATUS, Answer, error_event, error_of, stream_of, terminal_events, whole_of
+from tests.model_server.wire import STATUS, Answer, acts_of, error_event, error_of, stream_of, terminal_events, whole_of
 
 Kind = Literal[
     "reply",
@@ -119,6 +121,11 @@ class ModelServer:
         """``base_url`` for Gemini's."""
         return f"http://127.0.0.1:{self._port}/"
 
+    @property
+    def command(self) -> list[str]:
+        """``command`` for a program that plays the server's script; the model's name follows."""
+        return [sys.executable, "-I", "-S", str(Path(__file__).with_name("agent.py")), f"{self._port}"]
+
     def script(self, *steps: Do) -> None:
         """Script the behavior for the next requests, in order. Later requests get ``default`` again."""
         self._script.extend(steps)
@@ -189,6 +196,9 @@ class ModelServer:
         await self._act(exchange, asked, do)
 
     async def _act(self, exchange: Exchange, asked: Asked, do: Do) -> None:
+        if asked.dialect == "command":
+            await self._direct(exchange, asked, do)
+            return
         if do.kind == "drop_before":
             raise Gone
         if do.kind == "hang":
@@ -202,14 +212,8 @@ class ModelServer:
             headers = {"retry-after": do.retry_after} if do.retry_after is not None else {}
             await exchange.respond(status, body, "application/json", headers)
             return
-        text = do.text if do.text is not None else self._author(asked)
-        usage = Usage(
-            input=len(asked.prompt) // 4 + 1,
-            output=len(text) // 4 + 1 + do.reasoning,
-            cached=do.cached,
-            reasoning=do.reasoning,
-        )
-        answer = Answer(text, usage, do.answered or asked.model, do.finish, do.tier, do.piece)
+        answer = self._answer(asked, do)
+        usage = answer.usage
         # Record usage first: a client that has read the last byte may check it before this continues.
         if do.kind == "reply":
             self.books.told = _sum(self.books.told, usage)
@@ -225,6 +229,25 @@ class ModelServer:
                 self.books.told = _sum(self.books.told, usage, sign=-1)
                 self.books.untold = _sum(self.books.untold, usage)
             raise
+
+    async def _direct(self, exchange: Exchange, asked: Asked, do: Do) -> None:
+        """Tell a program what to do. What it will report counts as told already."""
+        answer = self._answer(asked, do)
+        if do.kind == "reply":
+            self.books.told = _sum(self.books.told, answer.usage)
+        elif do.kind not in STATUS:
+            self.books.untold = _sum(self.books.untold, answer.usage)
+        await exchange.respond(200, acts_of(answer, do.kind, do.message, do.retry_after, do.pause_s), "text/plain")
+
+    def _answer(self, asked: Asked, do: Do) -> Answer:
+        text = do.text if do.text is not None else self._author(asked)
+        usage = Usage(
+            input=len(asked.prompt) // 4 + 1,
+            output=len(text) // 4 + 1 + do.reasoning,
+            cached=do.cached,
+            reasoning=do.reasoning,
+        )
+        return Answer(text, usage, do.answered or asked.model, do.finish, do.tier, do.piece)
 
     async def _stream(self, exchange: Exchange, asked: Asked, do: Do, answer: Answer) -> None:
         await exchange.begin("text/event-stream")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -100,6 +101,44 @@ def error_event(dialect: Dialect) -> bytes:
     if dialect == "chat":
         return _sse({"error": {"message": "the model crashed", "type": "server_error", "code": None}})
     return _sse({"error": {"code": 503, "message": "the model crashed", "status": "UNAVAILABLE"}})
+
+
+def acts_of(answer: Answer, kind: str, message: str, retry_after: str | None, pause_s: float) -> bytes:
+    """Return what the program ``agent.py`` shall do: lines of JSON, each an action with its arguments."""
+    usage = answer.usage
+    # Lone surrogates become a byte that is invalid in UTF-8.
+    text = answer.text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
+    data = re.sub("[\ud800-\udfff]", "\udcff", text).encode(errors="surrogateescape").decode("latin-1")
+    starts = range(0, len(data), answer.piece)
+    whole: list[list[Any]] = [["write", data[start : start + answer.piece], pause_s] for start in starts]
+    half = whole[: len(whole) // 2]
+    report = {
+        "input_tokens": usage.input,
+        "output_tokens": usage.output,
+        "cached_tokens": usage.cached,
+        "reasoning_tokens": usage.reasoning,
+        "model": answer.model.encode(errors="replace").decode(),
+        "finish": answer.finish,
+    }
+    nothing = ["say", 'kernel-tui-usage: {"input_tokens": 0, "output_tokens": 0}']
+    failure = {"kind": "server" if kind in ("server_error", "error_event") else kind}
+    wait = {"retry_after_s": float(retry_after)} if retry_after is not None and retry_after.isdigit() else {}
+    fail = [
+        ["say", message.encode(errors="replace").decode() or f"scripted {kind}"],
+        ["say", f"kernel-tui-failure: {json.dumps({**failure, **wait})}"],
+    ]
+    acts: dict[str, list[list[Any]]] = {
+        "reply": [*whole, ["say", f"kernel-tui-usage: {json.dumps(report)}"], ["exit", 0]],
+        "drop_before": [["say", "out of luck"], ["exit", 3]],
+        "drop_mid": [*half, ["die"]],
+        "malformed": [*whole, ["say", 'kernel-tui-usage: {"input_tokens": 12'], ["exit", 0]],
+        "html": [["exit", 0]],
+        "hang": [["hang"]],
+        "hang_open": [["babble"]],
+        "error_event": [*half, *fail, ["exit", 1]],
+    }
+    steps = acts.get(kind, [*fail, nothing, ["exit", 1]])
+    return "".join(json.dumps(step) + "\n" for step in steps).encode()
 
 
 def _pieces(answer: Answer) -> Iterator[str]:
