@@ -21,7 +21,7 @@ def retirements(config: Config | None, today: date | None = None) -> Finding:
     today = today or datetime.now(UTC).date()
     remote = [] if config is None else [one for one in config.models if isinstance(one, RemoteModel)]
     if not remote:
-        return Finding(name, "ok", "all models run locally")
+        return Finding(name, "ok", "no model is called over the network")
     told: list[str] = []
     level: Level = "ok"
     for model in dict.fromkeys(one.model for one in remote):
