@@ -162,6 +162,33 @@ class GeminiModel(RemoteModel):
         return self
 
 
+class AnthropicModel(RemoteModel):
+    """Anthropic's Claude, or any server at ``base_url`` with Anthropic's Messages protocol."""
+
+    provider: Literal["anthropic"]
+    effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
+    """Effort of the answer, including thinking. The allowed values depend on the model."""
+    thinking: Literal["adaptive", "disabled"] | None = None
+    """Whether the model decides itself how much to think, or does not think. The default depends on the model."""
+    thinking_budget: int | None = Field(default=None, ge=1024)
+    """Maximum number of thinking tokens, for models without adaptive thinking. Must be less than the output limit."""
+    service_tier: Literal["auto", "standard_only"] | None = None
+    """Service tier of the provider. ``auto`` uses the account's priority capacity, if it has any."""
+
+    @property
+    def key_variable(self) -> str | None:
+        """Name of the environment variable with the key; None if the client sends no key."""
+        return self.key_env or ("ANTHROPIC_API_KEY" if self.base_url is None else None)
+
+    @model_validator(mode="after")
+    def _thinking_fits(self) -> AnthropicModel:
+        if self.thinking is not None and self.thinking_budget is not None:
+            raise refusal("sets both thinking and thinking_budget, allowed: one of them")
+        if self.thinking_budget is not None and self.thinking_budget >= self.output_limit:
+            raise refusal(f"thinking_budget is {self.thinking_budget}, allowed: less than {self.output_limit}")
+        return self
+
+
 class CommandModel(CalledModel):
     """Any program that reads the prompt on stdin and writes the reply to stdout."""
 
@@ -211,13 +238,14 @@ class ReplayModel(_Proposer):
 
 
 ModelConfig = Annotated[
-    PlaybookModel | OpenAIModel | GeminiModel | CommandModel | ManualModel | ReplayModel,
+    PlaybookModel | OpenAIModel | GeminiModel | AnthropicModel | CommandModel | ManualModel | ReplayModel,
     Field(discriminator="provider"),
 ]
 MODEL_TABLES: dict[str, type[Table]] = {
     "playbook": PlaybookModel,
     "openai": OpenAIModel,
     "gemini": GeminiModel,
+    "anthropic": AnthropicModel,
     "command": CommandModel,
     "manual": ManualModel,
     "replay": ReplayModel,

@@ -21,6 +21,7 @@ from pydantic_core import ErrorDetails
 
 from engine.config.model_tables import (
     MODEL_TABLES,
+    AnthropicModel,
     CalledModel,
     CommandModel,
     GeminiModel,
@@ -52,6 +53,7 @@ from engine.system.text_file import UnreadableFile, read_text
 
 __all__ = [
     "PRESETS",
+    "AnthropicModel",
     "BudgetConfig",
     "CalledModel",
     "CommandModel",
@@ -83,6 +85,7 @@ _SECRET_KEY = re.compile(r"(?i)api_?-?key|secret|password|bearer|^key$|^(auth_?|
 _KEY_VARIABLE = {
     "openai": "OPENAI_API_KEY",
     "gemini": "GEMINI_API_KEY",
+    "anthropic": "ANTHROPIC_API_KEY",
     "command": "that the program reads and name it in key_env",
 }
 

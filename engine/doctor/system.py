@@ -17,7 +17,7 @@ from engine.doctor.finding import Finding
 from engine.session.store.errors import UnsafeFileSystem
 from engine.session.store.filesystem import MOUNTS, check_file_system, mount_type
 
-KEY_VARIABLES = ("OPENAI_API_KEY", "GEMINI_API_KEY", "GOOGLE_API_KEY")
+KEY_VARIABLES = ("OPENAI_API_KEY", "GEMINI_API_KEY", "GOOGLE_API_KEY", "ANTHROPIC_API_KEY")
 _FREE_BYTES = 1 << 30
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 from urllib.parse import unquote, urlsplit
 
-Dialect = Literal["responses", "chat", "gemini", "command"]
+Dialect = Literal["responses", "chat", "gemini", "anthropic", "command"]
 
 
 @dataclass(frozen=True)
@@ -59,6 +59,19 @@ def asked_of(path: str, headers: dict[str, str], body: bytes) -> Asked | None:
             bearer,
             (language.get("json_schema") or {}).get("schema"),
             content.get("max_tokens") or content.get("max_completion_tokens"),
+            content,
+        )
+    if place.endswith("/v1/messages"):
+        language = (content.get("output_config") or {}).get("format") or {}
+        return Asked(
+            "anthropic",
+            content["model"],
+            content.get("system") or "",
+            "".join(message["content"] for message in content["messages"]),
+            bool(content.get("stream")),
+            bearer or headers.get("x-api-key", ""),
+            language.get("schema"),
+            content["max_tokens"],
             content,
         )
     if place == "/command":

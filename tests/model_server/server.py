@@ -15,13 +15,24 @@ from typing import Any, Literal
 from engine.session.records.model_calls import Finish, Usage
 from tests.model_server.asked import Asked, asked_of
 from tests.model_server.http import Exchange, Gone, serve_connection
-from tests.model_server.wire import STATUS, Answer, acts_of, error_event, error_of, stream_of, terminal_events, whole_of
+from tests.model_server.wire import (
+    STATUS,
+    Answer,
+    acts_of,
+    error_event,
+    error_of,
+    malformed_event,
+    stream_of,
+    terminal_events,
+    whole_of,
+)
 
 Kind = Literal[
     "reply",
     "rate_limit",
     "quota",
     "server_error",
+    "overloaded",
     "key",
     "unknown_model",
     "bad_request",
@@ -52,6 +63,7 @@ class Do:
     finish: Finish = "stop"
     reasoning: int = 0
     cached: int = 0
+    cache_written: int = 0
     answered: str = ""
     tier: str = "default"
     delay_s: float = 0.0
@@ -120,6 +132,11 @@ class ModelServer:
     def gemini(self) -> str:
         """``base_url`` for Gemini's."""
         return f"http://127.0.0.1:{self._port}/"
+
+    @property
+    def anthropic(self) -> str:
+        """``base_url`` for Anthropic's."""
+        return f"http://127.0.0.1:{self._port}"
 
     @property
     def command(self) -> list[str]:
@@ -246,6 +263,7 @@ class ModelServer:
             output=len(text) // 4 + 1 + do.reasoning,
             cached=do.cached,
             reasoning=do.reasoning,
+            cache_written=do.cache_written,
         )
         return Answer(text, usage, do.answered or asked.model, do.finish, do.tier, do.piece)
 
@@ -266,7 +284,7 @@ class ModelServer:
         if do.kind == "drop_mid":
             raise Gone
         if do.kind == "malformed":
-            await exchange.send(b'data: {"type": "response.output_text.delta", "delta": "int ma\n\n')
+            await exchange.send(malformed_event(asked.dialect))
         if do.kind == "error_event":
             await exchange.send(error_event(asked.dialect))
         await exchange.end()

@@ -25,8 +25,8 @@ from engine.session.state.spend import Spend
 from engine.session.store import EventWriter, SessionPaths, SessionReader, create_session
 from tests.model_server import ModelServer
 
-Wire = Literal["responses", "chat", "gemini", "command"]
-WIRES: tuple[Wire, ...] = ("responses", "chat", "gemini", "command")
+Wire = Literal["responses", "chat", "gemini", "anthropic", "command"]
+WIRES: tuple[Wire, ...] = ("responses", "chat", "gemini", "anthropic", "command")
 KEY = "sk-test-0123456789abcdef"
 SITE = CallSite("softmax", 1, "kernel", "i1")
 PROMPT = Prompt("kernel", "You write kernels.", "Write a softmax, please.")
@@ -74,8 +74,9 @@ def model_table(wire: Wire, server: ModelServer, extra: str = "", timeout_s: flo
         where = f'provider = "command"\nname = "{name}"\ncommand = {json.dumps([*server.command, name])}'
         extra = re.sub(r"(?m)^(model|structured) = .*$", "", extra)
         return f'[[models]]\n{where}\nkey_env = "TEST_MODEL_KEY"\n{limits}\n{extra}\n'
-    where = f'provider = "gemini"\nbase_url = "{server.gemini}"'
-    if wire != "gemini":
+    if wire in ("gemini", "anthropic"):
+        where = f'provider = "{wire}"\nbase_url = "{server.gemini if wire == "gemini" else server.anthropic}"'
+    else:
         where = f'provider = "openai"\nbase_url = "{server.openai}"\napi = "{wire}"'
     return f'[[models]]\n{where}\nkey_env = "TEST_MODEL_KEY"\n{limits}\n{extra}\n'
 

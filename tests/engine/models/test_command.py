@@ -149,7 +149,8 @@ async def test_a_program_tells_what_its_call_cost(
         reply = await desk.caller.call(SITE, PROMPT)
         started, replied = desk.events()
         assert isinstance(replied, ModelReplied)
-        assert (reply.text, replied.usage, replied.dollars) == ("reply\n", usage, pytest.approx(dollars))
+        assert (reply.text, replied.usage) == ("reply\n", usage)
+        assert replied.dollars == pytest.approx(dollars)
         assert desk.spent.uncertain == (usage is None)
         assert desk.spent.unknown.tokens == (0 if usage is not None else started.tokens)  # type: ignore[union-attr]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from engine.config.model_tables import CalledModel, CommandModel, GeminiModel, OpenAIModel
+from engine.config.model_tables import AnthropicModel, CalledModel, CommandModel, GeminiModel, OpenAIModel
 from engine.config.schema import Config
 from engine.exit_codes import ExitCode
 from engine.proposers.llm.calls.concurrency_limiter import Gate
@@ -57,6 +57,10 @@ def make_client(model: CalledModel, key: str) -> ModelClient:
             from engine.proposers.llm.clients.gemini_client import GeminiClient
 
             return GeminiClient(model, key)
+        case AnthropicModel():
+            from engine.proposers.llm.clients.anthropic_client import AnthropicClient
+
+            return AnthropicClient(model, key)
         case CommandModel():
             from engine.proposers.llm.clients.command.client import CommandClient
 

@@ -5,10 +5,11 @@ An unknown price is None, never 0. The list has no prices for programs, which ma
 
 from __future__ import annotations
 
-from engine.config.model_tables import CalledModel, GeminiModel, OpenAIModel
+from engine.config.model_tables import AnthropicModel, CalledModel, GeminiModel, OpenAIModel
 from engine.session.records.model_calls import Usage
 
-_PROVIDER = {"openai": "openai", "gemini": "google"}
+_PROVIDER = {"openai": "openai", "gemini": "google", "anthropic": "anthropic"}
+_Listed = OpenAIModel | GeminiModel | AnthropicModel
 _DEAREST_TIERS = ("default", "priority")
 """With the tier "auto", the provider's project settings choose the tier, and only the reply reports which."""
 
@@ -18,7 +19,7 @@ class Price:
 
     def __init__(self, model: CalledModel) -> None:
         self._model = model
-        self._listing = model if isinstance(model, OpenAIModel | GeminiModel) else None
+        self._listing = model if isinstance(model, _Listed) else None
         self._tier = (self._listing.service_tier if self._listing is not None else None) or ""
         self._unlisted: set[str] = set()
 
@@ -51,7 +52,7 @@ class Price:
         known = [dollars for dollars in found if dollars is not None]
         return max(known) if len(known) == len(found) else None
 
-    def _listed(self, model: OpenAIModel | GeminiModel, usage: Usage, name: str, tier: str) -> float | None:
+    def _listed(self, model: _Listed, usage: Usage, name: str, tier: str) -> float | None:
         if name in self._unlisted:
             return None
         from genai_prices import Usage as PricedUsage
