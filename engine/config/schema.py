@@ -465,7 +465,7 @@ def _unknown_key(path: KeyPath, table: dict[str, Any]) -> str:
     key = str(path[-1])
     model, owner = _table_at(path[:-1], table)
     if _SECRET_KEY.search(key):
-        variable = _KEY_VARIABLE.get(owner, "OPENAI_API_KEY or GEMINI_API_KEY")
+        variable = _KEY_VARIABLE.get(owner, "OPENAI_API_KEY, GEMINI_API_KEY or ANTHROPIC_API_KEY")
         return f"this file must not contain API keys; set the environment variable {variable} instead"
     if near := _meant(path, table):
         return f'unknown key, did you mean "{near}"?'
