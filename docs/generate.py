@@ -116,7 +116,7 @@ def _keys(model: type[BaseModel], left_out: set[str]) -> str:
     schema = model.model_json_schema()
     meanings = field_meanings(model)
     rows = []
-    for name, field in model.model_fields.items():
+    for name, field in sorted(model.model_fields.items(), key=lambda item: not item[1].is_required()):
         if name not in left_out:
             default = "required" if field.is_required() else _default(field.default)
             if model is Config and name == "name":

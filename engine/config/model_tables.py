@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from pathlib import PurePath
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, NonNegativeFloat, model_validator
 
 from engine.config.roles import Role
-from engine.config.values import BaseUrl, KeyVariable, Positive, ResolvedPath, Table, refusal
+from engine.config.values import (
+    BaseUrl,
+    Command,
+    EnvironmentName,
+    KeyVariable,
+    Positive,
+    ResolvedPath,
+    Table,
+    refusal,
+)
 
 OUTPUT_LIMIT = 32_768
 """Default output-token limit per call, including reasoning tokens. Models with a ``base_url`` get half of this limit,
@@ -43,18 +53,14 @@ class PlaybookModel(_Proposer):
     provider: Literal["playbook"] = "playbook"
 
 
-class RemoteModel(_Proposer):
-    """Settings shared by all models that the engine calls over the network."""
+class CalledModel(_Proposer):
+    """Settings shared by all models that the engine calls: over the network, or as a program."""
 
-    model: str = Field(min_length=1)
-    """The model's name on its server."""
     name: str | None = Field(default=None, min_length=1, max_length=40)
     """Name shown on screen and stored in the session. Default: the value of ``model``."""
-    base_url: BaseUrl | None = None
-    """URL of another server that uses the provider's protocol."""
     key_env: KeyVariable | None = None
-    """Environment variable that contains the API key. Default: ``OPENAI_API_KEY`` or ``GEMINI_API_KEY``. A server at
-    ``base_url`` receives a key only if you set ``key_env``.
+    """Environment variable that contains the API key. Default: ``OPENAI_API_KEY``, ``GEMINI_API_KEY`` or
+    ``ANTHROPIC_API_KEY``. A server at ``base_url`` receives a key only if you set ``key_env``.
     """
     concurrency: int = Field(default=4, ge=1, le=1024)
     """Maximum number of calls in flight. After a 429 response, the client halves this number and then slowly raises it
@@ -66,10 +72,6 @@ class RemoteModel(_Proposer):
     """Maximum number of output tokens per call, including reasoning tokens. The budget reserves this number for each
     call in flight. Default: 32768, or 16384 with a ``base_url``.
     """
-    structured: bool = True
-    """Whether to request ideas as JSON that the server validates against a schema. Set it to false for servers without
-    structured output.
-    """
     input_price: NonNegativeFloat | None = None
     """Price in dollars per million input tokens. Set it if the built-in price is wrong or missing."""
     output_price: NonNegativeFloat | None = None
@@ -79,18 +81,45 @@ class RemoteModel(_Proposer):
 
     @property
     def label(self) -> str:
-        return self.name or self.model
+        """The model's name on screen and in the session."""
+        raise NotImplementedError
 
     @property
     def output_limit(self) -> int:
         """Maximum number of output tokens per call."""
-        return self.max_output_tokens or (OUTPUT_LIMIT if self.base_url is None else OUTPUT_LIMIT // 2)
+        return self.max_output_tokens or OUTPUT_LIMIT
+
+    @property
+    def key_variable(self) -> str | None:
+        """Name of the environment variable with the key; None if the model needs no key."""
+        return self.key_env
 
     @model_validator(mode="after")
-    def _both_prices(self) -> RemoteModel:
+    def _both_prices(self) -> Self:
         if (self.input_price is None) != (self.output_price is None):
             raise refusal("sets only one of input_price and output_price, allowed: both or neither")
         return self
+
+
+class RemoteModel(CalledModel):
+    """Settings shared by all models that the engine calls over the network."""
+
+    model: str = Field(min_length=1)
+    """The model's name on its server."""
+    base_url: BaseUrl | None = None
+    """URL of another server that uses the provider's protocol."""
+    structured: bool = True
+    """Whether to request ideas as JSON that the server validates against a schema. Set it to false for servers without
+    structured output.
+    """
+
+    @property
+    def label(self) -> str:
+        return self.name or self.model
+
+    @property
+    def output_limit(self) -> int:
+        return self.max_output_tokens or (OUTPUT_LIMIT if self.base_url is None else OUTPUT_LIMIT // 2)
 
 
 class OpenAIModel(RemoteModel):
@@ -133,6 +162,67 @@ class GeminiModel(RemoteModel):
         return self
 
 
+class AnthropicModel(RemoteModel):
+    """Anthropic's Claude, or any server at ``base_url`` with Anthropic's Messages protocol."""
+
+    provider: Literal["anthropic"]
+    effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
+    """Effort of the answer, including thinking. The allowed values depend on the model."""
+    thinking: Literal["adaptive", "disabled"] | None = None
+    """Whether the model decides itself how much to think, or does not think. The default depends on the model."""
+    thinking_budget: int | None = Field(default=None, ge=1024)
+    """Maximum number of thinking tokens, for models without adaptive thinking. Must be less than the output limit."""
+    service_tier: Literal["auto", "standard_only"] | None = None
+    """Service tier of the provider. ``auto`` uses the account's priority capacity, if it has any."""
+
+    @property
+    def key_variable(self) -> str | None:
+        """Name of the environment variable with the key; None if the client sends no key."""
+        return self.key_env or ("ANTHROPIC_API_KEY" if self.base_url is None else None)
+
+    @model_validator(mode="after")
+    def _thinking_fits(self) -> AnthropicModel:
+        if self.thinking is not None and self.thinking_budget is not None:
+            raise refusal("sets both thinking and thinking_budget, allowed: one of them")
+        if self.thinking_budget is not None and self.thinking_budget >= self.output_limit:
+            raise refusal(f"thinking_budget is {self.thinking_budget}, allowed: less than {self.output_limit}")
+        return self
+
+
+class CommandModel(CalledModel):
+    """Any program that reads the prompt on stdin and writes the reply to stdout."""
+
+    provider: Literal["command"]
+    command: Command
+    """The program and its arguments, such as ``["my-agent", "--print"]``. A program with a ``/`` in its name is a path
+    relative to the config file; other programs are searched for on ``PATH``.
+    """
+    environment: Annotated[tuple[EnvironmentName, ...], Field(strict=False)] = ("HOME", "LANG", "PATH")
+    """Names of the environment variables that the program receives, besides ``key_env``. It receives no others."""
+    name: str | None = Field(default=None, min_length=1, max_length=40)
+    """Name shown on screen and stored in the session. Default: the program's file name."""
+    key_env: KeyVariable | None = None
+    """Environment variable with the program's API key. The program receives this variable. Kernels under test and
+    compilers do not receive it. By default, the program needs no key.
+    """
+    concurrency: int = Field(default=4, ge=1, le=1024)
+    """Maximum number of processes at a time. After a failure that the program reports as ``rate_limit``, the engine
+    halves this number and then slowly raises it again.
+    """
+    timeout_s: Positive = 1800.0
+    """Time limit of a call in seconds. The engine then kills the program and all its descendants."""
+    max_output_tokens: int | None = Field(default=None, ge=LEAST_OUTPUT)
+    """Number of output tokens that the budget reserves for each call in flight. The program does not learn this number.
+    Default: 32768.
+    """
+    input_price: NonNegativeFloat | None = None
+    """Price in dollars per million input tokens. A limit on dollars requires it; set it to 0 if calls cost nothing."""
+
+    @property
+    def label(self) -> str:
+        return self.name or PurePath(self.command[0]).name[:40]
+
+
 class ManualModel(_Proposer):
     """A person who answers prompts by hand."""
 
@@ -148,12 +238,15 @@ class ReplayModel(_Proposer):
 
 
 ModelConfig = Annotated[
-    PlaybookModel | OpenAIModel | GeminiModel | ManualModel | ReplayModel, Field(discriminator="provider")
+    PlaybookModel | OpenAIModel | GeminiModel | AnthropicModel | CommandModel | ManualModel | ReplayModel,
+    Field(discriminator="provider"),
 ]
 MODEL_TABLES: dict[str, type[Table]] = {
     "playbook": PlaybookModel,
     "openai": OpenAIModel,
     "gemini": GeminiModel,
+    "anthropic": AnthropicModel,
+    "command": CommandModel,
     "manual": ManualModel,
     "replay": ReplayModel,
 }

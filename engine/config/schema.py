@@ -21,6 +21,9 @@ from pydantic_core import ErrorDetails
 
 from engine.config.model_tables import (
     MODEL_TABLES,
+    AnthropicModel,
+    CalledModel,
+    CommandModel,
     GeminiModel,
     ManualModel,
     ModelConfig,
@@ -50,7 +53,10 @@ from engine.system.text_file import UnreadableFile, read_text
 
 __all__ = [
     "PRESETS",
+    "AnthropicModel",
     "BudgetConfig",
+    "CalledModel",
+    "CommandModel",
     "Config",
     "ConfigError",
     "EvaluationConfig",
@@ -76,7 +82,12 @@ Preset = Literal["quickstart", "headline", "published"]
 PRESETS: tuple[Preset, ...] = get_args(Preset)
 
 _SECRET_KEY = re.compile(r"(?i)api_?-?key|secret|password|bearer|^key$|^(auth_?|access_?)?token$")
-_KEY_VARIABLE = {"openai": "OPENAI_API_KEY", "gemini": "GEMINI_API_KEY"}
+_KEY_VARIABLE = {
+    "openai": "OPENAI_API_KEY",
+    "gemini": "GEMINI_API_KEY",
+    "anthropic": "ANTHROPIC_API_KEY",
+    "command": "that the program reads and name it in key_env",
+}
 
 
 class Fault(Struct, frozen=True):
@@ -228,7 +239,7 @@ class Config(Table):
     @field_validator("models")
     @classmethod
     def _own_names(cls, models: tuple[ModelConfig, ...]) -> tuple[ModelConfig, ...]:
-        names = [model.label for model in models if isinstance(model, RemoteModel)]
+        names = [model.label for model in models if isinstance(model, CalledModel)]
         if twice := next((name for name in names if names.count(name) > 1), None):
             raise refusal(
                 f'two tables have the name "{twice}", allowed: different names; set name in one of the tables'
@@ -454,7 +465,7 @@ def _unknown_key(path: KeyPath, table: dict[str, Any]) -> str:
     key = str(path[-1])
     model, owner = _table_at(path[:-1], table)
     if _SECRET_KEY.search(key):
-        variable = _KEY_VARIABLE.get(owner, "OPENAI_API_KEY or GEMINI_API_KEY")
+        variable = _KEY_VARIABLE.get(owner, "OPENAI_API_KEY, GEMINI_API_KEY or ANTHROPIC_API_KEY")
         return f"this file must not contain API keys; set the environment variable {variable} instead"
     if near := _meant(path, table):
         return f'unknown key, did you mean "{near}"?'

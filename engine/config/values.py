@@ -103,6 +103,20 @@ def _key_variable(name: str) -> str:
     return name
 
 
+def _environment_name(name: str) -> str:
+    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+        # The message must not repeat the value, which may be NAME=secret.
+        raise refusal("must contain only names of environment variables such as HOME, without values")
+    return name
+
+
+def _command(words: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
+    if not words or not words[0].strip() or any("\0" in word for word in words):
+        raise refusal('names no program, allowed: a program with its arguments, such as ["my-agent", "--print"]')
+    program = words[0]
+    return (_beside_config(program, info) if "/" in program else program, *words[1:])
+
+
 def _base_url(url: str) -> str:
     if not re.match(r"^https?://[^/\s]", url):
         raise refusal("is not a URL, allowed: http://HOST... or https://HOST...")
@@ -118,6 +132,8 @@ SessionName = Annotated[str, AfterValidator(_session_name)]
 ProblemReference = Annotated[str, AfterValidator(_problem)]
 ResolvedPath = Annotated[Path, BeforeValidator(_path)]
 KeyVariable = Annotated[str, AfterValidator(_key_variable)]
+EnvironmentName = Annotated[str, AfterValidator(_environment_name)]
+Command = Annotated[tuple[str, ...], Field(strict=False), AfterValidator(_command)]
 BaseUrl = Annotated[str, AfterValidator(_base_url)]
 Device = Annotated[str | tuple[str, ...], BeforeValidator(_device)]
 Tolerance = Annotated[str | float, BeforeValidator(_tolerance)]

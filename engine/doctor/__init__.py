@@ -36,6 +36,7 @@ def run_checks(config: Config | None = None, on_check: Callable[[str], None] = l
         ("logout", system.logout),
         ("keys", lambda: system.keys(config)),
         ("models", lambda: models.retirements(config)),
+        ("programs", lambda: models.programs(config)),
         ("proposers", lambda: models.coverage(config, found)),
         ("threads", system.threads),
         ("terminal", system.terminal),

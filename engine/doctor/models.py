@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 from datetime import UTC, date, datetime
 
-from engine.config.schema import Config, GeminiModel, OpenAIModel
+from engine.config.schema import CommandModel, Config, RemoteModel
 from engine.doctor.finding import Finding, Level
 from engine.doctor.tools import Gpus
 from engine.problem.catalog import inspect_files, resolve
 from engine.problem.spec import LANGUAGE_NAMES, Language, ProblemSpec
 from engine.proposers.coverage import MANUAL_TABLE, writers_of
+from engine.proposers.llm.clients.command.program import ProgramMissing, check_program
 from engine.proposers.llm.clients.retirement import retirement
 
 
@@ -18,9 +19,9 @@ def retirements(config: Config | None, today: date | None = None) -> Finding:
     """Report models that the provider has retired or will retire soon."""
     name = "models"
     today = today or datetime.now(UTC).date()
-    remote = [] if config is None else [one for one in config.models if isinstance(one, OpenAIModel | GeminiModel)]
+    remote = [] if config is None else [one for one in config.models if isinstance(one, RemoteModel)]
     if not remote:
-        return Finding(name, "ok", "no model behind an API")
+        return Finding(name, "ok", "no model is called over the network")
     told: list[str] = []
     level: Level = "ok"
     for model in dict.fromkeys(one.model for one in remote):
@@ -40,6 +41,21 @@ def retirements(config: Config | None, today: date | None = None) -> Finding:
             "name a newer model in [[models]]; kernel-tui init writes a config with current models",
         )
     return Finding(name, "ok", ", ".join(dict.fromkeys(one.model for one in remote)) + ": no retirement announced")
+
+
+def programs(config: Config | None) -> Finding:
+    """Check that the programs of models with ``provider = "command"`` exist."""
+    name = "programs"
+    models = [] if config is None else [one for one in config.models if isinstance(one, CommandModel)]
+    missing: list[str] = []
+    for model in models:
+        try:
+            check_program(model)
+        except ProgramMissing as error:
+            missing.append(str(error))
+    if missing:
+        return Finding(name, "fail", "; ".join(missing), "correct command in [[models]], or install the program")
+    return Finding(name, "ok", ", ".join(model.command[0] for model in models) or "no model runs as a program")
 
 
 def coverage(config: Config | None, gpus: Gpus) -> Finding:

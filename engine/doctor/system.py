@@ -10,14 +10,14 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from engine.config.schema import Config, GeminiModel, OpenAIModel
+from engine.config.schema import CalledModel, Config
 from engine.daemon.logind import LogoutPolicy, logout_policy
 from engine.devices.hardware import usable_cores
 from engine.doctor.finding import Finding
 from engine.session.store.errors import UnsafeFileSystem
 from engine.session.store.filesystem import MOUNTS, check_file_system, mount_type
 
-KEY_VARIABLES = ("OPENAI_API_KEY", "GEMINI_API_KEY", "GOOGLE_API_KEY")
+KEY_VARIABLES = ("OPENAI_API_KEY", "GEMINI_API_KEY", "GOOGLE_API_KEY", "ANTHROPIC_API_KEY")
 _FREE_BYTES = 1 << 30
 
 
@@ -72,7 +72,7 @@ def keys(config: Config | None, environment: Mapping[str, str] = os.environ) -> 
     name = "keys"
     present = [variable for variable in KEY_VARIABLES if environment.get(variable)]
     shown = f"set: {', '.join(present)}" if present else "none set"
-    remote = [] if config is None else [one for one in config.models if isinstance(one, OpenAIModel | GeminiModel)]
+    remote = [] if config is None else [one for one in config.models if isinstance(one, CalledModel)]
     if not remote:
         return Finding(name, "ok", f"{shown}; the playbook needs none")
     needed = list(dict.fromkeys(variable for one in remote if (variable := one.key_variable) is not None))

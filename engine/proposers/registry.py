@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from engine.config.schema import Config, GeminiModel, ModelConfig, OpenAIModel, PlaybookModel, ReplayModel
+from engine.config.schema import CalledModel, CommandModel, Config, ModelConfig, PlaybookModel, ReplayModel
 from engine.exit_codes import ExitCode
 from engine.proposers.protocol import Proposer
 from engine.session.store.errors import of_os
@@ -61,14 +61,19 @@ def reads_prose(provider: str) -> bool:
 
 
 def check_providers(config: Config) -> None:
-    """Check keys, prices and templates before a search begins. Raises ProposerUnavailable, KeyMissing, PriceUnknown."""
-    called = [model for model in config.models if isinstance(model, OpenAIModel | GeminiModel)]
+    """Check keys, programs, prices and templates before a search begins. Raises ProposerUnavailable, KeyMissing,
+    ProgramMissing, PriceUnknown.
+    """
+    called = [model for model in config.models if isinstance(model, CalledModel)]
     if called:
         from engine.proposers.llm.calls.connect import check_prices
+        from engine.proposers.llm.clients.command.program import check_program
         from engine.proposers.llm.clients.keys import check_key
 
         for model in called:
             check_key(model)
+            if isinstance(model, CommandModel):
+                check_program(model)
         check_prices(config)
     if config.prompts.directory is not None:
         _check_templates(config)

@@ -63,7 +63,7 @@ class Caps(Struct, frozen=True):
 
 def caps_of(state: SessionState, config: Config) -> Caps:
     """Return the config's spending limits, overridden by requests in this session."""
-    from engine.config.model_tables import RemoteModel
+    from engine.config.model_tables import CalledModel
 
     budget = config.budget
     return Caps(
@@ -76,7 +76,7 @@ def caps_of(state: SessionState, config: Config) -> Caps:
         models={
             model.label: _cap(model.budget, state.shares.get(model.label))
             for model in config.models
-            if isinstance(model, RemoteModel)
+            if isinstance(model, CalledModel)
         },
     )
 

@@ -90,7 +90,9 @@ def test_models_that_a_preset_only_mentions_are_right_once_the_marks_are_taken_a
     playbook, mentioned = preset_text(preset).split("# Language models:")  # type: ignore[arg-type]
     tables = re.sub(r"(?m)^# ?", "", mentioned[mentioned.index("# [[models]]") :])
     config = parse_config(playbook + tables, "config.toml")
-    assert [model.provider for model in config.models] == ["playbook", "openai", "gemini", "openai", "manual"]
+    assert [model.provider for model in config.models] == [
+        *("playbook", "openai", "gemini", "anthropic", "openai", "command", "manual"),
+    ]
 
 
 def test_every_fault_is_reported_in_one_go_with_its_line() -> None:
@@ -182,7 +184,8 @@ thinking_budget = 1000
     assert errors_of(text) == [
         "config.toml:3: models[1].model: is missing",
         'config.toml:5: models[1].effort: is \'huge\', allowed: "none", "minimal", "low", "medium", "high" or "xhigh"',
-        'config.toml:7: models[2]: provider is \'gemni\', allowed: "playbook", "openai", "gemini", "manual", "replay"',
+        'config.toml:7: models[2]: provider is \'gemni\', allowed: "playbook", "openai", "gemini", "anthropic", '
+        '"command", "manual", "replay"',
         "config.toml:10: models[3]: sets both thinking_level and thinking_budget, allowed: one of them",
     ]
 

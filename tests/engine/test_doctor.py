@@ -216,6 +216,18 @@ def test_keys_are_named_and_never_shown() -> None:
     assert system.keys(None, {}).level == "ok"
 
 
+def test_programs_that_a_config_names_must_exist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = 'problems = ["builtin:quickstart/softmax"]\n[[models]]\nprovider = "command"\ncommand = ["my-agent"]\n'
+    config = parse_config(text + 'key_env = "AGENT_KEY"\n', tmp_path / "config.toml")
+    missing = models.programs(config)
+    assert (missing.level, "no program my-agent on PATH" in missing.what, bool(missing.remedy)) == ("fail", True, True)
+    program(tmp_path, "my-agent", "exit 0")
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    assert models.programs(config) == Finding("programs", "ok", "my-agent")
+    assert models.programs(None).level == "ok"
+    assert system.keys(config, {}).remedy == "export AGENT_KEY=..."
+
+
 @pytest.mark.parametrize(
     ("environment", "words"),
     [

@@ -22,7 +22,7 @@ from tests.model_server.server import Do, Kind, ModelServer, echo
 @click.option("--delay", default=0.2, show_default=True, help="Seconds before the first byte.")
 @click.option("--seed", default=0, show_default=True)
 def main(port: int, author: str, faults: str, every: int, delay: float, seed: int) -> None:
-    """Serve OpenAI's and Gemini's protocols on this machine until SIGINT or SIGTERM."""
+    """Serve OpenAI's, Gemini's and Anthropic's protocols on this machine until SIGINT or SIGTERM."""
     module, _, function = author.partition(":")
     write = getattr(import_module(module), function) if author else echo
     kinds = [kind.strip() for kind in faults.split(",") if kind.strip()]
@@ -36,7 +36,7 @@ def main(port: int, author: str, faults: str, every: int, delay: float, seed: in
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with Faulty(port=port, author=write, default=Do(delay_s=delay)) as server:
-        click.echo(f"openai: {server.openai}\ngemini: {server.gemini}")
+        click.echo(f"openai: {server.openai}\ngemini: {server.gemini}\nanthropic: {server.anthropic}")
         try:
             while True:
                 time.sleep(3600)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 from urllib.parse import unquote, urlsplit
 
-Dialect = Literal["responses", "chat", "gemini"]
+Dialect = Literal["responses", "chat", "gemini", "anthropic", "command"]
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Asked:
 
 
 def asked_of(path: str, headers: dict[str, str], body: bytes) -> Asked | None:
-    """Return the request of a POST, or None for an address outside the three protocols."""
+    """Return the request of a POST, or None for an address outside the protocols."""
     place = unquote(urlsplit(path).path)
     content = json.loads(body or b"{}")
     bearer = headers.get("authorization", "").removeprefix("Bearer ")
@@ -61,6 +61,22 @@ def asked_of(path: str, headers: dict[str, str], body: bytes) -> Asked | None:
             content.get("max_tokens") or content.get("max_completion_tokens"),
             content,
         )
+    if place.endswith("/v1/messages"):
+        language = (content.get("output_config") or {}).get("format") or {}
+        return Asked(
+            "anthropic",
+            content["model"],
+            content.get("system") or "",
+            "".join(message["content"] for message in content["messages"]),
+            bool(content.get("stream")),
+            bearer or headers.get("x-api-key", ""),
+            language.get("schema"),
+            content["max_tokens"],
+            content,
+        )
+    if place == "/command":
+        system, _, user = content["prompt"].partition("\n\n")
+        return Asked("command", content["model"], system, user, True, bearer, None, None, content)
     model, _, method = place.rpartition("/")[2].partition(":")
     if method in ("generateContent", "streamGenerateContent"):
         settings = content.get("generationConfig") or {}

@@ -3,23 +3,36 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
 
 from engine.session.records.model_calls import Finish, Usage
 from tests.model_server.asked import Asked, asked_of
 from tests.model_server.http import Exchange, Gone, serve_connection
-from tests.model_server.wire import STATUS, Answer, error_event, error_of, stream_of, terminal_events, whole_of
+from tests.model_server.wire import (
+    STATUS,
+    Answer,
+    acts_of,
+    error_event,
+    error_of,
+    malformed_event,
+    stream_of,
+    terminal_events,
+    whole_of,
+)
 
 Kind = Literal[
     "reply",
     "rate_limit",
     "quota",
     "server_error",
+    "overloaded",
     "key",
     "unknown_model",
     "bad_request",
@@ -50,6 +63,7 @@ class Do:
     finish: Finish = "stop"
     reasoning: int = 0
     cached: int = 0
+    cache_written: int = 0
     answered: str = ""
     tier: str = "default"
     delay_s: float = 0.0
@@ -118,6 +132,16 @@ class ModelServer:
     def gemini(self) -> str:
         """``base_url`` for Gemini's."""
         return f"http://127.0.0.1:{self._port}/"
+
+    @property
+    def anthropic(self) -> str:
+        """``base_url`` for Anthropic's."""
+        return f"http://127.0.0.1:{self._port}"
+
+    @property
+    def command(self) -> list[str]:
+        """``command`` for a program that plays the server's script; the model's name follows."""
+        return [sys.executable, "-I", "-S", str(Path(__file__).with_name("agent.py")), f"{self._port}"]
 
     def script(self, *steps: Do) -> None:
         """Script the behavior for the next requests, in order. Later requests get ``default`` again."""
@@ -189,6 +213,9 @@ class ModelServer:
         await self._act(exchange, asked, do)
 
     async def _act(self, exchange: Exchange, asked: Asked, do: Do) -> None:
+        if asked.dialect == "command":
+            await self._direct(exchange, asked, do)
+            return
         if do.kind == "drop_before":
             raise Gone
         if do.kind == "hang":
@@ -202,14 +229,8 @@ class ModelServer:
             headers = {"retry-after": do.retry_after} if do.retry_after is not None else {}
             await exchange.respond(status, body, "application/json", headers)
             return
-        text = do.text if do.text is not None else self._author(asked)
-        usage = Usage(
-            input=len(asked.prompt) // 4 + 1,
-            output=len(text) // 4 + 1 + do.reasoning,
-            cached=do.cached,
-            reasoning=do.reasoning,
-        )
-        answer = Answer(text, usage, do.answered or asked.model, do.finish, do.tier, do.piece)
+        answer = self._answer(asked, do)
+        usage = answer.usage
         # Record usage first: a client that has read the last byte may check it before this continues.
         if do.kind == "reply":
             self.books.told = _sum(self.books.told, usage)
@@ -225,6 +246,26 @@ class ModelServer:
                 self.books.told = _sum(self.books.told, usage, sign=-1)
                 self.books.untold = _sum(self.books.untold, usage)
             raise
+
+    async def _direct(self, exchange: Exchange, asked: Asked, do: Do) -> None:
+        """Tell a program what to do. What it will report counts as told already."""
+        answer = self._answer(asked, do)
+        if do.kind == "reply":
+            self.books.told = _sum(self.books.told, answer.usage)
+        elif do.kind not in STATUS:
+            self.books.untold = _sum(self.books.untold, answer.usage)
+        await exchange.respond(200, acts_of(answer, do.kind, do.message, do.retry_after, do.pause_s), "text/plain")
+
+    def _answer(self, asked: Asked, do: Do) -> Answer:
+        text = do.text if do.text is not None else self._author(asked)
+        usage = Usage(
+            input=len(asked.prompt) // 4 + 1,
+            output=len(text) // 4 + 1 + do.reasoning,
+            cached=do.cached,
+            reasoning=do.reasoning,
+            cache_written=do.cache_written,
+        )
+        return Answer(text, usage, do.answered or asked.model, do.finish, do.tier, do.piece)
 
     async def _stream(self, exchange: Exchange, asked: Asked, do: Do, answer: Answer) -> None:
         await exchange.begin("text/event-stream")
@@ -243,7 +284,7 @@ class ModelServer:
         if do.kind == "drop_mid":
             raise Gone
         if do.kind == "malformed":
-            await exchange.send(b'data: {"type": "response.output_text.delta", "delta": "int ma\n\n')
+            await exchange.send(malformed_event(asked.dialect))
         if do.kind == "error_event":
             await exchange.send(error_event(asked.dialect))
         await exchange.end()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,11 +12,12 @@ from typing import Any, Literal
 from engine.session.records.model_calls import Finish, Usage
 from tests.model_server.asked import Asked, Dialect
 
-Error = Literal["rate_limit", "quota", "server_error", "key", "unknown_model", "bad_request"]
+Error = Literal["rate_limit", "quota", "server_error", "overloaded", "key", "unknown_model", "bad_request"]
 STATUS: dict[Error, int] = {
     "rate_limit": 429,
     "quota": 429,
     "server_error": 500,
+    "overloaded": 529,
     "key": 401,
     "unknown_model": 404,
     "bad_request": 400,
@@ -24,6 +26,7 @@ _OPENAI_CODE: dict[Error, str | None] = {
     "rate_limit": "rate_limit_exceeded",
     "quota": "insufficient_quota",
     "server_error": None,
+    "overloaded": None,
     "key": "invalid_api_key",
     "unknown_model": "model_not_found",
     "bad_request": "unsupported_value",
@@ -32,10 +35,21 @@ _GEMINI_STATUS: dict[Error, str] = {
     "rate_limit": "RESOURCE_EXHAUSTED",
     "quota": "RESOURCE_EXHAUSTED",
     "server_error": "INTERNAL",
+    "overloaded": "UNAVAILABLE",
     "key": "INVALID_ARGUMENT",
     "unknown_model": "NOT_FOUND",
     "bad_request": "INVALID_ARGUMENT",
 }
+_ANTHROPIC: dict[Error, tuple[int, str]] = {
+    "rate_limit": (429, "rate_limit_error"),
+    "quota": (402, "billing_error"),
+    "server_error": (500, "api_error"),
+    "overloaded": (529, "overloaded_error"),
+    "key": (401, "authentication_error"),
+    "unknown_model": (404, "not_found_error"),
+    "bad_request": (400, "invalid_request_error"),
+}
+"""Status and error type (platform.claude.com/docs/en/api/errors)."""
 
 
 @dataclass(frozen=True)
@@ -52,12 +66,17 @@ class Answer:
 
 def stream_of(asked: Asked, answer: Answer) -> Iterator[bytes]:
     """Yield the events of a streamed reply. The last one or two end it."""
-    yield from {"responses": _responses_events, "chat": _chat_events, "gemini": _gemini_events}[asked.dialect](answer)
+    yield from {
+        "responses": _responses_events,
+        "chat": _chat_events,
+        "gemini": _gemini_events,
+        "anthropic": _anthropic_events,
+    }[asked.dialect](answer)
 
 
 def terminal_events(dialect: Dialect) -> int:
     """Return how many final events mark a stream as complete."""
-    return {"responses": 1, "chat": 3, "gemini": 1}[dialect]
+    return {"responses": 1, "chat": 3, "gemini": 1, "anthropic": 2}[dialect]
 
 
 def whole_of(asked: Asked, answer: Answer) -> bytes:
@@ -68,12 +87,17 @@ def whole_of(asked: Asked, answer: Answer) -> bytes:
         message = {"role": "assistant", "content": answer.text}
         choice = {"index": 0, "message": message, "finish_reason": _chat_finish(answer.finish)}
         return _json({**_chunk(answer), "object": "chat.completion", "choices": [choice], "usage": _chat_usage(answer)})
+    if asked.dialect == "anthropic":
+        raise NotImplementedError("the engine always asks Anthropic for a stream")
     return _json(_gemini_chunk(answer, answer.text, last=True))
 
 
 def error_of(dialect: Dialect, error: Error, message: str, retry_after: str | None) -> tuple[int, bytes]:
     """Return status and body of an error."""
     status = STATUS[error]
+    if dialect == "anthropic":
+        status, kind = _ANTHROPIC[error]
+        return status, _json({"type": "error", "error": {"type": kind, "message": message}, "request_id": "req_1"})
     if dialect != "gemini":
         kind = "insufficient_quota" if error == "quota" else "invalid_request_error"
         return status, _json({"error": {"message": message, "type": kind, "param": None, "code": _OPENAI_CODE[error]}})
@@ -99,7 +123,55 @@ def error_event(dialect: Dialect) -> bytes:
         return _sse({"type": "response.failed", "response": failed, "sequence_number": 9}, "response.failed")
     if dialect == "chat":
         return _sse({"error": {"message": "the model crashed", "type": "server_error", "code": None}})
+    if dialect == "anthropic":
+        overloaded = {"type": "overloaded_error", "message": "the model crashed"}
+        return _sse({"type": "error", "error": overloaded, "request_id": "req_1"}, "error")
     return _sse({"error": {"code": 503, "message": "the model crashed", "status": "UNAVAILABLE"}})
+
+
+def malformed_event(dialect: Dialect) -> bytes:
+    """Return an event with malformed JSON."""
+    if dialect == "anthropic":
+        return b'event: content_block_delta\ndata: {"type": "content_block_delta", "delta": {"text": "int ma\n\n'
+    return b'data: {"type": "response.output_text.delta", "delta": "int ma\n\n'
+
+
+def acts_of(answer: Answer, kind: str, message: str, retry_after: str | None, pause_s: float) -> bytes:
+    """Return what the program ``agent.py`` shall do: lines of JSON, each an action with its arguments."""
+    usage = answer.usage
+    # Lone surrogates become a byte that is invalid in UTF-8.
+    text = answer.text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
+    data = re.sub("[\ud800-\udfff]", "\udcff", text).encode(errors="surrogateescape").decode("latin-1")
+    starts = range(0, len(data), answer.piece)
+    whole: list[list[Any]] = [["write", data[start : start + answer.piece], pause_s] for start in starts]
+    half = whole[: len(whole) // 2]
+    report = {
+        "input_tokens": usage.input,
+        "output_tokens": usage.output,
+        "cached_tokens": usage.cached,
+        "reasoning_tokens": usage.reasoning,
+        "model": answer.model.encode(errors="replace").decode(),
+        "finish": answer.finish,
+    }
+    nothing = ["say", 'kernel-tui-usage: {"input_tokens": 0, "output_tokens": 0}']
+    failure = {"kind": "server" if kind in ("server_error", "error_event") else kind}
+    wait = {"retry_after_s": float(retry_after)} if retry_after is not None and retry_after.isdigit() else {}
+    fail = [
+        ["say", message.encode(errors="replace").decode() or f"scripted {kind}"],
+        ["say", f"kernel-tui-failure: {json.dumps({**failure, **wait})}"],
+    ]
+    acts: dict[str, list[list[Any]]] = {
+        "reply": [*whole, ["say", f"kernel-tui-usage: {json.dumps(report)}"], ["exit", 0]],
+        "drop_before": [["say", "out of luck"], ["exit", 3]],
+        "drop_mid": [*half, ["die"]],
+        "malformed": [*whole, ["say", 'kernel-tui-usage: {"input_tokens": 12'], ["exit", 0]],
+        "html": [["exit", 0]],
+        "hang": [["hang"]],
+        "hang_open": [["babble"]],
+        "error_event": [*half, *fail, ["exit", 1]],
+    }
+    steps = acts.get(kind, [*fail, nothing, ["exit", 1]])
+    return "".join(json.dumps(step) + "\n" for step in steps).encode()
 
 
 def _pieces(answer: Answer) -> Iterator[str]:
@@ -216,6 +288,46 @@ def _gemini_chunk(answer: Answer, text: str, *, last: bool) -> dict[str, Any]:
             "totalTokenCount": usage.total,
         }
     return {"candidates": [candidate], "usageMetadata": counts, "modelVersion": answer.model, "responseId": "r1"}
+
+
+def _anthropic_events(answer: Answer) -> Iterator[bytes]:
+    usage = answer.usage
+    given = {
+        "input_tokens": usage.input - usage.cached - usage.cache_written,
+        "cache_creation_input_tokens": usage.cache_written,
+        "cache_read_input_tokens": usage.cached,
+    }
+
+    def event(kind: str, **fields: Any) -> bytes:
+        return _sse({"type": kind, **fields}, kind)
+
+    message: dict[str, Any] = {
+        "id": "msg_1",
+        "type": "message",
+        "role": "assistant",
+        "model": answer.model,
+        "content": [],
+        "stop_reason": None,
+        "stop_sequence": None,
+        "usage": {**given, "output_tokens": 1, "service_tier": answer.tier},
+    }
+    yield event("message_start", message=message)
+    index = 0
+    if usage.reasoning:
+        yield event("content_block_start", index=0, content_block={"type": "thinking", "thinking": "", "signature": ""})
+        yield event("content_block_delta", index=0, delta={"type": "thinking_delta", "thinking": "Let me see."})
+        yield event("content_block_delta", index=0, delta={"type": "signature_delta", "signature": "EqQB"})
+        yield event("content_block_stop", index=0)
+        index = 1
+    yield event("content_block_start", index=index, content_block={"type": "text", "text": ""})
+    yield event("ping")
+    for piece in _pieces(answer):
+        yield event("content_block_delta", index=index, delta={"type": "text_delta", "text": piece})
+    yield event("content_block_stop", index=index)
+    reason = {"stop": "end_turn", "length": "max_tokens", "refusal": "refusal"}[answer.finish]
+    told = {**given, "output_tokens": usage.output, "output_tokens_details": {"thinking_tokens": usage.reasoning}}
+    yield event("message_delta", delta={"stop_reason": reason, "stop_sequence": None}, usage=told)
+    yield event("message_stop")
 
 
 def _sse(content: dict[str, Any], event: str = "", end: str = "\n\n") -> bytes:

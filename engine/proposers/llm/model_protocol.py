@@ -40,27 +40,36 @@ class Prompt(Struct, frozen=True, omit_defaults=True):
 
 class Reply(Struct, frozen=True):
     """A model's reply. ``model`` is the server's name for the model. ``usage`` is None if the server did not report
-    any. ``tier`` is the service tier that the server reported, or ""."""
+    any. ``tier`` is the service tier that the server reported, or "". ``dollars`` is the cost that the provider itself
+    reported, or None if the cost follows from the usage.
+    """
 
     text: str
     model: str
     usage: Usage | None
     finish: Finish = "stop"
     tier: str = ""
+    dollars: float | None = None
 
 
 class CallFailed(Exception):
     """One attempt failed. ``retry_after_s`` is the delay that the server requested.
 
     ``usage`` is the number of billed tokens: ``Usage()`` if the server rejected the request, or None if unconfirmed,
-    for example after a broken connection.
+    for example after a broken connection. ``dollars`` is the cost that the provider itself reported, or None if the
+    cost follows from the usage.
     """
 
     def __init__(
-        self, kind: FailureKind, message: str, retry_after_s: float | None = None, usage: Usage | None = None
+        self,
+        kind: FailureKind,
+        message: str,
+        retry_after_s: float | None = None,
+        usage: Usage | None = None,
+        dollars: float | None = None,
     ) -> None:
         super().__init__(message.encode(errors="replace").decode())  # A server's message may contain invalid Unicode.
-        self.kind, self.retry_after_s, self.usage = kind, retry_after_s, usage
+        self.kind, self.retry_after_s, self.usage, self.dollars = kind, retry_after_s, usage, dollars
 
 
 class ModelClient(Protocol):

@@ -50,6 +50,8 @@ class Remote:
                 "correct the model's name in the config, then start a new session, because a session keeps its "
                 "original config"
             )
+        if kind == "no_program":
+            return "install the program, then resume the session"
         if kind == "quota":
             return "check the account's quota or payment, then resume the session"
         if self._variable is None:

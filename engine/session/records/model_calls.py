@@ -18,17 +18,20 @@ FailureKind = Literal[
     "quota",
     "key",
     "unknown_model",
+    "no_program",
     "bad_request",
     "server",
     "connection",
     "timeout",
     "broken_reply",
     "cut_short",
+    "program",
     "cancelled",
 ]
 """``broken_reply``: status 200 with an invalid body (HTML, malformed JSON). ``cut_short``: the stream ended without its
-terminal event. ``cancelled``: the search cancelled the call. The client does not retry ``key``, ``quota``,
-``unknown_model`` and ``bad_request``."""
+terminal event. ``program``: a program ended with an error. ``no_program``: there is no such program. ``cancelled``: the
+search cancelled the call. The client does not retry ``key``, ``quota``, ``unknown_model``, ``no_program`` and
+``bad_request``."""
 
 
 _FAILURES: dict[str, str] = {
@@ -36,12 +39,14 @@ _FAILURES: dict[str, str] = {
     "quota": "no quota left",
     "key": "key rejected",
     "unknown_model": "no such model",
+    "no_program": "program not found",
     "bad_request": "request rejected",
     "server": "server error",
     "connection": "no connection",
     "timeout": "timed out",
     "broken_reply": "broken reply",
     "cut_short": "reply cut short",
+    "program": "program failed",
     "cancelled": "call cancelled",
 }
 
@@ -51,7 +56,7 @@ def failure_words(kind: str) -> str:
     return _FAILURES.get(kind, kind.replace("_", " "))
 
 
-HOPELESS: frozenset[str] = frozenset({"key", "quota", "unknown_model"})
+HOPELESS: frozenset[str] = frozenset({"key", "quota", "unknown_model", "no_program"})
 """Failures that would affect every call to the model. The engine does not call the model again until the engine
 restarts.
 """

@@ -1,9 +1,11 @@
-"""A session that calls models: the real journal, the real SDKs, and a model server on the network."""
+"""A session that calls models: the real journal, the real SDKs and programs, and a model server on the network."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
+import re
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,8 +25,8 @@ from engine.session.state.spend import Spend
 from engine.session.store import EventWriter, SessionPaths, SessionReader, create_session
 from tests.model_server import ModelServer
 
-Wire = Literal["responses", "chat", "gemini"]
-WIRES: tuple[Wire, ...] = ("responses", "chat", "gemini")
+Wire = Literal["responses", "chat", "gemini", "anthropic", "command"]
+WIRES: tuple[Wire, ...] = ("responses", "chat", "gemini", "anthropic", "command")
 KEY = "sk-test-0123456789abcdef"
 SITE = CallSite("softmax", 1, "kernel", "i1")
 PROMPT = Prompt("kernel", "You write kernels.", "Write a softmax, please.")
@@ -64,11 +66,18 @@ class Desk:
 
 
 def model_table(wire: Wire, server: ModelServer, extra: str = "", timeout_s: float = 30.0) -> str:
-    """Return a ``[[models]]`` table for one protocol of the server."""
-    where = f'provider = "gemini"\nbase_url = "{server.gemini}"'
-    if wire != "gemini":
-        where = f'provider = "openai"\nbase_url = "{server.openai}"\napi = "{wire}"'
+    """Return a ``[[models]]`` table for one protocol of the server. ``extra``: more keys, ``model`` among them."""
     limits = f"timeout_s = {timeout_s}\nmax_output_tokens = 1000"
+    if wire == "command":
+        found = re.search(r'(?m)^model = "(.*)"$', extra)
+        name = found[1] if found is not None else "m"
+        where = f'provider = "command"\nname = "{name}"\ncommand = {json.dumps([*server.command, name])}'
+        extra = re.sub(r"(?m)^(model|structured) = .*$", "", extra)
+        return f'[[models]]\n{where}\nkey_env = "TEST_MODEL_KEY"\n{limits}\n{extra}\n'
+    if wire in ("gemini", "anthropic"):
+        where = f'provider = "{wire}"\nbase_url = "{server.gemini if wire == "gemini" else server.anthropic}"'
+    else:
+        where = f'provider = "openai"\nbase_url = "{server.openai}"\napi = "{wire}"'
     return f'[[models]]\n{where}\nkey_env = "TEST_MODEL_KEY"\n{limits}\n{extra}\n'
 
 

@@ -1,4 +1,4 @@
-"""Single calls with both SDKs over each protocol: the server's behavior, the session's record, and the cost."""
+"""Single calls over each protocol: the server's behavior, the session's record, and the cost."""
 
 from __future__ import annotations
 
@@ -73,8 +73,13 @@ async def test_what_may_succeed_next_time_is_repeated_once_and_seen(
 ) -> None:
     if (wire, kind) == ("gemini", "hang_open"):
         pytest.skip("Gemini sends no comments, and its SDK takes them for a broken reply")
+    if wire == "command":
+        if kind == "cut_short":
+            pytest.skip("a program ends its reply with its exit code")
+        failure = "program" if failure == "connection" else failure
     server.script(Do(kind), Do(text="at last"))
-    timeout_s = 2.0 if failure == "timeout" else 30.0
+    # A program's time limit covers its whole call, and so the second attempt.
+    timeout_s = 30.0 if failure != "timeout" else 5.0 if wire == "command" else 2.0
     async with engine.life(model_table(wire, server, MODEL, timeout_s)) as desk:
         assert (await desk.caller.call(SITE, PROMPT)).text == "at last"
         first, failed, second, replied = desk.events()
@@ -131,7 +136,7 @@ async def test_a_wrong_key_is_one_failure_and_stands_nowhere(
             await desk.caller.call(SITE, PROMPT)
         assert (caught.value.kind, desk.spent.failed) == ("key", 1)
         assert caught.value.__cause__ is None and caught.value.__context__ is None
-        assert desk.failures()[0].message.startswith("TEST_MODEL_KEY: 40") and "[key]" in desk.failures()[0].message
+        assert desk.failures()[0].message.startswith("TEST_MODEL_KEY: ") and "[key]" in desk.failures()[0].message
     assert server.requests[0].key == wrong
     said = caplog.text + "".join(str(line) for line in caplog.records)
     files = b"".join(file.read_bytes() for file in desk.paths.directory.rglob("*") if file.is_file())
@@ -179,7 +184,7 @@ async def test_a_wait_beyond_all_patience_is_not_begun(wire: Wire, server: Model
 async def test_attempts_that_may_have_been_billed_are_not_repeated_for_ever(
     wire: Wire, server: ModelServer, engine: Engine
 ) -> None:
-    server.default = Do("cut_short")
+    server.default = Do("drop_mid" if wire == "command" else "cut_short")
     async with engine.life(model_table(wire, server, MODEL)) as desk:
         with pytest.raises(CallFailed):
             await desk.caller.call(SITE, PROMPT)
@@ -204,6 +209,8 @@ async def test_a_server_that_is_not_there_costs_nothing(wire: Wire, server: Mode
 async def test_ideas_are_asked_for_in_a_structure_where_the_server_can(
     wire: Wire, server: ModelServer, engine: Engine
 ) -> None:
+    if wire == "command":
+        pytest.skip("a program reads the prompt only, which describes the structure")
     schema = {
         "type": "object",
         "properties": {"ideas": {"type": "array", "items": {"type": "string"}}},

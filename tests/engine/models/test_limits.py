@@ -17,7 +17,7 @@ from engine.proposers.llm.remote import Remote
 from engine.proposers.registry import check_providers
 from engine.session.records.events import BudgetChanged, ModelCallStarted, ShareChanged
 from engine.session.records.model_calls import CallSite
-from tests.engine.models.conftest import PROMPT, SITE, Desk, Engine, model_table, until
+from tests.engine.models.conftest import PROMPT, SITE, WIRES, Desk, Engine, Wire, model_table, until
 from tests.model_server import Do, ModelServer
 
 PRICED = 'model = "m"\nconcurrency = 64\ninput_price = 2.0\noutput_price = 10.0'
@@ -30,10 +30,19 @@ async def ask(desk: Desk, count: int, model: str = "m", problem: str = "softmax"
     return [answer for answer in answers if isinstance(answer, BaseException)]
 
 
-@pytest.mark.parametrize("limit", ["tokens = 6000", "dollars = 0.05", "calls = 3"])
-async def test_calls_at_once_never_overshoot(limit: str, server: ModelServer, engine: Engine) -> None:
+@pytest.mark.parametrize(
+    ("wire", "limit"),
+    [
+        ("chat", "tokens = 6000"),
+        ("chat", "dollars = 0.05"),
+        ("chat", "calls = 3"),
+        ("anthropic", "tokens = 6000"),
+        ("command", "dollars = 0.05"),
+    ],
+)
+async def test_calls_at_once_never_overshoot(wire: Wire, limit: str, server: ModelServer, engine: Engine) -> None:
     server.default = Do(delay_s=0.02, reasoning=500)
-    async with engine.life(f"[budget]\n{limit}\n" + model_table("chat", server, PRICED)) as desk:
+    async with engine.life(f"[budget]\n{limit}\n" + model_table(wire, server, PRICED)) as desk:
         refused = await ask(desk, 40)
         assert refused and all(isinstance(one, OverBudget) and one.scope == "session" for one in refused)
         assert 0 < desk.spent.tokens == server.books.told.total
@@ -240,8 +249,11 @@ async def test_who_gives_up_before_its_turn_leaves_its_place() -> None:
     assert gate.inside == 0
 
 
-async def test_a_resumed_search_does_not_pay_again_for_a_reply_it_has(server: ModelServer, engine: Engine) -> None:
-    text = model_table("chat", server, PRICED)
+@pytest.mark.parametrize("wire", WIRES)
+async def test_a_resumed_search_does_not_pay_again_for_a_reply_it_has(
+    wire: Wire, server: ModelServer, engine: Engine
+) -> None:
+    text = model_table(wire, server, PRICED)
     async with engine.life(text) as desk:
         first = await desk.caller.call(SITE, PROMPT)
         spent = desk.spent.usage

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import json
 import os
 import re
 import signal
@@ -12,6 +13,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from engine.exit_codes import ExitCode
@@ -21,6 +23,7 @@ from tests.commandline import KernelTui
 from tests.engine.proposers import canned
 from tests.engine.proposers.canned import PATIENCE_S
 from tests.model_server import Asked, Do, ModelServer
+from tests.model_server.asked import Dialect
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -44,22 +47,18 @@ trials = 3
 max_pairs = 8
 torch_compile = false
 other_sizes = false
-[[models]]
-provider = "openai"
-model = "m-one"
-base_url = "{openai}"
-key_env = "TEST_MODEL_KEY"
-max_output_tokens = 1000
-timeout_s = 20
-[[models]]
-provider = "gemini"
-model = "m-two"
-base_url = "{gemini}"
-key_env = "TEST_MODEL_KEY"
-max_output_tokens = 1000
-timeout_s = 20
+{models}
 roles = {roles}
 """
+MODEL = """\
+[[models]]
+{where}
+key_env = "TEST_MODEL_KEY"
+max_output_tokens = 1000
+timeout_s = 20
+"""
+NETWORK: tuple[Dialect, Dialect] = ("chat", "gemini")
+OTHERS: tuple[Dialect, Dialect] = ("anthropic", "command")
 
 
 class Author:
@@ -93,17 +92,47 @@ def server() -> Iterator[ModelServer]:
 
 
 def prepare(
-    directory: Path, server: ModelServer, budget: str = "", rounds: int = 1, roles: str = '["ideas", "code", "fixes"]'
+    directory: Path,
+    server: ModelServer,
+    budget: str = "",
+    rounds: int = 1,
+    roles: str = '["ideas", "code", "fixes"]',
+    dialects: tuple[Dialect, Dialect] = NETWORK,
 ) -> SessionPaths:
     (directory / "softmax.py").write_text(canned.PROBLEM)
-    text = CONFIG.format(openai=server.openai, gemini=server.gemini, budget=budget, rounds=rounds, roles=roles)
+    tables = (model_table(dialect, name, server) for dialect, name in zip(dialects, ("m-one", "m-two"), strict=True))
+    text = CONFIG.format(models="".join(tables), budget=budget, rounds=rounds, roles=roles)
     (directory / "config.toml").write_text(text)
     return SessionPaths.at(directory / "sessions" / "demo")
+
+
+def model_table(dialect: Dialect, name: str, server: ModelServer) -> str:
+    """Return a ``[[models]]`` table for a model of the server, without an end."""
+    if dialect == "command":
+        where = f'provider = "command"\nname = "{name}"\ncommand = {json.dumps([*server.command, name])}'
+    else:
+        provider = "openai" if dialect == "chat" else dialect
+        where = f'provider = "{provider}"\nmodel = "{name}"\nbase_url = "{getattr(server, provider)}"'
+    return MODEL.format(where=where)
 
 
 def state_of(paths: SessionPaths) -> SessionState:
     with SessionReader(paths) as reader:
         return fold(reader.read())
+
+
+def programs(server: ModelServer) -> list[int]:
+    """Return the running processes of the server's program."""
+    wanted = "\0".join(server.command).encode()
+    return [process.pid for process in psutil.process_iter() if wanted in command_line(process.pid)]
+
+
+def command_line(pid: int) -> bytes:
+    """Return a process's arguments, separated by NUL; empty if it has ended."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
 
 
 def check_books(state: SessionState, server: ModelServer) -> None:
@@ -148,11 +177,12 @@ def search_by_two_providers(kernel_tui: KernelTui, directory: Path, server: Mode
     return paths
 
 
+@pytest.mark.parametrize("dialects", [NETWORK, OTHERS], ids="-".join)
 def test_it_ends_in_order_when_its_tokens_are_spent_and_survives_a_death(
-    kernel_tui: KernelTui, tmp_path: Path, server: ModelServer
+    dialects: tuple[Dialect, Dialect], kernel_tui: KernelTui, tmp_path: Path, server: ModelServer
 ) -> None:
     server.default = Do(delay_s=0.05)
-    paths = prepare(tmp_path, server, budget="tokens = 22_000", rounds=50)
+    paths = prepare(tmp_path, server, budget="tokens = 22_000", rounds=50, dialects=dialects)
     started = kernel_tui("config.toml", "--detach", env=ENVIRONMENT)
     assert started.returncode == ExitCode.OK, started.stderr
     deadline = time.monotonic() + PATIENCE_S
@@ -162,7 +192,8 @@ def test_it_ends_in_order_when_its_tokens_are_spent_and_survives_a_death(
     pid = engine_liveness(paths).pid
     assert pid is not None
     os.kill(pid, signal.SIGKILL)
-    while engine_liveness(paths).running:
+    while engine_liveness(paths).running or programs(server):
+        assert time.monotonic() < deadline
         time.sleep(0.05)
     finished = kernel_tui("resume", "demo", "--headless", env=ENVIRONMENT, timeout=PATIENCE_S)
     assert finished.returncode == ExitCode.OK, finished.stderr
@@ -177,6 +208,8 @@ def test_it_ends_in_order_when_its_tokens_are_spent_and_survives_a_death(
         check_books(state, server)
     assert spent.at_most.tokens <= 22_000
     assert not state.in_flight()
+    assert {asked.dialect for asked in server.requests} == set(dialects)
+    assert not programs(server)
     calls = [variant.data["call"] for variant in state.variants.values()]
     assert len(calls) == len(set(calls))
     replied = {call.site for call in state.spending.calls.values() if call.reply is not None}

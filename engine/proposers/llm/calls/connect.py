@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from engine.config.model_tables import GeminiModel, OpenAIModel
+from engine.config.model_tables import AnthropicModel, CalledModel, CommandModel, GeminiModel, OpenAIModel
 from engine.config.schema import Config
 from engine.exit_codes import ExitCode
 from engine.proposers.llm.calls.concurrency_limiter import Gate
@@ -24,14 +24,14 @@ class PriceUnknown(Exception):
 def make_callers(
     config: Config, state: SessionState, recorder: Recorder, retry: Retry | None = None
 ) -> dict[str, Caller]:
-    """Create a caller for every model in the config that is called over the network, keyed by name.
+    """Create a caller for every model in the config that is called over the network or as a program, keyed by name.
 
     Raises ``KeyMissing`` and :class:`PriceUnknown` here, so that a search that cannot work never begins.
     """
-    remote = [model for model in config.models if isinstance(model, OpenAIModel | GeminiModel)]
+    called = [model for model in config.models if isinstance(model, CalledModel)]
     ledger = Ledger(state.spending, lambda: caps_of(state, config))
     callers = {}
-    for model in remote:
+    for model in called:
         client, price = make_client(model, key_for(model)), Price(model)
         _check_price(config, state, model.label, price)
         callers[model.label] = Caller(model.label, client, price, Gate(model.concurrency), ledger, recorder, retry)
@@ -42,19 +42,30 @@ def check_prices(config: Config) -> None:
     """Check all prices before a search begins. Raises :class:`PriceUnknown`."""
     fresh = SessionState()
     for model in config.models:
-        if isinstance(model, OpenAIModel | GeminiModel):
+        if isinstance(model, CalledModel):
             _check_price(config, fresh, model.label, Price(model))
 
 
-def make_client(model: OpenAIModel | GeminiModel, key: str) -> ModelClient:
+def make_client(model: CalledModel, key: str) -> ModelClient:
     """Create a model's client. The client imports the SDK and connects on its first call."""
-    if isinstance(model, OpenAIModel):
-        from engine.proposers.llm.clients.openai_client import OpenAIClient
+    match model:
+        case OpenAIModel():
+            from engine.proposers.llm.clients.openai_client import OpenAIClient
 
-        return OpenAIClient(model, key)
-    from engine.proposers.llm.clients.gemini_client import GeminiClient
+            return OpenAIClient(model, key)
+        case GeminiModel():
+            from engine.proposers.llm.clients.gemini_client import GeminiClient
 
-    return GeminiClient(model, key)
+            return GeminiClient(model, key)
+        case AnthropicModel():
+            from engine.proposers.llm.clients.anthropic_client import AnthropicClient
+
+            return AnthropicClient(model, key)
+        case CommandModel():
+            from engine.proposers.llm.clients.command.client import CommandClient
+
+            return CommandClient(model, key)
+    raise TypeError(f"no client for {type(model).__name__}")
 
 
 def _check_price(config: Config, state: SessionState, model: str, price: Price) -> None:

@@ -1,14 +1,15 @@
 """Token prices: the price list in the package ``genai-prices`` (no network), or the prices in the config.
 
-An unknown price is None, never 0.
+An unknown price is None, never 0. The list has no prices for programs, which may report their own cost.
 """
 
 from __future__ import annotations
 
-from engine.config.model_tables import GeminiModel, OpenAIModel
+from engine.config.model_tables import AnthropicModel, CalledModel, GeminiModel, OpenAIModel
 from engine.session.records.model_calls import Usage
 
-_PROVIDER = {"openai": "openai", "gemini": "google"}
+_PROVIDER = {"openai": "openai", "gemini": "google", "anthropic": "anthropic"}
+_Listed = OpenAIModel | GeminiModel | AnthropicModel
 _DEAREST_TIERS = ("default", "priority")
 """With the tier "auto", the provider's project settings choose the tier, and only the reply reports which."""
 
@@ -16,8 +17,10 @@ _DEAREST_TIERS = ("default", "priority")
 class Price:
     """The price of one model in a config. The first use imports the price list, which takes a quarter of a second."""
 
-    def __init__(self, model: OpenAIModel | GeminiModel) -> None:
+    def __init__(self, model: CalledModel) -> None:
         self._model = model
+        self._listing = model if isinstance(model, _Listed) else None
+        self._tier = (self._listing.service_tier if self._listing is not None else None) or ""
         self._unlisted: set[str] = set()
 
     @property
@@ -33,22 +36,23 @@ class Price:
         model = self._model
         if model.input_price is not None and model.output_price is not None:
             return (usage.input * model.input_price + usage.output * model.output_price) / 1e6
-        tier = tier or model.service_tier or ""
-        found = self._listed(usage, answered, tier) if answered else None
-        return found if found is not None else self._listed(usage, model.model, tier)
+        if (listing := self._listing) is None:
+            return None
+        tier = tier or self._tier
+        found = self._listed(listing, usage, answered, tier) if answered else None
+        return found if found is not None else self._listed(listing, usage, listing.model, tier)
 
     def at_most(self, input_tokens: int, output_tokens: int) -> float | None:
         """Return a call's maximum price: the most expensive tier, no cache reads, and all input written to
         the cache.
         """
-        tier = self._model.service_tier or ""
-        tiers = _DEAREST_TIERS if tier == "auto" else (tier,)
+        tiers = _DEAREST_TIERS if self._tier == "auto" else (self._tier,)
         usages = (Usage(input_tokens, output_tokens), Usage(input_tokens, output_tokens, cache_written=input_tokens))
         found = [self.dollars(usage, tier=one) for usage in usages for one in tiers]
         known = [dollars for dollars in found if dollars is not None]
         return max(known) if len(known) == len(found) else None
 
-    def _listed(self, usage: Usage, name: str, tier: str) -> float | None:
+    def _listed(self, model: _Listed, usage: Usage, name: str, tier: str) -> float | None:
         if name in self._unlisted:
             return None
         from genai_prices import Usage as PricedUsage
@@ -62,10 +66,10 @@ class Price:
         )
         context = {"service_tier": tier} if tier else None
         try:
-            if self._model.base_url is not None:
-                found = calc_price(priced, name, provider_api_url=self._model.base_url, price_context=context)
+            if model.base_url is not None:
+                found = calc_price(priced, name, provider_api_url=model.base_url, price_context=context)
             else:
-                found = calc_price(priced, name, provider_id=_PROVIDER[self._model.provider], price_context=context)
+                found = calc_price(priced, name, provider_id=_PROVIDER[model.provider], price_context=context)
         except LookupError:  # The list does not contain the server or the model.
             self._unlisted.add(name)
             return None

@@ -31,7 +31,7 @@ from engine.session.state.spend import Amount
 _log = logging.getLogger(__name__)
 
 RETRIED: frozenset[FailureKind] = frozenset(
-    {"rate_limit", "server", "connection", "timeout", "broken_reply", "cut_short"}
+    {"rate_limit", "server", "connection", "timeout", "broken_reply", "cut_short", "program"}
 )
 """Failures after which the same call may succeed."""
 
@@ -216,7 +216,7 @@ class Caller:
             wait_s=wait_s,
             seconds=now - began,
             usage=error.usage,
-            dollars=self._dollars(error.usage),
+            dollars=error.dollars if error.dollars is not None else self._dollars(error.usage),
         )
 
     def _started(self, call: _Call, worst: Amount) -> ModelCallStarted:
@@ -241,7 +241,7 @@ class Caller:
             finish=reply.finish,
             seconds=seconds,
             usage=reply.usage,
-            dollars=self._dollars(reply.usage, reply.model, reply.tier),
+            dollars=reply.dollars if reply.dollars is not None else self._dollars(reply.usage, reply.model, reply.tier),
             tier=reply.tier,
         )
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 
-from engine.config.model_tables import GeminiModel, OpenAIModel
+from engine.config.model_tables import CalledModel
 from engine.exit_codes import ExitCode
 
 _NONE_NEEDED = "none"
@@ -24,7 +24,7 @@ class KeyMissing(Exception):
     exit_code = ExitCode.NO_KEY
 
 
-def key_for(model: OpenAIModel | GeminiModel) -> str:
+def key_for(model: CalledModel) -> str:
     """Read the key to send, and delete it from the environment. Raises :class:`KeyMissing`."""
     variable = model.key_variable
     if variable is None:
@@ -36,21 +36,26 @@ def key_for(model: OpenAIModel | GeminiModel) -> str:
     return _taken[variable]
 
 
-def check_key(model: OpenAIModel | GeminiModel) -> None:
+def check_key(model: CalledModel) -> None:
     """Check that the key is in the environment, and leave it there. Raises :class:`KeyMissing`."""
     variable = model.key_variable
     if variable is not None and variable not in _taken and not os.environ.get(variable, "").strip():
         raise _missing(model, variable)
 
 
-def _missing(model: OpenAIModel | GeminiModel, variable: str) -> KeyMissing:
+def value_of(variable: str) -> str | None:
+    """Read an environment variable for a program, even if :func:`key_for` has taken it; None if it is not set."""
+    return _taken.get(variable, os.environ.get(variable))
+
+
+def _missing(model: CalledModel, variable: str) -> KeyMissing:
     return KeyMissing(
         f"{model.label}: the environment variable {variable} is not set. Set it before you start kernel-tui: "
         f"export {variable}=..."
     )
 
 
-def refused_key(model: OpenAIModel | GeminiModel, said: str) -> str:
+def refused_key(model: CalledModel, said: str) -> str:
     """Add the rejected key's name to the server's message."""
     if model.key_variable is None:
         return (

@@ -6,8 +6,6 @@ is complete only if its terminal event has arrived, because streams in both prot
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import json
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
@@ -16,7 +14,15 @@ from typing import TYPE_CHECKING, Any
 from engine.config.model_tables import OpenAIModel
 from engine.proposers.llm.clients import openai_wire
 from engine.proposers.llm.clients.keys import refused_key, without_keys
-from engine.proposers.llm.clients.streaming import Growing, Watch, must_be_events, retry_after_s, short
+from engine.proposers.llm.clients.streaming import (
+    Growing,
+    Watch,
+    drain,
+    must_be_events,
+    retry_after_s,
+    short,
+    usage_if_sent,
+)
 from engine.proposers.llm.clients.wire import read
 from engine.proposers.llm.model_protocol import CallFailed, Prompt, Reply
 from engine.session.records.model_calls import FailureKind, Finish, Usage
@@ -26,7 +32,6 @@ if TYPE_CHECKING:
     from openai import APIError, AsyncOpenAI
 
 OFFICIAL = "https://api.openai.com/v1"
-_DRAIN_S = 1.0
 _READ = frozenset(
     {
         "response.output_text.delta",
@@ -115,7 +120,7 @@ class OpenAIClient:
                 event = read(content, openai_wire.Event)
                 response = event.response or openai_wire.Response()
                 if kind in ("response.completed", "response.incomplete"):
-                    await _drain(events)
+                    await drain(events)
                     return self._reply(response, text)
                 if kind == "response.failed":
                     fault = response.error or openai_wire.Fault()
@@ -163,7 +168,7 @@ class OpenAIClient:
                     text.add(delta.content or delta.refusal)
                     ended = choice.finish_reason or ended
                 if ended and usage is not None:
-                    await _drain(events)
+                    await drain(events)
                     break
         if not ended:
             raise CallFailed("cut_short", "the stream ended without a finish_reason", usage=usage)
@@ -196,14 +201,6 @@ class OpenAIClient:
         return {"name": prompt.purpose, "strict": True, "schema": prompt.schema}
 
 
-async def _drain(events: AsyncGenerator[object, None]) -> None:
-    """Read the rest of a complete stream, so that its connection can be reused."""
-    with contextlib.suppress(Exception):  # The reply is already complete.
-        async with asyncio.timeout(_DRAIN_S):
-            async for _ in events:
-                pass
-
-
 def _failure_of(error: Exception) -> CallFailed:
     """Convert an SDK error."""
     import httpx2
@@ -214,23 +211,15 @@ def _failure_of(error: Exception) -> CallFailed:
         message = f"{error.status_code}: {short(_said(error))}"
         return CallFailed(kind, message, retry_after_s(error.response.headers), Usage())
     if isinstance(error, openai.APITimeoutError | httpx2.TimeoutException):
-        return CallFailed("timeout", "the server did not answer in time", usage=_if_sent(error))
+        return CallFailed("timeout", "the server did not answer in time", usage=usage_if_sent(error))
     if isinstance(error, openai.APIConnectionError | httpx2.TransportError):
         cause = error.__cause__ or error
-        return CallFailed("connection", f"{short(cause) or type(cause).__name__}", usage=_if_sent(error))
+        return CallFailed("connection", f"{short(cause) or type(cause).__name__}", usage=usage_if_sent(error))
     if isinstance(error, openai.APIError):  # This is an error event within a stream.
         return CallFailed(_kind_of(None, error.code, error.type), short(_said(error)))
     if isinstance(error, json.JSONDecodeError):
         return CallFailed("broken_reply", f"the stream contains malformed JSON ({short(error)})")
     return CallFailed("broken_reply", f"the response is unreadable ({type(error).__name__}: {short(error)})")
-
-
-def _if_sent(error: Exception) -> Usage | None:
-    """Return a failed call's usage: zero if no connection was made, None (unconfirmed) otherwise."""
-    import httpx2
-
-    never = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout)
-    return Usage() if isinstance(error.__cause__ or error, never) else None
 
 
 def _said(error: APIError) -> object:

@@ -1,14 +1,15 @@
-"""Shared helpers for streams: a text buffer, a timeout for silent servers, and HTTP headers."""
+"""Shared helpers for streams: a text buffer, a timeout for silent servers, HTTP headers, and failed connections."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from email.utils import parsedate_to_datetime
 
 from engine.proposers.llm.model_protocol import CallFailed
+from engine.session.records.model_calls import Usage
 
 SHOW_EVERY_S = 0.25
 """Minimum seconds between two updates of the displayed text."""
@@ -16,6 +17,7 @@ TEXT_LIMIT = 1 << 20
 """Maximum number of characters to keep from a reply. No kernel is this long."""
 _STREAM_LIMIT = 64 << 20
 _MESSAGE = 300
+_DRAIN_S = 1.0
 
 
 class Growing:
@@ -82,6 +84,25 @@ class Watch:
         if self._timeout is not None and now - self._set_at >= self._slack_s:
             self._set_at = now
             self._timeout.reschedule(now + self._silence_s + self._slack_s)
+
+
+async def drain(events: AsyncGenerator[object, None]) -> None:
+    """Read the rest of a complete stream, so that its connection can be reused."""
+    with contextlib.suppress(Exception):  # The reply is already complete.
+        async with asyncio.timeout(_DRAIN_S):
+            async for _ in events:
+                pass
+
+
+def usage_if_sent(error: Exception) -> Usage | None:
+    """Return a failed call's usage: zero if no connection was made, None (unconfirmed) otherwise.
+
+    ``error``: an error of httpx2, or an SDK's error that httpx2's error caused.
+    """
+    import httpx2
+
+    never = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout)
+    return Usage() if isinstance(error.__cause__ or error, never) else None
 
 
 def retry_after_s(headers: Mapping[str, str]) -> float | None:

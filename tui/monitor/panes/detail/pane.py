@@ -44,8 +44,8 @@ FIRST_STEPS = (
     "kernels, and selects the best ones as parents for the next round."
 )
 REFUSED_REMEDY = (
-    'To search such a problem, add a [[models]] table with provider = "openai", "gemini" or "manual" (you answer the '
-    "prompts) to the config, and start a new session."
+    'To search such a problem, add a [[models]] table with provider = "openai", "gemini", "anthropic", "command" (a '
+    'program) or "manual" (you answer the prompts) to the config, and start a new session.'
 )
 GROW_S = 0.25
 """Seconds between two updates of a streaming reply."""
