@@ -138,6 +138,11 @@ class BudgetConfig(SpendLimits):
     """Maximum engine time in minutes for the whole session, including resumed runs. Pauses do not count. Time in which
     another process occupies the device does not count either.
     """
+    minutes_per_problem: Positive | None = None
+    """Engine time in minutes for each problem. With this key, the search works on one problem at a time: it opens a
+    problem, searches it and evicts it before the next. Minutes that a problem does not need go to the others. Without
+    this key, all problems share the time and stay open.
+    """
     per_problem: SpendLimits = SpendLimits()
     """Limits on ``dollars``, ``tokens`` and ``calls`` for each problem separately."""
 

@@ -14,7 +14,7 @@ from msgspec import Struct, field
 
 from engine.devices.fact import DeviceFact
 from engine.session.records import events as ev
-from engine.session.state.nodes import EngineState, IdeaState, ProblemState, RoundState, VariantState
+from engine.session.state.nodes import EngineState, IdeaState, ProblemState, RoundState, TurnState, VariantState
 from engine.session.state.spend import Spending
 
 LOG_LINES = 2000
@@ -51,6 +51,7 @@ class SessionData(Struct):
     waits: dict[str, ev.DeviceAwaited] = field(default_factory=dict)
     held_up_at: float | None = None
     problems: dict[str, ProblemState] = field(default_factory=dict)
+    turn: TurnState | None = None
     refused: dict[str, ev.ProblemRefused] = field(default_factory=dict)
     ideas: dict[str, IdeaState] = field(default_factory=dict)
     variants: dict[str, VariantState] = field(default_factory=dict)
@@ -74,6 +75,24 @@ class SessionData(Struct):
     log: deque[tuple[float, ev.LogLine]] = field(default_factory=lambda: deque(maxlen=LOG_LINES))
     verdicts: int = 0
     heard_at: float = 0.0
+
+    def elapsed_s(self, now: float) -> float:
+        """Return this session's engine time in seconds at ``now``, without pauses and without time in which other
+        processes occupy all devices. For an engine that died, the time ends at its last event.
+        """
+        engine = self.engine
+        running = now - engine.started_at if engine is not None and engine.stopped is None else 0.0
+        paused = now - self.paused_at if self.paused_at is not None else 0.0
+        held_up = now - self.held_up_at if self.held_up_at is not None else 0.0
+        return self.search_seconds + max(0.0, running) - max(0.0, paused) - max(0.0, held_up)
+
+    def problem_seconds(self, problem: str, now: float) -> float:
+        """Return the engine time of all turns of a problem at ``now``, in seconds."""
+        found = self.problems.get(problem)
+        seconds = found.turn_seconds if found is not None else 0.0
+        if self.turn is not None and self.turn.problem == problem:
+            seconds += max(0.0, self.elapsed_s(now) - self.turn.began_s)
+        return seconds
 
     def last_moment(self, beat: float) -> float:
         """Return when the newest engine was last known to be alive: at its last event or, unless it recorded a stop, at
