@@ -68,6 +68,7 @@ __all__ = [
     "SpendLimits",
     "load_config",
     "load_evaluation",
+    "load_text",
     "parse_config",
     "preset_text",
 ]
@@ -272,7 +273,7 @@ class Config(Table):
 def load_config(path: Path | str) -> Config:
     """Read a config file. Raises :class:`ConfigError` with all errors of the file."""
     path = Path(path)
-    return parse_config(_read(path), path)
+    return parse_config(load_text(path), path)
 
 
 def load_evaluation(path: Path | str) -> EvaluationConfig:
@@ -282,10 +283,11 @@ def load_evaluation(path: Path | str) -> EvaluationConfig:
     Raises :class:`ConfigError` with all errors of the file.
     """
     path = Path(path)
-    return parse_config(_read(path), path, needs_problems=False).evaluation
+    return parse_config(load_text(path), path, needs_problems=False).evaluation
 
 
-def _read(path: Path) -> str:
+def load_text(path: Path) -> str:
+    """Read a config file's text. Raises :class:`ConfigError` if the file is unreadable."""
     try:
         return read_text(path)
     except UnreadableFile as error:

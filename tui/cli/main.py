@@ -15,6 +15,7 @@ COMMANDS = {
     "run": "search.run.run",
     "resume": "search.resume.resume",
     "attach": "search.attach.attach",
+    "bench": "search.bench.bench",
     "replay": "search.replay.replay",
     "sessions": "saved.sessions.sessions",
     "show": "saved.show.show",
