@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
 
-from engine.config.tolerance import SessionTolerance, tolerance_in, tolerance_words
+from engine.config.tolerance import tolerance_in, tolerance_words
 from engine.config.toml_table import toml_table
 from engine.session.records.events import NodePruned, NodeRestored, Recorded, RunoffFinished, TurnEnd, VerdictGiven
 from engine.session.records.verdict import UNJUDGED, Baseline, Timing, Verdict
@@ -135,9 +135,13 @@ def read_report(paths: SessionPaths) -> Report:
     """Compute the report of a stored session. Raises SessionError."""
     with SessionReader(paths) as reader:
         state, steps = _folded(reader.read())
-        now = reader.last_moment(state)
-        text = reader.text(state.config) if state.config else ""
-    return _report(state, steps, now, toml_table(text), tolerance_in(text))
+        config = reader.text(state.config) if state.config else ""
+    return _report(state, steps, config)
+
+
+def report_of(events: Iterable[Recorded], config: str) -> Report:
+    """Compute the report from a session's events and its frozen configuration (TOML)."""
+    return _report(*_folded(events), config)
 
 
 class _Step(Struct, frozen=True):
@@ -178,12 +182,12 @@ def _best_verdict(state: SessionState, problem: str) -> Verdict | None:
     return state.variants[found.best].verdict
 
 
-def _report(
-    state: SessionState, steps: Sequence[_Step], now: float, config: dict[str, object], tolerance: SessionTolerance
-) -> Report:
+def _report(state: SessionState, steps: Sequence[_Step], text: str) -> Report:
+    config = toml_table(text)
+    now = state.time
     budget, evaluation = config.get("budget", {}), config.get("evaluation", {})
-    share = budget.get("minutes_per_problem") if isinstance(budget, dict) else None
-    compiles = evaluation.get("torch_compile", True) is True if isinstance(evaluation, dict) else True
+    share = budget.get("minutes_per_problem")
+    compiles = evaluation.get("torch_compile", True) is True
     turns = share is not None
     rows = [_row(state, one, now, turns, compiles) for one in state.problems.values() if one.id not in state.refused]
     rows += [_refused(state, name, now, turns) for name in state.refused]
@@ -198,7 +202,7 @@ def _report(
         created=state.created_at,
         version=engine.version if engine is not None else state.version,
         devices=tuple(dict.fromkeys(device.name for device in state.devices.values())),
-        tolerance=tolerance_words(tolerance),
+        tolerance=tolerance_words(tolerance_in(text)),
         minutes_per_problem=float(share) if isinstance(share, int | float) else None,
         minutes=seconds / 60,
         dollars=None if state.spending.total.unpriced else state.spending.total.dollars,

@@ -148,9 +148,7 @@ def _session(config: Config, root: Path, *, new: bool) -> SessionPaths:
 
     if not new and (found := _same(config, root)) is not None:
         return found
-    paths = create_session(root, config.name, config.frozen_toml(), str(config.path), config.seed)
-    echo(f"session {paths.directory}", err=True)
-    return paths
+    return create_session(root, config.name, config.frozen_toml(), str(config.path), config.seed)
 
 
 def _same(config: Config, root: Path) -> SessionPaths | None:
