@@ -11,28 +11,17 @@ from msgspec import Struct
 
 from engine.config.tolerance import tolerance_in, tolerance_words
 from engine.config.toml_table import toml_table
-from engine.session.records.events import NodePruned, NodeRestored, Recorded, RunoffFinished, TurnEnd, VerdictGiven
+from engine.session.records.events import NodePruned, NodeRestored, Recorded, RunoffFinished, VerdictGiven
 from engine.session.records.verdict import UNJUDGED, Baseline, Timing, Verdict
 from engine.session.state.session_state import Outcome, ProblemState, SessionState
 from engine.session.store import SessionPaths, SessionReader
+from tui.text.narration import TURN_ENDS
 from tui.view.results import without_compile
 
 MARKS = (0.0, 1.0, 1.5, 2.0)
 """The marks p of fast_p: the share of problems with a correct kernel whose speedup is above p."""
 CURVE_POINTS = 24
 """Number of intervals of the curve over minutes."""
-
-TURN_ENDS: dict[TurnEnd, str] = {
-    "time": "its minutes are used up",
-    "near_sol": "near the SOL",
-    "no_gain": "no gain in several rounds",
-    "done": "no round or idea is left",
-    "limit": "spending limit reached",
-    "no_proposer": "no proposer can write a kernel",
-    "refused": "refused",
-    "pruned": "pruned",
-    "not_opened": "not opened",
-}
 
 
 class Over(Struct, frozen=True):

@@ -267,6 +267,7 @@ def _problem_finished(state: SessionData, event: ev.ProblemFinished, time: float
 
 
 def _turn_started(state: SessionData, event: ev.TurnStarted, time: float) -> None:
+    state.takes_turns = True
     if (problem := state.problems.get(event.problem)) is not None:
         problem.turns, problem.turn_end = problem.turns + 1, None
         round_ = problem.rounds[-1].number if problem.rounds else 0
@@ -276,7 +277,7 @@ def _turn_started(state: SessionData, event: ev.TurnStarted, time: float) -> Non
 def _turn_ended(state: SessionData, event: ev.TurnEnded, time: float) -> None:
     if (problem := state.problems.get(event.problem)) is not None:
         problem.turn_seconds = state.problem_seconds(event.problem, time)
-        problem.turn_end = event.reason
+        problem.turn_end, problem.turn_ended_at = event.reason, time
     state.turn = None
 
 

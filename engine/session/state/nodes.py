@@ -148,6 +148,7 @@ class ProblemState(Struct):
     """Number of the problem's turns, including an open one."""
     turn_end: TurnEnd | None = None
     """Why the problem's last turn ended; None before that and during a turn."""
+    turn_ended_at: float = 0.0
 
     @property
     def id(self) -> str:
