@@ -181,7 +181,7 @@ def test_a_speedup_counts_only_if_its_whole_interval_is_above_the_mark() -> None
 def test_failures_have_their_reasons_and_every_problem_its_minutes() -> None:
     report = a_report()
     rows = {row.problem: row for row in report.problems}
-    assert (report.count, report.correct, report.kernelbench_correct, report.kernelbench_judged) == (4, 2, 2, 2)
+    assert (report.count, report.correct, report.kernelbench.fast["0"], report.kernelbench_judged) == (4, 2, 2, 2)
     assert "max abs error 0.5" in rows["c"].note and "raises" in rows["d"].note
     assert [rows[name].minutes for name in "abcd"] == [1.0, 1.0, 1.0, 0.0]
     assert rows["b"].over["compile"].failure == "crashed"

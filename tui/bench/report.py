@@ -97,9 +97,9 @@ class Point(Struct, frozen=True):
 class Report(Struct, frozen=True, kw_only=True):
     """A benchmark. ``created`` is in Unix seconds. ``minutes_per_problem`` is the config's; None without turns.
 
-    ``kernelbench_correct`` counts best kernels that are correct under KernelBench's own rules, among the
-    ``kernelbench_judged`` with such a verdict. ``curve`` is over each problem's own minutes; without turns, over the
-    session's minutes divided by the number of problems.
+    ``kernelbench`` sums up the best kernels over eager under KernelBench's own rules, which give no interval, and
+    ``kernelbench_judged`` counts the best kernels with such a verdict. ``curve`` is over each problem's own minutes;
+    without turns, over the session's minutes divided by the number of problems.
     """
 
     session: str
@@ -115,7 +115,7 @@ class Report(Struct, frozen=True, kw_only=True):
     count: int
     correct: int
     totals: dict[str, Total]
-    kernelbench_correct: int
+    kernelbench: Total
     kernelbench_judged: int
     curve: tuple[Point, ...]
 
@@ -183,7 +183,6 @@ def _report(state: SessionState, steps: Sequence[_Step], text: str) -> Report:
     rows.sort(key=lambda row: _natural(row.path))
     baselines = dict.fromkeys(("eager", *(name for row in rows for name in row.over)))
     seconds = state.elapsed_s(now)
-    theirs = [row.kernelbench for row in rows if row.kernelbench]
     engine = state.engine
     return Report(
         session=state.name,
@@ -199,8 +198,8 @@ def _report(state: SessionState, steps: Sequence[_Step], text: str) -> Report:
         count=len(rows),
         correct=sum(row.correct for row in rows),
         totals={name: total_of(rows, name) for name in baselines},
-        kernelbench_correct=theirs.count("correct"),
-        kernelbench_judged=len(theirs),
+        kernelbench=_kernelbench(rows),
+        kernelbench_judged=sum(row.kernelbench in ("correct", "wrong") for row in rows),
         curve=tuple(_curve(steps, [row.problem for row in rows], turns)),
     )
 
@@ -298,12 +297,24 @@ def total_of(rows: Sequence[BenchRow], baseline: str) -> Total:
     """Sum up the problems' figures against one baseline."""
     found = [row.over[baseline] for row in rows if row.correct and baseline in row.over]
     speedups = [one.speedup for one in found if one.speedup]
-    fast = {f"{mark:g}": sum(one.low is not None and one.low > mark for one in found) for mark in MARKS if mark}
+    lows = [one.low for one in found if one.low is not None]
+    return _total(sum(row.correct for row in rows), speedups, lows, len(rows))
+
+
+def _kernelbench(rows: Sequence[BenchRow]) -> Total:
+    correct = [row.kernelbench_speedup for row in rows if row.kernelbench == "correct"]
+    speedups = [one for one in correct if one]
+    return _total(len(correct), speedups, speedups, len(rows))
+
+
+def _total(correct: int, speedups: Sequence[float], lows: Sequence[float], count: int) -> Total:
+    """Sum up ``speedups``. ``lows`` are the figures that must exceed a mark, and ``count`` the number of problems."""
+    fast = {f"{mark:g}": sum(low > mark for low in lows) for mark in MARKS if mark}
     return Total(
-        fast={"0": sum(row.correct for row in rows), **fast},
+        fast={"0": correct, **fast},
         compared=len(speedups),
         geomean=statistics.geometric_mean(speedups) if speedups else None,
-        geomean_all=statistics.geometric_mean([*speedups, *[1.0] * (len(rows) - len(speedups))]) if rows else None,
+        geomean_all=statistics.geometric_mean([*speedups, *[1.0] * (count - len(speedups))]) if count else None,
         median=statistics.median(speedups) if speedups else None,
     )
 

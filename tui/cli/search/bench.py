@@ -65,7 +65,9 @@ def bench(
     headless: bool,
     as_json: bool,
 ) -> int:
-    """Rank kernel-tui on many problems: search each for the same minutes, and report fast_p.
+    """Search many problems, and report how many beat PyTorch.
+
+    fast_p is the share of problems whose best kernel is correct and more than p times as fast as PyTorch.
 
     PATHS are files, globs, directories or builtin:NAME. The search opens one problem at a time. Minutes that a problem
     does not need go to problems with headroom. At the end, the command writes report.json, report.md and report.html.
@@ -155,10 +157,10 @@ def _same(config: Config, root: Path) -> SessionPaths | None:
     """Return the newest session whose settings are the same, except for directories."""
     from engine.config.differences import differences
     from engine.config.schema import ConfigError, load_config
-    from engine.session.store import SessionPaths, list_sessions
+    from engine.session.store import SessionPaths
 
-    for summary in list_sessions(root):
-        paths = SessionPaths.at(summary.directory)
+    configs = sorted(root.glob("*/config.toml"), key=lambda path: path.stat().st_mtime, reverse=True)
+    for paths in (SessionPaths.at(file.parent) for file in configs if (file.parent / "session.db").exists()):
         try:
             stored = load_config(paths.config)
         except ConfigError:
@@ -180,16 +182,19 @@ def _search(paths: SessionPaths, output: Path | None, *, headless: bool, as_json
         echo(f"{paths.name} is complete; add --new to search again", err=True)
         return _write(paths, output)
     if state.starts:
-        done = sum(one.turn_end is not None for one in state.problems.values())
-        echo(f"{paths.name}: continuing, {done} of {len(state.problems)} problems had their turn", err=True)
+        phases = list(state.phases().values())
+        echo(f"{paths.name}: continuing; {phases.count('done')} of {len(phases)} problems are done", err=True)
     beginning = Beginning(paths.directory, starts=not running, seq=state.seq if state.starts else 0)
     code = start_and_watch(lambda: beginning, headless=headless, as_json=as_json, detach=False, until_idle=False)
-    _write(paths, output)
+    _write(paths, output, quiet=as_json)
     return code
 
 
-def _write(paths: SessionPaths, output: Path | None) -> int:
-    """Write the report's files, and print their paths and the totals. Raises SessionError, Failure."""
+def _write(paths: SessionPaths, output: Path | None, *, quiet: bool = False) -> int:
+    """Write the report's files, and print their paths and the totals, unless ``quiet``.
+
+    Raises SessionError, Failure.
+    """
     from tui.bench.files import write_report
     from tui.bench.report import read_report
     from tui.bench.tables import RULES, facts, totals
@@ -203,6 +208,8 @@ def _write(paths: SessionPaths, output: Path | None) -> int:
         files = write_report(report, directory)
     except OSError as error:
         raise cannot_write(directory, error) from None
+    if quiet:
+        return int(ExitCode.OK)
     out = console()
     for line in facts(report):
         echo(line, err=True)
