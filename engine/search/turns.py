@@ -46,7 +46,7 @@ def next_turn(state: SessionState, minutes: float, closed: Container[str] = ()) 
     Args:
         state: The session's state.
         minutes: The config's minutes per problem. Their total includes refused problems.
-        closed: Problems that this engine can't search: not opened, or at a spending limit.
+        closed: Problems that this engine can't search further: not opened, at a spending limit, or without ideas.
     """
     if (turn := state.turn) is not None:
         return NextTurn(turn.problem, turn.minutes)
@@ -58,7 +58,7 @@ def next_turn(state: SessionState, minutes: float, closed: Container[str] = ()) 
     left = total - sum(one.turn_seconds for one in state.problems.values()) / 60
     least = min(LEAST_MINUTES, minutes / 2)
     short = [one for one in able if one.turn_end == "time"]
-    wanting = short or [one for one in able if one.turn_end in ("no_gain", "limit")]
+    wanting = short or [one for one in able if one.turn_end in ("no_gain", "limit") or _has_new_rounds(state, one)]
     if left < least or not wanting:
         return None
     first = min(wanting, key=lambda one: (one.turn_seconds, sol_share(state, one)))
@@ -83,6 +83,11 @@ def _is_searchable(state: SessionState, problem: ProblemState) -> bool:
         return False
     seeded = any(variant.problem == problem.id for variant in state.in_flight())
     return problem.cannot_write is None or seeded
+
+
+def _has_new_rounds(state: SessionState, problem: ProblemState) -> bool:
+    """Whether a person raised the number of rounds after the problem had no round left."""
+    return problem.turn_end == "done" and state.rounds is not None and problem.rounds[-1].number < state.rounds
 
 
 class TurnHost(Protocol):
@@ -111,6 +116,8 @@ class Turns:
     def __init__(self, context: Context, opening: Opening, owed: Owed, host: TurnHost) -> None:
         self._context, self._state = context, context.state
         self._opening, self._owed, self._host = opening, owed, host
+        self._done: dict[str, int | None] = {}
+        """The limit on rounds with which this engine found no further round for a problem."""
         self.searching = False
         """Whether a problem is open and its rounds run."""
 
@@ -126,12 +133,15 @@ class Turns:
             if reason is None:
                 return
             await self._context.evaluator.evict()
+            if reason == "done":
+                self._done[turn.problem] = self._state.rounds
             await self._context.journal.record(TurnEnded(problem=turn.problem, reason=reason))
 
     def _next(self, minutes: float) -> NextTurn | None:
         if self._context.spent is not None and self._state.turn is None:
             return None
-        return next_turn(self._state, minutes, self._context.unopened.keys() | self._context.closed.keys())
+        done = {name for name, rounds in self._done.items() if rounds == self._state.rounds}
+        return next_turn(self._state, minutes, done | self._context.unopened.keys() | self._context.closed.keys())
 
     async def _search(self, turn: NextTurn) -> TurnEnd | None:
         """Open the problem and search it. Returns None if a person ends the search after this round."""
