@@ -5,11 +5,13 @@ from __future__ import annotations
 from engine.search.turns import NextTurn, next_turn
 from engine.session.records.events import (
     AnyEvent,
+    BudgetChanged,
     CannotWrite,
     EngineStarted,
     NodePruned,
     ProblemRefused,
     Recorded,
+    RoundStarted,
     TurnEnd,
     TurnEnded,
     TurnStarted,
@@ -57,3 +59,13 @@ def test_minutes_that_a_problem_does_not_need_go_to_those_with_headroom() -> Non
     assert next_turn(state, 5.0) is None, "less than a minute is left"
     refused = ProblemRefused(problem="x", path="x.py", reason="raises")
     assert next_turn(after(*events, (420, refused)), 5.0) == NextTurn("b", 13.0)
+
+
+def test_a_problem_without_rounds_left_gets_another_turn_only_if_a_person_adds_rounds() -> None:
+    ends = [(60.0 * number, one) for number, name in enumerate("abc") for one in turn(name, 5, "done")]
+    started = [(0.0, RoundStarted(problem=name, round=1, parents=())) for name in "abc"]
+    assert next_turn(after(*started, *ends), 5.0) is None
+    assert next_turn(after(*started, *ends, (180, BudgetChanged(rounds=1))), 5.0) is None
+    more = after(*started, *ends, (180, BudgetChanged(rounds=2)))
+    assert next_turn(more, 5.0) == NextTurn("a", 5.0)
+    assert next_turn(more, 5.0, closed={"a"}) == NextTurn("b", 7.5), "a has no further idea"
