@@ -8,6 +8,7 @@ engine continues the open turn with its remaining minutes.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Container
 from typing import NamedTuple, Protocol
 
@@ -17,6 +18,7 @@ from engine.search.problem_loader import Opening
 from engine.session.budget import RESERVE_SHARE
 from engine.session.records.events import TurnEnd, TurnEnded, TurnStarted
 from engine.session.state.session_state import ProblemState, SessionState
+from engine.session.state.spend import MANUAL
 from engine.system import clock
 
 LOOK_S = 0.1
@@ -25,6 +27,8 @@ NEAR_SOL = 0.95
 """A problem whose best kernel has at least this share of the SOL needs no more minutes."""
 ROUNDS_WITHOUT_GAIN = 3
 """A turn ends after this many rounds in a row without a faster kernel."""
+REPLIES_S = 300.0
+"""Longest wait for model calls in flight and their kernels at the end of a turn, in seconds."""
 LEAST_MINUTES = 1.0
 """Shortest extra turn. Opening a problem takes seconds, so a shorter turn would bring nothing."""
 
@@ -156,6 +160,7 @@ class Turns:
                     return None
                 await asyncio.sleep(LOOK_S)
             self.searching = False
+            await self._await_replies(name)
             self._context.closing.add(name)
             await self._host.halt(name)
             await self._measure_the_rest()
@@ -164,6 +169,7 @@ class Turns:
             self.searching = False
             self._host.forget(name)
             self._context.closing.discard(name)
+            self._context.awaiting_replies.discard(name)
 
     def _reason_to_end(self, turn: NextTurn) -> TurnEnd | None:
         context, problem = self._context, self._state.problems[turn.problem]
@@ -185,6 +191,19 @@ class Turns:
         used_s = self._state.elapsed_s(clock.now()) - self._state.turn.began_s
         reserve_s = min(self._owed.reserve_s, whole_s * RESERVE_SHARE)
         return "time" if used_s >= whole_s - reserve_s else None
+
+    async def _await_replies(self, problem: str) -> None:
+        """If model calls are in flight, wait for their replies and for the verdicts on their kernels.
+
+        The provider bills a cancelled call too. No new call starts meanwhile.
+        """
+        self._context.awaiting_replies.add(problem)
+        flying = self._state.spending.flying.values()
+        if not any(call.site.problem == problem and call.provider != MANUAL for call in flying):
+            return
+        deadline = time.monotonic() + REPLIES_S
+        while self._context.ending is None and time.monotonic() < deadline and not self._host.is_at_rest(problem):
+            await asyncio.sleep(LOOK_S)
 
     async def _measure_the_rest(self) -> None:
         """Run the problem's deferred work. Waits while the search is paused or its budget is used up."""
