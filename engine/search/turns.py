@@ -8,7 +8,6 @@ engine continues the open turn with its remaining minutes.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Container
 from typing import NamedTuple, Protocol
 
@@ -201,8 +200,9 @@ class Turns:
         flying = self._state.spending.flying.values()
         if not any(call.site.problem == problem and call.provider != MANUAL for call in flying):
             return
-        deadline = time.monotonic() + REPLIES_S
-        while self._context.ending is None and time.monotonic() < deadline and not self._host.is_at_rest(problem):
+        for _ in range(round(REPLIES_S / LOOK_S)):
+            if self._context.ending is not None or self._host.is_at_rest(problem):
+                return
             await asyncio.sleep(LOOK_S)
 
     async def _measure_the_rest(self) -> None:
