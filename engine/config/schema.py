@@ -74,6 +74,7 @@ __all__ = [
     "SpendLimits",
     "load_config",
     "load_evaluation",
+    "load_text",
     "parse_config",
     "preset_text",
 ]
@@ -148,6 +149,11 @@ class BudgetConfig(SpendLimits):
     minutes: Positive | None = None
     """Maximum engine time in minutes for the whole session, including resumed runs. Pauses do not count. Time in which
     another process occupies the device does not count either.
+    """
+    minutes_per_problem: Positive | None = None
+    """Engine time in minutes for each problem. With this key, the search works on one problem at a time: it opens a
+    problem, searches it and evicts it before the next. Minutes that a problem does not need go to the others. Without
+    this key, all problems share the time and stay open.
     """
     per_problem: SpendLimits = SpendLimits()
     """Limits on ``dollars``, ``tokens`` and ``calls`` for each problem separately."""
@@ -278,7 +284,7 @@ class Config(Table):
 def load_config(path: Path | str) -> Config:
     """Read a config file. Raises :class:`ConfigError` with all errors of the file."""
     path = Path(path)
-    return parse_config(_read(path), path)
+    return parse_config(load_text(path), path)
 
 
 def load_evaluation(path: Path | str) -> EvaluationConfig:
@@ -288,10 +294,11 @@ def load_evaluation(path: Path | str) -> EvaluationConfig:
     Raises :class:`ConfigError` with all errors of the file.
     """
     path = Path(path)
-    return parse_config(_read(path), path, needs_problems=False).evaluation
+    return parse_config(load_text(path), path, needs_problems=False).evaluation
 
 
-def _read(path: Path) -> str:
+def load_text(path: Path) -> str:
+    """Read a config file's text. Raises :class:`ConfigError` if the file is unreadable."""
     try:
         return read_text(path)
     except UnreadableFile as error:

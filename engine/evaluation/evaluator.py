@@ -103,6 +103,10 @@ class Evaluator(Protocol):
         """Time ``torch.compile`` of the reference, alone on the device."""
         ...
 
+    async def evict(self) -> None:
+        """Release the memory of all open problems. A problem opens again when a kernel of it is judged."""
+        ...
+
     async def close(self) -> None:
         """End every process. Idempotent."""
         ...

@@ -241,6 +241,14 @@ class LocalEvaluator:
             how = how_it_ended(process.returncode or 0)
             return Baseline("compile", failure=f"the process that measures torch.compile {how}{self._errors[1]}")
 
+    async def evict(self) -> None:
+        for judge in self._judges:
+            if judge.opened:
+                async with self._take(None, judge):
+                    with contextlib.suppress(EvaluationError):  # A judge that died has no memory left to release.
+                        await judge.ask(messages.Evict(), _OPEN_S, _ignore)
+                    judge.opened.clear()
+
     async def close(self) -> None:
         self._closing = True
         await self._builder.close()

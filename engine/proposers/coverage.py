@@ -9,10 +9,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from engine.config.schema import Config, PlaybookModel, ReplayModel
 from engine.devices.fact import DeviceFact
-from engine.problem.spec import Language, ProblemSpec
+from engine.problem.spec import LANGUAGE_NAMES, LANGUAGE_OF_DEVICE, Language, ProblemSpec
 from engine.proposers.protocol import Task
 from engine.proposers.registry import model_names
 
@@ -58,10 +59,25 @@ def playbook_refusal(problem: ProblemSpec, language: Language) -> str | None:
     """Return one sentence that says why the playbook cannot write ``language`` kernels for ``problem``; None
     if it can.
     """
+    return _refusal(problem, language, _ANY_DEVICE["cu" if language == "cu" else "cpp"])
+
+
+def _refusal(problem: ProblemSpec, language: Language, device: DeviceFact) -> str | None:
     from engine.proposers.playbook import Playbook
 
-    device = _ANY_DEVICE["cu" if language == "cu" else "cpp"]
     return Playbook().refusal(Task(problem, "", language, device, None, None))
+
+
+def refusal_on(problem: ProblemSpec, device: str) -> str | None:
+    """Return why the playbook cannot write kernels for ``problem`` on ``device``, in full; None if it can.
+
+    ``device``: ``cpu`` or a GPU architecture such as ``sm_90a``, which need not be present on this machine.
+    """
+    fact = _ANY_DEVICE["cpp"] if device == "cpu" else replace(_ANY_DEVICE["cu"], arch=device)
+    language = LANGUAGE_OF_DEVICE[fact.kind]
+    if language not in problem.languages:
+        return problem.c_refusal or f"the judge cannot evaluate {LANGUAGE_NAMES[language]} kernels for this problem"
+    return _refusal(problem, language, fact)
 
 
 def why_nobody(c_refusal: str | None, refusals: Sequence[str | None]) -> str | None:

@@ -44,7 +44,9 @@ class Context:
     ``spent`` is the reason why the search may not call any proposer: a limit or, if ``helpless``, failures of all
     models. ``silenced`` names models that the search no longer calls. ``refused`` maps permanently failed models to the
     reasons. ``closed`` maps problems to the spending limit that they reached. ``unopened`` maps problems to the error
-    with which the judge failed to open them.
+    with which the judge failed to open them. ``closing`` names problems whose turn is ending, so that no kernel of
+    theirs is queued any more. ``awaiting_replies`` names problems whose turn has no minutes left, so that the search
+    only waits for calls in flight.
     """
 
     config: Config
@@ -66,6 +68,8 @@ class Context:
     refused: dict[str, str] = field(default_factory=dict)
     closed: dict[str, str] = field(default_factory=dict)
     unopened: dict[str, str] = field(default_factory=dict)
+    closing: set[str] = field(default_factory=set)
+    awaiting_replies: set[str] = field(default_factory=set)
     _refusals: dict[tuple[str, str], str | None] = field(default_factory=dict)
 
     @property
@@ -159,7 +163,7 @@ class Context:
 
     def spent_on(self, problem: str) -> bool:
         """Whether the search may no longer call proposers for ``problem``."""
-        return self.spent is not None or problem in self.closed
+        return self.spent is not None or problem in self.closed or problem in self.awaiting_replies
 
     def _anyone_left(self) -> bool:
         """Whether the remaining proposers can both suggest ideas and implement them."""

@@ -32,6 +32,7 @@ from engine.search.problem_search import ProblemSearch
 from engine.search.proposing.proposer_context import SEEDED, same_code
 from engine.search.queue import EvaluationQueue, Priority
 from engine.search.request_handling import Steering
+from engine.search.turns import Turns
 from engine.session.journal import Journal
 from engine.session.records.events import (
     BY_HAND,
@@ -51,6 +52,8 @@ from engine.session.records.events import (
     ShareChanged,
     SizesChecked,
     StopReason,
+    TurnEnded,
+    TurnStarted,
     VariantStage,
     VariantWritten,
     VerdictGiven,
@@ -109,6 +112,8 @@ _TELLING = (
     ModelCallStarted,
     ModelCallFailed,
     ModelReplied,
+    TurnStarted,
+    TurnEnded,
 )
 """Events that never cause new work."""
 
@@ -219,6 +224,7 @@ class Search:
         self._restless: set[str] = set()
         self._others: set[asyncio.Task[None]] = set()
         self._owed = Owed(context, self._problems, self._spawn)
+        self._turns = Turns(context, self._opening, self._owed, self)
         self._drained = False
         self._drained_at = time.monotonic()
         """When the last work that the budget allowed ended, in monotonic seconds."""
@@ -302,7 +308,7 @@ class Search:
         """Whether the search can make progress only after a reply from a person."""
         proposers = [proposer for proposer, _ in self.context.proposers]
         return (
-            self._opening.done
+            (self._opening.done or self._turns.searching)
             and not self._owed.busy
             and self._queue.idle_s > SETTLED_S
             and time.monotonic() - self._moved_at > SETTLED_S
@@ -345,8 +351,10 @@ class Search:
                 self._put(name, Priority.HAND)
 
     def _put(self, variant: str, priority: Priority, round_number: int = 0) -> None:
-        """Queue a variant, unless the search is ending. A resumed search judges variants that were not queued."""
-        if self.context.ending is None:
+        """Queue a variant, unless the search or its problem's turn is ending. A resumed search or the next turn judges
+        variants that were not queued.
+        """
+        if self.context.ending is None and self._state.variants[variant].problem not in self.context.closing:
             self._queue.put(variant, priority, round_number)
 
     # Evaluations
@@ -409,12 +417,44 @@ class Search:
     # Problems
 
     async def _open_problems(self) -> None:
-        """Inspect new problems, then open every problem. The search of a problem starts once the problem is open."""
+        """Inspect new problems, then open every problem, or one at a time if problems take turns. The search of a
+        problem starts once the problem is open.
+        """
+        minutes = self.context.config.budget.minutes_per_problem
+        if minutes is not None:
+            await self._turns.run(minutes)
+            self._opening.done = True
+            return
         async for problem in self._opening.opened():
-            self._problems[problem] = ProblemSearch(self.context, problem)
-            self._restless.add(problem)
-            self._enqueue_waiting(problem)
-            self._changed.set()
+            self.begin(problem)
+
+    def begin(self, problem: str) -> None:
+        """Start the rounds of an open problem, and queue its kernels without a verdict."""
+        self._problems[problem] = ProblemSearch(self.context, problem)
+        self._restless.add(problem)
+        self._enqueue_waiting(problem)
+        self._changed.set()
+
+    def is_at_rest(self, problem: str) -> bool:
+        """Whether no work on the problem is in progress or due."""
+        if problem in self._rounds or problem in self._restless or not self._queue.idle or self._owed.busy:
+            return False
+        return self._state.is_pruned(problem) or self._problems[problem].at_rest
+
+    async def halt(self, problem: str) -> None:
+        """End the problem's rounds and evaluations. Kernels without a verdict stay queued in the session."""
+        if (rounds := self._rounds.pop(problem, None)) is not None:
+            rounds.cancel()
+            await asyncio.gather(rounds, return_exceptions=True)
+        await self._queue.drain(LAST_VERDICTS_S)
+        await self._give_back()
+
+    def forget(self, problem: str) -> None:
+        """Remove the problem from the search."""
+        self._problems.pop(problem, None)
+        self._restless.discard(problem)
+        if self.context.ending is None and not self._state.paused:
+            self._queue.release()
 
     def _reap_rounds(self) -> None:
         for name in [name for name, task in self._rounds.items() if task.done()]:
@@ -422,7 +462,7 @@ class Search:
 
     def _start_rounds(self) -> None:
         """Start the rounds of every problem that changed since its rounds last stopped."""
-        for name in self._restless - self._rounds.keys():
+        for name in self._restless - self._rounds.keys() - self.context.closing:
             if not self._state.is_pruned(name):
                 self._rounds[name] = asyncio.ensure_future(self._problems[name].run())
                 self._rounds[name].add_done_callback(lambda _: self._changed.set())

@@ -35,7 +35,7 @@ class Owed:
         spawn: Callable[[Coroutine[Any, Any, None]], object],
     ) -> None:
         self._context, self._problems, self._spawn = context, problems, spawn
-        self._final_check = FinalCheck(context)
+        self._final_check = FinalCheck(context, problems)
         self._compile_s: list[float] = []
         self._judged_again: set[str] = set()
         self._compiled_again: set[str] = set()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Container
 
 from engine.evaluation.at_sizes import judge_at_sizes
 from engine.problem.resize import NoOtherSizes, other_sizes
@@ -18,19 +19,20 @@ class FinalCheck:
     checked as well.
     """
 
-    def __init__(self, context: Context) -> None:
-        self._context = context
+    def __init__(self, context: Context, problems: Container[str]) -> None:
+        self._context, self._problems = context, problems
         self._seconds: list[float] = []
 
     def owed(self) -> list[str]:
-        """Problems whose best kernel has not been judged at other sizes."""
+        """Open problems whose best kernel has not been judged at other sizes."""
         state = self._context.state
         if not self._context.config.evaluation.other_sizes:
             return []
         return [
             problem.id
             for problem in state.problems.values()
-            if problem.id not in state.refused
+            if problem.id in self._problems
+            and problem.id not in state.refused
             and not state.is_pruned(problem.id)
             and problem.best is not None
             and state.variants[problem.best].at_sizes is None

@@ -68,6 +68,32 @@ class Opening:
             if inspection is not None:
                 inspection.cancel()
 
+    async def announce(self) -> None:
+        """Inspect and record all problems without opening them, and measure the device. Used with turns."""
+        files = await self._files()
+        new = [file for file in files if file.id not in self._state.problems and file.id not in self._state.refused]
+        inspection = asyncio.ensure_future(inspect_files(new))
+        try:
+            await self._measure_device()
+            for file, answer in zip(new, await inspection, strict=True):
+                if isinstance(answer, ProblemSpec):
+                    await self._add(answer)
+                else:
+                    await self._refuse(file, str(answer))
+        finally:
+            inspection.cancel()
+        for name in self._state.problems:
+            if name not in self._state.refused:
+                await self._say_who_writes(name)
+
+    async def open(self, name: str) -> bool:
+        """Open an announced problem for its turn. Returns whether the problem is open."""
+        is_first = "eager" not in self._state.problems[name].baselines
+        opened = await self._open(name)
+        if opened and is_first:
+            await self._warm_start.seed(name)
+        return opened
+
     async def _files(self) -> list[ProblemFile]:
         """Problem files that the config names. A session that already contains its problems works without the files."""
         config = self._context.config
@@ -132,6 +158,7 @@ class Opening:
                 ProblemFinished(problem=name, reason=f"cannot be searched: {error}"),
             )
             return False
+        self._context.unopened.pop(name, None)
         if "eager" not in problem.baselines:
             await self._context.journal.record(
                 BaselineMeasured(

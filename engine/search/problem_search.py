@@ -351,7 +351,8 @@ class ProblemSearch:
         except EvaluationError as error:
             await self._say(f"{round_.id}: the runoff failed: {error}")
             if error.variant is not None and (variant := self._state.variants.get(error.variant)) is not None:
-                again = self._take_back if self.context.ending else self._judge_again
+                ending = self.context.ending or self.id in self.context.closing
+                again = self._take_back if ending else self._judge_again
                 await again(variant, str(error))
             return
         await self.context.journal.record(RunoffFinished(problem=self.id, round=round_.number, standings=standings))

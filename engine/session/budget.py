@@ -102,8 +102,4 @@ def elapsed_s(state: SessionState, now: float) -> float:
     Pauses do not count, nor does time in which other processes occupy all devices. For an engine that died, the time
     ends at its last event.
     """
-    engine = state.engine
-    running = now - engine.started_at if engine is not None and engine.stopped is None else 0.0
-    paused = now - state.paused_at if state.paused_at is not None else 0.0
-    held_up = now - state.held_up_at if state.held_up_at is not None else 0.0
-    return state.search_seconds + max(0.0, running) - max(0.0, paused) - max(0.0, held_up)
+    return state.elapsed_s(now)

@@ -195,6 +195,18 @@ async def test_when_the_rounds_are_over_the_screen_says_what_is_measured(fresh: 
         await monitor.until(lambda: "iming torch.compile" not in monitor.text(), "that is done")
 
 
+async def test_with_turns_the_screen_says_which_problem_runs_and_which_wait(fresh: Engine) -> None:
+    eager = Baseline("eager", Timing(2.0, 2.0, 2.0, 9))
+    fresh.record(started(), *(added(name) for name in ("first", "second", "third")))
+    fresh.record(ev.TurnStarted(problem="first", minutes=1.0), ev.BaselineMeasured(problem="first", baseline=eager))
+    fresh.record(ev.TurnEnded(problem="first", reason="no_gain"), ev.TurnStarted(problem="second", minutes=1.0))
+    async with monitor_of(fresh.paths) as monitor:
+        await monitor.until_shown("Timing eager PyTorch on second")
+        assert "1/3 done" in monitor.text() and "> second" in monitor.text()
+        fresh.record(ev.BaselineMeasured(problem="second", baseline=eager))
+        await monitor.until(lambda: "Timing eager" not in monitor.text(), "third only waits for its turn")
+
+
 def test_one_wording_for_why_there_is_no_time_of_torch_compile(session: SessionPaths) -> None:
     state = fold([ev.Recorded(1, NOW, added("softmax"))])
     (row,) = results_of(state, session.directory, 0.0, torch_compile=False).problems

@@ -15,6 +15,7 @@ COMMANDS = {
     "run": "search.run.run",
     "resume": "search.resume.resume",
     "attach": "search.attach.attach",
+    "bench": "search.bench.bench",
     "replay": "search.replay.replay",
     "serve": "search.serve.serve",
     "sessions": "saved.sessions.sessions",

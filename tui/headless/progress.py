@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -29,12 +30,15 @@ _SAID = (
     ev.ProblemRefused,
     ev.CannotWrite,
     ev.ProblemFinished,
+    ev.TurnEnded,
     ev.LogLine,
     ev.CommandHandled,
     ev.EngineStarted,
     ev.EngineStopped,
 )
 REDRAW_S = 0.25
+DONE_ROWS = 10
+"""Rows for problems that had their turn. In a session with turns, waiting problems have no row."""
 
 
 class LiveTable:
@@ -78,11 +82,14 @@ class LiveTable:
     def _screen(self, state: SessionState) -> RenderableType:
         figures = ("round", "best ms", "speedup", "95%", "verdicts")
         table = columns("problem", *figures, "", right=figures)
-        for problem in state.problems.values():
-            if problem.id not in state.refused:
-                table.add_row(*_row(state, problem))
-        caption = Text(tolerance_caption(self._limits.tolerance), style="dim")
-        return Group(table, caption, self._status(state))
+        for name in _rows(state):
+            if name in state.problems and name not in state.refused:
+                table.add_row(*_row(state, state.problems[name]))
+        caption = tolerance_caption(self._limits.tolerance)
+        if state.takes_turns:
+            counts = Counter(state.phases().values())
+            caption = f"{counts['done']} done, {counts['running']} running, {counts['waiting']} waiting; {caption}"
+        return Group(table, Text(caption, style="dim"), self._status(state))
 
     def _status(self, state: SessionState) -> RenderableType:
         spent = elapsed_s(state, time.time())
@@ -97,6 +104,16 @@ class LiveTable:
         text = Text(f"{clock(spent)}{limit}  {state.verdicts} verdicts, {rate:.0f}/min  {words}")
         grid.add_row(ProgressBar(total=1.0, completed=_share_done(state, budget), width=24), text)
         return grid
+
+
+def _rows(state: SessionState) -> list[str]:
+    """Return the problems to show. With turns: the last ones that had their turn, and the running one."""
+    if not state.takes_turns:
+        return list(state.problems)
+    phases = state.phases()
+    done = [name for name, phase in phases.items() if phase == "done" and name not in state.refused]
+    done.sort(key=lambda name: state.problems[name].turn_ended_at)
+    return [*done[-DONE_ROWS:], *(name for name, phase in phases.items() if phase == "running")]
 
 
 def _row(state: SessionState, problem: ProblemState) -> list[RenderableType]:

@@ -12,6 +12,18 @@ from tui.text.format import milliseconds, transformation_label
 from tui.text.sanitize import one_line
 
 _REASON_CHARS = 160
+TURN_ENDS: dict[ev.TurnEnd, str] = {
+    "time": "its minutes are used up",
+    "near_sol": "near the SOL",
+    "no_gain": "no gain in several rounds",
+    "done": "no round or idea is left",
+    "limit": "spending limit reached",
+    "no_proposer": "no proposer can write a kernel",
+    "refused": "refused",
+    "pruned": "pruned",
+    "not_opened": "not opened",
+}
+"""Why a turn ended."""
 
 
 def line_of(event: AnyEvent, state: SessionState, best: dict[str, str | None]) -> str | None:
@@ -52,6 +64,8 @@ def line_of(event: AnyEvent, state: SessionState, best: dict[str, str | None]) -
             return f"{event.problem}: round {event.round} done, selected: {selected}"
         case ev.ProblemFinished():
             return f"{event.problem}: finished: {one_line(event.reason)}"
+        case ev.TurnStarted() | ev.TurnEnded():
+            return turn_line(event, state)
         case ev.CommandHandled():
             return f"{'' if event.ok else 'refused: '}{one_line(event.message)}"
         case ev.LogLine() if event.level != "info":
@@ -59,6 +73,15 @@ def line_of(event: AnyEvent, state: SessionState, best: dict[str, str | None]) -
         case ev.EngineStopped():
             return f"engine stopped: {one_line(event.message)}"
     return None
+
+
+def turn_line(event: ev.TurnStarted | ev.TurnEnded, state: SessionState) -> str:
+    """Describe the start or end of a turn, with the number of problems that had their turn."""
+    phases = list(state.phases().values())
+    done = f"{phases.count('done')} of {len(phases)} problems done"
+    if isinstance(event, ev.TurnStarted):
+        return f"{event.problem}: searching it for up to {event.minutes:.3g} minutes; {done}"
+    return f"{event.problem}: its turn is over: {TURN_ENDS[event.reason]}; {done}"
 
 
 def repeat_words(event: ev.SourceRepeated) -> str:

@@ -18,7 +18,7 @@ from engine.session.state.session_data import round_of
 from engine.session.state.session_state import ProblemState, SessionState
 from tui.text import format as fmt
 from tui.text.certainty import interval_words, round_speedup_words
-from tui.text.narration import repeat_words
+from tui.text.narration import repeat_words, turn_line
 from tui.text.waiting import WaitLines
 
 LINES = 2000
@@ -213,6 +213,10 @@ def _problem_finished(state: SessionState, event: ev.ProblemFinished) -> tuple[L
     return "info", f"{event.problem}: finished, {event.reason}"
 
 
+def _turn(state: SessionState, event: ev.TurnStarted | ev.TurnEnded) -> tuple[Level, str]:
+    return "info", turn_line(event, state)
+
+
 def _handled(state: SessionState, event: ev.CommandHandled) -> tuple[Level, str]:
     return ("info", f"request: {event.message}") if event.ok else ("warning", f"refused: {event.message}")
 
@@ -244,6 +248,8 @@ _TELLERS: dict[type, Callable[[SessionState, Any], tuple[Level, str] | None]] = 
     ev.BaselineMeasured: _baseline,
     ev.RoundFinished: _round_finished,
     ev.ProblemFinished: _problem_finished,
+    ev.TurnStarted: _turn,
+    ev.TurnEnded: _turn,
     ev.SizesChecked: _sizes_checked,
     ev.CommandHandled: _handled,
     ev.VerdictGiven: _judged,

@@ -104,8 +104,13 @@ def kernels_at_work(state: SessionState) -> str:
 
 def opening_of(state: SessionState) -> list[ProblemState]:
     """Return the problems whose reference has not been timed yet."""
-    every = (problem for problem in state.problems.values() if problem.id not in state.refused)
+    every = (one for one in state.problems.values() if one.id not in state.refused and _is_at_hand(state, one))
     return [problem for problem in every if "eager" not in problem.baselines and problem.finished is None]
+
+
+def _is_at_hand(state: SessionState, problem: ProblemState) -> bool:
+    """Whether the engine works on the problem now: always, or during its turn in a session with turns."""
+    return state.phase(problem.id) in (None, "running")
 
 
 def _at_work(state: SessionState) -> str:
@@ -129,7 +134,7 @@ def reopening_of(state: SessionState) -> ProblemState | None:
     if state.starts < 2 or state.engine is None or state.paused:
         return None
     since = state.engine.started_at
-    searched = [one for one in state.problems.values() if one.id not in state.refused]
+    searched = [one for one in state.problems.values() if one.id not in state.refused and _is_at_hand(state, one)]
     places = [place for place, one in enumerate(searched) if _moved_since(state, one, since)]
     left = [one for one in searched[places[-1] + 1 :] if one.finished is None] if places else searched
     judging = {one.problem for one in state.in_flight()}
@@ -167,7 +172,11 @@ def runoffs_of(state: SessionState) -> list[str]:
 
 def owed_of(state: SessionState, limits: Limits) -> str | None:
     """Return what the engine measures after each problem's last round, or None before that."""
-    owing = [one for one in state.problems.values() if one.id not in state.refused and not state.is_pruned(one.id)]
+    owing = [
+        one
+        for one in state.problems.values()
+        if one.id not in state.refused and not state.is_pruned(one.id) and _is_at_hand(state, one)
+    ]
     ended = state.engine is None or state.engine.stopped is not None
     if ended or state.paused or state.flight or not owing or any(_has_rounds_left(one) for one in owing):
         return None

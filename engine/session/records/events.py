@@ -21,6 +21,7 @@ from engine.session.records.other_sizes import AtSizes
 from engine.session.records.verdict import Baseline, Stage, Standing, Verdict
 
 StopReason = Literal["finished", "stopped", "budget", "waiting", "signal", "error"]
+TurnEnd = Literal["time", "near_sol", "no_gain", "done", "limit", "no_proposer", "refused", "pruned", "not_opened"]
 BY_HAND = "hand"
 """Proposer name for ideas and kernels that a person wrote."""
 
@@ -323,6 +324,29 @@ class ProblemFinished(Event, tag="problem_finished"):
     reason: str
 
 
+class TurnStarted(Event, tag="turn_started"):
+    """The search begins to work on a single problem for ``minutes`` of engine time.
+
+    Only sessions with ``budget.minutes_per_problem`` have turns. A problem may have several turns.
+    """
+
+    problem: str
+    minutes: float
+
+
+class TurnEnded(Event, tag="turn_ended"):
+    """The search stopped working on a problem and evicted it. All its deferred measurements are done.
+
+    ``reason``: ``time``: the turn's minutes are used up. ``near_sol``: the best kernel is close to the SOL.
+    ``no_gain``: several rounds in a row brought no faster kernel. ``done``: no round is left. ``limit``: a spending
+    limit. ``no_proposer``: no proposer can write a kernel. ``refused``: the problem cannot be opened. ``pruned``: a
+    person pruned it. ``not_opened``: the judge was killed while it opened the problem.
+    """
+
+    problem: str
+    reason: TurnEnd
+
+
 class NodePruned(Event, tag="node_pruned"):
     """A person pruned a problem, an idea or a kernel, with everything below it."""
 
@@ -422,6 +446,8 @@ AnyEvent = (
     | SizesChecked
     | RoundFinished
     | ProblemFinished
+    | TurnStarted
+    | TurnEnded
     | NodePruned
     | NodeRestored
     | NodePinned

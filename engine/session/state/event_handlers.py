@@ -11,7 +11,7 @@ from engine.devices.fact import DeviceFact
 from engine.session.records import events as ev
 from engine.session.records.model_calls import CallSite
 from engine.session.state.lineage import out_of_order
-from engine.session.state.nodes import EngineState, IdeaState, ProblemState, RoundState, VariantState
+from engine.session.state.nodes import EngineState, IdeaState, ProblemState, RoundState, TurnState, VariantState
 from engine.session.state.ranking import choose_best, choose_leader, lead_again, rank, rechoose, runoff_winner
 from engine.session.state.session_data import SessionData, round_of
 
@@ -263,6 +263,21 @@ def _problem_finished(state: SessionData, event: ev.ProblemFinished, time: float
         problem.finished = event.reason
 
 
+def _turn_started(state: SessionData, event: ev.TurnStarted, time: float) -> None:
+    state.takes_turns = True
+    if (problem := state.problems.get(event.problem)) is not None:
+        problem.turns, problem.turn_end = problem.turns + 1, None
+        round_ = problem.rounds[-1].number if problem.rounds else 0
+        state.turn = TurnState(event.problem, event.minutes, state.elapsed_s(time), round_)
+
+
+def _turn_ended(state: SessionData, event: ev.TurnEnded, time: float) -> None:
+    if (problem := state.problems.get(event.problem)) is not None:
+        problem.turn_seconds = state.problem_seconds(event.problem, time)
+        problem.turn_end, problem.turn_ended_at = event.reason, time
+    state.turn = None
+
+
 def _node_pruned(state: SessionData, event: ev.NodePruned, time: float) -> None:
     state.pruned.add(event.node)
     rechoose(state, event.node, time)
@@ -344,6 +359,8 @@ HANDLERS: dict[type, Callable[[SessionData, Any, float], None]] = {
     ev.SizesChecked: _sizes_checked,
     ev.RoundFinished: _round_finished,
     ev.ProblemFinished: _problem_finished,
+    ev.TurnStarted: _turn_started,
+    ev.TurnEnded: _turn_ended,
     ev.NodePruned: _node_pruned,
     ev.NodeRestored: _node_restored,
     ev.NodePinned: _node_pinned,

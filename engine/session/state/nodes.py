@@ -7,7 +7,14 @@ from typing import Any
 from msgspec import Struct, field
 
 from engine.problem.spec import Language, ProblemSpec
-from engine.session.records.events import AnswerMissing, Selected, SizesChecked, SourceRepeated, StopReason
+from engine.session.records.events import (
+    AnswerMissing,
+    Selected,
+    SizesChecked,
+    SourceRepeated,
+    StopReason,
+    TurnEnd,
+)
 from engine.session.records.model_calls import Purpose
 from engine.session.records.verdict import Baseline, Stage, Standing, Verdict
 
@@ -135,6 +142,13 @@ class ProblemState(Struct):
     """
     remedies: tuple[str, ...] = ()
     """What a person can do about this, in sentences."""
+    turn_seconds: float = 0.0
+    """Engine time of the problem's ended turns, in seconds."""
+    turns: int = 0
+    """Number of the problem's turns, including an open one."""
+    turn_end: TurnEnd | None = None
+    """Why the problem's last turn ended; None before that and during a turn."""
+    turn_ended_at: float = 0.0
 
     @property
     def id(self) -> str:
@@ -148,6 +162,18 @@ class ProblemState(Struct):
             return best.verdict.reference.median_ms
         eager = self.baselines.get("eager")
         return eager.timing.median_ms if eager is not None and eager.timing is not None else None
+
+
+class TurnState(Struct, frozen=True):
+    """The open turn: the search works on ``problem`` alone until ``minutes`` of engine time have passed.
+
+    ``began_s`` is the session's engine time at the start, in seconds, and ``round`` the problem's round at that time.
+    """
+
+    problem: str
+    minutes: float
+    began_s: float
+    round: int
 
 
 class EngineState(Struct):

@@ -8,16 +8,18 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from itertools import islice
-from typing import Literal
+from typing import Literal, get_args
 
 from msgspec import Struct, field
 
 from engine.devices.fact import DeviceFact
 from engine.session.records import events as ev
-from engine.session.state.nodes import EngineState, IdeaState, ProblemState, RoundState, VariantState
+from engine.session.state.nodes import EngineState, IdeaState, ProblemState, RoundState, TurnState, VariantState
 from engine.session.state.spend import Spending
 
 LOG_LINES = 2000
+Phase = Literal["running", "done", "waiting"]
+"""A problem's place in a session with turns."""
 Outcome = Literal["solved", "unsolved", "open", "pruned", "refused"]
 """``open``: no proposer in the config can write kernels for the problem, and nobody has seeded a correct kernel yet."""
 
@@ -29,6 +31,8 @@ class SessionData(Struct):
     the ideas or variants directly under it. ``derived`` maps a variant to the variants written from it. ``minutes``,
     ``rounds``, ``dollars``, ``tokens`` and ``calls`` are limits that a person set; None means that the config's limit
     applies. ``shares`` maps model names to limits; the key "" contains the limits for each problem.
+
+    ``turn`` is the open turn, and ``takes_turns`` whether the search works on one problem at a time.
 
     ``awaited`` lists missing ideas and variants that other nodes refer to; in a sound session, it is empty.
     ``verdicts`` counts kernels with a verdict, each once. ``useless`` names calls with unusable replies. ``waits``
@@ -51,6 +55,8 @@ class SessionData(Struct):
     waits: dict[str, ev.DeviceAwaited] = field(default_factory=dict)
     held_up_at: float | None = None
     problems: dict[str, ProblemState] = field(default_factory=dict)
+    turn: TurnState | None = None
+    takes_turns: bool = False
     refused: dict[str, ev.ProblemRefused] = field(default_factory=dict)
     ideas: dict[str, IdeaState] = field(default_factory=dict)
     variants: dict[str, VariantState] = field(default_factory=dict)
@@ -74,6 +80,39 @@ class SessionData(Struct):
     log: deque[tuple[float, ev.LogLine]] = field(default_factory=lambda: deque(maxlen=LOG_LINES))
     verdicts: int = 0
     heard_at: float = 0.0
+
+    def elapsed_s(self, now: float) -> float:
+        """Return this session's engine time in seconds at ``now``, without pauses and without time in which other
+        processes occupy all devices. For an engine that died, the time ends at its last event.
+        """
+        engine = self.engine
+        running = now - engine.started_at if engine is not None and engine.stopped is None else 0.0
+        paused = now - self.paused_at if self.paused_at is not None else 0.0
+        held_up = now - self.held_up_at if self.held_up_at is not None else 0.0
+        return self.search_seconds + max(0.0, running) - max(0.0, paused) - max(0.0, held_up)
+
+    def problem_seconds(self, problem: str, now: float) -> float:
+        """Return the engine time of all turns of a problem at ``now``, in seconds."""
+        found = self.problems.get(problem)
+        seconds = found.turn_seconds if found is not None else 0.0
+        if self.turn is not None and self.turn.problem == problem:
+            seconds += max(0.0, self.elapsed_s(now) - self.turn.began_s)
+        return seconds
+
+    def phase(self, problem: str) -> Phase | None:
+        """Return whether a problem has its turn, had it or waits for it; None in a session without turns."""
+        if not self.takes_turns:
+            return None
+        if self.turn is not None and self.turn.problem == problem:
+            return "running"
+        found = self.problems.get(problem)
+        over = found is None or found.turns > 0 or found.cannot_write is not None
+        return "done" if over or problem in self.refused or self.is_pruned(problem) else "waiting"
+
+    def phases(self) -> dict[str, Phase]:
+        """Return every problem's ``phase``: the running one first, then those done, then those waiting."""
+        found = {name: phase for name in self.problems | self.refused if (phase := self.phase(name)) is not None}
+        return {name: phase for which in get_args(Phase) for name, phase in found.items() if phase == which}
 
     def last_moment(self, beat: float) -> float:
         """Return when the newest engine was last known to be alive: at its last event or, unless it recorded a stop, at

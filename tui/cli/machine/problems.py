@@ -10,7 +10,8 @@ from pathlib import Path
 import click
 
 from engine.exit_codes import ExitCode
-from tui.cli.shared.common import json_option, print_json
+from tui.cli.shared.common import checked_arch, json_option, print_json
+from tui.console.echo import echo
 from tui.console.progress_line import working
 
 
@@ -23,8 +24,15 @@ from tui.console.progress_line import working
     type=click.Path(path_type=Path),
     help="Report which languages this config's proposers can write.",
 )
+@click.option(
+    "--device",
+    callback=lambda ctx, parameter, value: value if value == "cpu" else checked_arch(ctx, parameter, value),
+    help="Also report whether the playbook can write kernels for this device: cpu, or a GPU such as sm_90a.",
+)
 @json_option
-def problems(entries: tuple[str, ...], check: bool, config_path: Path | None, as_json: bool) -> None:
+def problems(
+    entries: tuple[str, ...], check: bool, config_path: Path | None, device: str | None, as_json: bool
+) -> None:
     """List problems and the proposers that support each.
 
     The names shown work in a config and with --problem. PATHS are files, globs, directories or builtin:NAME. Without
@@ -34,7 +42,7 @@ def problems(entries: tuple[str, ...], check: bool, config_path: Path | None, as
     from engine.config.schema import load_config
     from engine.problem.catalog import BUILTIN, builtin_names, inspect_files, resolve, row_of
     from engine.problem.spec import ProblemSpec
-    from engine.proposers.coverage import writers_of
+    from engine.proposers.coverage import refusal_on, writers_of
     from tui.cli.search.begin import say_renamed_keys
 
     config = load_config(config_path) if config_path is not None else None
@@ -53,13 +61,23 @@ def problems(entries: tuple[str, ...], check: bool, config_path: Path | None, as
         found = [(row_of(file, answer), answer) for file, answer in zip(files, answers, strict=True)]
     rows = [row for row, _ in found]
     proposers = [writers_of(config, one) if isinstance(one, ProblemSpec) else () for _, one in found]
+    refusals = [refusal_on(one, device) if isinstance(one, ProblemSpec) else str(one) for _, one in found if device]
     if as_json:
         from msgspec.structs import asdict
 
-        print_json([asdict(row) | {"proposers": who} for row, who in zip(rows, proposers, strict=True)])
+        printed = [asdict(row) | {"proposers": who} for row, who in zip(rows, proposers, strict=True)]
+        for row_json, why in zip(printed, refusals, strict=False):
+            row_json |= {"device": device, "playbook": why is None, "playbook_refusal": why or ""}
+        print_json(printed)
     else:
         from tui.console.tables import print_problems
 
         print_problems(rows, proposers)
+        if device is not None:
+            able = sum(why is None for why in refusals)
+            echo(f"{device}: the playbook can write kernels for {able} of {len(rows)} problems")
+            for row, why in zip(rows, refusals, strict=True):
+                if why is not None:
+                    echo(f"{row.id}: {why}")
     if not any(row.languages for row in rows):
         sys.exit(ExitCode.USAGE if find_spec("torch") is not None else ExitCode.NO_TOOLS)

@@ -19,6 +19,8 @@ FIGURES = (("speedup", 8), ("ms", 8), ("eager ms", 9), ("vs compile", 11), ("% S
 INTERVAL = ("95%", 15)
 """Column after the speedup, shown if there is room for it and a few rounds."""
 ROUNDS_MIN = 4
+RUNNING = "> "
+"""Mark of the problem that has its turn."""
 ROOM = 13
 """Height of the pane at 120 columns, in lines."""
 
@@ -44,7 +46,8 @@ def scoreboard(model: Model, palette: Palette, width: int, *, ascii_only: bool, 
     if not state.problems:
         return [line(("No problem is open yet.", palette.dim))]
     figures = FIGURES if width >= 56 else FIGURES[:3]
-    longest = max(len(name) for name in (*state.problems, *state.refused))
+    phases = state.phases()
+    longest = max(len(name) for name in (*state.problems, *state.refused)) + len(RUNNING) * state.takes_turns
     name_width = max(NAME_MIN, min(longest + 1, width - sum(size for _, size in figures) - 6))
     between = width - name_width - sum(size for _, size in figures) - INTERVAL[1] > ROUNDS_MIN
     if between:
@@ -54,8 +57,10 @@ def scoreboard(model: Model, palette: Palette, width: int, *, ascii_only: bool, 
     own_line = wanted <= room
     head = "".join(name.rjust(size) for name, size in figures)
     rounds = next((f" {word}" for word in ("by round", "rounds") if len(word) <= spark_width), "")
-    lines = [line((f"{' ' * name_width}{head}{rounds}", palette.dim))]
-    for problem in state.problems.values():
+    done = sum(phase == "done" for phase in phases.values())
+    corner = fmt.pad(f"{done}/{len(phases)} done" if phases else "", name_width)
+    lines = [line((f"{corner}{head}{rounds}", palette.dim))]
+    for problem in (state.problems[name] for name in phases or state.problems if name in state.problems):
         best = model.best(problem)
         verdict = model.verdict_of_best(problem)
         speedup = verdict.speedup if verdict is not None else None
@@ -72,7 +77,10 @@ def scoreboard(model: Model, palette: Palette, width: int, *, ascii_only: bool, 
         reached = best_so_far(state, problem)
         bottom = 0.7 * min((value for value in reached if value > 0), default=0.0)
         spark = fmt.sparkline(reached, spark_width, bottom=bottom, ascii_only=ascii_only)
-        name, name_style = problem.id, palette.bold if problem.finished is None else palette.dim
+        phase = phases.get(problem.id)
+        name = f"{RUNNING}{problem.id}" if phase == "running" else problem.id
+        over = problem.finished is not None if phase is None else phase != "running"
+        name_style = palette.dim if over else palette.bold
         if own_line and cell_len(name) > name_width:
             lines.append(line((fmt.fit(name, width), name_style)))
             name = ""
@@ -82,6 +90,8 @@ def scoreboard(model: Model, palette: Palette, width: int, *, ascii_only: bool, 
                 *((text.rjust(size), style) for (text, style), (_, size) in zip(cells, figures, strict=False)),
                 (f" degenerate: {problem.degenerate}", palette.warn)
                 if problem.degenerate
+                else (" waiting"[:spark_width], palette.dim)
+                if phase == "waiting"
                 else (f" {spark}", palette.chart),
             )
         )

@@ -222,6 +222,8 @@ class RowLines:
         status = "finished" if problem.finished is not None else "opening"
         if problem.finished is None and problem.rounds:
             status = f"round {problem.rounds[-1].number}"
+        if (phase := self.model.state.phase(problem.id)) in ("waiting", "done") and problem.cannot_write is None:
+            status = f"{status} · {phase}" if phase == "done" and problem.finished is None else phase
         pending = self.model.pending_at(row.id)
         left: list[Part] = [
             (self._fold(row), palette.dim),

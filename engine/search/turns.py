@@ -1,0 +1,215 @@
+"""Turns: search one problem at a time, each for its own minutes (``budget.minutes_per_problem``).
+
+A turn opens a problem, searches it, takes the deferred measurements and evicts the problem. First, every problem gets
+one turn in the config's order. Minutes that remain then go to problems with headroom. Turns are events, so a resumed
+engine continues the open turn with its remaining minutes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Container
+from typing import NamedTuple, Protocol
+
+from engine.search.context import Context
+from engine.search.deferred_work import Owed
+from engine.search.problem_loader import Opening
+from engine.session.budget import RESERVE_SHARE
+from engine.session.records.events import TurnEnd, TurnEnded, TurnStarted
+from engine.session.state.session_state import ProblemState, SessionState
+from engine.session.state.spend import MANUAL
+from engine.system import clock
+
+LOOK_S = 0.1
+"""Seconds between two checks of whether the turn is over."""
+NEAR_SOL = 0.95
+"""A problem whose best kernel has at least this share of the SOL needs no more minutes."""
+ROUNDS_WITHOUT_GAIN = 3
+"""A turn ends after this many rounds in a row without a faster kernel."""
+REPLIES_S = 300.0
+"""Longest wait for model calls in flight and their kernels at the end of a turn, in seconds."""
+LEAST_MINUTES = 1.0
+"""Shortest extra turn. Opening a problem takes seconds, so a shorter turn would bring nothing."""
+
+
+class NextTurn(NamedTuple):
+    """A problem and the engine time for its turn, in minutes."""
+
+    problem: str
+    minutes: float
+
+
+def next_turn(state: SessionState, minutes: float, closed: Container[str] = ()) -> NextTurn | None:
+    """Return the next turn, or None if no problem can use the remaining time.
+
+    An open turn continues. Otherwise problems without a turn come first. After that, the remaining minutes are divided
+    among problems whose turn ended for lack of time, then among those without recent gains. Problems near the SOL,
+    without further ideas, refused or pruned get no more minutes.
+
+    Args:
+        state: The session's state.
+        minutes: The config's minutes per problem. Their total includes refused problems.
+        closed: Problems that this engine can't search further: not opened, at a spending limit, or without ideas.
+    """
+    if (turn := state.turn) is not None:
+        return NextTurn(turn.problem, turn.minutes)
+    able = [one for one in state.problems.values() if one.id not in closed and _is_searchable(state, one)]
+    for problem in able:
+        if problem.turns == 0 or problem.turn_end == "not_opened":
+            return NextTurn(problem.id, minutes)
+    total = minutes * len(state.problems.keys() | state.refused.keys())
+    left = total - sum(one.turn_seconds for one in state.problems.values()) / 60
+    least = min(LEAST_MINUTES, minutes / 2)
+    short = [one for one in able if one.turn_end == "time"]
+    wanting = short or [one for one in able if one.turn_end in ("no_gain", "limit") or _has_new_rounds(state, one)]
+    if left < least or not wanting:
+        return None
+    first = min(wanting, key=lambda one: (one.turn_seconds, sol_share(state, one)))
+    return NextTurn(first.id, min(left, max(left / len(wanting), least)))
+
+
+def sol_share(state: SessionState, problem: ProblemState) -> float:
+    """Return the SOL divided by the best kernel's time, or 0 without a correct kernel."""
+    verdict = state.variants[problem.best].verdict if problem.best is not None else None
+    return (verdict.sol_share or 0.0) if verdict is not None else 0.0
+
+
+def rounds_without_gain(state: SessionState, problem: ProblemState, since: int) -> int:
+    """Return how many rounds have ended after round ``since`` and after the round of the best kernel."""
+    ended = [round_.number for round_ in problem.rounds if round_.finished_at is not None]
+    best = state.variants[problem.best].round if problem.best is not None else 0
+    return (ended[-1] if ended else 0) - max(best, since)
+
+
+def _is_searchable(state: SessionState, problem: ProblemState) -> bool:
+    if problem.id in state.refused or state.is_pruned(problem.id):
+        return False
+    seeded = any(variant.problem == problem.id for variant in state.in_flight())
+    return problem.cannot_write is None or seeded
+
+
+def _has_new_rounds(state: SessionState, problem: ProblemState) -> bool:
+    """Whether a person raised the number of rounds after the problem had no round left."""
+    return problem.turn_end == "done" and state.rounds is not None and problem.rounds[-1].number < state.rounds
+
+
+class TurnHost(Protocol):
+    """The search that runs the rounds of the turn's problem."""
+
+    def begin(self, problem: str) -> None:
+        """Start the rounds of an open problem, and queue its kernels without a verdict."""
+        ...
+
+    def is_at_rest(self, problem: str) -> bool:
+        """Whether no work on the problem is in progress or due."""
+        ...
+
+    async def halt(self, problem: str) -> None:
+        """End the problem's rounds and evaluations. Kernels without a verdict stay queued in the session."""
+        ...
+
+    def forget(self, problem: str) -> None:
+        """Remove the problem from the search."""
+        ...
+
+
+class Turns:
+    """Gives the problems their turns. ``owed`` runs the deferred work of the problem that is open."""
+
+    def __init__(self, context: Context, opening: Opening, owed: Owed, host: TurnHost) -> None:
+        self._context, self._state = context, context.state
+        self._opening, self._owed, self._host = opening, owed, host
+        self._done: dict[str, int | None] = {}
+        """The limit on rounds with which this engine found no further round for a problem."""
+        self.searching = False
+        """Whether a problem is open and its rounds run."""
+
+    async def run(self, minutes: float) -> None:
+        """Run all turns. Returns when no problem can use the remaining time, or when only rounds in progress were
+        to be finished. Raises SessionError.
+        """
+        await self._opening.announce()
+        while (turn := self._next(minutes)) is not None:
+            if self._state.turn is None:
+                await self._context.journal.record(TurnStarted(problem=turn.problem, minutes=turn.minutes))
+            reason = await self._search(turn)
+            if reason is None:
+                return
+            await self._context.evaluator.evict()
+            if reason == "done":
+                self._done[turn.problem] = self._state.rounds
+            await self._context.journal.record(TurnEnded(problem=turn.problem, reason=reason))
+
+    def _next(self, minutes: float) -> NextTurn | None:
+        if self._context.spent is not None and self._state.turn is None:
+            return None
+        done = {name for name, rounds in self._done.items() if rounds == self._state.rounds}
+        return next_turn(self._state, minutes, done | self._context.unopened.keys() | self._context.closed.keys())
+
+    async def _search(self, turn: NextTurn) -> TurnEnd | None:
+        """Open the problem and search it. Returns None if a person ends the search after this round."""
+        name = turn.problem
+        try:
+            if not await self._opening.open(name):
+                return "refused" if name in self._state.refused else "not_opened"
+            self._host.begin(name)
+            self.searching = True
+            while (reason := self._reason_to_end(turn)) is None:
+                if self._context.last_rounds and self._host.is_at_rest(name):
+                    return None
+                await asyncio.sleep(LOOK_S)
+            self.searching = False
+            await self._await_replies(name)
+            self._context.closing.add(name)
+            await self._host.halt(name)
+            await self._measure_the_rest()
+            return reason
+        finally:
+            self.searching = False
+            self._host.forget(name)
+            self._context.closing.discard(name)
+            self._context.awaiting_replies.discard(name)
+
+    def _reason_to_end(self, turn: NextTurn) -> TurnEnd | None:
+        context, problem = self._context, self._state.problems[turn.problem]
+        if context.ending is not None or self._state.turn is None:  # The search itself ends, or continues later.
+            return None
+        if self._state.is_pruned(problem.id):
+            return "pruned"
+        if context.paused:
+            return None
+        if sol_share(self._state, problem) >= NEAR_SOL:
+            return "near_sol"
+        if self._host.is_at_rest(problem.id) and not context.last_rounds:
+            if context.spent_on(problem.id):
+                return "limit"
+            return "no_proposer" if problem.cannot_write is not None else "done"
+        if rounds_without_gain(self._state, problem, self._state.turn.round) >= ROUNDS_WITHOUT_GAIN:
+            return "no_gain"
+        whole_s = turn.minutes * 60
+        used_s = self._state.elapsed_s(clock.now()) - self._state.turn.began_s
+        reserve_s = min(self._owed.reserve_s, whole_s * RESERVE_SHARE)
+        return "time" if used_s >= whole_s - reserve_s else None
+
+    async def _await_replies(self, problem: str) -> None:
+        """If model calls are in flight, wait for their replies and for the verdicts on their kernels.
+
+        The provider bills a cancelled call too. No new call starts meanwhile.
+        """
+        self._context.awaiting_replies.add(problem)
+        flying = self._state.spending.flying.values()
+        if not any(call.site.problem == problem and call.provider != MANUAL for call in flying):
+            return
+        for _ in range(round(REPLIES_S / LOOK_S)):
+            if self._context.ending is not None or self._host.is_at_rest(problem):
+                return
+            await asyncio.sleep(LOOK_S)
+
+    async def _measure_the_rest(self) -> None:
+        """Run the problem's deferred work. Waits while the search is paused or its budget is used up."""
+        while True:
+            if self._context.ending is None and not self._context.paused and not self._owed.busy:
+                self._owed.start_any()
+                if not self._owed.busy:
+                    return
+            await asyncio.sleep(LOOK_S)

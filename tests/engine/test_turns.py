@@ -1,0 +1,71 @@
+"""Problems take turns: each gets its minutes, and those that it does not need go to the others."""
+
+from __future__ import annotations
+
+from engine.search.turns import NextTurn, next_turn
+from engine.session.records.events import (
+    AnyEvent,
+    BudgetChanged,
+    CannotWrite,
+    EngineStarted,
+    NodePruned,
+    ProblemRefused,
+    Recorded,
+    RoundStarted,
+    TurnEnd,
+    TurnEnded,
+    TurnStarted,
+)
+from engine.session.state.session_state import SessionState, fold
+from tests.engine.test_state import problem_added
+
+
+def turn(problem: str, minutes: float, reason: TurnEnd) -> tuple[TurnStarted, TurnEnded]:
+    return TurnStarted(problem=problem, minutes=minutes), TurnEnded(problem=problem, reason=reason)
+
+
+def after(*timed: tuple[float, AnyEvent]) -> SessionState:
+    """Return the state after events, each at a time in seconds. Problems a, b and c exist, and the engine runs."""
+    engine = EngineStarted(pid=1, host="h", version="1", resumed=False, devices=(), sandbox="")
+    first: list[tuple[float, AnyEvent]] = [(0.0, engine), *((0.0, problem_added(name)) for name in "abc")]
+    return fold(Recorded(seq, at, event) for seq, (at, event) in enumerate([*first, *timed], 1))
+
+
+def test_every_problem_gets_its_minutes_before_any_gets_more() -> None:
+    assert next_turn(after(), 5.0) == NextTurn("a", 5.0)
+    start, end = turn("a", 5.0, "time")
+    assert next_turn(after((0, start), (300, end)), 5.0) == NextTurn("b", 5.0)
+    assert next_turn(after((0, NodePruned(node="a"))), 5.0) == NextTurn("b", 5.0)
+    assert next_turn(after((0, CannotWrite(problem="a", reason="no template"))), 5.0) == NextTurn("b", 5.0)
+
+
+def test_an_open_turn_continues_after_the_engine_died() -> None:
+    again = EngineStarted(pid=2, host="h", version="1", resumed=True, devices=(), sandbox="", before=60.0)
+    state = after((0, TurnStarted(problem="a", minutes=5.0)), (50, problem_added("d")), (1000, again))
+    assert next_turn(state, 5.0) == NextTurn("a", 5.0)
+    assert state.problem_seconds("a", 1010.0) == 70.0, "the time without an engine does not count"
+
+
+def test_minutes_that_a_problem_does_not_need_go_to_those_with_headroom() -> None:
+    (a, a_end), (b, b_end), (c, c_end) = turn("a", 5, "near_sol"), turn("b", 5, "time"), turn("c", 5, "no_gain")
+    events = ((0, a), (60, a_end), (60, b), (360, b_end), (360, c), (420, c_end))
+    state = after(*events)
+    assert next_turn(state, 5.0) == NextTurn("b", 8.0), "15 minutes, of which 7 are used"
+    (more, more_end) = turn("b", 4.0, "done")
+    state = after(*events, (420, more), (480, more_end))
+    assert next_turn(state, 5.0) == NextTurn("c", 7.0)
+    (more, more_end) = turn("c", 7.0, "no_gain")
+    state = after(*events, (420, turn("b", 1, "time")[0]), (480, b_end), (480, more), (870, more_end))
+    assert next_turn(state, 5.0) is None, "less than a minute is left"
+    refused = ProblemRefused(problem="x", path="x.py", reason="raises")
+    assert next_turn(after(*events, (420, refused)), 5.0) == NextTurn("b", 13.0)
+
+
+def test_a_problem_without_rounds_left_gets_another_turn_only_if_a_person_adds_rounds() -> None:
+    ends = [(60.0 * number, one) for number, name in enumerate("abc") for one in turn(name, 5, "done")]
+    started = [(0.0, RoundStarted(problem=name, round=1, parents=())) for name in "abc"]
+    assert next_turn(after(*started, *ends), 5.0) is None
+    assert next_turn(after(*started, *ends, (180, BudgetChanged(rounds=1))), 5.0) is None
+    more = after(*started, *ends, (180, BudgetChanged(rounds=2)))
+    assert next_turn(more, 5.0) == NextTurn("a", 5.0)
+    assert next_turn(more, 5.0, closed={"a"}) == NextTurn("b", 7.5), "a has no further idea"

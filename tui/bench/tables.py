@@ -1,0 +1,115 @@
+"""Arrange a report's figures as tables of text, which Markdown and HTML share."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from engine.session.records.speedup_text import marked_speedup, speedup
+from tui.bench.report import MARKS, BenchRow, Over, Report
+from tui.text.format import milliseconds
+
+NAMES = {"eager": "eager", "compile": "torch.compile"}
+"""Names of baselines in tables. Any other baseline has the name that the session gives it."""
+
+RULES = (
+    "fast_p is the share of all problems whose best kernel is correct and whose whole interval of the speedup is above "
+    "p; fast_0 counts correct kernels. A refused problem counts as a failure. Over eager, the interval is the 95% "
+    "interval of alternating pairs. Over other baselines, it divides the 10th by the 90th percentile of the two times, "
+    "and vice versa. KernelBench's own rules know no interval."
+)
+
+
+class Grid(Struct, frozen=True):
+    """A table of text. ``right`` are the names of the columns with figures."""
+
+    head: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    right: frozenset[str] = frozenset()
+
+
+def name_of(baseline: str) -> str:
+    return NAMES.get(baseline, baseline)
+
+
+def facts(report: Report) -> list[str]:
+    """Return lines about the circumstances: device, version, tolerance, time and money."""
+    share = f", {report.minutes_per_problem:g} minutes for each problem" if report.minutes_per_problem else ""
+    day = time.strftime("%Y-%m-%d", time.gmtime(report.created))
+    dollars = "unknown cost" if report.dollars is None else f"${report.dollars:.2f}"
+    return [
+        f"Session {report.session} of {day} ({report.state}), kernel-tui {report.version}, "
+        f"on {' and '.join(report.devices) or 'an unknown device'}",
+        f"Tolerance {report.tolerance}{share}; {report.minutes:.1f} minutes in total, {dollars}",
+        f"{report.correct} of {report.count} problems have a correct kernel. Under KernelBench's own rules, "
+        f"{report.kernelbench.fast['0']} of {report.kernelbench_judged} judged best kernels are correct.",
+    ]
+
+
+def totals(report: Report) -> Grid:
+    """Return a row per baseline, with fast_p, means and the median."""
+    marks = tuple(f"fast_{mark:g}" for mark in MARKS)
+    figures = (*marks, "geomean", "median", "problems", "geomean, failures = 1")
+    named = {name_of(name): total for name, total in report.totals.items()}
+    named["eager, KernelBench's own rules"] = report.kernelbench
+    rows = [
+        (
+            name,
+            *(_share(total.fast[f"{mark:g}"], report.count) for mark in MARKS),
+            speedup(total.geomean),
+            speedup(total.median),
+            str(total.compared),
+            speedup(total.geomean_all),
+        )
+        for name, total in named.items()
+    ]
+    return Grid(("against", *figures), tuple(rows), frozenset(figures))
+
+
+def _share(count: int, whole: int) -> str:
+    return f"{count / whole:.2f} ({count})" if whole else "-"
+
+
+def problems(report: Report) -> Grid:
+    """Return a row per problem."""
+    others = [name for name in report.totals if name != "eager"]
+    figures = ("eager ms", "best ms", "speedup", *(f"vs {name_of(one)}" for one in others), "% SOL", "minutes", "$")
+    head = ("problem", "status", *figures, "KernelBench", "remark")
+    return Grid(head, tuple(_cells(row, others) for row in report.problems), frozenset(figures))
+
+
+def _cells(row: BenchRow, others: Sequence[str]) -> tuple[str, ...]:
+    eager = row.over.get("eager", Over())
+    failures = [f"no {name_of(one)} time: {row.over[one].failure}" for one in others
+                if one in row.over and row.over[one].failure and row.correct]  # fmt: skip
+    theirs = row.kernelbench
+    if theirs == "correct" and row.kernelbench_speedup is not None:
+        theirs = f"correct, {speedup(row.kernelbench_speedup)}"
+    return (
+        row.problem,
+        "correct" if row.correct else row.status,
+        milliseconds(eager.ms),
+        milliseconds(row.ms),
+        with_interval(eager),
+        *(with_interval(row.over.get(name, Over())) for name in others),
+        f"{row.sol_share * 100:.0f}" if row.sol_share is not None else "-",
+        f"{row.minutes:.1f}" if row.minutes is not None else "-",
+        "?" if row.dollars is None else f"{row.dollars:.2f}",
+        theirs or "-",
+        "; ".join(filter(None, [row.note, *failures])),
+    )
+
+
+def with_interval(over: Over) -> str:
+    """Format a speedup and its interval: ``1.57x [1.52, 1.60]``."""
+    words = marked_speedup(over.speedup, over.low, over.high)
+    return f"{words} [{over.low:.2f}, {over.high:.2f}]" if over.low is not None and over.high is not None else words
+
+
+def curve(report: Report) -> Grid:
+    """Return the curve over the minutes of each problem."""
+    head = ("minutes per problem", "geomean over eager, failures = 1", "fast_1")
+    rows = ((f"{at.minutes:.2f}", speedup(at.geomean), _share(at.fast_1, report.count)) for at in report.curve)
+    return Grid(head, tuple(rows), frozenset(head))

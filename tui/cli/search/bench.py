@@ -1,0 +1,225 @@
+"""Command: search many problems, each for its own minutes, and report the results as a benchmark."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from engine.exit_codes import ExitCode
+from tui.cli.search.watch import Beginning, start_and_watch, watch_options
+from tui.cli.shared.common import Failure, FiniteAbove0, cannot_write, complete_session, find, sessions_option
+from tui.console.echo import echo
+
+if TYPE_CHECKING:
+    from engine.config.schema import Config
+    from engine.session.store import SessionPaths
+
+ROUNDS = 1000
+"""Rounds per problem without --config, so that the minutes decide when the search of a problem ends."""
+DEFAULT_CONFIG = f"""\
+[search]
+rounds = {ROUNDS}
+"""
+
+
+@click.command()
+@click.argument("entries", metavar="[PATHS]...", nargs=-1)
+@click.option("--sample", type=click.IntRange(min=1), help="Take this many problems at random.")
+@click.option("--seed", type=click.IntRange(min=0), help="Random seed of --sample and of the search.  [default: 0]")
+@click.option("--minutes-per-problem", "minutes", type=FiniteAbove0(), help="Engine time for each problem, in minutes.")
+@click.option("--dollars-per-problem", "dollars", type=FiniteAbove0(), help="Limit on the cost of model calls.")
+@click.option(
+    "--config",
+    "config_path",
+    type=click.Path(path_type=Path),
+    help="Take models, search and evaluation from this file; its problems and minutes do not count.",
+)
+@click.option("--device", help="Device, such as cpu or cuda:0; several are separated by commas.")
+@click.option("--name", help="The session's name.  [default: bench, or the name in --config]")
+@click.option(
+    "--output",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Directory for the report.  [default: the session's directory report/]",
+)
+@click.option("--resume", metavar="SESSION", shell_complete=complete_session, help="Continue this benchmark.")
+@click.option("--report", metavar="SESSION", shell_complete=complete_session, help="Only write this session's report.")
+@click.option("--new", is_flag=True, help="Start a new session even if the same benchmark exists.")
+@sessions_option
+@watch_options
+def bench(
+    entries: tuple[str, ...],
+    sample: int | None,
+    seed: int | None,
+    minutes: float | None,
+    dollars: float | None,
+    config_path: Path | None,
+    device: str | None,
+    name: str | None,
+    output: Path | None,
+    resume: str | None,
+    report: str | None,
+    new: bool,
+    root: Path,
+    headless: bool,
+    as_json: bool,
+) -> int:
+    """Search many problems, and report how many beat PyTorch.
+
+    fast_p is the share of problems whose best kernel is correct and more than p times as fast as PyTorch.
+
+    PATHS are files, globs, directories or builtin:NAME. The search opens one problem at a time. Minutes that a problem
+    does not need go to problems with headroom. At the end, the command writes report.json, report.md and report.html.
+
+    If the search was interrupted or killed, the same command continues it. If it is complete, the same command only
+    writes the report.
+    """
+    own = {
+        "PATHS": entries,
+        "--sample": sample,
+        "--seed": seed,
+        "--minutes-per-problem": minutes,
+        "--dollars-per-problem": dollars,
+        "--config": config_path,
+        "--device": device,
+        "--name": name,
+        "--new": new,
+    }
+    if (stored := report or resume) is not None:
+        if given := [key for key, value in own.items() if value] or (["--resume"] if report and resume else []):
+            raise click.UsageError(f"{'--report' if report else '--resume'} excludes {given[0]}")
+        paths = find(root, stored)
+        if report is not None:
+            return _write(paths, output)
+        return _search(paths, output, headless=headless, as_json=as_json)
+    if not entries or minutes is None:
+        raise click.UsageError("name PATHS and --minutes-per-problem, or a session with --resume or --report")
+    config = _config(entries, sample, seed, minutes, dollars, config_path, device, name)
+    return _search(_session(config, root, new=new), output, headless=headless, as_json=as_json)
+
+
+def _config(
+    entries: tuple[str, ...],
+    sample: int | None,
+    seed: int | None,
+    minutes: float,
+    dollars: float | None,
+    config_path: Path | None,
+    device: str | None,
+    name: str | None,
+) -> Config:
+    """Return the benchmark's config. Raises ConfigError, CatalogError, ProposerUnavailable."""
+    import random
+
+    import tomli_w
+
+    from engine.config.schema import load_text, parse_config
+    from engine.config.toml_table import toml_table
+    from engine.problem.catalog import resolve
+    from engine.proposers.registry import check_providers
+
+    place = config_path if config_path is not None else Path("bench.toml")
+    text = load_text(config_path) if config_path is not None else DEFAULT_CONFIG
+    parse_config(text, place, needs_problems=False)  # reports the file's own lines
+    table = toml_table(text)
+    seed = seed if seed is not None else table.get("seed", 0)
+    files = resolve(entries, Path.cwd())
+    if sample is not None and sample < len(files):
+        chosen = random.Random(seed).sample(range(len(files)), sample)
+        files = [files[index] for index in sorted(chosen)]
+    table["problems"] = [str(file.path) for file in files]
+    table["seed"] = seed
+    table["name"] = name or table.get("name", "bench")
+    budget = table.setdefault("budget", {})
+    budget.pop("minutes", None)
+    budget["minutes_per_problem"] = minutes
+    if dollars is not None:
+        budget.setdefault("per_problem", {})["dollars"] = dollars
+    if device is not None:
+        devices = [one.strip() for one in device.split(",")]
+        table.setdefault("evaluation", {})["device"] = devices if len(devices) > 1 else devices[0]
+    config = parse_config(tomli_w.dumps(table), place)
+    check_providers(config)
+    return config
+
+
+def _session(config: Config, root: Path, *, new: bool) -> SessionPaths:
+    """Return the newest session of the same benchmark, or create one. Raises SessionError."""
+    from engine.session.store import create_session
+
+    if not new and (found := _same(config, root)) is not None:
+        return found
+    return create_session(root, config.name, config.frozen_toml(), str(config.path), config.seed)
+
+
+def _same(config: Config, root: Path) -> SessionPaths | None:
+    """Return the newest session whose settings are the same, except for directories."""
+    from engine.config.differences import differences
+    from engine.config.schema import ConfigError, load_config
+    from engine.session.store import SessionPaths
+
+    configs = sorted(root.glob("*/config.toml"), key=lambda path: path.stat().st_mtime, reverse=True)
+    for paths in (SessionPaths.at(file.parent) for file in configs if (file.parent / "session.db").exists()):
+        try:
+            stored = load_config(paths.config)
+        except ConfigError:
+            continue
+        if not differences(stored.model_copy(update={"sessions": config.sessions}), config):
+            return paths
+    return None
+
+
+def _search(paths: SessionPaths, output: Path | None, *, headless: bool, as_json: bool) -> int:
+    """Search until the benchmark is complete, or only write the report if it is complete already."""
+    from engine.session.state.session_state import fold
+    from engine.session.store import SessionReader, engine_liveness
+
+    with SessionReader(paths) as reader:
+        state = fold(reader.read())
+    running = engine_liveness(paths).running
+    if state.finished and not running:
+        echo(f"{paths.name} is complete; add --new to search again", err=True)
+        return _write(paths, output)
+    if state.starts:
+        phases = list(state.phases().values())
+        echo(f"{paths.name}: continuing; {phases.count('done')} of {len(phases)} problems are done", err=True)
+    beginning = Beginning(paths.directory, starts=not running, seq=state.seq if state.starts else 0)
+    code = start_and_watch(lambda: beginning, headless=headless, as_json=as_json, detach=False, until_idle=False)
+    _write(paths, output, quiet=as_json)
+    return code
+
+
+def _write(paths: SessionPaths, output: Path | None, *, quiet: bool = False) -> int:
+    """Write the report's files, and print their paths and the totals, unless ``quiet``.
+
+    Raises SessionError, Failure.
+    """
+    from tui.bench.files import write_report
+    from tui.bench.report import read_report
+    from tui.bench.tables import RULES, facts, totals
+    from tui.console.tables import columns, console
+
+    report = read_report(paths)
+    if not report.problems:
+        raise Failure(f"{paths.name} has no problem yet; continue it: kernel-tui bench --resume {paths.name}")
+    directory = output if output is not None else paths.directory / "report"
+    try:
+        files = write_report(report, directory)
+    except OSError as error:
+        raise cannot_write(directory, error) from None
+    if quiet:
+        return int(ExitCode.OK)
+    out = console()
+    for line in facts(report):
+        echo(line, err=True)
+    grid = totals(report)
+    table = columns(*grid.head, right=sorted(grid.right))
+    for row in grid.rows:
+        table.add_row(*row)
+    with out.capture() as captured:
+        out.print(table)
+    echo(f"{captured.get().rstrip()}\n{RULES}", err=True)
+    for file in files:
+        echo(str(file))
+    return int(ExitCode.OK)
