@@ -13,7 +13,8 @@ from msgspec.structs import replace
 from engine.problem.spec import ProblemSpec
 
 _VARIABLES = """
-M N K Q b block c col i j k m map_a map_b n out_row r results row rows t team thread
+M N K Q at b base begin block c col count e end f first found i j k m map_a map_b n o out_row part parts q r results
+results_space row rows span step stop t task team tensors thread threads tile tiles width
 """
 """Variables, functions and constants of the templates that are visible beside the parameters of ``launch``."""
 _TAKEN = frozenset(_VARIABLES.split())

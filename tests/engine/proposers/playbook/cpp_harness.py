@@ -113,7 +113,7 @@ def run(problem: Problem, kernel: Kernel) -> list[np.ndarray]:
     """Run ``launch`` on guarded, aligned buffers poisoned with NaN, and return its outputs."""
     tensors = [*problem.inputs, *problem.weights]
     given = [_aligned(tensor.detach().numpy()) for tensor in tensors]
-    outputs = [_aligned(np.full(output.shape, np.nan, np.float32)) for output in problem.spec.outputs]
+    outputs = [_aligned(_poison(output.shape, output.dtype)) for output in problem.spec.outputs]
     scratch = np.zeros(kernel.workspace_bytes() + ALIGNMENT, np.uint8)
     pointers = [ctypes.c_void_p(array.ctypes.data) for _, array in (*given, *outputs)]
     assert kernel.launch(*pointers, ctypes.c_void_p(scratch.ctypes.data)) == 0
@@ -151,11 +151,17 @@ def check_all(kernels: Sequence[tuple[Problem, str]], folder: Path, *, optimize:
             np.testing.assert_allclose(output, wanted, rtol=TOLERANCE, atol=TOLERANCE * size, err_msg=source)
 
 
+def _poison(shape: tuple[int, ...], dtype: str) -> np.ndarray:
+    """Return an output that no correct kernel leaves as it is."""
+    return np.full(shape, np.nan, np.float32) if dtype == "float32" else np.full(shape, -12345, np.dtype(dtype))
+
+
 def _aligned(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Copy ``values`` to an aligned address inside a buffer filled with guard values."""
-    store = np.full(values.size + 2 * GUARD + ALIGNMENT // 4, 12345.0, np.float32)
+    floats = -(-values.nbytes // 4)
+    store = np.full(floats + 2 * GUARD + ALIGNMENT // 4, 12345.0, np.float32)
     start = GUARD + (-(store.ctypes.data // 4 + GUARD)) % (ALIGNMENT // 4)
-    array = store[start : start + values.size].reshape(values.shape)
+    array = store[start : start + floats].view(np.uint8)[: values.nbytes].view(values.dtype).reshape(values.shape)
     array[...] = values
     return store, array
 
@@ -163,4 +169,5 @@ def _aligned(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def _check_guards(store: np.ndarray, array: np.ndarray) -> None:
     start = (array.ctypes.data - store.ctypes.data) // 4
     assert (store[:start] == 12345.0).all(), "written before the buffer"
-    assert (store[start + array.size :] == 12345.0).all(), "written past the buffer"
+    end = start + -(-array.nbytes // 4)
+    assert (store[end:] == 12345.0).all(), "written past the buffer"

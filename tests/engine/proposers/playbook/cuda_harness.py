@@ -15,7 +15,7 @@ import torch
 
 from engine.devices.fact import DeviceFact
 from engine.problem.c_header import derive_header
-from engine.problem.spec import ProblemSpec
+from engine.problem.spec import ProblemSpec, TensorSpec
 from tests.engine.proposers.playbook.cpp_harness import Problem
 from tests.engine.proposers.playbook.one_unit import Kernel, in_one_unit
 from tests.made_once import made_once
@@ -111,7 +111,7 @@ def emulated(source: str) -> str:
 def run(problem: Problem, kernel: Kernel, device: str) -> list[torch.Tensor]:
     """Run ``launch`` on guarded, NaN-poisoned buffers of ``device`` (``cpu``: emulated), and return its outputs."""
     given = [_guarded(x.detach(), device) for x in (*problem.inputs, *problem.weights)]
-    poison = [torch.full(o.shape, math.nan, dtype=getattr(torch, o.dtype)) for o in problem.spec.outputs]
+    poison = [_poison(output) for output in problem.spec.outputs]
     outputs = [_guarded(x, device) for x in poison]
     workspace = torch.full((kernel.workspace_bytes() + 256,), 0xA5, dtype=torch.uint8, device=device)
     pointers = [ctypes.c_void_p(view.data_ptr()) for _, view in (*given, *outputs)]
@@ -141,14 +141,21 @@ def errors(problem: Problem, found: list[torch.Tensor]) -> list[float]:
         wanted: Any = problem.model.double()(*(x.double() for x in problem.inputs))
     problem.model.to(kept[0])
     wanted = list(wanted) if isinstance(wanted, (tuple, list)) else [wanted]
+    wanted = [one.double() for one in wanted]
     return [float((f.double() - w).norm() / w.norm().clamp_min(1e-30)) for f, w in zip(found, wanted, strict=True)]
 
 
 def check(problem: Problem, found: list[torch.Tensor], *, tf32: bool = False, message: str = "") -> None:
     """Assert that ``found`` matches the reference's outputs up to rounding."""
     for tensor, error in zip(found, errors(problem, found), strict=True):
-        limit = TF32_TOLERANCE if tf32 else TOLERANCE[str(tensor.dtype).removeprefix("torch.")]
+        limit = TF32_TOLERANCE if tf32 else TOLERANCE.get(str(tensor.dtype).removeprefix("torch."), 0.0)
         assert error <= limit, f"error {error:.1e} > {limit:.1e}\n{message}"
+
+
+def _poison(output: TensorSpec) -> torch.Tensor:
+    """Return an output that no correct kernel leaves as it is."""
+    dtype = getattr(torch, output.dtype)
+    return torch.full(output.shape, math.nan if dtype.is_floating_point else -12345, dtype=dtype)
 
 
 def _guarded(values: torch.Tensor, device: str) -> tuple[torch.Tensor, torch.Tensor]:

@@ -24,6 +24,8 @@ TAKEN = {
     "rows": ("return torch.relu(rows) * i", {"rows": (64, 3000), "i": (64, 3000)}, ""),
     "t": ("return t @ row", {"t": (64, 32), "row": (32, 64)}, ""),
     "results": ("return F.relu(self.block(results))", {"results": (2, 4, 16, 16)}, "self.block = nn.Conv2d(4, 8, 3)"),
+    "first": ("return torch.softmax(first, 1) * found", {"first": (4, 50, 30), "found": (30,)}, ""),
+    "found": ("return torch.argmax(found, 0)", {"found": (64, 300)}, ""),
     "M": ("return F.scaled_dot_product_attention(t, M, N)", dict.fromkeys(("t", "M", "N"), (2, 4, 128, 64)), ""),
 }
 COMMANDS = {
