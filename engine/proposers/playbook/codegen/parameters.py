@@ -13,8 +13,9 @@ from msgspec.structs import replace
 from engine.problem.spec import ProblemSpec
 
 _VARIABLES = """
-M N K Q at b base begin block c col count e end f first found i j k m map_a map_b n o out_row part parts q r results
-results_space row rows span step stop t task team tensors thread threads tile tiles width
+M N K Q a at b base begin block c col column count d e end f first found h high i identity inside j k last line lines
+low m map_a map_b n o out_row outputs part parts piece plane planes pool pooled q r results results_space row rows span
+step stop t tap task team tensors thread threads tile tiles w width y z
 """
 """Variables, functions and constants of the templates that are visible beside the parameters of ``launch``."""
 _TAKEN = frozenset(_VARIABLES.split())
