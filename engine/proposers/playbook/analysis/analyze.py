@@ -33,11 +33,15 @@ def analyze(spec: ProblemSpec) -> Program:
     return _row_program(outputs, reductions) if reductions else pointwise_program(outputs)
 
 
-def checked_graph(spec: ProblemSpec) -> tuple[GraphNode, ...]:
-    """Return the graph of ``spec``. Raises ``Unsupported`` if one kernel cannot compute it."""
+def checked_graph(spec: ProblemSpec, *, writes: bool = False) -> tuple[GraphNode, ...]:
+    """Return the graph of ``spec``. Raises ``Unsupported`` if one kernel cannot compute it.
+
+    Args:
+        writes: Whether the pattern supports models that write to their buffers.
+    """
     if spec.graph is None:
         raise Unsupported("its reference could not be traced")
-    if any(tensor.mutated for tensor in spec.tensors):
+    if not writes and any(tensor.mutated for tensor in spec.tensors):
         raise Unsupported("it writes to one of its buffers")
     if sum(node.op == "call" for node in spec.graph) > MAX_NODES:
         raise Unsupported(f"its graph has more than {MAX_NODES} operators")

@@ -46,7 +46,8 @@ class ReductionProgram(Program, frozen=True, dict=True):
     """A program over ``geometry``. ``per_row`` says which values belong to a row; the others belong to an element.
 
     The access of a load per row is relative to the row's number, ``o * inner + c``. The access of a load per element is
-    relative to the element's number.
+    relative to the element's number. A store may replace a buffer of the model that the same row reads. ``counters``
+    are int64 buffers that grow by 1.
     """
 
     geometry: Geometry
@@ -54,6 +55,7 @@ class ReductionProgram(Program, frozen=True, dict=True):
     per_row: tuple[bool, ...]
     reductions: tuple[Reduction, ...]
     stores: tuple[Store, ...]
+    counters: tuple[str, ...] = ()
 
     @cached_property
     def passes(self) -> tuple[tuple[int, ...], ...]:

@@ -9,14 +9,13 @@ import subprocess
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from engine.devices.fact import DeviceFact
 from engine.problem.c_header import derive_header
 from engine.problem.spec import ProblemSpec, TensorSpec
-from tests.engine.proposers.playbook.cpp_harness import Problem
+from tests.engine.proposers.playbook.cpp_harness import Problem, reference
 from tests.engine.proposers.playbook.one_unit import Kernel, in_one_unit
 from tests.made_once import made_once
 
@@ -129,19 +128,16 @@ def run(problem: Problem, kernel: Kernel, device: str) -> list[torch.Tensor]:
         assert bool((store[:GUARD] == 77).all()) and bool((store[GUARD + inside :] == 77).all()), (
             "written past a buffer"
         )
-    for tensor, (_, view) in zip((*problem.inputs, *problem.weights), given, strict=True):
-        assert torch.equal(view.cpu(), tensor.detach()), "an input was written"
-    return [view.cpu() for _, view in outputs]
+    specs = (*problem.spec.inputs, *problem.spec.weights)
+    for spec, tensor, (_, view) in zip(specs, (*problem.inputs, *problem.weights), given, strict=True):
+        assert spec.mutated or torch.equal(view.cpu(), tensor.detach()), "an input was written"
+    written = [one for spec, one in zip(specs, given, strict=True) if spec.mutated]
+    return [view.cpu() for _, view in (*outputs, *written)]
 
 
 def errors(problem: Problem, found: list[torch.Tensor]) -> list[float]:
     """Return ||out - reference|| / ||reference|| of each output, with the reference in float64."""
-    kept = [x.dtype for x in problem.inputs]
-    with torch.no_grad():
-        wanted: Any = problem.model.double()(*(x.double() for x in problem.inputs))
-    problem.model.to(kept[0])
-    wanted = list(wanted) if isinstance(wanted, (tuple, list)) else [wanted]
-    wanted = [one.double() for one in wanted]
+    wanted = [one.double() for one in reference(problem)]
     return [float((f.double() - w).norm() / w.norm().clamp_min(1e-30)) for f, w in zip(found, wanted, strict=True)]
 
 

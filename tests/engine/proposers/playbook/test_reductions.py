@@ -33,6 +33,7 @@ CASES: dict[str, tuple[str, Shapes, Geometry]] = {
         Geometry(1, 3, 5, 56),
     ),
     "batch_norm": ("return F.relu(self.n(x))", {"x": (3, 5, 4, 9)}, Geometry(1, 3, 5, 36)),
+    "running_statistics": ("return self.n(x)", {"x": (3, 5, 4, 6)}, Geometry(1, 3, 5, 24)),
     "rms_of_channels": (
         "return x * torch.rsqrt(x.pow(2).mean(1, keepdim=True) + 1e-5)",
         {"x": (2, 6, 5, 9)},
@@ -40,7 +41,10 @@ CASES: dict[str, tuple[str, Shapes, Geometry]] = {
     ),
     "largest_of_batch": ("return F.relu(x + b).amax((0, 2)) * 2", {"x": (4, 3, 50), "b": (50,)}, Geometry(1, 4, 3, 50)),
 }
-INITS = {"batch_norm": "self.n = nn.BatchNorm2d(5, track_running_stats=False)"}
+INITS = {
+    "batch_norm": "self.n = nn.BatchNorm2d(5, track_running_stats=False)",
+    "running_statistics": "self.n = nn.BatchNorm2d(5, momentum=0.25)",
+}
 CUDA: Choices = {"threads": 64, "across": 8, "unroll": 2}
 
 

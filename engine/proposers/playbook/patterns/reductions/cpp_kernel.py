@@ -107,7 +107,8 @@ def reduction_kernel(program: ReductionProgram, options: ReductionOptions, spec:
         groups=[[(writer.fields[k], program.reductions[k].op) for k in group] for group in program.passes],
         apply=writer.apply(),
         rows_out=writer.rows_out(),
-        launch=launch_signature(spec, "cpp", used | {"workspace"}),
+        counters=program.counters,
+        launch=launch_signature(spec, "cpp", {*used, *program.counters, "workspace"}),
         math=math_functions(ops, wide=lanes > 1, polynomials=options.math == "polynomial", degree=options.exp_degree),
     )
 
@@ -206,5 +207,6 @@ class _Writer:
 
     def _parameters(self, positions: Iterable[int], stored: tuple[str, ...]) -> list[tuple[str, str]]:
         tensors, types = self.tensors(positions), {tensor.name: tensor.dtype for tensor in self.spec.tensors}
+        tensors -= set(stored)
         found = [("const float*", tensor.name) for tensor in self.spec.tensors if tensor.name in tensors]
         return [*found, *(("int64_t*" if types[name] == "int64" else "float*", name) for name in stored)]

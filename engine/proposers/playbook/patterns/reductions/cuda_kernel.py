@@ -54,6 +54,7 @@ def reduction_kernel(program: ReductionProgram, choices: Choices, spec: ProblemS
         apply = replace(body, results=results)
     row_statements, row_texts = cuda.statements(values, [one.value for one in program.row_stores], row_leaves)
     names = {value.tensor for value in values if value.op == "load"} | {store.tensor for store in program.stores}
+    names |= set(program.counters)
     tensors = [tensor for tensor in spec.tensors if tensor.name in names]
     threads, parts = int(choices["threads"]), int(choices["parts"])
     return render(
@@ -72,20 +73,23 @@ def reduction_kernel(program: ReductionProgram, choices: Choices, spec: ProblemS
         stream_stores=choices["store"] == "stream",
         size_assertions=reduction_assertions(program, spec),
         ops={one.op for one in program.reductions},
-        tensors=[{"name": one.name, "type": _pointer(one.dtype, one.role == "output")} for one in tensors],
+        tensors=[
+            {"name": one.name, "type": _pointer(one.dtype, one.role == "output" or one.mutated)} for one in tensors
+        ],
         fields=[(name, one.op) for name, one in zip(fields, program.reductions, strict=True)],
         passes=passes,
         apply=apply,
         row_statements=row_statements,
         row_results=[(one.tensor, row_texts[one.value]) for one in program.row_stores],
+        counters=program.counters,
         arguments=", ".join(tensor.name for tensor in tensors),
         launch=launch_signature(spec, "cu", {*names, "workspace", "stream"}),
     )
 
 
-def _pointer(dtype: str, is_output: bool) -> str:
+def _pointer(dtype: str, is_written: bool) -> str:
     element = "int64_t" if dtype == "int64" else "float"
-    return f"{element}*" if is_output else f"const {element}*"
+    return f"{element}*" if is_written else f"const {element}*"
 
 
 def _body(

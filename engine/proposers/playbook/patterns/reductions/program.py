@@ -12,6 +12,7 @@ from engine.proposers.playbook.analysis.terms import Shape, Term
 from engine.proposers.playbook.base import Program, Unsupported
 from engine.proposers.playbook.ir.program import Access, Reduction, Store, Value
 from engine.proposers.playbook.ir.reductions import Geometry, ReductionProgram
+from engine.proposers.playbook.patterns.reductions.running import running_statistics
 
 POSITIONS = frozenset({"argmax", "argmin"})
 """Reductions whose result is a position, an int64."""
@@ -25,7 +26,10 @@ def as_reductions(program: Program) -> ReductionProgram:
 
 def recognize_reductions(spec: ProblemSpec) -> ReductionProgram | None:
     """Return the program for ``spec``, or None if the problem reduces nothing. Raises ``Unsupported``."""
-    outputs = outputs_of(spec, checked_graph(spec))
+    graph = checked_graph(spec, writes=True)
+    outputs = outputs_of(spec, graph)
+    statistics, counters = running_statistics(spec, graph)
+    outputs |= statistics
     reductions = [term for term in reachable(outputs.values()) if term.op == "reduce"]
     if not reductions:
         return None
@@ -51,7 +55,7 @@ def recognize_reductions(spec: ProblemSpec) -> ReductionProgram | None:
         raise Unsupported("it reduces a value that is the same for a whole row")
     levels = tuple(lowering.levels)
     return ReductionProgram(
-        lowering.geometry, tuple(lowering.values), levels, tuple(lowering.reductions), tuple(stores)
+        lowering.geometry, tuple(lowering.values), levels, tuple(lowering.reductions), tuple(stores), counters
     )
 
 
