@@ -8,12 +8,9 @@ from engine.devices.fact import DeviceFact
 from engine.problem.spec import ProblemSpec
 from engine.proposers.playbook.base import Choice, Program, Recipe, Start, Template, Transformation
 from engine.proposers.playbook.codegen.cpp_options import choices_of, options_of
-from engine.proposers.playbook.patterns.pooling.cpp_kernel import PoolOptions, pool_kernel
+from engine.proposers.playbook.patterns.pooling.cpp_kernel import MAX_LINE, PoolOptions, pool_kernel
 from engine.proposers.playbook.patterns.pooling.program import PoolProgram, as_pooling
 from engine.proposers.playbook.transformations import cpp as shared
-
-MAX_LINE = 65536
-"""Maximum number of floats in a row of the image or the output. A kernel keeps one of each on its thread's stack."""
 
 
 class CppPooling(Template):
@@ -25,8 +22,8 @@ class CppPooling(Template):
 
     def refusal(self, program: Program) -> str | None:
         pool = as_pooling(program)
-        if max(pool.image[2], pool.size[2]) > 2 * MAX_LINE:
-            return f"it pools rows of {pool.image[2]} elements, and C++ kernels support at most {2 * MAX_LINE}"
+        if max(pool.image[2], pool.size[2]) > MAX_LINE:
+            return f"it pools rows of {pool.image[2]} elements, and C++ kernels support at most {MAX_LINE}"
         return None
 
     def starts(self, program: Program, spec: ProblemSpec, device: DeviceFact) -> list[Start]:

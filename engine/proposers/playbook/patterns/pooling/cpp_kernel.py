@@ -13,6 +13,7 @@ from engine.proposers.playbook.codegen.cpp_math import math_functions, needs_no_
 from engine.proposers.playbook.codegen.dialect import Namer
 from engine.proposers.playbook.codegen.rendering import render
 from engine.proposers.playbook.codegen.signature import launch_signature
+from engine.proposers.playbook.codegen.size_assertions import size_assertion
 from engine.proposers.playbook.ir.sizes import text
 from engine.proposers.playbook.patterns.pooling.program import PoolProgram, pool_assertions
 
@@ -32,6 +33,10 @@ _LOCALS = (
     "task",
     "pooled",
 )
+
+
+MAX_LINE = 131072
+"""Maximum number of floats in a row of the image or the output. A kernel keeps one of each on its thread's stack."""
 
 
 class PoolOptions(Struct, frozen=True, forbid_unknown_fields=True):
@@ -64,6 +69,7 @@ def pool_kernel(program: PoolProgram, options: PoolOptions, spec: ProblemSpec) -
     statements += [cpp.store(store.tensor, "i", texts[store.value]) for store in chain.stores]
     used = {program.x, *tensors_of(chain)}
     written = {store.tensor for store in chain.stores}
+    fits = f"image_w <= {MAX_LINE} && size_w <= {MAX_LINE}"
     ops = {chain.values[k].op for k in chain.order}
     return render(
         "pooling.cpp.j2",
@@ -73,7 +79,7 @@ def pool_kernel(program: PoolProgram, options: PoolOptions, spec: ProblemSpec) -
         planes=text(program.planes),
         image=[text(size) for size in program.image],
         options=options,
-        size_assertions=pool_assertions(program, spec),
+        size_assertions=[*pool_assertions(program, spec), size_assertion(fits, f"rows of at most {MAX_LINE} elements")],
         parameters=[("float*" if name in written else "const float*", name) for name in names if name in used],
         arguments=", ".join(name for name in names if name in used),
         statements=statements,

@@ -16,7 +16,11 @@ from engine.proposers.playbook.codegen.signature import launch_signature
 from engine.proposers.playbook.ir.reductions import ReductionProgram
 from engine.proposers.playbook.ir.sizes import text
 from engine.proposers.playbook.patterns.reductions.cpp_kernel import FIELD, Fold
+from engine.proposers.playbook.patterns.reductions.program import POSITIONS
 from engine.proposers.playbook.patterns.reductions.sizes import reduction_assertions
+
+_SHARED_BYTES = 40 << 10
+"""Shared memory for the states of a block's threads. Every device grants 48 KiB; alignment takes some of it."""
 
 
 class Body(Struct, frozen=True):
@@ -56,7 +60,7 @@ def reduction_kernel(program: ReductionProgram, choices: Choices, spec: ProblemS
     names = {value.tensor for value in values if value.op == "load"} | {store.tensor for store in program.stores}
     names |= set(program.counters)
     tensors = [tensor for tensor in spec.tensors if tensor.name in names]
-    threads, parts = int(choices["threads"]), int(choices["parts"])
+    threads, parts = _fitting_threads(program, choices), int(choices["parts"])
     return render(
         "reductions.cu.j2",
         outer=text(shape.outer),
@@ -85,6 +89,16 @@ def reduction_kernel(program: ReductionProgram, choices: Choices, spec: ProblemS
         arguments=", ".join(tensor.name for tensor in tensors),
         launch=launch_signature(spec, "cu", {*names, "workspace", "stream"}),
     )
+
+
+def _fitting_threads(program: ReductionProgram, choices: Choices) -> int:
+    """Return the threads of a block. The states of all threads must fit the shared memory."""
+    columns = 1 if program.geometry.adjacent else int(choices["width"])
+    sizes = [sum(12 if program.reductions[k].op in POSITIONS else 4 for k in group) for group in program.passes]
+    threads = int(choices["threads"])
+    while threads > 32 and threads * columns * max(sizes) > _SHARED_BYTES:
+        threads //= 2
+    return threads
 
 
 def _pointer(dtype: str, is_written: bool) -> str:
