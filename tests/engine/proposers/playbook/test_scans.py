@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from engine.problem.inspection import inspect_file
 from engine.proposers.playbook.base import Unsupported
 from engine.proposers.playbook.patterns.scans.program import recognize_scan
 from engine.session.records.other_sizes import NOT_FOR_THIS_SIZE
 from tests.engine.proposers.playbook import cuda_harness
-from tests.engine.proposers.playbook.cpp_harness import build, check_all, make_problem
+from tests.engine.proposers.playbook.cpp_harness import Problem, build, check_all, make_problem
 from tests.engine.proposers.playbook.cuda_harness import H200
 from tests.engine.proposers.playbook.wandering import CPU, known
 
@@ -30,6 +32,24 @@ CASES: dict[str, tuple[str, Shapes]] = {
     "middle_reversed": ("return torch.cumsum(x.flip(0), dim=0).flip(0)", {"x": (19, 37)}),
     "middle_exclusive": (EXCLUSIVE, {"x": (2, 11, 33)}),
 }
+
+
+MASKED = """
+import torch
+
+
+class Model(torch.nn.Module):
+    def forward(self, x, mask):
+        return torch.cumsum(x * mask, dim=1)
+
+
+def get_inputs():
+    return [torch.rand(5, 77), torch.rand(5, 77) > 0.5]
+
+
+def get_init_inputs():
+    return []
+"""
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -84,6 +104,17 @@ def test_every_kernel_in_cuda_is_right(tmp_path: Path) -> None:
     built = cuda_harness.compile_all_emulated(tmp_path, kernels)
     for problem, (_, source), kernel in zip(problems, kernels, built, strict=True):
         cuda_harness.check(problem, cuda_harness.run(problem, kernel, "cpu"), message=source)
+
+
+def test_a_mask_may_be_boolean(tmp_path: Path) -> None:
+    path = tmp_path / "masked.py"
+    path.write_text(MASKED)
+    scope: dict[str, Any] = {}
+    exec(MASKED, scope)
+    problem = Problem(inspect_file(path, "masked"), scope["get_inputs"](), [], scope["Model"]())
+    template, program = known(problem.spec)
+    recipe = template.starts(program, problem.spec, CPU)[0].recipe
+    check_all([(problem, template.emit(program, recipe, problem.spec))], tmp_path, optimize="-O1")
 
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not installed")
