@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,7 @@ from engine.proposers.playbook.base import Unsupported
 from engine.proposers.playbook.patterns.pooling.program import PoolProgram, recognize_pooling
 from engine.session.records.other_sizes import NOT_FOR_THIS_SIZE
 from tests.engine.proposers.playbook import cuda_harness
-from tests.engine.proposers.playbook.cpp_harness import build, check_all, make_problem
+from tests.engine.proposers.playbook.cpp_harness import Problem, build, check_all, make_problem
 from tests.engine.proposers.playbook.cuda_harness import H200
 from tests.engine.proposers.playbook.wandering import CPU, known
 
@@ -67,7 +68,7 @@ def test_a_problem_without_pooling_belongs_to_another_pattern(tmp_path: Path) ->
 
 
 def test_every_kernel_in_cpp_is_right(tmp_path: Path) -> None:
-    kernels = []
+    kernels: list[tuple[Any, ...]] = []
     for forward, shape in CASES.values():
         problem = make_problem(tmp_path, forward, {"x": shape})
         template, program = known(problem.spec)
@@ -77,7 +78,8 @@ def test_every_kernel_in_cpp_is_right(tmp_path: Path) -> None:
 
 
 def test_every_kernel_in_cuda_is_right(tmp_path: Path) -> None:
-    problems, kernels = [], []
+    problems: list[Problem] = []
+    kernels: list[tuple[Any, str]] = []
     for forward, shape in CASES.values():
         problem = make_problem(tmp_path, forward, {"x": shape})
         template, program = known(problem.spec, "cu")
@@ -91,7 +93,7 @@ def test_every_kernel_in_cuda_is_right(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not installed")
 def test_nvcc_takes_the_kernels(tmp_path: Path) -> None:
-    kernels = []
+    kernels: list[tuple[Any, ...]] = []
     for case in ("max_2d_dilated", "average_2d_inside"):
         spec = make_problem(tmp_path, CASES[case][0], {"x": CASES[case][1]}).spec
         template, program = known(spec, "cu")

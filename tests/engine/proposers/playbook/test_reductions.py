@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -81,7 +82,7 @@ def test_a_problem_without_reductions_belongs_to_another_pattern(tmp_path: Path)
 
 
 def test_every_kernel_in_cpp_is_right(tmp_path: Path) -> None:
-    kernels = []
+    kernels: list[tuple[Any, ...]] = []
     for case in CASES:
         one = problem(tmp_path, case)
         template, program = known(one.spec)
@@ -94,7 +95,8 @@ def test_every_kernel_in_cpp_is_right(tmp_path: Path) -> None:
 
 
 def test_every_kernel_in_cuda_is_right(tmp_path: Path) -> None:
-    problems, kernels = [], []
+    problems: list[Problem] = []
+    kernels: list[tuple[Any, str]] = []
     for case in CASES:
         one = problem(tmp_path, case)
         template, program = known(one.spec, "cu")
@@ -109,7 +111,7 @@ def test_every_kernel_in_cuda_is_right(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not installed")
 def test_nvcc_takes_the_kernels(tmp_path: Path) -> None:
-    kernels = []
+    kernels: list[tuple[Any, ...]] = []
     for case in ("middle_sum", "value_and_place", "batch_statistics"):
         one = problem(tmp_path, case)
         template, program = known(one.spec, "cu")
@@ -136,7 +138,8 @@ def test_nan_wins_and_the_first_of_equals_is_the_position(tmp_path: Path) -> Non
 
 def test_a_kernel_is_right_at_another_size(tmp_path: Path) -> None:
     rng = random.Random(3)
-    kernels, emulated = [], []
+    kernels: list[tuple[Problem, str]] = []
+    emulated: list[tuple[Problem, str]] = []
     for case, shape in (("middle_sum", (2, 9, 33)), ("middle_softmax", (1, 130, 7)), ("middle_argmax", (4, 3, 64))):
         source, there = problem(tmp_path, case), make_problem(tmp_path, CASES[case][0], {"x": shape})
         template, program = known(source.spec)

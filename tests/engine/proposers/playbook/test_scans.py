@@ -84,7 +84,7 @@ def test_a_problem_without_scans_belongs_to_another_pattern(tmp_path: Path) -> N
 
 
 def test_every_kernel_in_cpp_is_right(tmp_path: Path) -> None:
-    kernels = []
+    kernels: list[tuple[Any, ...]] = []
     for case in CASES.values():
         problem = make_problem(tmp_path, *case)
         template, program = known(problem.spec)
@@ -94,7 +94,8 @@ def test_every_kernel_in_cpp_is_right(tmp_path: Path) -> None:
 
 
 def test_every_kernel_in_cuda_is_right(tmp_path: Path) -> None:
-    problems, kernels = [], []
+    problems: list[Problem] = []
+    kernels: list[tuple[Any, str]] = []
     for case in CASES.values():
         problem = make_problem(tmp_path, *case)
         template, program = known(problem.spec, "cu")
@@ -119,7 +120,7 @@ def test_a_mask_may_be_boolean(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not installed")
 def test_nvcc_takes_the_kernels(tmp_path: Path) -> None:
-    kernels = []
+    kernels: list[tuple[Any, ...]] = []
     for case in ("exclusive", "middle_reversed"):
         spec = make_problem(tmp_path, *CASES[case]).spec
         template, program = known(spec, "cu")
@@ -129,7 +130,7 @@ def test_nvcc_takes_the_kernels(tmp_path: Path) -> None:
 
 
 def test_a_kernel_is_right_at_another_size_or_refuses_it(tmp_path: Path) -> None:
-    kernels = []
+    kernels: list[tuple[Any, ...]] = []
     for case, shape in (("exclusive", (2, 47)), ("middle", (3, 5, 70))):
         source, there = make_problem(tmp_path, *CASES[case]), make_problem(tmp_path, CASES[case][0], {"x": shape})
         template, program = known(source.spec)
