@@ -50,16 +50,16 @@ torch_compile = false
 KERNEL = """\
 extern "C" int launch(const float* x, float* out, void* workspace) {
     for (long long r = 0; r < x_dim0; ++r) {
-        double sum = 0.0;
+        float highest = x[r * x_dim1];
         for (long long c = 0; c < x_dim1; ++c) {
-            sum += x[r * x_dim1 + c];
-            out[r * x_dim1 + c] = (float)sum;
+            if (!(x[r * x_dim1 + c] <= highest)) highest = x[r * x_dim1 + c];
+            out[r * x_dim1 + c] = highest;
         }
     }
     return 0;
 }
 """
-FORMULAS = {"scan": "torch.cumsum(x, dim=1)", "relu": "torch.relu(x) * 2"}
+FORMULAS = {"scan": "torch.cummax(x, dim=1).values", "relu": "torch.relu(x) * 2"}
 
 
 def project(kernel_tui: KernelTui, *problems: str) -> SessionPaths:
@@ -88,7 +88,7 @@ def test_without_a_person_the_search_ends_at_once_and_says_why_and_what_to_do(ke
     project(kernel_tui, "scan")
     ended = kernel_tui("config.toml", "--headless")
     assert ended.returncode == ExitCode.NOTHING_CORRECT, ended.stderr
-    assert "cumsum" in ended.stderr, "the operator that no proposer covers"
+    assert "cummax" in ended.stderr, "the operator that no proposer covers"
     assert "kernel-tui resume demo" in ended.stderr and "kernel-tui seed-kernel demo" in ended.stderr
     table = ended.stderr[ended.stderr.index("[[models]]") :].split("\n\n")[0]
     assert tomllib.loads(table)["models"][0]["provider"] == "manual"
@@ -99,7 +99,7 @@ def test_what_other_problems_came_to_counts(kernel_tui: KernelTui) -> None:
     paths = project(kernel_tui, "scan", "relu")
     ended = kernel_tui("config.toml", "--headless")
     assert ended.returncode == ExitCode.OK, ended.stderr
-    assert "cumsum" in ended.stdout and "kernel-tui seed-kernel demo" in ended.stdout
+    assert "cummax" in ended.stdout and "kernel-tui seed-kernel demo" in ended.stdout
     state = state_of(paths)
     assert state.problems["relu"].best is not None and state.problems["relu"].cannot_write is None
     assert not state.finished, "it can be resumed, for a kernel that a person seeds"
@@ -109,12 +109,12 @@ def test_the_problem_stays_open_for_a_seeded_kernel_until_the_minutes_are_used_u
     paths = project(kernel_tui, "scan")
     assert kernel_tui("config.toml", "--detach").returncode == ExitCode.OK
     state = until(paths, lambda state: any(one.cannot_write for one in state.problems.values()))
-    assert "cumsum" in (state.problems["scan"].cannot_write or "")
+    assert "cummax" in (state.problems["scan"].cannot_write or "")
     assert any("[[models]]" in remedy for remedy in state.problems["scan"].remedies)
     time.sleep(3)
     assert engine_liveness(paths).running and state_of(paths).problems["scan"].finished is None
     shown = kernel_tui("show", "demo", "scan").stdout
-    assert "cumsum" in shown and 'provider = "manual"' in shown
+    assert "cummax" in shown and 'provider = "manual"' in shown
     (kernel_tui.directory / "scan.cpp").write_text(KERNEL)
     seeded = kernel_tui("seed-kernel", "demo", "scan.cpp", "--problem", "scan")
     assert seeded.returncode == ExitCode.OK, seeded.stderr
@@ -168,8 +168,8 @@ def test_what_the_proposers_can_write_is_said_beforehand(kernel_tui: KernelTui, 
     rows = {row["id"]: row["proposers"] for row in kernel_tui.json("problems", "--config", "config.toml")}
     able = {name: [one["proposer"] for one in row if "cpp" in one["languages"]] for name, row in rows.items()}
     assert able == {"scan": ["manual"] * with_manual, "relu": ["playbook", "manual"][: 1 + with_manual]}
-    assert "cumsum" in rows["scan"][0]["refusal"]
-    assert "cumsum" in kernel_tui("problems", "scan.py").stdout
+    assert "cummax" in rows["scan"][0]["refusal"]
+    assert "cummax" in kernel_tui("problems", "scan.py").stdout
     finding = models.coverage(load_config(path), tools.Gpus((), (), "", None, "none"))
     assert finding.level == ("ok" if with_manual else "warn")
     assert ("scan" in finding.what) and (with_manual or "[[models]]" in finding.remedy)

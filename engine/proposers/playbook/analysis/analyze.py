@@ -11,7 +11,7 @@ from engine.proposers.playbook.analysis import aten
 from engine.proposers.playbook.analysis import terms as t
 from engine.proposers.playbook.analysis.terms import Shape, Term
 from engine.proposers.playbook.base import Program, Unsupported
-from engine.proposers.playbook.ir.program import Access, PointwiseProgram, Reduction, RowProgram, Store, Value
+from engine.proposers.playbook.ir.program import ROW_OPS, Access, PointwiseProgram, Reduction, RowProgram, Store, Value
 from engine.proposers.playbook.ir.sizes import named
 
 MAX_NODES = 200
@@ -27,21 +27,36 @@ def analyze(spec: ProblemSpec) -> Program:
 
     Raises ``Unsupported``. Its message is a clause that completes "because ...".
     """
+    outputs = outputs_of(spec, checked_graph(spec))
+    refuse_other_types(spec, outputs)
+    reductions = [term for term in reachable(outputs.values()) if term.op == "reduce"]
+    return _row_program(outputs, reductions) if reductions else pointwise_program(outputs)
+
+
+def checked_graph(spec: ProblemSpec, *, writes: bool = False) -> tuple[GraphNode, ...]:
+    """Return the graph of ``spec``. Raises ``Unsupported`` if one kernel cannot compute it.
+
+    Args:
+        writes: Whether the pattern supports models that write to their buffers.
+    """
     if spec.graph is None:
         raise Unsupported("its reference could not be traced")
-    if any(tensor.mutated for tensor in spec.tensors):
+    if not writes and any(tensor.mutated for tensor in spec.tensors):
         raise Unsupported("it writes to one of its buffers")
     if sum(node.op == "call" for node in spec.graph) > MAX_NODES:
         raise Unsupported(f"its graph has more than {MAX_NODES} operators")
-    outputs = outputs_of(spec, spec.graph)
-    used = {term.tensor for term in reachable(outputs.values()) if term.op == "load"} | set(outputs)
-    for tensor in spec.tensors:
-        if tensor.name in used and tensor.dtype != "float32":
-            raise Unsupported(f"`{tensor.name}` is {tensor.dtype}, and row and pointwise kernels support only float32")
     if any(tensor.numel == 0 for tensor in spec.outputs):
         raise Unsupported("an output is empty")
-    reductions = [term for term in reachable(outputs.values()) if term.op == "reduce"]
-    return _row_program(outputs, reductions) if reductions else pointwise_program(outputs)
+    return spec.graph
+
+
+def refuse_other_types(spec: ProblemSpec, outputs: Mapping[str, Term], indices: Container[str] = ()) -> None:
+    """Raise ``Unsupported`` unless all tensors that ``outputs`` use are fp32. The outputs ``indices`` are int64."""
+    used = {term.tensor for term in reachable(outputs.values()) if term.op == "load"} | set(outputs)
+    for tensor in spec.tensors:
+        wanted = "int64" if tensor.name in indices else "float32"
+        if tensor.name in used and tensor.dtype != wanted:
+            raise Unsupported(f"`{tensor.name}` is {tensor.dtype}, and this pattern supports only {wanted}")
 
 
 def outputs_of(
@@ -153,6 +168,13 @@ def pointwise_program(outputs: dict[str, Term]) -> PointwiseProgram:
 
 
 def _row_program(outputs: dict[str, Term], reductions: list[Term]) -> RowProgram:
+    for term in reductions:
+        shape = term.args[0].shape
+        wide = [dim for dim, size in enumerate(shape) if size != 1]
+        if term.dims != tuple(wide[len(wide) - len(term.dims) :]):
+            raise Unsupported(f"it reduces {list(shape)} over dimensions that are not the last ones")
+        if term.reduce not in ROW_OPS:
+            raise Unsupported(f"its rows reduce to {term.reduce}")
     geometries = {(term.args[0].numel, term.cols) for term in reductions}
     if len(geometries) != 1:
         raise Unsupported("its reductions run over rows of different lengths")

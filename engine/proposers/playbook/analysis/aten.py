@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from math import prod
-from typing import Any
+from typing import Any, Literal
 
 from engine.proposers.playbook.analysis import terms as t
 from engine.proposers.playbook.analysis.terms import Operand, Shape, Term
@@ -131,6 +131,36 @@ def _scaled(op: str, factor: float) -> Rule:
     return lambda x: t.apply("mul", t.apply(op, x), factor)
 
 
+def _xlogy(a: Operand, b: Operand) -> Term:
+    return t.apply("select", t.apply("eq", a, 0.0), 0.0, t.apply("mul", a, t.apply("log", b)))
+
+
+# Losses. ``reduction`` is 0 for none, 1 for the mean and 2 for the sum.
+
+
+def _reduced(x: Term, reduction: int) -> Term:
+    return x if reduction == 0 else t.mean(x, None, False) if reduction == 1 else t.reduce("sum", x, None, False)
+
+
+def _mse_loss(a: Term, b: Term, reduction: int = 1) -> Term:
+    return _reduced(t.power(t.apply("sub", a, b), 2.0), reduction)
+
+
+def _smooth_l1_loss(a: Term, b: Term, reduction: int = 1, beta: float = 1.0) -> Term:
+    gap = t.apply("abs", t.apply("sub", a, b))
+    if beta == 0:
+        return _reduced(gap, reduction)
+    square = t.apply("mul", t.apply("mul", gap, gap), 0.5 / beta)
+    return _reduced(t.apply("select", t.apply("lt", gap, beta), square, t.apply("sub", gap, 0.5 * beta)), reduction)
+
+
+def _huber_loss(a: Term, b: Term, reduction: int = 1, delta: float = 1.0) -> Term:
+    gap = t.apply("abs", t.apply("sub", a, b))
+    square = t.apply("mul", t.apply("mul", gap, gap), 0.5)
+    linear = t.apply("mul", t.apply("sub", gap, 0.5 * delta), delta)
+    return _reduced(t.apply("select", t.apply("le", gap, delta), square, linear), reduction)
+
+
 # Reductions and normalizations
 
 
@@ -153,11 +183,20 @@ def _amin(x: Term, dims: list[int] | None = None, keepdim: bool = False) -> Term
 
 
 def _max_dim(x: Term, dim: int, keepdim: bool = False) -> Lowered:
-    return (t.reduce("max", x, [dim], keepdim), None)
+    return (t.reduce("max", x, [dim], keepdim), t.reduce("argmax", x, [dim], keepdim))
 
 
 def _min_dim(x: Term, dim: int, keepdim: bool = False) -> Lowered:
-    return (t.reduce("min", x, [dim], keepdim), None)
+    return (t.reduce("min", x, [dim], keepdim), t.reduce("argmin", x, [dim], keepdim))
+
+
+def _arg(op: Literal["argmax", "argmin"]) -> Rule:
+    return lambda x, dim=None, keepdim=False: t.reduce(op, x, None if dim is None else [dim], keepdim)
+
+
+def _prod(x: Term, dim: int | None = None, keepdim: bool = False, *, dtype: str | None = None) -> Term:
+    _refuse_dtype(dtype)
+    return t.reduce("prod", x, None if dim is None else [dim], keepdim)
 
 
 def _var(x: Term, dims: list[int] | None = None, *, correction: float | None = None, keepdim: bool = False) -> Term:
@@ -248,6 +287,35 @@ def _group_norm(
     return (t.view(result, x.shape), t.view(mean, (batch, groups)), t.view(inverse, (batch, groups)))
 
 
+def _batch_norm(
+    x: Term,
+    weight: Term | None,
+    bias: Term | None,
+    mean: Term | None,
+    var: Term | None,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> Lowered:
+    """Normalize each channel. ``mean`` and ``var`` are the running statistics, which only evaluation reads."""
+    channels = (1, x.shape[1], *(1 for _ in x.shape[2:]))
+    saved: tuple[Term, ...] = ()
+    if training:
+        dims = [dim for dim in range(len(x.shape)) if dim != 1]
+        result, new_mean, inverse = _normalised(x, dims, eps)
+        saved = (t.view(new_mean, (x.shape[1],)), t.view(inverse, (x.shape[1],)))
+    elif mean is None or var is None:
+        raise Unsupported("it normalizes a batch with statistics that it does not have")
+    else:
+        inverse = t.view(t.apply("rsqrt", t.apply("add", var, eps)), channels)
+        result = t.apply("mul", t.apply("sub", x, t.view(mean, channels)), inverse)
+    if weight is not None:
+        result = t.apply("mul", result, t.view(weight, channels))
+    if bias is not None:
+        result = t.apply("add", result, t.view(bias, channels))
+    return (result, *saved)
+
+
 def _rms_norm(x: Term, shape: list[int], weight: Term | None = None, eps: float | None = None) -> Lowered:
     dims = list(range(len(x.shape) - len(shape), len(x.shape)))
     squares = t.mean(t.apply("mul", x, x), dims, True)
@@ -307,6 +375,10 @@ RULES: Mapping[str, Rule] = {
     "aten.mish.default": _mish,
     "aten.threshold.default": _threshold,
     "aten.logaddexp.default": _logaddexp,
+    "aten.xlogy.Tensor": _xlogy,
+    "aten.mse_loss.default": _mse_loss,
+    "aten.smooth_l1_loss.default": _smooth_l1_loss,
+    "aten.huber_loss.default": _huber_loss,
     "aten.addcmul.default": _addcmul,
     "aten.addcdiv.default": _addcdiv,
     "aten.lerp.Scalar": _lerp,
@@ -332,15 +404,22 @@ RULES: Mapping[str, Rule] = {
     "aten.min.default": lambda x: _amin(x),
     "aten.max.dim": _max_dim,
     "aten.min.dim": _min_dim,
+    "aten.argmax.default": _arg("argmax"),
+    "aten.argmin.default": _arg("argmin"),
+    "aten.prod.default": lambda x, *, dtype=None: _prod(x, dtype=dtype),
+    "aten.prod.dim_int": _prod,
     "aten.var.correction": _var,
     "aten.std.correction": _std,
     "aten.var_mean.correction": _var_mean,
     "aten.linalg_vector_norm.default": _vector_norm,
+    "aten.norm.Scalar": lambda x, order=2: _vector_norm(x, order),
+    "aten.norm.ScalarOpt_dim": _vector_norm,
     "aten.logsumexp.default": _logsumexp,
     "aten._softmax.default": _softmax,
     "aten._log_softmax.default": _log_softmax,
     "aten.native_layer_norm.default": _layer_norm,
     "aten.native_group_norm.default": _group_norm,
+    "aten.native_batch_norm.default": _batch_norm,
     "aten._fused_rms_norm.default": _rms_norm,
 }  # fmt: skip
 

@@ -24,8 +24,8 @@ class Term:
     """One shaped value, compared by identity.
 
     Attributes:
-        op: An ``op`` of :class:`ir.program.Value`, ``reduce`` (over ``cols`` trailing elements of ``args[0]``), or
-            ``view`` (the same elements in the same order, with another shape).
+        op: An ``op`` of :class:`ir.program.Value`, ``reduce`` (over the dimensions ``dims`` of ``args[0]``, which have
+            ``cols`` elements), or ``view`` (the same elements in the same order, with another shape).
         text: The C expression of a constant that follows from the header's sizes; "" for any other constant.
     """
 
@@ -36,6 +36,7 @@ class Term:
     tensor: str = ""
     reduce: ReduceOp = "sum"
     cols: int = 1
+    dims: tuple[int, ...] = ()
     text: str = ""
 
     @property
@@ -144,19 +145,16 @@ def expand(term: Term, shape: Shape) -> Term:
 
 
 def reduce(op: ReduceOp, term: Term, dims: Sequence[int] | None, keepdim: bool) -> Term:
-    """Return a reduction over trailing dimensions. Raises ``Unsupported`` for other dimensions."""
+    """Return a reduction over ``dims``, or over all dimensions if there are none. Raises ``Unsupported``."""
     rank = len(term.shape)
     chosen = {dim % rank for dim in dims} if dims and rank else set(range(rank))
-    trailing = [dim for dim in range(rank) if term.shape[dim] != 1]
-    reduced = [dim for dim in trailing if dim in chosen]
-    if reduced != trailing[len(trailing) - len(reduced) :]:
-        raise Unsupported(f"it reduces {list(term.shape)} over dimensions that are not the last ones")
     if term.numel == 0:
         raise Unsupported("it reduces an empty tensor")
+    reduced = tuple(dim for dim in sorted(chosen) if term.shape[dim] != 1)
     cols = prod(term.shape[dim] for dim in reduced)
     kept = tuple(1 if dim in chosen else size for dim, size in enumerate(term.shape))
     flat = tuple(size for dim, size in enumerate(term.shape) if dim not in chosen)
-    result = Term("reduce", kept, (term,), reduce=op, cols=cols)
+    result = Term("reduce", kept, (term,), reduce=op, cols=cols, dims=reduced)
     return result if keepdim else view(result, flat)
 
 

@@ -38,8 +38,12 @@ COMPARE_OPS = frozenset({"lt", "le", "gt", "ge", "eq", "ne"})
 LOGIC_OPS = frozenset({"and", "or"})
 """Logical operations on two Booleans."""
 
-ReduceOp = Literal["sum", "max", "min"]
-"""Reductions. A mean is a ``sum`` and a multiplication. ``max`` and ``min`` propagate NaN."""
+ReduceOp = Literal["sum", "max", "min", "prod", "argmax", "argmin"]
+"""Reductions. A mean is a ``sum`` and a multiplication. ``max`` and ``min`` propagate NaN. ``argmax`` and ``argmin``
+give the position of the first extremum, or of the first NaN.
+"""
+ROW_OPS = frozenset({"sum", "max", "min"})
+"""The reductions that a row program may contain."""
 
 
 class Access(Struct, frozen=True):
@@ -154,14 +158,8 @@ class RowProgram(Program, frozen=True, dict=True):
 
     @cached_property
     def passes(self) -> tuple[tuple[int, ...], ...]:
-        """Return the reductions by pass. Each reduction depends only on reductions in earlier passes."""
-        depth: list[int] = []
-        for reduction in self.reductions:
-            used = self.reductions_of(reduction.source)
-            depth.append(1 + max((depth[k] for k in used), default=-1))
-        return tuple(
-            tuple(k for k, level in enumerate(depth) if level == wanted) for wanted in range(max(depth, default=-1) + 1)
-        )
+        """Return the reductions by pass; see :func:`passes_of`."""
+        return passes_of(self.values, self.reductions)
 
     @cached_property
     def element_stores(self) -> tuple[Store, ...]:
@@ -173,9 +171,7 @@ class RowProgram(Program, frozen=True, dict=True):
 
     def reductions_of(self, value: int) -> frozenset[int]:
         """Return the reductions whose results ``value`` uses directly."""
-        return frozenset(
-            self.values[k].reduction for k in needed(self.values, (value,)) if self.values[k].op == "reduced"
-        )
+        return reductions_of(self.values, value)
 
     def element_order(self, values: Iterable[int]) -> tuple[int, ...]:
         """Return the per-element values that ``values`` need, in execution order. They form the body of a loop over the
@@ -222,6 +218,22 @@ def needed(values: tuple[Value, ...], roots: Iterable[int]) -> tuple[int, ...]:
             seen.add(position)
             waiting.extend(values[position].args)
     return tuple(sorted(seen))
+
+
+def reductions_of(values: tuple[Value, ...], value: int) -> frozenset[int]:
+    """Return the reductions whose results ``value`` uses directly."""
+    return frozenset(values[k].reduction for k in needed(values, (value,)) if values[k].op == "reduced")
+
+
+def passes_of(values: tuple[Value, ...], reductions: tuple[Reduction, ...]) -> tuple[tuple[int, ...], ...]:
+    """Return the reductions by pass. Each reduction depends only on reductions in earlier passes."""
+    depth: list[int] = []
+    for reduction in reductions:
+        used = reductions_of(values, reduction.source)
+        depth.append(1 + max((depth[k] for k in used), default=-1))
+    return tuple(
+        tuple(k for k, level in enumerate(depth) if level == wanted) for wanted in range(max(depth, default=-1) + 1)
+    )
 
 
 def _fuse(program: RowProgram, first: int, second: int) -> FusedPair | None:

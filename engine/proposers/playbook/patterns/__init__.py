@@ -10,9 +10,12 @@ from engine.proposers.playbook.patterns.attention.pattern import Attention
 from engine.proposers.playbook.patterns.conv.pattern import Conv
 from engine.proposers.playbook.patterns.gemm.pattern import Matmul
 from engine.proposers.playbook.patterns.pointwise.pattern import Pointwise
+from engine.proposers.playbook.patterns.pooling.pattern import Pooling
+from engine.proposers.playbook.patterns.reductions.pattern import Reductions
 from engine.proposers.playbook.patterns.rows.pattern import Rows
+from engine.proposers.playbook.patterns.scans.pattern import Scans
 
 # Patterns that look for a particular operator come first, because their refusals give the most specific reasons.
-PATTERNS: tuple[Pattern, ...] = (Attention(), Conv(), Matmul(), Pointwise(), Rows())
+PATTERNS: tuple[Pattern, ...] = (Attention(), Conv(), Matmul(), Pooling(), Scans(), Pointwise(), Rows(), Reductions())
 
 __all__ = ["PATTERNS", "Pattern"]

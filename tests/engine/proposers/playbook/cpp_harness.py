@@ -75,7 +75,7 @@ def make_problem(
     ordered = [weights[tensor.source_name or tensor.name] for tensor in spec.weights]
     for weight in ordered:
         weight.data.copy_(torch.randn(weight.shape, generator=generator))
-    return Problem(spec, inputs, [weight.detach() for weight in ordered], model)
+    return Problem(spec, inputs, [weight.detach().clone() for weight in ordered], model)
 
 
 def _precompiled(optimize: str) -> Path:
@@ -110,27 +110,42 @@ def build_all(folder: Path, kernels: Sequence[tuple[ProblemSpec, str]], *, optim
 
 
 def run(problem: Problem, kernel: Kernel) -> list[np.ndarray]:
-    """Run ``launch`` on guarded, aligned buffers poisoned with NaN, and return its outputs."""
+    """Run ``launch`` on guarded, aligned buffers poisoned with NaN, and return its outputs and the
+    buffers that it writes.
+    """
     tensors = [*problem.inputs, *problem.weights]
     given = [_aligned(tensor.detach().numpy()) for tensor in tensors]
-    outputs = [_aligned(np.full(output.shape, np.nan, np.float32)) for output in problem.spec.outputs]
+    outputs = [_aligned(_poison(output.shape, output.dtype)) for output in problem.spec.outputs]
     scratch = np.zeros(kernel.workspace_bytes() + ALIGNMENT, np.uint8)
     pointers = [ctypes.c_void_p(array.ctypes.data) for _, array in (*given, *outputs)]
     assert kernel.launch(*pointers, ctypes.c_void_p(scratch.ctypes.data)) == 0
     for store, array in (*given, *outputs):
         _check_guards(store, array)
-    for tensor, (_, array) in zip(tensors, given, strict=True):
-        assert np.array_equal(tensor.detach().numpy(), array, equal_nan=True), "an input was written"
-    return [array for _, array in outputs]
+    specs = [*problem.spec.inputs, *problem.spec.weights]
+    for tensor, spec, (_, array) in zip(tensors, specs, given, strict=True):
+        assert spec.mutated or np.array_equal(tensor.detach().numpy(), array, equal_nan=True), "an input was written"
+    return [array for _, array in (*outputs, *(one for spec, one in zip(specs, given, strict=True) if spec.mutated))]
+
+
+def reference(problem: Problem) -> list[torch.Tensor]:
+    """Return the reference's outputs in float64, and then the buffers that it writes."""
+    model = problem.model.double()
+    buffers = dict(model.named_buffers())
+    weights = zip(problem.spec.weights, problem.weights, strict=True)
+    written = [(buffers[spec.source_name or spec.name], weight) for spec, weight in weights if spec.mutated]
+    with torch.no_grad():
+        for buffer, weight in written:
+            buffer.copy_(weight)
+        result = model(*[tensor.double() for tensor in problem.inputs])
+    outputs = list(result) if isinstance(result, (tuple, list)) else [result]
+    outputs += [buffer.clone() for buffer, _ in written]
+    model.to(problem.inputs[0].dtype)
+    return outputs
 
 
 def expected(problem: Problem) -> list[np.ndarray]:
-    """Return the reference's outputs in float64."""
-    model = problem.model.double()
-    with torch.no_grad():
-        result = model(*[tensor.double() for tensor in problem.inputs])
-    model.float()
-    return [one.numpy() for one in (result if isinstance(result, (tuple, list)) else [result])]
+    """Return what ``reference`` does, as arrays."""
+    return [one.numpy() for one in reference(problem)]
 
 
 def check(problem: Problem, folder: Path, source: str, *, optimize: str = "-O3") -> None:
@@ -151,11 +166,17 @@ def check_all(kernels: Sequence[tuple[Problem, str]], folder: Path, *, optimize:
             np.testing.assert_allclose(output, wanted, rtol=TOLERANCE, atol=TOLERANCE * size, err_msg=source)
 
 
+def _poison(shape: tuple[int, ...], dtype: str) -> np.ndarray:
+    """Return an output that no correct kernel leaves as it is."""
+    return np.full(shape, np.nan, np.float32) if dtype == "float32" else np.full(shape, -12345, np.dtype(dtype))
+
+
 def _aligned(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Copy ``values`` to an aligned address inside a buffer filled with guard values."""
-    store = np.full(values.size + 2 * GUARD + ALIGNMENT // 4, 12345.0, np.float32)
+    floats = -(-values.nbytes // 4)
+    store = np.full(floats + 2 * GUARD + ALIGNMENT // 4, 12345.0, np.float32)
     start = GUARD + (-(store.ctypes.data // 4 + GUARD)) % (ALIGNMENT // 4)
-    array = store[start : start + values.size].reshape(values.shape)
+    array = store[start : start + floats].view(np.uint8)[: values.nbytes].view(values.dtype).reshape(values.shape)
     array[...] = values
     return store, array
 
@@ -163,4 +184,5 @@ def _aligned(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def _check_guards(store: np.ndarray, array: np.ndarray) -> None:
     start = (array.ctypes.data - store.ctypes.data) // 4
     assert (store[:start] == 12345.0).all(), "written before the buffer"
-    assert (store[start + array.size :] == 12345.0).all(), "written past the buffer"
+    end = start + -(-array.nbytes // 4)
+    assert (store[end:] == 12345.0).all(), "written past the buffer"

@@ -9,14 +9,13 @@ import subprocess
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from engine.devices.fact import DeviceFact
 from engine.problem.c_header import derive_header
-from engine.problem.spec import ProblemSpec
-from tests.engine.proposers.playbook.cpp_harness import Problem
+from engine.problem.spec import ProblemSpec, TensorSpec
+from tests.engine.proposers.playbook.cpp_harness import Problem, reference
 from tests.engine.proposers.playbook.one_unit import Kernel, in_one_unit
 from tests.made_once import made_once
 
@@ -111,7 +110,7 @@ def emulated(source: str) -> str:
 def run(problem: Problem, kernel: Kernel, device: str) -> list[torch.Tensor]:
     """Run ``launch`` on guarded, NaN-poisoned buffers of ``device`` (``cpu``: emulated), and return its outputs."""
     given = [_guarded(x.detach(), device) for x in (*problem.inputs, *problem.weights)]
-    poison = [torch.full(o.shape, math.nan, dtype=getattr(torch, o.dtype)) for o in problem.spec.outputs]
+    poison = [_poison(output) for output in problem.spec.outputs]
     outputs = [_guarded(x, device) for x in poison]
     workspace = torch.full((kernel.workspace_bytes() + 256,), 0xA5, dtype=torch.uint8, device=device)
     pointers = [ctypes.c_void_p(view.data_ptr()) for _, view in (*given, *outputs)]
@@ -129,26 +128,30 @@ def run(problem: Problem, kernel: Kernel, device: str) -> list[torch.Tensor]:
         assert bool((store[:GUARD] == 77).all()) and bool((store[GUARD + inside :] == 77).all()), (
             "written past a buffer"
         )
-    for tensor, (_, view) in zip((*problem.inputs, *problem.weights), given, strict=True):
-        assert torch.equal(view.cpu(), tensor.detach()), "an input was written"
-    return [view.cpu() for _, view in outputs]
+    specs = (*problem.spec.inputs, *problem.spec.weights)
+    for spec, tensor, (_, view) in zip(specs, (*problem.inputs, *problem.weights), given, strict=True):
+        assert spec.mutated or torch.equal(view.cpu(), tensor.detach()), "an input was written"
+    written = [one for spec, one in zip(specs, given, strict=True) if spec.mutated]
+    return [view.cpu() for _, view in (*outputs, *written)]
 
 
 def errors(problem: Problem, found: list[torch.Tensor]) -> list[float]:
     """Return ||out - reference|| / ||reference|| of each output, with the reference in float64."""
-    kept = [x.dtype for x in problem.inputs]
-    with torch.no_grad():
-        wanted: Any = problem.model.double()(*(x.double() for x in problem.inputs))
-    problem.model.to(kept[0])
-    wanted = list(wanted) if isinstance(wanted, (tuple, list)) else [wanted]
+    wanted = [one.double() for one in reference(problem)]
     return [float((f.double() - w).norm() / w.norm().clamp_min(1e-30)) for f, w in zip(found, wanted, strict=True)]
 
 
 def check(problem: Problem, found: list[torch.Tensor], *, tf32: bool = False, message: str = "") -> None:
     """Assert that ``found`` matches the reference's outputs up to rounding."""
     for tensor, error in zip(found, errors(problem, found), strict=True):
-        limit = TF32_TOLERANCE if tf32 else TOLERANCE[str(tensor.dtype).removeprefix("torch.")]
+        limit = TF32_TOLERANCE if tf32 else TOLERANCE.get(str(tensor.dtype).removeprefix("torch."), 0.0)
         assert error <= limit, f"error {error:.1e} > {limit:.1e}\n{message}"
+
+
+def _poison(output: TensorSpec) -> torch.Tensor:
+    """Return an output that no correct kernel leaves as it is."""
+    dtype = getattr(torch, output.dtype)
+    return torch.full(output.shape, math.nan if dtype.is_floating_point else -12345, dtype=dtype)
 
 
 def _guarded(values: torch.Tensor, device: str) -> tuple[torch.Tensor, torch.Tensor]:

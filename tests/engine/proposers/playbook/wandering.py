@@ -6,7 +6,7 @@ import random
 
 from engine.devices.fact import DeviceFact
 from engine.problem.spec import Language, ProblemSpec
-from engine.proposers.playbook.base import Program, Recipe, Template
+from engine.proposers.playbook.base import Program, Recipe, Template, Unsupported
 from engine.proposers.playbook.patterns import PATTERNS
 from engine.proposers.playbook.transformations.catalog import apply
 
@@ -20,7 +20,10 @@ WGMMA = "wgmma"
 def known(spec: ProblemSpec, language: Language = "cpp") -> tuple[Template, Program]:
     """Return the first pattern that recognizes the problem, as its template and program."""
     for pattern in PATTERNS:
-        program = pattern.recognize(spec)
+        try:
+            program = pattern.recognize(spec)
+        except Unsupported:
+            continue
         if program is not None:
             return next(one for one in pattern.templates if one.language == language), program
     raise AssertionError("no pattern")

@@ -9,9 +9,9 @@ from typing import Literal
 from msgspec import Struct
 
 from engine.proposers.playbook.codegen.cuda import Stream, streams
-from engine.proposers.playbook.ir.program import FusedPair, RowProgram, needed
+from engine.proposers.playbook.ir.program import FusedPair, ReduceOp, RowProgram, needed
 
-PartKind = Literal["sum", "max", "min", "online_softmax", "moments"]
+PartKind = ReduceOp | Literal["online_softmax", "moments"]
 FIELDS: dict[PartKind, tuple[str, ...]] = {
     "sum": ("s",),
     "max": ("m",),

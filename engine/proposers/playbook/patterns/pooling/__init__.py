@@ -1,0 +1,1 @@
+"""Max and average pooling over one, two or three spatial dimensions, with elementwise operators after it."""

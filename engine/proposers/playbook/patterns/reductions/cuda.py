@@ -1,0 +1,163 @@
+"""The CUDA template for reductions over any dimensions."""
+
+from __future__ import annotations
+
+from engine.devices.fact import DeviceFact
+from engine.problem.spec import ProblemSpec
+from engine.proposers.playbook.base import Choice, Choices, Program, Recipe, Start, Template, Transformation
+from engine.proposers.playbook.codegen.cuda import FAST_OPS
+from engine.proposers.playbook.ir.reductions import ReductionProgram
+from engine.proposers.playbook.patterns.reductions.cuda_kernel import reduction_kernel
+from engine.proposers.playbook.patterns.reductions.program import as_reductions
+
+PLAIN: Choices = {
+    "width": 1,
+    "threads": 256,
+    "across": 32,
+    "unroll": 1,
+    "parts": 1,
+    "read": "plain",
+    "store": "plain",
+    "math": "precise",
+}
+"""The choices for a kernel that a person checks by reading. ``across``: adjacent threads of a block that read adjacent
+packs, if the elements of a row are not adjacent. ``parts``: blocks that share a row.
+"""
+_PARTS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+_BLOCKS_PER_CORE = 16
+"""Blocks to start per multiprocessor: two sets of eight blocks of 256 threads, so that the last set is not lonely."""
+
+
+class CudaReductions(Template):
+    """Reductions over any dimensions in CUDA C++."""
+
+    name = "reductions_cu"
+    pattern = "reductions"
+    language = "cu"
+
+    def starts(self, program: Program, spec: ProblemSpec, device: DeviceFact) -> list[Start]:
+        found = as_reductions(program)
+        plain = Recipe(self.name, dict(PLAIN))
+        wide = plain.with_({"width": 4, "unroll": 8, "read": "stream", "store": "stream", "math": "fast"})
+        parts = _parts(found, wide.choices, device)
+        text = (
+            "Let adjacent threads read adjacent elements, 16 bytes per load where rows allow it, with eight loads in "
+            f"flight. {f'Cut each row into {parts} parts, so that all multiprocessors have work.' if parts > 1 else ''}"
+        )
+        return [
+            Start("coalesced", text.strip(), wide.with_({"parts": parts}, ("threads", "parts"))),
+            Start("plain", "Fold each row with the threads of one block and merge their states in a tree.", plain),
+        ]
+
+    def transformations(self, program: Program, recipe: Recipe, device: DeviceFact) -> list[Transformation]:
+        rows, now = as_reductions(program), recipe.choices
+        found: list[Transformation] = []
+        if now["width"] != 4:
+            found.append(_VECTOR_LOADS)
+        if now["unroll"] == 1:
+            found.append(_LOADS_IN_FLIGHT)
+        parts = _parts(rows, now, device)
+        if now["parts"] == 1 and parts > 1:
+            found.append(_split_rows(parts))
+        if not rows.geometry.adjacent and now["across"] == 32:
+            found.append(_WIDER_BLOCKS)
+        if now["store"] != "stream" and rows.element_stores:
+            found.append(_STREAMING_STORES)
+        if now["math"] != "fast" and any(value.op in FAST_OPS for value in rows.values):
+            found.append(_FAST_MATH)
+        return found
+
+    def knobs(self, program: Program, recipe: Recipe, device: DeviceFact) -> dict[str, tuple[Choice, ...]]:
+        rows = as_reductions(program)
+        found: dict[str, tuple[Choice, ...]] = {
+            "width": (1, 2, 4),
+            "threads": (128, 256, 512),
+            "unroll": (1, 2, 4, 8, 16),
+            "parts": tuple(parts for parts in _PARTS if parts <= rows.geometry.cols),
+            "read": ("plain", "stream"),
+        }
+        if not rows.geometry.adjacent:
+            found["across"] = (8, 16, 32, 64, 128)
+        if rows.element_stores:
+            found["store"] = ("plain", "stream")
+        return found
+
+    def emit(self, program: Program, recipe: Recipe, spec: ProblemSpec) -> str:
+        return reduction_kernel(as_reductions(program), recipe.choices, spec)
+
+    def safer(self, program: Program, recipe: Recipe) -> Recipe | None:
+        return recipe.with_({"math": "precise"}) if recipe.choices["math"] != "precise" else None
+
+
+def _parts(program: ReductionProgram, choices: Choices, device: DeviceFact) -> int:
+    """Return the parts per row with which the grid fills the device, if each thread still gets several elements."""
+    shape, threads, width = program.geometry, int(choices["threads"]), int(choices["width"])
+    near = shape.run if shape.adjacent else shape.inner
+    width = next(one for one in (width, 2, 1) if one <= width and near % one == 0)
+    if shape.adjacent:
+        tiles, elements_per_pass = shape.rows, threads * width
+    else:
+        across = min(int(choices["across"]), near // width)
+        tiles, elements_per_pass = shape.outer * -(-(near // width) // across), max(1, threads // across)
+    wanted = _BLOCKS_PER_CORE * max(1, device.cores) // tiles
+    longest = shape.cols // (elements_per_pass * max(1, int(choices["unroll"])))
+    return max(parts for parts in _PARTS if parts <= max(1, min(wanted, longest)))
+
+
+_VECTOR_LOADS = Transformation(
+    "vector_loads",
+    "memory",
+    "Load 16 bytes per instruction (float4) where the size of the adjacent dimension allows it: a quarter of the "
+    "memory instructions for the same bytes.",
+    {"width": 4},
+    ("width", "threads"),
+    gain=1.3,
+    helps="memory",
+)
+_LOADS_IN_FLIGHT = Transformation(
+    "loads_in_flight",
+    "latency",
+    "Let each thread issue several independent loads before it folds the first one, to cover memory latency.",
+    {"unroll": 8},
+    ("unroll", "threads"),
+    gain=1.4,
+    helps="latency",
+)
+_WIDER_BLOCKS = Transformation(
+    "wider_blocks",
+    "memory",
+    "Let more threads of a block read one stretch of memory, so that DRAM pages stay open longer.",
+    {"across": 64},
+    ("across", "threads"),
+    gain=1.03,
+    helps="memory",
+)
+_STREAMING_STORES = Transformation(
+    "streaming_stores",
+    "memory",
+    "Nothing reads the results again. Write them with evict-first stores, so that they do not push inputs out of L2.",
+    {"store": "stream"},
+    ("store", "read"),
+    gain=1.04,
+    helps="memory",
+)
+_FAST_MATH = Transformation(
+    "fast_math",
+    "compute",
+    "Use the special-function unit for exponentials, logarithms and divisions. Errors stay near 1e-6.",
+    {"math": "fast"},
+    gain=1.05,
+    helps="compute",
+)
+
+
+def _split_rows(parts: int) -> Transformation:
+    return Transformation(
+        "split_rows",
+        "parallelism",
+        f"There are too few rows to fill the device. Let {parts} blocks share each row, and merge their states in a "
+        "second launch.",
+        {"parts": parts},
+        ("parts",),
+        gain=1.5,
+    )
