@@ -10,7 +10,6 @@ import click
 from tui.cli.shared.common import Failure, cannot_write, find, session_argument, sessions_option
 from tui.console.echo import echo
 from tui.console.progress_line import working
-from tui.text.format import size
 
 INSTALL = "pip install 'kernel-tui[report]' (from a checkout: '.[report]')"
 
@@ -31,6 +30,7 @@ def report(session: str, output: str | None, root: Path) -> None:
     from engine.session.store import SessionReader
     from tui.cli.saved.session_results import session_results
     from tui.report.trajectory import fold_with_history
+    from tui.text.format import size
     from tui.view.source import argument_of
 
     paths = find(root, session)
