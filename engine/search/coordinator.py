@@ -271,7 +271,10 @@ class Search:
                 self._queue.touch()
             self._do_owed(only_if_idle=True)
             return "waiting" if self.context.until_idle and self._only_waits() else None
-        if self.context.spent is not None or self.context.closed:
+        # With turns, a problem at its own limit does not end the search.
+        takes_turns = self.context.config.budget.minutes_per_problem is not None
+        closed = self.context.closed and (not takes_turns or self.context.helpless)
+        if self.context.spent is not None or closed:
             ending = await self._finish_within_budget()
             if ending is not None and self.context.helpless:
                 reasons = ". ".join(self.context.refused.values())
@@ -445,7 +448,9 @@ class Search:
         """End the problem's rounds and evaluations. Kernels without a verdict stay queued in the session."""
         if (rounds := self._rounds.pop(problem, None)) is not None:
             rounds.cancel()
-            await asyncio.gather(rounds, return_exceptions=True)
+            (outcome,) = await asyncio.gather(rounds, return_exceptions=True)
+            if isinstance(outcome, BaseException) and not isinstance(outcome, asyncio.CancelledError):
+                raise outcome
         await self._queue.drain(LAST_VERDICTS_S)
         await self._give_back()
 

@@ -75,7 +75,7 @@ class Owed:
         async def alone() -> None:
             try:
                 if self._context.ending == "budget":
-                    text = f"no new kernels start, because the time that is left is for: {what}"
+                    text = f"time budget nearly used up: no new kernels; now running {what}"
                     await self._context.journal.record(LogLine(level="info", text=text))
                 await job
             finally:

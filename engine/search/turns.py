@@ -29,7 +29,7 @@ ROUNDS_WITHOUT_GAIN = 3
 REPLIES_S = 300.0
 """Longest wait for model calls in flight and their kernels at the end of a turn, in seconds."""
 LEAST_MINUTES = 1.0
-"""Shortest extra turn. Opening a problem takes seconds, so a shorter turn would bring nothing."""
+"""Shortest extra turn. Opening a problem takes seconds, so a shorter turn would spend most of its time on opening."""
 
 
 class NextTurn(NamedTuple):
@@ -141,7 +141,7 @@ class Turns:
             await self._context.journal.record(TurnEnded(problem=turn.problem, reason=reason))
 
     def _next(self, minutes: float) -> NextTurn | None:
-        if self._context.spent is not None and self._state.turn is None:
+        if self._state.turn is None and (self._context.spent is not None or self._context.last_rounds):
             return None
         done = {name for name, rounds in self._done.items() if rounds == self._state.rounds}
         return next_turn(self._state, minutes, done | self._context.unopened.keys() | self._context.closed.keys())

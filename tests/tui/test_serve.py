@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 import aiohttp
 import psutil
 import pytest
+from yarl import URL
 
 from benchmarks.synthetic_session import Shape, write_session
 from engine.exit_codes import ExitCode
@@ -94,6 +95,14 @@ async def test_without_its_token_the_server_shows_nothing(serve: Serve) -> None:
         assert "127.0.0.1" in plain
 
 
+async def test_the_cookie_of_an_earlier_server_on_the_port_does_no_harm(serve: Serve) -> None:
+    _, address = serve()
+    port = urlsplit(address).port
+    async with browser() as client:
+        client.cookie_jar.update_cookies({f"kernel_tui_{port}": "old"}, URL(address))
+        assert (await client.get(address)).status == 200
+
+
 async def test_a_page_of_another_site_cannot_open_the_monitor(serve: Serve) -> None:
     server, address = serve()
     async with browser() as client:
@@ -137,6 +146,7 @@ async def test_a_killed_server_takes_its_viewers_with_it(serve: Serve) -> None:
         websocket = await opened(client, address)
         await shown(websocket, "read-only")
         here = viewers(server)
+        assert len(here) == 1
         server.kill()
         assert await asyncio.to_thread(gone, here)
         with contextlib.suppress(aiohttp.ClientError):

@@ -19,7 +19,7 @@ from tui.text.narration import TURN_ENDS
 from tui.view.results import without_compile
 
 MARKS = (0.0, 1.0, 1.5, 2.0)
-"""The marks p of fast_p: the share of problems with a correct kernel whose speedup is above p."""
+"""The marks p of fast_p: the share of problems with a correct kernel whose speedup's whole interval is above p."""
 CURVE_POINTS = 24
 """Number of intervals of the curve over minutes."""
 
@@ -134,7 +134,10 @@ def report_of(events: Iterable[Recorded], config: str) -> Report:
 
 
 class _Step(Struct, frozen=True):
-    """A problem's best kernel since ``minutes`` of its own time. ``speedup`` is 1 without a correct kernel."""
+    """A problem's best kernel from a moment on. ``speedup`` is 1 without a correct kernel.
+
+    ``problem_s`` and ``session_s`` give the moment, in seconds of the problem's own time and of the session.
+    """
 
     problem: str
     problem_s: float

@@ -55,7 +55,7 @@ def line_of(event: AnyEvent, state: SessionState, best: dict[str, str | None]) -
         case ev.VerdictGiven():
             return _verdict(event, state, best)
         case ev.RunoffFinished() if event.standings:
-            return f"{event.problem}: runoff of {len(event.standings)} kernels, won by {event.standings[0].variant}"
+            return f"{event.problem}: runoff of {len(event.standings)} kernels, fastest: {event.standings[0].variant}"
         case ev.SizesChecked():
             words = one_line(event.note or sizes_in_words(event.results))
             return f"{event.problem}: {event.variant} at other sizes: {words}"
@@ -81,7 +81,7 @@ def turn_line(event: ev.TurnStarted | ev.TurnEnded, state: SessionState) -> str:
     done = f"{phases.count('done')} of {len(phases)} problems done"
     if isinstance(event, ev.TurnStarted):
         return f"{event.problem}: searching it for up to {event.minutes:.3g} minutes; {done}"
-    return f"{event.problem}: its turn is over: {TURN_ENDS[event.reason]}; {done}"
+    return f"{event.problem}: turn ended: {TURN_ENDS[event.reason]}; {done}"
 
 
 def repeat_words(event: ev.SourceRepeated) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from engine.session.records.verdict import Standing
+from engine.session.records.verdict_text import is_uncertain
 from engine.session.state.session_state import ProblemState, SessionState, VariantState
 from tui.text import format as fmt
 
@@ -48,6 +49,9 @@ def why_no_star(state: SessionState, variant: VariantState) -> str:
         return ""
     timed = {standing.variant: standing for standing in problem.standings}
     own, first = timed.get(variant.id), timed.get(best.id)
+    overtaken = own is not None and first is not None and first.tied and first.ratio > own.ratio
+    if overtaken and variant.verdict is not None and is_uncertain(variant.verdict):
+        return "tied, but uncertain"
     if own is None or first is None or first.ratio > 1.0:
         return f"{NO_RUNOFF} {best.id}"
     return "tied in runoff" if own.tied else f"runoff {place_in_runoff(own)}"

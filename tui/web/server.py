@@ -92,8 +92,9 @@ class MonitorServer(Server):  # type: ignore[misc]  # textual-serve's base class
     @web.middleware
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Answer 401 without the token, and 403 to a websocket that another site's page opens."""
-        shown = request.cookies.get(self._cookie) or request.query.get("token", "")
-        if not hmac.compare_digest(shown.encode(), self.token.encode()):
+        # A browser may still hold the cookie of an earlier server on this port.
+        given = (request.cookies.get(self._cookie, ""), request.query.get("token", ""))
+        if not any(hmac.compare_digest(one.encode(), self.token.encode()) for one in given):
             raise web.HTTPUnauthorized(text=_NO_TOKEN)
         origin = request.headers.get("Origin")
         if origin is not None and urlsplit(origin).netloc not in (request.host, urlsplit(self.public_url).netloc):

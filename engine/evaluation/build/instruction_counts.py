@@ -116,7 +116,7 @@ def _x86_kinds(listing: str) -> Counter[str]:
         if kind[1].startswith("s"):
             counts["scalar floating-point operations"] += 1
         else:
-            width = next(bits for register, bits in _VECTORS.items() if register in operands)
+            width = next((bits for register, bits in _VECTORS.items() if register in operands), "other")
             counts[f"{width} vector operations"] += 1
         if "madd" in name or "msub" in name:
             counts["fused multiply-adds"] += 1

@@ -170,7 +170,8 @@ def _enthrone(problem: ProblemState, winner: VariantState | None, at: float) -> 
 def _beats(challenger: VariantState, best: VariantState, *, timed: bool) -> bool:
     """Whether ``challenger`` beats ``best``. ``timed``: a runoff took place, so the kernel time must also be lower.
 
-    An uncertain speedup counts with the lower end of its interval against a certain one.
+    The challenger's uncertain speedup counts with the lower end of its interval against a certain one, so that the best
+    kernel stays unless it is clearly beaten.
     """
     reached, verdict = challenger.speedup or 0.0, challenger.verdict
     certain = best.verdict is not None and not is_uncertain(best.verdict)

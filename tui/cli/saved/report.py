@@ -43,7 +43,7 @@ def report(session: str, output: str | None, root: Path) -> None:
     with working("writing the report"), SessionReader(paths) as reader:
         from tui.report.page import report_page
 
-        state, history = fold_with_history(reader.read(without=("variant_stage", "log_line")))
+        state, history = fold_with_history(reader.read(without=("log_line",)))
         found = session_results(reader, state)
         page = report_page(reader, state, history, found.results, found.ended, argument_of(paths)).encode()
     if output == "-":

@@ -29,7 +29,7 @@ rounds = {ROUNDS}
 @click.option("--sample", type=click.IntRange(min=1), help="Take this many problems at random.")
 @click.option("--seed", type=click.IntRange(min=0), help="Random seed of --sample and of the search.  [default: 0]")
 @click.option("--minutes-per-problem", "minutes", type=FiniteAbove0(), help="Engine time for each problem, in minutes.")
-@click.option("--dollars-per-problem", "dollars", type=FiniteAbove0(), help="Limit on the cost of model calls.")
+@click.option("--dollars-per-problem", "dollars", type=FiniteAbove0(), help="Limit on model costs per problem.")
 @click.option(
     "--config",
     "config_path",
@@ -67,7 +67,7 @@ def bench(
 ) -> int:
     """Search many problems, and report how many beat PyTorch.
 
-    fast_p is the share of problems whose best kernel is correct and more than p times as fast as PyTorch.
+    fast_p is the share of problems with a correct kernel whose whole 95% interval of the speedup is above p.
 
     PATHS are files, globs, directories or builtin:NAME. The search opens one problem at a time. Minutes that a problem
     does not need go to problems with headroom. At the end, the command writes report.json, report.md and report.html.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import click
 
@@ -29,6 +30,8 @@ def serve(session: str, root: Path, port: int, writable: bool, public_url: str) 
     From another machine, forward the port: ssh -L 8000:127.0.0.1:8000 HOST
     """
     paths = find(root, session)
+    if urlsplit(public_url).path.strip("/"):
+        raise Failure(f"--public-url {public_url}: give a URL without a path", ExitCode.USAGE)
     try:
         from tui.web.server import MonitorServer, listen
     except ModuleNotFoundError as error:

@@ -15,12 +15,12 @@ from engine.problem.spec import ProblemSpec
 _VARIABLES = """
 a at b base begin block blocks c carry col column count d e end f first found h high i identity inside j K k l last
 line lines low M m map_a map_b N n o out_row outputs p part parts piece plane planes pool pooled Q q r results
-results_space row rows scan scanned span step stop t tap task team tensors thread threads tile tiles total v w width
-y z
+results_space row rows scan scanned span step stop t tap task team tensors thread threads tile tiles total v value vec
+ivec w width y z
 """
 """Variables, functions and constants of the templates that are visible beside the parameters of ``launch``."""
 _TAKEN = frozenset(_VARIABLES.split())
-_CONSTANT = re.compile(r"\b(\w+)_parameter(?=_(?:dim\d+|numel)\b)")
+_CONSTANT = re.compile(rf"\b({'|'.join(sorted(_TAKEN))})_parameter(?=_(?:dim\d+|numel)\b)")
 
 
 def with_own_parameters(spec: ProblemSpec) -> ProblemSpec:

@@ -29,6 +29,8 @@ TAKEN = {
     "line": ("return F.max_pool2d(line, 3, 1)", {"line": (2, 3, 9, 9)}, ""),
     "h": ("return F.avg_pool1d(h, 3) ", {"h": (2, 3, 90)}, ""),
     "carry": ("return torch.cumsum(carry, 1) * p", {"carry": (20, 90), "p": (90,)}, ""),
+    "value": ("return torch.argmax(value, dim=1)", {"value": (64, 300, 8)}, ""),
+    "vec": ("return torch.cumsum(vec, -1)", {"vec": (64, 300)}, ""),
     "M": ("return F.scaled_dot_product_attention(t, M, N)", dict.fromkeys(("t", "M", "N"), (2, 4, 128, 64)), ""),
 }
 COMMANDS = {

@@ -25,7 +25,9 @@ packs, if the elements of a row are not adjacent. ``parts``: blocks that share a
 """
 _PARTS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 _BLOCKS_PER_CORE = 16
-"""Blocks to start per multiprocessor: two sets of eight blocks of 256 threads, so that the last set is not lonely."""
+"""Blocks to start per multiprocessor: two sets of eight blocks of 256 threads, so that the last wave leaves few
+multiprocessors idle.
+"""
 
 
 class CudaReductions(Template):

@@ -145,7 +145,7 @@ class _Lowering:
             if not per_row or access != _access(1, self.geometry.rows):
                 raise Unsupported("it combines a reduced value with elements of other rows")
             if term.reduce in POSITIONS:
-                raise Unsupported("it computes with the position of an extremum")
+                raise Unsupported("it uses the result of argmax or argmin in further arithmetic")
             return self._add(Value("reduced", reduction=self._reduction(term)), True)
         args = tuple(self._argument(arg, term.shape, access, per_row) for arg in term.args)
         return self._add(Value(term.op, args), per_row or all(self.levels[arg] for arg in args))
