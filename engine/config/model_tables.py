@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from pathlib import PurePath
 from typing import Annotated, Literal, Self
 
@@ -80,9 +81,9 @@ class CalledModel(_Proposer):
     """Limits on ``dollars``, ``tokens`` and ``calls`` for this model only."""
 
     @property
+    @abstractmethod
     def label(self) -> str:
         """The model's name on screen and in the session."""
-        raise NotImplementedError
 
     @property
     def output_limit(self) -> int:

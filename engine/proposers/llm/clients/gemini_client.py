@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from engine.config.model_tables import GeminiModel
 from engine.proposers.llm.clients import gemini_wire
-from engine.proposers.llm.clients.keys import refused_key, without_keys
+from engine.proposers.llm.clients.keys import without_key
 from engine.proposers.llm.clients.streaming import Growing, Watch, retry_after_s, short
 from engine.proposers.llm.clients.wire import read
 from engine.proposers.llm.model_protocol import CallFailed, Prompt, Reply
@@ -66,10 +66,7 @@ class GeminiClient:
         except Exception as error:  # The SDK's error classes are unknown until it is imported.
             failure = _failure_of(error, streaming=watch.has_heard)
         # Raise outside the handlers, so that no traceback exposes a request with its headers.
-        message = without_keys(str(failure), (self._key,))
-        if failure.kind == "key":
-            message = refused_key(self._config, message)
-        raise CallFailed(failure.kind, message, failure.retry_after_s, failure.usage)
+        raise without_key(failure, self._config, self._key)
 
     async def close(self) -> None:
         """Release connections. Idempotent."""

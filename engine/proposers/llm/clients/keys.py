@@ -11,6 +11,7 @@ from collections.abc import Iterable
 
 from engine.config.model_tables import CalledModel
 from engine.exit_codes import ExitCode
+from engine.proposers.llm.model_protocol import CallFailed
 
 _NONE_NEEDED = "none"
 """Placeholder key for servers that need no key, because the SDKs require a key."""
@@ -63,6 +64,14 @@ def refused_key(model: CalledModel, said: str) -> str:
             f"{said}"
         )
     return f"{model.key_variable}: {said}"
+
+
+def without_key(failure: CallFailed, model: CalledModel, key: str) -> CallFailed:
+    """Return ``failure`` with ``key`` masked in its message. A failure of the key names the key's variable."""
+    message = without_keys(str(failure), (key,))
+    if failure.kind == "key":
+        message = refused_key(model, message)
+    return CallFailed(failure.kind, message, failure.retry_after_s, failure.usage, failure.dollars)
 
 
 def without_keys(text: str, keys: Iterable[str]) -> str:

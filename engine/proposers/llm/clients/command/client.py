@@ -20,7 +20,7 @@ from pathlib import Path
 from engine.config.model_tables import CommandModel
 from engine.proposers.llm.clients.command.program import ProgramMissing, check_program, environment_of
 from engine.proposers.llm.clients.command.report import REJECTED, Report, read_report
-from engine.proposers.llm.clients.keys import refused_key, without_keys
+from engine.proposers.llm.clients.keys import without_key, without_keys
 from engine.proposers.llm.clients.streaming import Growing, short
 from engine.proposers.llm.model_protocol import CallFailed, Prompt, Reply
 from engine.session.records.model_calls import FailureKind, Usage
@@ -57,10 +57,7 @@ class CommandClient:
         except CallFailed as error:
             failure = error
         # Raise outside the handler, so that no traceback exposes the message with the key.
-        message = without_keys(str(failure), (self._key,))
-        if failure.kind == "key":
-            message = refused_key(self._config, message)
-        raise CallFailed(failure.kind, message, failure.retry_after_s, failure.usage, failure.dollars)
+        raise without_key(failure, self._config, self._key)
 
     async def close(self) -> None:
         """Do nothing, because each call ends its own process."""
