@@ -254,7 +254,7 @@ def child(folder: Path) -> None:
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.5 * torch.randn_like(parameter))
-        wanted = _as_list(model.double()(*(x.double() for x in inputs)))
+        wanted = as_list(model.double()(*(x.double() for x in inputs)))
         model.to(inputs[0].dtype)
         weights = [model.state_dict()[n] for n in problem["weights"]]
         flush = torch.empty(256 * 2**20, dtype=torch.uint8, device="cuda")
@@ -277,9 +277,11 @@ def child(folder: Path) -> None:
             return float(statistics.median(times[3:]))
 
         if problem["baseline"]:
-            eager = _as_list(model(*inputs))
+            eager = as_list(model(*inputs))
             print(
-                json.dumps({"file": "eager", "error": _error(eager, wanted), "ms": timed(lambda: model(*inputs))}),
+                json.dumps(
+                    {"file": "eager", "error": relative_error(eager, wanted), "ms": timed(lambda: model(*inputs))}
+                ),
                 flush=True,
             )
             del eager
@@ -302,23 +304,23 @@ def child(folder: Path) -> None:
                     out.fill_(math.nan)
                 codes.append(library.launch(*pointers))
                 torch.cuda.synchronize()
-                errors.append(_error(outputs, wanted))
+                errors.append(relative_error(outputs, wanted))
             result = {"file": kernel["file"], "error": max(errors, key=lambda e: math.inf if math.isnan(e) else e)}
             if any(codes):
                 result["fault"] = f"launch returned {codes}"
             else:
                 result["ms"] = timed(lambda library=library, pointers=pointers: library.launch(*pointers))
-                result["late_error"] = _error(outputs, wanted)
+                result["late_error"] = relative_error(outputs, wanted)
                 if len(set(errors)) > 1:
                     result["fault"] = f"error moves between runs: {errors}"
             print(json.dumps(result), flush=True)
 
 
-def _as_list(found: Any) -> list[Any]:
+def as_list(found: Any) -> list[Any]:
     return list(found) if isinstance(found, tuple | list) else [found]
 
 
-def _error(found: list[Any], wanted: list[Any]) -> float:
+def relative_error(found: list[Any], wanted: list[Any]) -> float:
     """Return the largest relative error of any output, in the Euclidean norm."""
     return max(float((f.double() - w).norm() / w.norm()) for f, w in zip(found, wanted, strict=True))
 

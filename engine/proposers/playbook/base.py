@@ -12,6 +12,7 @@ from abc import ABC, abstractmethod
 from typing import Literal
 
 from msgspec import Struct
+from msgspec.structs import force_setattr
 
 from engine.devices.fact import DeviceFact
 from engine.problem.spec import ProblemSpec
@@ -35,17 +36,25 @@ class Recipe(Struct, frozen=True):
     """The choices that determine a kernel: ``template`` (``Template.name``), ``choices``, and the ``opened`` knobs.
 
     ``VariantDraft.data["recipe"]`` stores it as JSON. ``choices`` contains every key that the template reads. Therefore
-    equal choices produce equal sources.
+    equal choices produce equal sources. Numbers are plain: a choice that was computed from a named size loses the name.
     """
 
     template: str
     choices: Choices
     opened: tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        if any(isinstance(value, int) and type(value) not in (int, bool) for value in self.choices.values()):
+            force_setattr(self, "choices", {key: _plain(value) for key, value in self.choices.items()})
+
     def with_(self, changes: Choices, opens: tuple[str, ...] = ()) -> Recipe:
         """Return a copy of this recipe with ``changes`` applied and ``opens`` added to the opened knobs."""
         opened = tuple(dict.fromkeys((*self.opened, *opens)))
         return Recipe(self.template, {**self.choices, **changes}, opened)
+
+
+def _plain(value: Choice) -> Choice:
+    return int(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
 class Start(Struct, frozen=True):

@@ -5,17 +5,20 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from engine.devices.fact import DeviceFact
 from engine.problem.c_header import derive_header
 from engine.problem.spec import LANGUAGE_OF_DEVICE, DeviceKind
 from engine.proposers.playbook import Playbook
+from engine.proposers.playbook.base import Recipe
 from engine.proposers.playbook.transformations.cpp import vectorize
 from engine.proposers.playbook.transformations.summary import difference
 from engine.proposers.protocol import CATEGORY_NAMES, Board, IdeaDraft, Kernel, Task, TriedIdea, VariantDraft
 from engine.session.records.verdict import Timing, Verdict
 from tests.engine.proposers.playbook.cpp_harness import make_problem
+from tests.engine.proposers.playbook.wandering import known
 
 SOFTMAX = "return torch.softmax(x, dim=-1)"
 GELU = "return torch.nn.functional.gelu(x)"
@@ -24,6 +27,17 @@ GELU = "return torch.nn.functional.gelu(x)"
 def test_one_function_becomes_a_polynomial_and_two_become_polynomials() -> None:
     assert "Exp becomes a polynomial" in vectorize("exp", {}).text
     assert "Erf and exp become polynomials" in vectorize("erf and exp", {}).text
+
+
+def test_a_choice_computed_from_a_size_can_be_stored(tmp_path: Path) -> None:
+    spec = make_problem(tmp_path, "return torch.nn.functional.layer_norm(x, (1 << 22,))", {"x": (16, 1 << 22)}).spec
+    device = DeviceFact(id="d", kind="cuda", name="d", arch="sm_90a", memory_bytes=1 << 37, cores=132)
+    template, program = known(spec, "cu")
+    recipe = template.starts(program, spec, device)[-1].recipe.with_({"structure": "split"})
+    named = next(one for one in template.transformations(program, recipe, device) if "group_rows" in one.changes)
+    made = recipe.with_(named.changes)
+    assert msgspec.json.decode(msgspec.json.encode(made), type=Recipe) == made
+    assert made.choices["group_rows"] == 2
 
 
 def task_for(folder: Path, forward: str, kind: DeviceKind = "cpu") -> Task:

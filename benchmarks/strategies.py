@@ -1,0 +1,372 @@
+"""Compare the search strategies offline, on recorded tables of kernel times.
+
+    python benchmarks/strategies.py record DIR --seconds 240           # needs a GPU, torch and nvcc
+    python benchmarks/strategies.py compare DIR --verdicts 40 --seeds 20
+
+``record`` runs searches of all strategies on four headline problems until the time is used up. It builds every kernel
+that a search asks for, compares its outputs with float64 PyTorch, and times it with CUDA events: the median of 15
+calls, with 256 MiB written before each call so that L2 is cold. A kernel is correct if its error, ||out - reference|| /
+||reference||, is at most LIMIT. The result is a table for each problem, from a kernel's choices to its time.
+
+``compare`` repeats the searches with other seeds and looks up each kernel in the table. A kernel that is not in the
+table does not count as a verdict, and the search continues without it. The searches have no runoffs, because the
+recorded times have no noise. The result is a Markdown table: the best kernel after a number of verdicts, relative to
+the best in the table, as the median over the seeds with quartiles, and the ratio to ``beam`` with its 95% bootstrap
+interval.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import ctypes
+import json
+import math
+import os
+import random
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from benchmarks.templates import as_list, relative_error  # noqa: E402
+from engine.devices.fact import DeviceFact  # noqa: E402
+from engine.problem.c_header import derive_header  # noqa: E402
+from engine.problem.inspection import inspect_file  # noqa: E402
+from engine.problem.spec import ProblemSpec  # noqa: E402
+from engine.proposers.playbook import Playbook  # noqa: E402
+from engine.proposers.protocol import Board, Demands, IdeaDraft, Kernel, Task, TriedIdea, VariantDraft  # noqa: E402
+from engine.search.ids import seed_for  # noqa: E402
+from engine.search.proposing.proposer_context import share_out  # noqa: E402
+from engine.search.strategies import STRATEGIES, Candidate  # noqa: E402
+from engine.session.records.verdict import Timing, Verdict  # noqa: E402
+
+PROBLEMS = ("softmax", "layernorm", "matmul_fp32", "conv2d")
+LIMIT = 1e-2
+"""Largest relative error of a correct kernel, as under tolerance crfm."""
+IDEAS, VARIANTS, PARENTS = 3, 3, 2
+"""Ideas per round, kernels per idea and parents per round: the defaults of the config."""
+EMPTY_ROUNDS = 5
+"""Rounds in a row without a recorded kernel after which a search ends."""
+HANG_S = 60.0
+"""Seconds without a time after which a kernel counts as hung. The first time also waits for the float64 reference."""
+CHILD = (sys.executable, __file__, "child")
+H200 = DeviceFact("gpu0", "cuda", "NVIDIA H200", "sm_90a", 141 << 30, 132)
+
+Measure = Callable[[str, VariantDraft], Awaitable[float | None]]
+"""Return the time of a problem's kernel in ms, or None if the kernel is wrong. Raises KeyError if it is unknown."""
+
+
+def key_of(draft: VariantDraft) -> str:
+    """Return the choices that determine the kernel, as text."""
+    return json.dumps(draft.data["recipe"]["choices"], sort_keys=True)
+
+
+# --- a search without the engine ----------------------------------------------------------------------------------
+
+
+class Search:
+    """One problem's rounds with one strategy, as the engine runs them, but without runoffs and repairs."""
+
+    def __init__(self, name: str, spec: ProblemSpec, strategy: str, seed: int, measure: Measure) -> None:
+        self.name, self.strategy, self.seed, self.measure = name, strategy, seed, measure
+        demands = Demands(tolerance=LIMIT)
+        self.task = Task(spec, derive_header(spec, "cu"), "cu", H200, None, None, None, demands)
+        self.playbook = Playbook()
+        self.kernels: dict[str, Kernel] = {}
+        self.candidates: dict[str, Candidate] = {}
+        self.tried: list[TriedIdea] = []
+        self.best: list[float] = []
+        """The best time in ms after each verdict, infinite before the first correct kernel."""
+        self.missing = 0
+
+    async def run(self, verdicts: int) -> Search:
+        """Search until ``verdicts`` kernels are judged, or until nothing is left to try."""
+        parents: list[str | None] = [None]
+        number = empty = 0
+        while len(self.best) < verdicts and parents and empty < EMPTY_ROUNDS:
+            before = len(self.best)
+            await self._round(number, parents, verdicts)
+            empty = 0 if len(self.best) > before else empty + 1
+            parents = list(await self._parents(number))
+            number += 1
+        return self
+
+    def _board(self, number: int, parent: str | None) -> Board:
+        lineage: tuple[str, ...] = (parent,) if parent is not None else ()
+        return Board(number, tuple(self.tried), tuple(self.kernels.values()), (), lineage)
+
+    async def _ideas(self, number: int, parent: str | None, count: int) -> list[IdeaDraft]:
+        kernel = self.kernels[parent] if parent is not None else None
+        seed = seed_for(self.seed, self.name, number, parent or "", "playbook")
+        return await self.playbook.ideas(self.task, kernel, self._board(number, parent), count, seed)
+
+    async def _round(self, number: int, parents: list[str | None], verdicts: int) -> None:
+        asked: list[tuple[str, str | None, IdeaDraft, list[VariantDraft]]] = []
+        sources: set[str] = set()
+        for (parent, _), count in share_out(IDEAS, parents, (1.0,)).items():
+            for idea in await self._ideas(number, parent, count):
+                name = f"i{len(self.tried) + len(asked)}"
+                kernel = self.kernels[parent] if parent is not None else None
+                seed = seed_for(self.seed, self.name, name)
+                board = self._board(number, parent)
+                drafts = self.playbook.variants(self.task, idea, kernel, board, range(VARIANTS), seed)
+                fresh = [draft async for draft in drafts if draft.source not in sources]
+                sources.update(draft.source for draft in fresh)
+                asked.append((name, parent, idea, fresh))
+        wanted = [draft for *_, drafts in asked for draft in drafts]
+        found = await asyncio.gather(*(self.measure(self.name, one) for one in wanted), return_exceptions=True)
+        times = dict(zip(map(key_of, wanted), found, strict=True))
+        for name, parent, idea, drafts in asked:
+            self._record(number, name, parent, idea, [(draft, times[key_of(draft)]) for draft in drafts], verdicts)
+
+    def _record(
+        self,
+        number: int,
+        name: str,
+        parent: str | None,
+        idea: IdeaDraft,
+        judged: list[tuple[VariantDraft, float | BaseException | None]],
+        verdicts: int,
+    ) -> None:
+        speedup: float | None = None
+        for draft, ms in judged:
+            if isinstance(ms, KeyError):
+                self.missing += 1
+            elif isinstance(ms, BaseException):
+                raise ms
+            elif len(self.best) < verdicts:
+                variant = f"v{len(self.best)}"
+                self.best.append(min(self.best[-1] if self.best else math.inf, ms or math.inf))
+                own = None if ms is None else 1.0 / ms
+                speedup = max((one for one in (speedup, own) if one is not None), default=None)
+                timing = None if ms is None else Timing(ms, ms, ms, 15)
+                verdict = Verdict(status="correct" if ms else "wrong", speedup=own, kernel=timing)
+                self.kernels[variant] = Kernel(variant, draft.source, "cu", verdict, "playbook", draft.data, idea.text)
+                if ms is not None and own is not None:
+                    known = self.candidates[parent] if parent is not None else None
+                    categories = known.lineage_categories if known is not None else frozenset()
+                    self.candidates[variant] = Candidate(
+                        variant=variant,
+                        idea=name,
+                        round=number,
+                        ms=ms,
+                        speedup=own,
+                        category=idea.category,
+                        lineage_categories=categories | {idea.category},
+                    )
+        before = self.candidates[parent].speedup if parent is not None else None
+        self.tried.append(TriedIdea(name, parent, idea.category, idea.text, speedup, idea.data, before))
+
+    async def _parents(self, number: int) -> list[str]:
+        """Select the next parents. Skip kernels for which the playbook has no new idea."""
+        select = STRATEGIES[self.strategy]
+        seed = seed_for(self.seed, self.name, "selection", number)
+        candidates = dict(self.candidates)
+        while True:
+            chosen = select(list(candidates.values()), round_number=number, width=PARENTS, seed=seed).selected
+            dry = [one.variant for one in chosen if not await self._ideas(number + 1, one.variant, 1)]
+            if not dry:
+                return [one.variant for one in chosen]
+            for name in dry:
+                del candidates[name]
+
+
+# --- record -------------------------------------------------------------------------------------------------------
+
+
+class Bench:
+    """Builds kernels in parallel and times them one at a time, in one process per problem."""
+
+    def __init__(self, folder: Path, specs: dict[str, ProblemSpec]) -> None:
+        self.folder, self.specs = folder, specs
+        self.tables: dict[str, dict[str, float | None]] = {name: {} for name in specs}
+        self._pending: dict[tuple[str, str], asyncio.Task[float | None]] = {}
+        self._builders = asyncio.Semaphore(os.cpu_count() or 1)
+        self._device = asyncio.Lock()
+        self._children: dict[str, asyncio.subprocess.Process] = {}
+        self._build = Path(tempfile.mkdtemp(prefix="strategies-"))
+
+    async def measure(self, problem: str, draft: VariantDraft) -> float | None:
+        """Return a kernel's time, measured at most once."""
+        key = key_of(draft)
+        if (problem, key) not in self._pending:
+            self._pending[problem, key] = asyncio.ensure_future(self._measure(problem, key, draft.source))
+        return await self._pending[problem, key]
+
+    async def _measure(self, problem: str, key: str, source: str) -> float | None:
+        stem = self._build / f"{problem}_{len(self._pending)}"
+        stem.with_suffix(".cu").write_text(source)
+        stem.with_suffix(".h").write_text(derive_header(self.specs[problem], "cu"))
+        command = ["nvcc", "-O3", "-std=c++17", "-shared", "-Xcompiler", "-fPIC", "-gencode"]
+        command += ["arch=compute_90a,code=sm_90a", "-include", f"{stem}.h", f"{stem}.cu", "-o", f"{stem}.so"]
+        async with self._builders:
+            build = await asyncio.create_subprocess_exec(*command, stdout=-1, stderr=-1)
+            await build.communicate()
+        ms = None
+        if build.returncode == 0:
+            async with self._device:
+                ms = await self._timed(problem, f"{stem}.so")
+        self.tables[problem][key] = ms
+        return ms
+
+    async def _timed(self, problem: str, library: str) -> float | None:
+        child = self._children.get(problem)
+        if child is None:
+            child = await asyncio.create_subprocess_exec(*CHILD, problem, stdin=-1, stdout=-1)
+            self._children[problem] = child
+        assert child.stdin is not None and child.stdout is not None
+        try:
+            child.stdin.write(f"{library}\n".encode())
+            line = await asyncio.wait_for(child.stdout.readline(), HANG_S)
+            return float(json.loads(line)["ms"])
+        except (TimeoutError, ValueError, TypeError, ConnectionError):
+            if child.returncode is None and child in self._children.values():
+                child.kill()
+            await child.wait()
+            del self._children[problem]
+            return None
+
+    def close(self) -> None:
+        """End all processes and delete the builds."""
+        for child in self._children.values():
+            child.kill()
+        shutil.rmtree(self._build)
+
+
+def read_specs() -> dict[str, ProblemSpec]:
+    return {name: inspect_file(ROOT / "problems" / "headline" / f"{name}.py", name) for name in PROBLEMS}
+
+
+async def record(folder: Path, seconds: float, verdicts: int) -> None:
+    """Run searches of all strategies, seed after seed, and write the tables."""
+    folder.mkdir(parents=True, exist_ok=True)
+    specs, end = read_specs(), time.monotonic() + seconds
+    bench = Bench(folder, specs)
+
+    async def lane(problem: str, strategy: str) -> int:
+        seed = 0
+        while True:
+            seed += 1
+            await Search(problem, specs[problem], strategy, seed, bench.measure).run(verdicts)
+
+    lanes = [asyncio.ensure_future(lane(problem, strategy)) for problem in specs for strategy in STRATEGIES]
+    done, _ = await asyncio.wait(lanes, timeout=end - time.monotonic(), return_when=asyncio.FIRST_EXCEPTION)
+    for one in lanes:
+        one.cancel()
+    await asyncio.gather(*lanes, return_exceptions=True)
+    bench.close()
+    for name, table in bench.tables.items():
+        (folder / f"{name}.json").write_text(json.dumps(table, indent=0, sort_keys=True))
+        right = [ms for ms in table.values() if ms is not None]
+        print(f"{name}: {len(table)} kernels, {len(right)} correct, best {min(right, default=math.nan):.4f} ms")
+    for one in done:
+        one.result()
+
+
+def child(problem: str) -> None:
+    """Check and time the libraries named on standard input. Print a line of JSON for each."""
+    import torch
+
+    spec = read_specs()[problem]
+    space: dict[str, Any] = {}
+    exec(compile(spec.source, problem, "exec"), space)
+    torch.manual_seed(7)
+    model = space["Model"](*(space["get_init_inputs"]() if "get_init_inputs" in space else [])).cuda()
+    inputs = [x.cuda() for x in space["get_inputs"]()]
+    with torch.no_grad():
+        wanted = [one.float() for one in as_list(model.double()(*(x.double() for x in inputs)))]
+        model.to(inputs[0].dtype)
+        weights = [model.state_dict()[tensor.source_name] for tensor in spec.weights]
+        outputs = [torch.empty(t.shape, dtype=getattr(torch, t.dtype), device="cuda") for t in spec.outputs]
+        flush = torch.empty(256 * 2**20, dtype=torch.uint8, device="cuda")
+        for line in sys.stdin:
+            library = ctypes.CDLL(line.strip())
+            scratch = 0
+            if hasattr(library, "workspace_bytes"):
+                library.workspace_bytes.restype = ctypes.c_size_t
+                scratch = library.workspace_bytes()
+            workspace = torch.full((max(1, scratch),), 0xA5, dtype=torch.uint8, device="cuda")
+            pointers = [ctypes.c_void_p(x.data_ptr()) for x in (*inputs, *weights, *outputs, workspace)]
+            pointers.append(ctypes.c_void_p(torch.cuda.current_stream().cuda_stream))
+            times: list[float] = []
+            for number in range(18):
+                flush.fill_(number)
+                for out in outputs:
+                    out.fill_(math.nan)
+                start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+                start.record()
+                code = library.launch(*pointers)
+                end.record()
+                end.synchronize()
+                times.append(float(start.elapsed_time(end)))
+            error = relative_error([one.float() for one in outputs], wanted)
+            ms = statistics.median(times[3:]) if code == 0 and error <= LIMIT else None
+            print(json.dumps({"ms": ms, "error": error}), flush=True)
+
+
+# --- compare ------------------------------------------------------------------------------------------------------
+
+
+async def compare(folder: Path, verdicts: int, seeds: int) -> None:
+    """Repeat searches on the tables and print one Markdown table."""
+    specs = read_specs()
+    print(
+        f"| problem | strategy | best after {verdicts} verdicts / best known | against beam | verdicts to 5% | known |"
+    )
+    print("|---|---|---|---|---|---|")
+    for name, spec in specs.items():
+        table: dict[str, float | None] = json.loads((folder / f"{name}.json").read_text())
+        best = min(ms for ms in table.values() if ms is not None)
+
+        async def look_up(problem: str, draft: VariantDraft, table: dict[str, float | None] = table) -> float | None:
+            return table[key_of(draft)]
+
+        ends: dict[str, list[float]] = {}
+        for strategy in STRATEGIES:
+            searches = [await Search(name, spec, strategy, seed, look_up).run(verdicts) for seed in range(seeds)]
+            ends[strategy] = [one.best[-1] / best for one in searches]
+            first = [next((k for k, ms in enumerate(one.best, 1) if ms <= 1.05 * best), None) for one in searches]
+            reached = [k for k in first if k is not None]
+            asked = sum(len(one.best) + one.missing for one in searches)
+            known = sum(len(one.best) for one in searches) / asked
+            low, middle, high = statistics.quantiles(ends[strategy], n=4, method="inclusive")
+            until = f"{statistics.median(reached):.0f} ({len(reached)} of {seeds})" if reached else f"0 of {seeds}"
+            against = "" if strategy == "beam" else _against(ends[strategy], ends["beam"])
+            print(f"| {name} | {strategy} | {middle:.3f} [{low:.3f}, {high:.3f}] | {against} | {until} | {known:.0%} |")
+
+
+def _against(own: list[float], beam: list[float]) -> str:
+    """Return the median ratio of paired seeds with its 95% bootstrap interval."""
+    ratios = [one / other for one, other in zip(own, beam, strict=True)]
+    rng = random.Random(1)
+    drawn = sorted(statistics.median(rng.choices(ratios, k=len(ratios))) for _ in range(2000))
+    return f"{statistics.median(ratios):.3f} [{drawn[50]:.3f}, {drawn[1949]:.3f}]"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("stage", choices=("record", "compare", "child"))
+    parser.add_argument("folder", help="the folder of the tables")
+    parser.add_argument("--seconds", type=float, default=240.0, help="time for recording")
+    parser.add_argument("--verdicts", type=int, default=40, help="verdicts per search")
+    parser.add_argument("--seeds", type=int, default=20, help="searches per problem and strategy")
+    arguments = parser.parse_args()
+    if arguments.stage == "record":
+        asyncio.run(record(Path(arguments.folder), arguments.seconds, arguments.verdicts))
+    elif arguments.stage == "compare":
+        asyncio.run(compare(Path(arguments.folder), arguments.verdicts, arguments.seeds))
+    else:
+        child(arguments.folder)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
