@@ -1,0 +1,182 @@
+"""Resolve the choices of a grid convolution on tensor cores (``grid_conv.cu.j2``)."""
+
+from __future__ import annotations
+
+from math import prod
+
+from msgspec import Struct
+
+from engine.proposers.playbook.base import Choices
+from engine.proposers.playbook.patterns.gemm.tiles.cuda_plan import shared_limit
+from engine.proposers.playbook.patterns.grid_conv.grid import Grid, Tap, grid_of
+from engine.proposers.playbook.patterns.grid_conv.program import GridConvProgram
+
+STRUCTURE = "grid"
+PIECES = 8
+"""Pieces of 16 bytes in a line of a tile in shared memory, which a swizzle of 128 bytes covers."""
+_OCTET = 8
+_FRAGMENT_ROWS = {False: 16, True: 64}
+"""Positions per instruction of the tensor cores, by whether it is wgmma."""
+_MOST_OCTETS = 12000
+"""The most octets of a sum; their distances lie in shared memory."""
+_STATIC_BYTES = 1024
+
+
+class GridPlan(Struct, frozen=True):
+    """The sizes of a kernel. ``grid_conv.cu.j2`` says what they mean."""
+
+    grid: Grid
+    type: str
+    parts: int
+    wgmma: bool
+    fold: int
+    octets: int
+    taps: tuple[tuple[tuple[tuple[int, int, tuple[int, ...]], ...], ...], ...]
+    chunks: tuple[int, ...]
+    bm: int
+    bn: int
+    warps_m: int
+    warps_n: int
+    stages: int
+    per_sm: int
+    before: int
+    rows: int
+    tiles: int
+    filter_tiles: int
+    shared_bytes: int
+    grid_bytes: int
+    weight_bytes: int
+
+    @property
+    def threads(self) -> int:
+        return 32 * self.warps_m * self.warps_n
+
+    @property
+    def per_chunk(self) -> int:
+        """Octets of a sum in a line of a tile."""
+        return PIECES // self.parts
+
+    @property
+    def blocks(self) -> int:
+        return self.tiles * self.filter_tiles * self.grid.phases
+
+    @property
+    def first_chunks(self) -> tuple[int, ...]:
+        """For each phase, the chunks of all phases before it; then the chunks of all phases."""
+        found = [0]
+        for many in self.chunks:
+            found.append(found[-1] + many)
+        return tuple(found)
+
+    @property
+    def workspace_bytes(self) -> int:
+        return self.grid_bytes + self.weight_bytes
+
+
+def first_choices(conv: GridConvProgram, wgmma: bool) -> Choices:
+    """The choices of the first kernel with this structure."""
+    lines = _lines(conv.group_filters, 128 if wgmma else 64)
+    return {
+        "structure": STRUCTURE, "product": "wgmma" if wgmma else "mma", "arithmetic": "bf16x3",
+        "bm": 128 if lines > 32 else 256, "bn": lines, "warps_n": 2 if lines >= 32 and not wgmma else 1, "stages": 4,
+    }  # fmt: skip
+
+
+def refusal(conv: GridConvProgram, arch: int) -> str | None:
+    """Why the structure does not support ``conv`` on the device, or None."""
+    if arch < 80:
+        return "its device has no tensor cores for bf16"
+    grid = grid_of(conv)
+    octets = _octets(conv, grid)
+    if octets[1] > _MOST_OCTETS:
+        return f"a sum has more than {8 * _MOST_OCTETS} terms"
+    if grid.residues * conv.groups * octets[0] * (grid.positions + 4 * sum(grid.reach)) >= 2**30:
+        return "its images are too large for 32-bit addresses"
+    return None
+
+
+def _octets(conv: GridConvProgram, grid: Grid) -> tuple[int, int]:
+    """Return the octets of a position's channels, and an upper bound of the octets of a sum."""
+    channels = -(-conv.group_channels // _OCTET)
+    return channels, channels * prod(max(map(len, axis.phases)) for axis in grid.axes)
+
+
+def _lines(filters: int, most: int) -> int:
+    """Filters of a tile: as even as possible, in multiples of 16."""
+    tiles = -(-filters // most)
+    return -(--(-filters // tiles) // 16) * 16
+
+
+def resolve(conv: GridConvProgram, choices: Choices) -> GridPlan:
+    """The plan for ``choices``, with every knob clamped to a legal value."""
+    arch = int(choices["arch"])
+    grid = grid_of(conv)
+    single = conv.dtype != "float32" or choices["arithmetic"] == "fp16"
+    kind = "f16" if conv.dtype == "float16" or (conv.dtype == "float32" and single) else "bf16"
+    parts = 1 if single else 2
+    wgmma = choices["product"] == "wgmma" and arch == 90
+    wide = grid.axes[2]
+    fold = 1
+    if len(wide.residues) == 1 and conv.group_channels < _OCTET:
+        fold = max(1, min(_OCTET // conv.group_channels, max(map(len, wide.phases))))
+    octets = -(-conv.group_channels * fold // _OCTET)
+    taps = (
+        tuple(tuple((tap.shift, tap.residue, (tap.at,)) for tap in phase) for phase in grid.axes[0].phases),
+        tuple(tuple((tap.shift, tap.residue, (tap.at,)) for tap in phase) for phase in grid.axes[1].phases),
+        tuple(_folded(phase, fold) for phase in wide.phases),
+    )
+    per_chunk = PIECES // parts
+    chunks = tuple(
+        -(-len(z) * len(y) * len(x) * octets // per_chunk) for z in taps[0] for y in taps[1] for x in taps[2]
+    )
+    bn = max(16, min(_lines(conv.group_filters, int(choices["bn"])), 256))
+    warps_n = int(choices["warps_n"]) if not wgmma and bn % (16 * int(choices["warps_n"])) == 0 else 1
+    bm = max(128, int(choices["bm"]))
+    warps_m = bm // 32 if wgmma else max(2, bm // (64 if bn // warps_n <= 32 else 32))
+    warps_m = min(warps_m, 8 // warps_n)
+    if wgmma:
+        warps_m = 8 if bm >= 256 else 4
+    before, after = grid.reach
+    after += (fold - 1) * wide.spacing
+    tiles = -(-grid.positions // bm)
+    rows = -(-(before + tiles * bm + after) // PIECES) * PIECES
+    table = 4 * -(-max(chunks) * per_chunk // 32) * 32
+    stage = (bm + bn) * PIECES * 16
+    limit = shared_limit(arch) - _STATIC_BYTES
+    stages = max(2, int(choices["stages"]))
+    while stages > 2 and table + stages * stage > limit:
+        stages -= 1
+    shared = table + stages * stage + (1024 if wgmma else 0)
+    filter_tiles = -(-conv.group_filters // bn) * conv.groups
+    per_sm = max(1, min(limit // shared, 512 // (32 * warps_m * warps_n), 4))
+    return GridPlan(
+        grid=grid,
+        type=kind,
+        parts=parts,
+        wgmma=wgmma,
+        fold=fold,
+        octets=octets,
+        taps=taps,
+        chunks=chunks,
+        bm=bm,
+        bn=bn,
+        warps_m=warps_m,
+        warps_n=warps_n,
+        stages=stages,
+        per_sm=per_sm,
+        before=before,
+        rows=rows,
+        tiles=tiles,
+        filter_tiles=filter_tiles,
+        shared_bytes=shared,
+        grid_bytes=16 * parts * conv.groups * octets * grid.residues * rows,
+        weight_bytes=16 * PIECES * sum(chunks) * filter_tiles * bn,
+    )
+
+
+def _folded(taps: tuple[Tap, ...], fold: int) -> tuple[tuple[int, int, tuple[int, ...]], ...]:
+    """Return taps in sets of ``fold``: the shift and residue of the first, and the weights of all."""
+    return tuple(
+        (group[0].shift, group[0].residue, tuple(tap.at for tap in group))
+        for group in (taps[first : first + fold] for first in range(0, len(taps), fold))
+    )
