@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from engine.problem.spec import ProblemSpec
 from engine.proposers.playbook.base import Pattern
+from engine.proposers.playbook.patterns.grid_conv.cpp import CppGridConv
 from engine.proposers.playbook.patterns.grid_conv.cuda import CudaGridConv
 from engine.proposers.playbook.patterns.grid_conv.program import GridConvProgram, recognize_grid_conv
 
@@ -14,7 +15,7 @@ class GridConv(Pattern):
     """
 
     name = "grid_conv"
-    templates = (CudaGridConv(),)
+    templates = (CppGridConv(), CudaGridConv())
 
     def recognize(self, spec: ProblemSpec) -> GridConvProgram | None:
         return recognize_grid_conv(spec)
