@@ -1,3 +1,3 @@
-"""Convolutions over one, two or three dimensions, transposed or not, as products over shifted grids, with an elementwise
-epilogue. ``conv`` comes first, and this pattern takes what it refuses.
+"""Convolutions over one to three dimensions, transposed or not, as products of shifted grids, with an elementwise
+epilogue. ``conv`` comes first: it takes convolutions over one or two dimensions that are not transposed.
 """

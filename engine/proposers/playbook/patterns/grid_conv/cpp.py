@@ -13,6 +13,8 @@ from engine.proposers.playbook.patterns.grid_conv.cpp_kernel import GridConvOpti
 from engine.proposers.playbook.patterns.grid_conv.program import as_grid_conv
 from engine.proposers.playbook.transformations import cpp as shared
 
+_ROWS = 8
+"""Filters of a first tile: most problems have a multiple of 8 filters, and 16 sums fit the vector registers."""
 _MOST_TAPS = 4096
 """The most taps of a kernel, which its source lists."""
 
@@ -40,8 +42,8 @@ class CppGridConv(Template):
             "distance on that line. Keep a tile of filters by positions in vector registers, and read all taps "
             "in place."
         )
-        plain = GridConvOptions(rows=min(6, conv.group_filters))
-        shared_lines = GridConvOptions(rows=min(6, conv.group_filters), parallel=device.cores > 1)
+        plain = GridConvOptions(rows=min(_ROWS, conv.group_filters))
+        shared_lines = GridConvOptions(rows=min(_ROWS, conv.group_filters), parallel=device.cores > 1)
         return [
             Start("shifted_lines", text, Recipe(self.name, choices_of(shared_lines), ("rows", "vecs"))),
             *(

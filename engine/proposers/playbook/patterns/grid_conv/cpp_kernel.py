@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Literal
 
 from msgspec import Struct
@@ -13,7 +14,7 @@ from engine.proposers.playbook.codegen.rendering import render
 from engine.proposers.playbook.codegen.signature import launch_signature
 from engine.proposers.playbook.codegen.size_assertions import fixed_sizes
 from engine.proposers.playbook.patterns.gemm.tiles.cpp_finish import finish, ops_of, pointers, preamble, tensors_struct
-from engine.proposers.playbook.patterns.grid_conv.grid import Grid, grid_of
+from engine.proposers.playbook.patterns.grid_conv.grid import Grid, Tap, grid_of
 from engine.proposers.playbook.patterns.grid_conv.program import GridConvProgram, Triple
 
 
@@ -39,8 +40,7 @@ def grid_kernel(conv: GridConvProgram, options: GridConvOptions, spec: ProblemSp
     """Return the kernel source."""
     grid = grid_of(conv)
     before, after = grid.reach
-    taps = [_taps(grid, conv.kernel, z, y, x) for z in range(len(grid.axes[0].phases)) for y in range(len(grid.axes[1].phases))
-            for x in range(len(grid.axes[2].phases))]  # fmt: skip
+    taps = [_taps(grid, conv.kernel, phase) for phase in product(*(axis.phases for axis in grid.axes))]
     first_taps = [sum(map(len, taps[:phase])) for phase in range(len(taps) + 1)]
     names = pointers([conv.chain], conv.x, conv.w)
     ops = ops_of(conv.chain)
@@ -66,17 +66,14 @@ def grid_kernel(conv: GridConvProgram, options: GridConvOptions, spec: ProblemSp
     )
 
 
-def _taps(grid: Grid, kernel: Triple, z: int, y: int, x: int) -> list[tuple[int, int, int]]:
+def _taps(grid: Grid, kernel: Triple, phase: tuple[tuple[Tap, ...], ...]) -> list[tuple[int, int, int]]:
     """Return the taps of a phase: the place of the weight, the residue, and the distance."""
-    depth, height, width = grid.axes
-    _, high, wide = kernel
+    _, height, width = (len(axis.residues) for axis in grid.axes)
     return [
         (
-            (a.at * high + b.at) * wide + c.at,
-            (a.residue * len(height.residues) + b.residue) * len(width.residues) + c.residue,
+            (a.at * kernel[1] + b.at) * kernel[2] + c.at,
+            (a.residue * height + b.residue) * width + c.residue,
             grid.distance((a.shift, b.shift, c.shift)),
         )
-        for a in depth.phases[z]
-        for b in height.phases[y]
-        for c in width.phases[x]
+        for a, b, c in product(*phase)
     ]

@@ -103,8 +103,8 @@ def _octets(conv: GridConvProgram, grid: Grid) -> tuple[int, int]:
 
 def _lines(filters: int, most: int) -> int:
     """Filters of a tile: as even as possible, in multiples of 16."""
-    tiles = -(-filters // most)
-    return -(--(-filters // tiles) // 16) * 16
+    even = -(-filters // -(-filters // most))
+    return -(-even // 16) * 16
 
 
 def resolve(conv: GridConvProgram, choices: Choices) -> GridPlan:

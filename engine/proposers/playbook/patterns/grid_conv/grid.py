@@ -80,9 +80,7 @@ class Grid(Struct, frozen=True):
     @property
     def reach(self) -> tuple[int, int]:
         """The largest distances before and after a position that a tap reads."""
-        ends = [
-            ([tap.shift for taps in axis.phases for tap in taps] or [0]) for axis in self.axes
-        ]
+        ends = [([tap.shift for taps in axis.phases for tap in taps] or [0]) for axis in self.axes]
         before = self.distance((min(ends[0]), min(ends[1]), min(ends[2])))
         after = self.distance((max(ends[0]), max(ends[1]), max(ends[2])))
         return max(0, -before), max(0, after)
@@ -97,6 +95,7 @@ def grid_of(conv: GridConvProgram) -> Grid:
 def _axis(conv: GridConvProgram, dim: int) -> Axis:
     many, stride, padding = conv.kernel[dim], conv.stride[dim], conv.padding[dim]
     dilation, size, image = conv.dilation[dim], conv.size[dim], conv.image[dim]
+    residues: tuple[int, ...] = (0,)
     if conv.transposed:
         found: list[list[Tap]] = [[] for _ in range(min(stride, size))]
         for at in range(many):
@@ -105,13 +104,12 @@ def _axis(conv: GridConvProgram, dim: int) -> Axis:
                     taps.append(Tap(at, 0, (phase + padding - at * dilation) // stride))
         phases = tuple(tuple(sorted(taps, key=lambda tap: tap.shift)) for taps in found)
         outputs = tuple(-(-(size - phase) // stride) for phase in range(len(phases)))
-        residues, extent, steps, spacing = (0,), image, (stride, 1), dilation // gcd(stride, dilation)
+        extent, steps = image, (stride, 1)
     else:
         places = [at * dilation - padding for at in range(many)]
         residues = tuple(sorted({place % stride for place in places}))
         phases = (tuple(Tap(at, residues.index(p % stride), p // stride) for at, p in enumerate(places)),)
         outputs, extent, steps = (size,), -(-image // stride), (1, stride)
-        spacing = dilation // gcd(stride, dilation)
     shifts = [tap.shift for taps in phases for tap in taps] or [0]
     before, after = max(0, -min(shifts)), max(0, max(shifts))
     return Axis(
@@ -122,5 +120,5 @@ def _axis(conv: GridConvProgram, dim: int) -> Axis:
         input_step=steps[1],
         extent=extent,
         pitch=max(extent + before, max(outputs) + after),
-        spacing=spacing,
+        spacing=dilation // gcd(stride, dilation),
     )

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from math import prod
 
-from msgspec import Struct
-
-from engine.problem.spec import DTYPE_BYTES, GraphNode, ProblemSpec, TensorSpec
-from engine.proposers.playbook.analysis.epilogue import FLOATS, calls, epilogue, graph_of
-from engine.proposers.playbook.analysis.layouts import Layout, contiguous, layout_of
+from engine.problem.spec import ProblemSpec
+from engine.proposers.playbook.analysis.epilogue import calls, epilogue, graph_of
 from engine.proposers.playbook.base import Program, Unsupported
 from engine.proposers.playbook.ir.program import PointwiseProgram
+from engine.proposers.playbook.patterns.conv.program import CONVOLUTION, operands_of
 
-CONVOLUTION = frozenset({"aten.convolution.default"})
 MOST_DIMENSIONS = 3
 
 Triple = tuple[int, int, int]
@@ -63,10 +60,6 @@ class GridConvProgram(Program, frozen=True):
         sums = self.images * prod(self.image if self.transposed else self.size)
         return sums * prod(self.kernel) * self.groups * self.group_channels * self.group_filters
 
-    @property
-    def element_bytes(self) -> int:
-        return DTYPE_BYTES[self.dtype]
-
 
 def recognize_grid_conv(spec: ProblemSpec) -> GridConvProgram | None:
     """Return the program for ``spec``, or None if the problem contains no convolution. Raises ``Unsupported``."""
@@ -82,20 +75,12 @@ def recognize_grid_conv(spec: ProblemSpec) -> GridConvProgram | None:
     rank = len(shape) - 2
     if rank > MOST_DIMENSIONS:
         raise Unsupported(f"its convolution has {rank} spatial dimensions; the playbook supports up to three")
-    x, tensor = _given(spec, node.args[0]["ref"], nodes)
-    w, weights = _given(spec, node.args[1]["ref"], nodes)
-    if w.offset or w.dims != contiguous(w.tensor, w.shape).dims:
-        raise Unsupported(f"its weights `{w.tensor}` are not contiguous")
-    if tensor.dtype != weights.dtype:
-        raise Unsupported(f"its operands differ in type ({tensor.dtype}, {weights.dtype})")
-    strides = [x.stride(dim) for dim in range(len(x.dims))]
-    if any(stride is None for stride in strides):
-        raise Unsupported(f"rows of `{x.tensor}` have no single stride in memory")
-    known = [stride or 0 for stride in strides]
+    x, w, dtype = operands_of(spec, node, nodes)
+    known = [x.stride(dim) or 0 for dim in range(len(x.dims))]
     return GridConvProgram(
         x=x.tensor,
         w=w.tensor,
-        dtype=tensor.dtype,
+        dtype=dtype,
         images=shape[0],
         channels=x.shape[1],
         filters=shape[1],
@@ -116,16 +101,6 @@ def recognize_grid_conv(spec: ProblemSpec) -> GridConvProgram | None:
 def as_grid_conv(program: Program) -> GridConvProgram:
     assert isinstance(program, GridConvProgram), "the templates of grid_conv support only its own programs"
     return program
-
-
-def _given(spec: ProblemSpec, name: str, nodes: dict[str, GraphNode]) -> tuple[Layout, TensorSpec]:
-    layout = layout_of(name, nodes)
-    tensor = None if layout is None else next((one for one in spec.tensors if one.name == layout.tensor), None)
-    if layout is None or tensor is None:
-        raise Unsupported("an operand of its convolution is computed rather than an input")
-    if tensor.dtype not in FLOATS:
-        raise Unsupported(f"`{layout.tensor}` is {tensor.dtype}, and the playbook supports only {', '.join(FLOATS)}")
-    return layout, tensor
 
 
 def _triple(values: tuple[int, ...] | list[int], neutral: int, rank: int = 0) -> Triple:
