@@ -78,7 +78,7 @@ def first_choices(conv: GridConvProgram, wgmma: bool) -> Choices:
     lines = _lines(conv.group_filters, 128 if wgmma else 64)
     return {
         "structure": STRUCTURE, "product": "wgmma" if wgmma else "mma", "arithmetic": "bf16x3",
-        "bm": 128 if lines > 32 else 256, "bn": lines, "warps_n": 2 if lines >= 32 and not wgmma else 1, "stages": 4,
+        "bm": 128 if lines > 32 else 256, "bn": lines, "warps_n": 2 if lines >= 32 and not wgmma else 1, "stages": 3,
     }  # fmt: skip
 
 
@@ -143,12 +143,15 @@ def resolve(conv: GridConvProgram, choices: Choices) -> GridPlan:
     table = 4 * -(-max(chunks) * per_chunk // 32) * 32
     stage = (bm + bn) * PIECES * 16
     limit = shared_limit(arch) - _STATIC_BYTES
-    stages = max(2, int(choices["stages"]))
+    stages = max(2, min(int(choices["stages"]), max(chunks)))
     while stages > 2 and table + stages * stage > limit:
         stages -= 1
     shared = table + stages * stage + (1024 if wgmma else 0)
     filter_tiles = -(-conv.group_filters // bn) * conv.groups
-    per_sm = max(1, min(limit // shared, 512 // (32 * warps_m * warps_n), 4))
+    threads = 32 * warps_m * warps_n
+    # A thread needs about 70 registers besides its sums.
+    registers = bm * bn // threads + 70
+    per_sm = max(1, min(limit // shared, 65536 // (threads * registers), 2048 // threads))
     return GridPlan(
         grid=grid,
         type=kind,
