@@ -20,6 +20,10 @@ _FRAGMENT_ROWS = {False: 16, True: 64}
 _MOST_OCTETS = 12000
 """The most octets of a sum; their distances lie in shared memory."""
 _STATIC_BYTES = 1024
+_MOST_SPAN = 4
+"""The largest share of a tile of the image, as its reciprocal, that taps along x may add to it."""
+_OTHER_REGISTERS = 80
+"""Registers of a thread besides its sums."""
 
 
 class GridPlan(Struct, frozen=True):
@@ -32,7 +36,11 @@ class GridPlan(Struct, frozen=True):
     fold: int
     octets: int
     taps: tuple[tuple[tuple[tuple[int, int, tuple[int, ...]], ...], ...], ...]
-    chunks: tuple[int, ...]
+    shared_taps: bool
+    steps: tuple[int, ...]
+    image_slots: int
+    image_lines: int
+    table_bytes: int
     bm: int
     bn: int
     warps_m: int
@@ -61,10 +69,10 @@ class GridPlan(Struct, frozen=True):
         return self.tiles * self.filter_tiles * self.grid.phases
 
     @property
-    def first_chunks(self) -> tuple[int, ...]:
-        """For each phase, the chunks of all phases before it; then the chunks of all phases."""
+    def first_steps(self) -> tuple[int, ...]:
+        """For each phase, the steps of all phases before it; then the steps of all phases."""
         found = [0]
-        for many in self.chunks:
+        for many in self.steps:
             found.append(found[-1] + many)
         return tuple(found)
 
@@ -126,31 +134,39 @@ def resolve(conv: GridConvProgram, choices: Choices) -> GridPlan:
         tuple(_folded(phase, fold) for phase in wide.phases),
     )
     per_chunk = PIECES // parts
-    chunks = tuple(
-        -(-len(z) * len(y) * len(x) * octets // per_chunk) for z in taps[0] for y in taps[1] for x in taps[2]
-    )
     bn = max(16, min(_lines(conv.group_filters, int(choices["bn"])), 256))
     warps_n = int(choices["warps_n"]) if not wgmma and bn % (16 * int(choices["warps_n"])) == 0 else 1
     bm = max(128, int(choices["bm"]))
-    warps_m = bm // 32 if wgmma else max(2, bm // (64 if bn // warps_n <= 32 else 32))
-    warps_m = min(warps_m, 8 // warps_n)
-    if wgmma:
-        warps_m = 8 if bm >= 256 else 4
+    warps_m = max(2, bm // (64 if bn // warps_n <= 32 else 32))
+    warps_m = (8 if bm >= 256 else 4) if wgmma else min(warps_m, 8 // warps_n)
+    span = max((phase[-1][0] - phase[0][0] for phase in taps[2] if phase), default=0)
+    shared_taps = len(wide.residues) == 1 and span <= bm // _MOST_SPAN
+    inner = [len(x) if shared_taps else 1 for _ in taps[0] for _ in taps[1] for x in taps[2]]
+    chunks = [
+        -(-len(z) * len(y) * (1 if shared_taps else len(x)) * octets // per_chunk)
+        for z in taps[0] for y in taps[1] for x in taps[2]
+    ]  # fmt: skip
+    steps = tuple(many * each for many, each in zip(chunks, inner, strict=True))
     before, after = grid.reach
     after += (fold - 1) * wide.spacing
     tiles = -(-grid.positions // bm)
-    rows = -(-(before + tiles * bm + after) // PIECES) * PIECES
-    table = 4 * -(-max(chunks) * per_chunk // 32) * 32
-    stage = (bm + bn) * PIECES * 16
+    image_lines = bm + (-(-span // PIECES) * PIECES if shared_taps else 0)
+    rows = -(-(before + tiles * bm + image_lines - bm + after) // PIECES) * PIECES
+    table = max(4 * max(chunks) * per_chunk, 4 * bm)
+    table = -(-table // 1024) * 1024
     limit = shared_limit(arch) - _STATIC_BYTES
-    stages = max(2, min(int(choices["stages"]), max(chunks)))
-    while stages > 2 and table + stages * stage > limit:
+    stages = max(2, min(int(choices["stages"]), max(steps)))
+    least = min((many for many in inner if many), default=1)
+    while True:
+        slots = (stages - 2) // least + 2
+        tile_bytes = 16 * PIECES * (slots * image_lines + stages * bn)
+        shared = table + max(tile_bytes, 4 * bn * (bm + 4))
+        if shared <= limit or stages == 2:
+            break
         stages -= 1
-    shared = table + stages * stage + (1024 if wgmma else 0)
     filter_tiles = -(-conv.group_filters // bn) * conv.groups
     threads = 32 * warps_m * warps_n
-    # A thread needs about 70 registers besides its sums.
-    registers = bm * bn // threads + 70
+    registers = bm * bn // threads + _OTHER_REGISTERS
     per_sm = max(1, min(limit // shared, 65536 // (threads * registers), 2048 // threads))
     return GridPlan(
         grid=grid,
@@ -160,7 +176,11 @@ def resolve(conv: GridConvProgram, choices: Choices) -> GridPlan:
         fold=fold,
         octets=octets,
         taps=taps,
-        chunks=chunks,
+        shared_taps=shared_taps,
+        steps=steps,
+        image_slots=slots,
+        image_lines=image_lines,
+        table_bytes=table,
         bm=bm,
         bn=bn,
         warps_m=warps_m,
@@ -173,7 +193,7 @@ def resolve(conv: GridConvProgram, choices: Choices) -> GridPlan:
         filter_tiles=filter_tiles,
         shared_bytes=shared,
         grid_bytes=16 * parts * conv.groups * octets * grid.residues * rows,
-        weight_bytes=16 * PIECES * sum(chunks) * filter_tiles * bn,
+        weight_bytes=16 * PIECES * sum(steps) * filter_tiles * bn,
     )
 
 
