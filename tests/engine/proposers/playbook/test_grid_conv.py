@@ -14,6 +14,7 @@ import torch
 
 from engine.problem.c_header import derive_header
 from engine.proposers.playbook.base import Choices, Recipe, Unsupported
+from engine.proposers.playbook.patterns.grid_conv import cuda_plan
 from engine.proposers.playbook.patterns.grid_conv.cuda import CudaGridConv
 from engine.proposers.playbook.patterns.grid_conv.grid import grid_of
 from engine.proposers.playbook.patterns.grid_conv.pattern import GridConv
@@ -133,8 +134,9 @@ def test_every_kernel_in_cpp_is_right(tmp_path: Path) -> None:
     check_all(kernels, tmp_path, optimize="-O1")
 
 
-def test_every_kernel_in_cuda_is_right(tmp_path: Path) -> None:
-    """Its threads run on the CPU, one after the other."""
+def test_every_kernel_in_cuda_is_right(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its threads run on the CPU, one after the other. Blocks compute several tiles although the problems are small."""
+    monkeypatch.setattr(cuda_plan, "_LEAST_BLOCKS", 1)
     made: list[tuple[Problem, str]] = []
     for number, case in enumerate(CASES):
         problem, program = problem_of(tmp_path, case, (*DTYPES, "float32")[number % 4])
@@ -185,9 +187,12 @@ def test_fp32_that_came_out_wrong_is_tried_with_more_exact_arithmetic(tmp_path: 
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("changes", [{}, {"bm": 256}, {"product": "mma"}, {"arithmetic": "fp16"}], ids=str)
+@pytest.mark.parametrize(
+    "changes", [{}, {"bm": 256}, {"repeat": 1}, {"product": "mma"}, {"arithmetic": "fp16"}], ids=str
+)
 @pytest.mark.parametrize("case", CASES)
-def test_results_on_a_hopper_gpu(tmp_path: Path, case: str, changes: Choices) -> None:
+def test_results_on_a_hopper_gpu(tmp_path: Path, case: str, changes: Choices, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda_plan, "_LEAST_BLOCKS", 1)
     if torch.cuda.get_device_capability() != (9, 0):
         pytest.skip("wgmma needs compute capability 9.0")
     problem, program = problem_of(tmp_path, case, DTYPES[list(CASES).index(case) % 3])

@@ -12,7 +12,7 @@ from engine.proposers.playbook.patterns.grid_conv.cuda_kernel import direct_kern
 from engine.proposers.playbook.patterns.grid_conv.cuda_plan import GridPlan
 from engine.proposers.playbook.patterns.grid_conv.program import GridConvProgram, as_grid_conv
 
-_OPENED = ("bm", "bn", "stages")
+_OPENED = ("bm", "bn", "stages", "repeat")
 
 
 class CudaGridConv(Template):
@@ -79,7 +79,7 @@ class CudaGridConv(Template):
         if plan is None:
             return {}
         found: dict[str, tuple[Choice, ...]] = {
-            "bm": (128, 256), "bn": (16, 32, 48, 64, 96, 128), "stages": (2, 3, 4, 5, 6),
+            "bm": (128, 256), "bn": (16, 32, 48, 64, 96, 128), "stages": (2, 3, 4, 5, 6), "repeat": (1, 4, 8, 16),
         }  # fmt: skip
         return found if plan.wgmma else found | {"warps_n": (1, 2, 4)}
 

@@ -22,6 +22,8 @@ _MOST_OCTETS = 12000
 _STATIC_BYTES = 1024
 _MOST_SPAN = 4
 """The largest share of a tile of the image, as its reciprocal, that taps along x may add to it."""
+_LEAST_BLOCKS = 1024
+"""Blocks of a kernel, before a block computes several tiles: enough for a few rounds on all multiprocessors."""
 _OTHER_REGISTERS = 80
 """Registers of a thread besides its sums."""
 
@@ -46,6 +48,8 @@ class GridPlan(Struct, frozen=True):
     warps_m: int
     warps_n: int
     stages: int
+    ahead: int
+    repeat: int
     per_sm: int
     before: int
     rows: int
@@ -66,7 +70,7 @@ class GridPlan(Struct, frozen=True):
 
     @property
     def blocks(self) -> int:
-        return self.tiles * self.filter_tiles * self.grid.phases
+        return -(-self.tiles // self.repeat) * self.filter_tiles * self.grid.phases
 
     @property
     def first_steps(self) -> tuple[int, ...]:
@@ -86,7 +90,7 @@ def first_choices(conv: GridConvProgram, wgmma: bool) -> Choices:
     lines = _lines(conv.group_filters, 128 if wgmma else 64)
     return {
         "structure": STRUCTURE, "product": "wgmma" if wgmma else "mma", "arithmetic": "bf16x3",
-        "bm": 128 if lines > 32 else 256, "bn": lines, "warps_n": 2 if lines >= 32 and not wgmma else 1, "stages": 3,
+        "bm": 128 if lines > 32 else 256, "bn": lines, "warps_n": 2 if lines >= 32 and not wgmma else 1, "stages": 3, "repeat": 8,
     }  # fmt: skip
 
 
@@ -152,19 +156,27 @@ def resolve(conv: GridConvProgram, choices: Choices) -> GridPlan:
     tiles = -(-grid.positions // bm)
     image_lines = bm + (-(-span // PIECES) * PIECES if shared_taps else 0)
     rows = -(-(before + tiles * bm + image_lines - bm + after) // PIECES) * PIECES
-    table = max(4 * max(chunks) * per_chunk, 4 * bm)
-    table = -(-table // 1024) * 1024
+    table = -(-4 * (max(chunks) * per_chunk + bm) // 1024) * 1024
     limit = shared_limit(arch) - _STATIC_BYTES
+    filter_tiles = -(-conv.group_filters // bn) * conv.groups
+    repeat = max(1, min(int(choices["repeat"]), tiles * filter_tiles * grid.phases // _LEAST_BLOCKS))
     stages = max(2, min(int(choices["stages"]), max(steps)))
+    results = 4 * bn * (bm + 4)
     least = min((many for many in inner if many), default=1)
     while True:
         slots = (stages - 2) // least + 2
-        tile_bytes = 16 * PIECES * (slots * image_lines + stages * bn)
-        shared = table + max(tile_bytes, 4 * bn * (bm + 4))
+        images, line = 16 * PIECES * slots * image_lines, 16 * PIECES * bn
+        shared = table + max(images + stages * line, results)
+        kept = table + max(steps) * line + max(images, results)
+        if kept <= limit // 2 and repeat > 1:
+            break
+        repeat = 1
         if shared <= limit or stages == 2:
             break
         stages -= 1
-    filter_tiles = -(-conv.group_filters // bn) * conv.groups
+    ahead = stages - 1
+    if repeat > 1:
+        shared, stages = kept, max(steps)
     threads = 32 * warps_m * warps_n
     registers = bm * bn // threads + _OTHER_REGISTERS
     per_sm = max(1, min(limit // shared, 65536 // (threads * registers), 2048 // threads))
@@ -186,6 +198,8 @@ def resolve(conv: GridConvProgram, choices: Choices) -> GridPlan:
         warps_m=warps_m,
         warps_n=warps_n,
         stages=stages,
+        ahead=ahead,
+        repeat=repeat,
         per_sm=per_sm,
         before=before,
         rows=rows,
