@@ -165,6 +165,20 @@ def test_kernels_keep_their_sums_in_registers(tmp_path: Path, arch: str) -> None
     assert spills and not any(spills), report
 
 
+@pytest.mark.parametrize("case", ["3d_uneven", "transposed_2d_dilated"])
+def test_every_setting_fits_a_block(tmp_path: Path, case: str) -> None:
+    problem, program = problem_of(tmp_path, case)
+    rng = random.Random(case)
+    for arch, kilobytes in ((80, 163), (86, 99), (90, 227)):
+        start = CUDA.starts(program, problem.spec, H200 if arch == 90 else A100)[0].recipe
+        knobs = CUDA.knobs(program, start, H200)
+        for _ in range(60):
+            drawn: Choices = {knob: rng.choice(values) for knob, values in knobs.items()}
+            plan = cuda_plan.resolve(program, start.with_({**drawn, "arch": arch}).choices)
+            assert plan.shared_bytes <= kilobytes * 1024
+            assert plan.threads <= 1024 and plan.bm * plan.bn // plan.threads <= 128
+
+
 def test_every_transformation_changes_the_kernel(tmp_path: Path) -> None:
     problem, program = problem_of(tmp_path, "transposed_3d_uneven")
     for device, language in ((A100, "cu"), (CPU, "cpp")):

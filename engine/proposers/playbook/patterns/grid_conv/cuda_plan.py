@@ -15,8 +15,6 @@ STRUCTURE = "grid"
 PIECES = 8
 """Pieces of 16 bytes in a line of a tile in shared memory, which a swizzle of 128 bytes covers."""
 _OCTET = 8
-_FRAGMENT_ROWS = {False: 16, True: 64}
-"""Positions per instruction of the tensor cores, by whether it is wgmma."""
 _MOST_OCTETS = 12000
 """The most octets of a sum; their distances lie in shared memory."""
 _STATIC_BYTES = 1024
@@ -90,7 +88,8 @@ def first_choices(conv: GridConvProgram, wgmma: bool) -> Choices:
     lines = _lines(conv.group_filters, 128 if wgmma else 64)
     return {
         "structure": STRUCTURE, "product": "wgmma" if wgmma else "mma", "arithmetic": "bf16x3",
-        "bm": 128 if lines > 32 else 256, "bn": lines, "warps_n": 2 if lines >= 32 and not wgmma else 1, "stages": 3, "repeat": 8,
+        "bm": 128 if lines > 32 else 256, "bn": lines, "warps_n": 2 if lines >= 32 and not wgmma else 1,
+        "stages": 3, "repeat": 8,
     }  # fmt: skip
 
 
@@ -174,6 +173,8 @@ def resolve(conv: GridConvProgram, choices: Choices) -> GridPlan:
         if shared <= limit or stages == 2:
             break
         stages -= 1
+    if repeat == 1 and shared > limit:
+        return resolve(conv, {**choices, "bm": 128, "bn": bn if bm > 128 else bn // 2})
     ahead = stages - 1
     if repeat > 1:
         shared, stages = kept, max(steps)
