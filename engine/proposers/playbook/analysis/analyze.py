@@ -51,7 +51,10 @@ def checked_graph(spec: ProblemSpec, *, writes: bool = False) -> tuple[GraphNode
 
 
 def refuse_other_types(spec: ProblemSpec, outputs: Mapping[str, Term], indices: Container[str] = ()) -> None:
-    """Raise ``Unsupported`` unless all tensors that ``outputs`` use are fp32. The outputs ``indices`` are int64."""
+    """Raise ``Unsupported`` unless all tensors that ``outputs`` use are fp32, and no value depends on the positions of
+    elements. The outputs ``indices`` are int64.
+    """
+    refuse_positions(outputs.values())
     used = {term.tensor for term in reachable(outputs.values()) if term.op == "load"} | set(outputs)
     for tensor in spec.tensors:
         wanted = "int64" if tensor.name in indices else "float32"
@@ -156,8 +159,20 @@ def reachable(roots: Iterable[Term]) -> list[Term]:
     return list(seen.values())
 
 
-def pointwise_program(outputs: dict[str, Term]) -> PointwiseProgram:
-    """Return the program for terms without reductions. Raises ``Unsupported``."""
+def refuse_positions(roots: Iterable[Term]) -> None:
+    """Raise ``Unsupported`` if a term depends on the positions of elements."""
+    if any(term.op == "position" for term in reachable(roots)):
+        raise Unsupported("it depends on the positions of elements, which only products support")
+
+
+def pointwise_program(outputs: dict[str, Term], *, positions: bool = False) -> PointwiseProgram:
+    """Return the program for terms without reductions. Raises ``Unsupported``.
+
+    Args:
+        positions: Whether the pattern supports values that depend on the positions of elements.
+    """
+    if not positions:
+        refuse_positions(outputs.values())
     sizes = {term.numel for term in outputs.values()}
     if len(sizes) != 1:
         raise Unsupported("its outputs differ in size")
@@ -221,6 +236,8 @@ class _Lowering:
             return self._add(Value("const", number=term.number, text=term.text))
         if term.op == "load":
             return self._add(Value("load", tensor=term.tensor, access=access))
+        if term.op == "position":
+            return self._add(Value("position", access=access))
         if term.op == "view":
             return self.value(term.args[0], access)
         if term.op == "expand":

@@ -107,6 +107,17 @@ def _logaddexp(a: Term, b: Term) -> Term:
     return t.apply("add", high, t.apply("log1p", t.apply("exp", gap)))
 
 
+def _triangle(compare: Literal["ge", "le"]) -> Rule:
+    """Zeros on one side of a diagonal: ``compare`` says how column - row relates to it where elements stay."""
+
+    def rule(x: Term, diagonal: int = 0) -> Term:
+        rows, cols = x.shape[-2:]
+        place = t.apply("sub", t.positions(cols), t.view(t.positions(rows), (rows, 1)))
+        return t.apply("select", t.apply(compare, place, diagonal), x, 0.0)
+
+    return rule
+
+
 def _addcmul(x: Term, a: Term, b: Term, *, value: float = 1) -> Term:
     return t.apply("add", x, t.apply("mul", t.apply("mul", a, b), value))
 
@@ -339,6 +350,8 @@ RULES: Mapping[str, Rule] = {
     **{f"aten.{op}.{kind}": _elementwise(op) for op in ("mul", "div") for kind in ("Tensor", "Scalar")},
     **{f"aten.{op}.{kind}": _elementwise(op) for op in ("fmod", "lt", "le", "gt", "ge", "eq", "ne")
        for kind in ("Tensor", "Scalar")},
+    "aten.triu.default": _triangle("ge"),
+    "aten.tril.default": _triangle("le"),
     "aten.add.Tensor": _add,
     "aten.add.Scalar": lambda a, b, alpha=1: _add(a, b, alpha=alpha),
     "aten.sub.Tensor": _sub,

@@ -88,15 +88,23 @@ def result_term(shape: tuple[int, ...]) -> Term:
 
 
 def epilogue(
-    spec: ProblemSpec, graph: tuple[GraphNode, ...], node: str, shape: tuple[int, ...], numel: int = 0
+    spec: ProblemSpec,
+    graph: tuple[GraphNode, ...],
+    node: str,
+    shape: tuple[int, ...],
+    numel: int = 0,
+    *,
+    positions: bool = False,
 ) -> PointwiseProgram:
     """Return the program that computes the problem's outputs from the output of ``node``. Raises ``Unsupported``.
 
     Args:
         shape: The shape of ``node``'s output.
         numel: The number of elements in that output, with the header's names. Needed if ``shape`` has lost these names.
+        positions: Whether the pattern supports values that depend on the positions of elements.
     """
-    chain = _pointwise(spec, outputs_of(spec, graph, {node: result_term(shape)}), result_term(shape).numel)
+    outputs = outputs_of(spec, graph, {node: result_term(shape)})
+    chain = _pointwise(spec, outputs, result_term(shape).numel, positions)
     return replace(chain, numel=numel or prod(shape))  # This keeps the names in the output's shape.
 
 
@@ -113,7 +121,7 @@ def between(
     return _pointwise(spec, {ACC: term}, result_term(shape).numel)
 
 
-def _pointwise(spec: ProblemSpec, outputs: dict[str, Term], numel: int) -> PointwiseProgram:
+def _pointwise(spec: ProblemSpec, outputs: dict[str, Term], numel: int, positions: bool = False) -> PointwiseProgram:
     everything = reachable(outputs.values())
     if any(term.op == "reduce" for term in everything):
         raise Unsupported("it reduces the result, and the playbook fuses only elementwise work")
@@ -121,7 +129,7 @@ def _pointwise(spec: ProblemSpec, outputs: dict[str, Term], numel: int) -> Point
     for tensor in spec.tensors:
         if tensor.name in names and tensor.dtype not in FLOATS:
             raise Unsupported(f"`{tensor.name}` is {tensor.dtype}, and the playbook supports only {', '.join(FLOATS)}")
-    chain = pointwise_program(outputs)
+    chain = pointwise_program(outputs, positions=positions)
     for k in chain.order:
         value = chain.values[k]
         if value.op == "load" and value.tensor == ACC and value.access != _whole(numel):

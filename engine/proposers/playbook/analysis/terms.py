@@ -24,8 +24,9 @@ class Term:
     """One shaped value, compared by identity.
 
     Attributes:
-        op: An ``op`` of :class:`ir.program.Value`, ``reduce`` (over the dimensions ``dims`` of ``args[0]``, which have
-            ``cols`` elements), or ``view`` (the same elements in the same order, with another shape).
+        op: An ``op`` of :class:`ir.program.Value`, ``position`` (the number of an element), ``reduce`` (over the
+            dimensions ``dims`` of ``args[0]``, which have ``cols`` elements), or ``view`` (the same elements in the
+            same order, with another shape).
         text: The C expression of a constant that follows from the header's sizes; "" for any other constant.
     """
 
@@ -64,6 +65,7 @@ _FOLD: Mapping[str, Callable[[float, float], float]] = {
 _SIGNS = {"add": "+", "sub": "-", "mul": "*", "div": "/"}
 _NEUTRAL = {"add": 0.0, "sub": 0.0, "mul": 1.0, "div": 1.0}
 _LARGEST_PRODUCT_POWER = 8
+_LARGEST_POSITION = 1 << 24
 
 
 def number(value: float, text: str = "") -> Term:
@@ -72,6 +74,13 @@ def number(value: float, text: str = "") -> Term:
 
 def load(tensor: str, shape: Shape) -> Term:
     return Term("load", shape, tensor=tensor)
+
+
+def positions(size: int) -> Term:
+    """Return the numbers 0 to ``size`` - 1. Raises ``Unsupported`` if fp32 cannot represent them."""
+    if size > _LARGEST_POSITION:
+        raise Unsupported(f"it counts to {size}, and fp32 represents integers only up to {_LARGEST_POSITION}")
+    return Term("position", (size,))
 
 
 def apply(op: str, *operands: Operand) -> Term:

@@ -66,7 +66,8 @@ class Value(Struct, frozen=True):
     """One value of a program.
 
     Attributes:
-        op: ``const`` (``number``), ``load`` (``tensor`` at ``access``), ``reduced`` (the result of ``reduction`` for
+        op: ``const`` (``number``), ``load`` (``tensor`` at ``access``), ``position`` (the flat index that ``access``
+            yields, in the epilogue of a product), ``reduced`` (the result of ``reduction`` for
             this element's row), ``select`` (``args``: condition, value if true, value if false), or an operation of
             ``UNARY_OPS``, ``BINARY_OPS``, ``COMPARE_OPS`` or ``LOGIC_OPS``. Products and roots replace ``pow`` for any
             exponent that they can express.

@@ -59,6 +59,7 @@ def test_a_sum_gives_one_number_a_row(tmp_path: Path) -> None:
         ("return x.sum(dim=0)", {"x": (4, 8)}, "over dimensions that are not the last ones"),
         ("return torch.softmax(x, 1).mean(0)", {"x": (4, 8)}, "over dimensions that are not the last ones"),
         ("return x.sum(-1).sum(-1)", {"x": (4, 8, 2)}, "rows of different lengths"),
+        ("return torch.tril(x).sum(-1)", {"x": (4, 8)}, "positions of elements"),
         ("return x.double() * 2", {"x": (4, 8)}, "float64"),
         ("return x + y", {"x": (3, 4, 5), "y": (3, 1, 5)}, "over dimensions that are not adjacent"),
         ("return x - x.mean(-1)", {"x": (4, 4)}, "it combines a reduced value with elements of other rows"),

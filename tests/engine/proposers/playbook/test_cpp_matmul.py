@@ -32,6 +32,7 @@ PRODUCTS: dict[str, tuple[str, dict[str, str], str]] = {
         "y = self.l(x)\nreturn torch.sigmoid(y) * y, y + z / w", {"x": "bmk", "z": "m1", "w": "n"}, LINEAR
     ),
     "vector": ("return F.relu(torch.mv(x, y)) - 1", {"x": "mk", "y": "k"}, ""),
+    "triangle": ("return torch.triu(torch.tril(x @ y, 2) * 2, -5)", {"x": "bmk", "y": "bkn"}, ""),
     "baddbmm": ("return torch.baddbmm(z, x, y, beta=0.5, alpha=2)", {"x": "bmk", "y": "bkn", "z": "bmn"}, ""),
 }  # fmt: skip
 GENERATE = (Phase.explicit, Phase.generate)  # each step of shrinking a failure would need a compiler run

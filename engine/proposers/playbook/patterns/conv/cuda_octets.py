@@ -38,9 +38,9 @@ def octets_kernel(conv: ConvProgram, plan: OctetPlan, spec: ProblemSpec, fast: b
     elif plan.vector_stores:
         chain = replace(chain, stores=(replace(output, tensor=ACC),))
     name = "finished" if plan.vector_stores else "finish"
-    epilogues = [_epilogue(chain, conv.columns, conv.filters, fast, name)]
+    epilogues = [epilogue_function(chain, conv.columns, conv.filters, fast, name)]
     if conv.before is not None:
-        epilogues += [_epilogue(conv.before, conv.n, conv.filters, fast, "before")]
+        epilogues += [epilogue_function(conv.before, conv.n, conv.filters, fast, "before")]
     return render(
         "conv_octets.cu.j2",
         conv=conv,
@@ -60,7 +60,7 @@ def octets_kernel(conv: ConvProgram, plan: OctetPlan, spec: ProblemSpec, fast: b
     )
 
 
-def _epilogue(chain: PointwiseProgram, plane: int, filters: int, fast: bool, name: str) -> dict[str, object]:
+def epilogue_function(chain: PointwiseProgram, plane: int, filters: int, fast: bool, name: str) -> dict[str, object]:
     """The function ``name``: the epilogue of output ``i``, which is element ``n`` of a plane of channel ``c``.
 
     A chain that stores to ``ACC`` returns the value instead of storing it.

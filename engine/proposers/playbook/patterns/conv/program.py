@@ -99,8 +99,12 @@ class ConvProgram(Program, frozen=True):
 
 
 def recognize_conv(spec: ProblemSpec) -> ConvProgram | None:
-    """Return the program for ``spec``, or None if the problem contains no convolution. Raises ``Unsupported``."""
+    """Return the program for ``spec``, or None if the problem contains no convolution of this pattern, which leaves
+    transposed convolutions and those over three dimensions to ``grid_conv``. Raises ``Unsupported``.
+    """
     if spec.graph is None or not calls(spec.graph, CONVOLUTION):
+        return None
+    if any(each.args[6] or len(each.shape or ()) > 4 for each in calls(spec.graph, CONVOLUTION)):
         return None
     graph = graph_of(spec)
     found = calls(graph, CONVOLUTION)
@@ -109,21 +113,9 @@ def recognize_conv(spec: ProblemSpec) -> ConvProgram | None:
     node = found[0]
     nodes = {each.name: each for each in graph}
     shape = node.shape or ()
-    if len(shape) not in (3, 4):
-        raise Unsupported(f"its convolution has {len(shape) - 2} spatial dimensions; the playbook supports one or two")
-    if node.args[6]:
-        raise Unsupported("its convolution is transposed")
-    x, tensor = _given(spec, node.args[0]["ref"], nodes)
-    w, weights = _given(spec, node.args[1]["ref"], nodes)
-    if w.offset or w.dims != contiguous(w.tensor, w.shape).dims:
-        raise Unsupported(f"its weights `{w.tensor}` are not contiguous")
-    if tensor.dtype != weights.dtype:
-        raise Unsupported(f"its operands differ in type ({tensor.dtype}, {weights.dtype})")
-    strides = [x.stride(dim) for dim in range(len(x.dims))]
-    if any(stride is None for stride in strides):
-        raise Unsupported(f"rows of `{x.tensor}` have no single stride in memory")
+    x, w, dtype = operands_of(spec, node, nodes)
     flat = len(shape) == 3
-    known = [stride or 0 for stride in strides]
+    known = [x.stride(dim) or 0 for dim in range(len(x.dims))]
     pools = calls(graph, POOLING)
     before, pool, chain = None, None, None
     if pools:
@@ -131,7 +123,7 @@ def recognize_conv(spec: ProblemSpec) -> ConvProgram | None:
     return ConvProgram(
         x=x.tensor,
         w=w.tensor,
-        dtype=tensor.dtype,
+        dtype=dtype,
         images=shape[0],
         channels=x.shape[1],
         filters=shape[1],
@@ -148,6 +140,19 @@ def recognize_conv(spec: ProblemSpec) -> ConvProgram | None:
         pool=pool,
         chain=chain or epilogue(spec, graph, node.name, shape),
     )
+
+
+def operands_of(spec: ProblemSpec, node: GraphNode, nodes: dict[str, GraphNode]) -> tuple[Layout, Layout, str]:
+    """Return the layouts of a convolution's input and contiguous weights, and their dtype. Raises ``Unsupported``."""
+    x, tensor = _given(spec, node.args[0]["ref"], nodes)
+    w, weights = _given(spec, node.args[1]["ref"], nodes)
+    if w.offset or w.dims != contiguous(w.tensor, w.shape).dims:
+        raise Unsupported(f"its weights `{w.tensor}` are not contiguous")
+    if tensor.dtype != weights.dtype:
+        raise Unsupported(f"its operands differ in type ({tensor.dtype}, {weights.dtype})")
+    if any(x.stride(dim) is None for dim in range(len(x.dims))):
+        raise Unsupported(f"rows of `{x.tensor}` have no single stride in memory")
+    return x, w, tensor.dtype
 
 
 def _given(spec: ProblemSpec, name: str, nodes: dict[str, GraphNode]) -> tuple[Layout, TensorSpec]:

@@ -100,7 +100,7 @@ def recognize_matmul(spec: ProblemSpec) -> MatmulProgram | None:
     m, n = left.shape[-2], 1 if node.target == "aten.mv.default" else right.shape[-1]
     batch = max(left.shape[:-2] + right.shape[:-2], key=lambda size: isinstance(size, Size), default=1)
     shape = (m,) if node.target == "aten.mv.default" else (batch, m, n)[-len(node.shape or ()) :]
-    chain = epilogue(spec, graph, node.name, shape)
+    chain = epilogue(spec, graph, node.name, shape, positions=True)
     return MatmulProgram(batch, m, n, inner, a, b, chain, tuple(product_assertions(spec, chain, (left, right))))
 
 

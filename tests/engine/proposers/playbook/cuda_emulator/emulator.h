@@ -18,6 +18,7 @@
 #define __noinline__
 #define __launch_bounds__(...)
 #define __shared__ static
+#define __constant__ static
 #define __align__(n) __attribute__((aligned(n)))
 #define __restrict__
 

@@ -27,6 +27,18 @@ inline vec gather(Wide, const float* p, long long i, long long inner, long long 
 }
 """
 
+PLACES = """\
+// (i / inner) % count as a number, for one i or for kLanes.
+[[gnu::always_inline]] inline float place(One, long long i, long long inner, long long count) {
+  return float(i / inner % count);
+}
+inline vec place(Wide, long long i, long long inner, long long count) {
+  vec result = {};
+  for (int lane = 0; lane < kLanes; ++lane) result[lane] = float((i + lane) / inner % count);
+  return result;
+}
+"""
+
 
 def ops_of(*chains: PointwiseProgram) -> set[str]:
     """Return the operations in all chains."""
@@ -41,6 +53,7 @@ def preamble(chains: Sequence[PointwiseProgram], lanes: int, math: Arithmetic) -
     body = "\n".join(line for chain in chains for line in finish(chain, 1, lanes))
     pieces = [f"constexpr int kLanes = {lanes};", _vectors("spread(" in body, lanes)]
     pieces += [GATHER] if "gather(" in body else []
+    pieces += [PLACES] if "place(" in body else []
     return [*pieces, math_functions(ops, wide=True, polynomials=math == "polynomial", degree=6)]
 
 
@@ -71,6 +84,12 @@ def finish(chain: PointwiseProgram, cols: int, lanes: int, name: str = "finish",
             leaves[k] = "acc"
         elif value.op == "load":
             leaves[k] = _load(value.tensor, value.access, chain.numel, cols, lanes)
+        elif value.op == "position":
+            inner, count = value.access.inner, value.access.count
+            if wide:
+                leaves[k] = f"place(width, i, {text(inner)}, {text(count)})"
+            else:
+                leaves[k] = f"float({_index('i', inner, count, chain.numel)})"
     taken = Namer(("i", "n", "t", "acc", "width", to))
     lines, texts = Cpp(wide=wide).statements(chain.values, [s.value for s in chain.stores], leaves, taken)
     for store in chain.stores:

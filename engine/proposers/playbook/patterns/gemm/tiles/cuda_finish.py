@@ -72,6 +72,7 @@ def finish(chain: PointwiseProgram, cols: int, fast: bool, name: str = "finish")
         k: "acc" if is_acc(value) else f"to_float(t.{value.tensor}[{load(value.access)}])"
         for k, value in ((k, chain.values[k]) for k in loads)
     }
+    leaves |= {k: f"float({load(chain.values[k].access)})" for k in chain.order if chain.values[k].op == "position"}
     lines, texts = Cuda(fast=fast).statements(chain.values, [store.value for store in chain.stores], leaves)
     result = "void"
     for store in chain.stores:
