@@ -99,8 +99,8 @@ def test_products_stay_asynchronous_and_in_registers(tmp_path: Path) -> None:
     done = compiled(tmp_path, parts)
     report = done.stdout + done.stderr
     assert done.returncode == 0, report
-    # C7519 announces an instruction that orders registers before the products, as ours does.
-    assert not re.findall(r"C75(?!19)\d\d", report), report
+    # C7517 and C7519 announce a wait and a fence where branches join, beside our own.
+    assert not re.findall(r"C75(?!17|19)\d\d", report), report
     spills = [int(size) for size in re.findall(r"(\d+) bytes spill", report)]
     assert len(spills) >= 4 * len(COMPILED) and not any(spills), report
 
@@ -174,7 +174,7 @@ def test_every_setting_fits_a_block(tmp_path: Path, case: str) -> None:
         assert plan is not None
         registers = plan.teams * (plan.consumer_registers + plan.loaders * plan.producer_registers)
         assert 128 * registers <= 65536
-        sums = plan.lines + (plan.lines // 2 if program.pool is not None else 0)
+        sums = plan.lines // 2 * (plan.accumulators + (1 if program.pool is not None else 0))
         assert sums < (plan.consumer_registers or 255) and plan.slots > plan.window
 
 

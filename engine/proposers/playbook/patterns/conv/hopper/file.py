@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from msgspec import Struct
+
 from engine.problem.c_header import ctype
 from engine.problem.spec import ProblemSpec
 from engine.proposers.playbook.analysis.epilogue import ACC, is_acc
@@ -11,7 +13,7 @@ from engine.proposers.playbook.codegen.cuda import Cuda, flat_index
 from engine.proposers.playbook.codegen.rendering import render
 from engine.proposers.playbook.codegen.signature import launch_signature
 from engine.proposers.playbook.codegen.size_assertions import fixed_sizes, number_assertions, size_assertion
-from engine.proposers.playbook.ir.program import Access, PointwiseProgram, Store
+from engine.proposers.playbook.ir.program import Access, PointwiseProgram, Store, Value
 from engine.proposers.playbook.ir.sizes import Size, factor, text
 from engine.proposers.playbook.patterns.conv.cuda_text import LOWEST
 from engine.proposers.playbook.patterns.conv.hopper.plan import StreamPlan
@@ -29,6 +31,8 @@ from engine.session.records.other_sizes import NOT_FOR_THIS_SIZE
 _HEADERS = {"float16": "cuda_fp16.h", "bfloat16": "cuda_bf16.h"}
 _RISING = frozenset({"add", "max", "min"})
 """Operations that never fall when an operand rises."""
+_MOST_STEPS = 4
+"""The most steps whose results a thread holds at once."""
 
 
 def stream_kernel(conv: ConvProgram, plan: StreamPlan, spec: ProblemSpec, fast: bool) -> str:
@@ -40,9 +44,10 @@ def stream_kernel(conv: ConvProgram, plan: StreamPlan, spec: ProblemSpec, fast: 
     vector_stores = conv.pool is None and len(chain.stores) == 1 and dtypes[output.tensor] == "float32"
     if vector_stores:
         chain = PointwiseProgram(chain.numel, chain.values, (Store(ACC, output.value),))
-    epilogues = [_epilogue(chain, conv.columns, conv.filters, fast, "finish")]
+    table: list[str] = []
+    epilogues = [_epilogue(chain, conv.columns, conv.filters, fast, "finish", table)]
     if conv.before is not None:
-        epilogues.append(_epilogue(conv.before, conv.n, conv.filters, fast, "before"))
+        epilogues.append(_epilogue(conv.before, conv.n, conv.filters, fast, "before", table))
     element = "float16" if plan.type == "f16" else "bfloat16"
     present = {element, conv.dtype, *(dtypes[name] for name in names)}
     return render(
@@ -64,6 +69,10 @@ def stream_kernel(conv: ConvProgram, plan: StreamPlan, spec: ProblemSpec, fast: 
         helpers=helpers(chains, always=conv.pool is not None),
         tensors=tensors_struct(spec, names),
         epilogues=epilogues,
+        table=table,
+        pieces=_pieces(plan, 8 if vector_stores else 4),
+        step_filters=8 if vector_stores else 4,
+        most_steps=_MOST_STEPS,
         deferred=conv.before is not None and _rises(conv.before, conv.n, conv.filters),
         lowest=LOWEST,
         vector_stores=vector_stores,
@@ -96,25 +105,64 @@ def _rises(chain: PointwiseProgram, plane: int, filters: int) -> bool:
     return depends[chain.stores[0].value]
 
 
-def _epilogue(chain: PointwiseProgram, plane: int, filters: int, fast: bool, name: str) -> dict[str, object]:
-    """The function ``name``: the epilogue of output ``i``, which is element ``n`` of a plane of channel ``c``.
+class Task(Struct, frozen=True):
+    """A part of the work on a row's results: put filters of pass ``part`` on the stage, or write steps of the stage."""
 
-    A chain that stores to ``ACC`` returns the value instead of storing it.
+    part: int
+    put: bool = False
+    first: int = 0
+    last: int = 0
+
+
+def _pieces(plan: StreamPlan, filters: int) -> list[list[Task]]:
+    """The work on a row's results after each group of products of the next row.
+
+    Args:
+        filters: Filters of a step, in which a team writes what is on the stage.
     """
+    passes, steps, many = plan.lines // plan.stage_filters, plan.stage_filters // filters, len(plan.products)
+    found: list[list[Task]] = []
+    for piece in range(many):
+        tasks = []
+        at, end = passes * steps * piece // many, passes * steps * (piece + 1) // many
+        while at < end:
+            number, step = divmod(at, steps)
+            if step == 0 and plan.accumulators == 2:
+                tasks.append(Task(number, put=True))
+            last = min(steps, step + end - at, step + _MOST_STEPS)
+            tasks.append(Task(number, first=step, last=last))
+            at += last - step
+        found.append(tasks)
+    return found
+
+
+def _epilogue(
+    chain: PointwiseProgram, plane: int, filters: int, fast: bool, name: str, table: list[str]
+) -> dict[str, object]:
+    """The function ``name``: the epilogue of output ``i``, which is element ``n`` of the plane of filter ``f``.
+
+    A chain that stores to ``ACC`` returns the value instead of storing it. Tensors with a value per filter are added
+    to ``table``.
+    """
+
+    def leaf(value: Value) -> str:
+        if is_acc(value):
+            return "acc"
+        if value.access.count != 1 and _per_channel(value.access, plane, filters):
+            if value.tensor not in table:
+                table.append(value.tensor)
+            return f"table[{table.index(value.tensor)} * lines + f]"
+        return f"to_float(__ldg(t.{value.tensor} + {index(value.access)}))"
 
     def index(access: Access) -> str:
         if access.count == 1:
             return "0"
         if (access.inner, access.count) == (1, chain.numel):
             return "i"
-        known = {(1, plane): "n", (plane, filters): "c"}
-        return known.get((access.inner, access.count)) or flat_index(access, "i", chain.numel)
+        return "n" if (access.inner, access.count) == (1, plane) else flat_index(access, "i", chain.numel)
 
     loads = [k for k in chain.order if chain.values[k].op == "load"]
-    leaves = {
-        k: "acc" if is_acc(value) else f"to_float(__ldg(t.{value.tensor} + {index(value.access)}))"
-        for k, value in ((k, chain.values[k]) for k in loads)
-    }
+    leaves = {k: leaf(chain.values[k]) for k in loads}
     lines, texts = Cuda(fast=fast).statements(chain.values, [store.value for store in chain.stores], leaves)
     stores: Sequence[str] = [
         f"return {texts[store.value]};" if store.tensor == ACC else f"put(t.{store.tensor} + i, {texts[store.value]});"

@@ -18,11 +18,15 @@ _LEAST_USE = 0.4
 """The smallest share of a product's pixels that may be results. Below it, tiles of adjacent pixels waste less."""
 _MOST_PRODUCTS = 512
 """The most products of a row, which are unrolled."""
-_OTHER_REGISTERS = 52
+_OTHER_REGISTERS = 44
 """Registers of a consumer's thread besides sums. Without this room, the compiler spills."""
-_REGISTERS = {(1, 1): (255, 0), (1, 2): (240, 128), (1, 3): (224, 96), (2, 1): (176, 80)}
+_REGISTERS = {(1, 1): (255, 0), (1, 2): (240, 128), (1, 3): (224, 96), (2, 1): (176, 80), (2, 2): (144, 56)}
 """Registers of a consumer's and of a producer's thread, by (teams, loaders). 0: they stay as compiled."""
 _BARRIERS_BYTES = 512
+_TABLE_BYTES = 2048
+"""Room for values of the epilogue that depend on the filter alone: four at 128 filters."""
+_GROUPS = 9
+"""Groups of a row's products. Between them, results of the row before are written."""
 
 
 class Octet(Struct, frozen=True):
@@ -43,6 +47,16 @@ class Step(Struct, frozen=True):
     octets: tuple[Octet, Octet]
 
 
+class Product(Struct, frozen=True):
+    """One product of a step: ``left`` and ``right`` say which operand is the remainder; ``add``: 0 for the first."""
+
+    step: Step
+    number: int
+    left: int
+    right: int
+    add: int
+
+
 class StreamPlan(Struct, frozen=True):
     """The sizes of a kernel. ``conv_rows.cu.j2`` says what they mean."""
 
@@ -56,11 +70,12 @@ class StreamPlan(Struct, frozen=True):
     depth: int
     window: int
     steps: tuple[Step, ...]
-    products: tuple[Pair, ...]
+    products: tuple[tuple[Product, ...], ...]
     lines: int
     filter_tiles: int
     teams: int
     loaders: int
+    accumulators: int
     blocks: int
     stage_filters: int
     most_slots: int
@@ -140,9 +155,11 @@ def _fitted(conv: ConvProgram, choices: Choices, teams: int, lines: int) -> Stre
     single = conv.dtype != "float32" or choices["arithmetic"] == "fp16"
     kind = "f16" if conv.dtype == "float16" or (conv.dtype == "float32" and single) else "bf16"
     parts = 1 if single else 2
-    loaders = 1 if teams == 2 else max(1, min(int(choices["loaders"]), 3))
+    loaders = max(1, min(int(choices["loaders"]), 4 - teams))
     consumer, producer = _REGISTERS[teams, loaders]
-    if lines + (lines // 2 if conv.pool is not None else 0) > consumer - _OTHER_REGISTERS:
+    accumulators = 1 if teams == 2 else 2
+    sums = (lines // 2) * (accumulators + (1 if conv.pool is not None else 0))
+    if sums > consumer - _OTHER_REGISTERS:
         return None
     octet = octet_of(conv)
     grain, taps, tap_step, pixel_step = _lattice(conv, octet)
@@ -157,9 +174,11 @@ def _fitted(conv: ConvProgram, choices: Choices, teams: int, lines: int) -> Stre
     phase_row = -(-row // pixel_step[1])
     pitch = 68 if conv.pool is not None else 68 + conv.n % 4
     for stage in (lines, 64, 32, 16):
+        if accumulators == 1 and stage != lines:
+            continue  # The next products take the registers of the sums.
         if lines % stage or (stage % 32 and stage != lines and lines % 32 == 0):
             continue
-        left = (shared_limit(90) - len(steps) * 2 * lines * 16 * parts - _BARRIERS_BYTES) // teams
+        left = (shared_limit(90) - len(steps) * 2 * lines * 16 * parts - _BARRIERS_BYTES - _TABLE_BYTES) // teams
         left -= (stage * pitch + 4) * 4
         slots = window + 2
         while planes * _plane(slots, phase_row, pixel_step[1]) * 16 * parts <= left:
@@ -179,11 +198,12 @@ def _fitted(conv: ConvProgram, choices: Choices, teams: int, lines: int) -> Stre
             depth=depth,
             window=window,
             steps=steps,
-            products=((1, 0), (0, 1), (0, 0)) if parts == 2 else ((0, 0),),
+            products=_products(steps, parts),
             lines=lines,
             filter_tiles=-(-conv.m // lines),
             teams=teams,
             loaders=loaders,
+            accumulators=accumulators,
             blocks=max(1, int(choices["sms"]) // sets),
             stage_filters=stage,
             most_slots=max(int(choices["most_slots"]), window + 2),
@@ -241,6 +261,18 @@ def _steps(depth: int, taps: Pair, tap_step: Pair, pixel_step: Pair, window: int
             low, high = sorted((left, right), key=lambda one: (one.plane, one.shift))
             found.append(Step(slot, (low, high)))
     return tuple(found)
+
+
+def _products(steps: tuple[Step, ...], parts: int) -> tuple[tuple[Product, ...], ...]:
+    """The products of a row in groups. Small terms come first, because tensor cores truncate when they add."""
+    kinds = ((1, 0), (0, 1), (0, 0)) if parts == 2 else ((0, 0),)
+    found = [
+        Product(step, number, left, right, int(bool(at or number)))
+        for at, (left, right) in enumerate(kinds)
+        for number, step in enumerate(steps)
+    ]
+    size = -(-len(found) // _GROUPS)
+    return tuple(tuple(found[first : first + size]) for first in range(0, len(found), size))
 
 
 def _vector(conv: ConvProgram, octet: tuple[int, int, int], grain: Pair) -> int:
