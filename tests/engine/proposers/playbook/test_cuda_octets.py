@@ -85,8 +85,7 @@ def conv_of(problem: Problem) -> tuple[Template, ConvProgram]:
 
 def on_hopper(problem: Problem, changes: Choices) -> tuple[Recipe, str]:
     template, program = conv_of(problem)
-    start = template.starts(program, problem.spec, H200)[0]
-    assert start.name == WGMMA
+    start = next(one for one in template.starts(program, problem.spec, H200) if one.name == WGMMA)
     recipe = start.recipe.with_(changes)
     return recipe, template.emit(program, recipe, problem.spec)
 

@@ -1,6 +1,7 @@
 """The CUDA template for convolutions.
 
-On Hopper it starts with wgmma. Elsewhere it starts with a thread per pixel, then uses an implicit GEMM.
+On Hopper it starts with wgmma: blocks stream down rows of images, or take tiles of pixels.
+Elsewhere it starts with a thread per pixel, then uses an implicit GEMM.
 """
 
 from __future__ import annotations
@@ -17,6 +18,10 @@ from engine.proposers.playbook.patterns.conv import (
 )
 from engine.proposers.playbook.patterns.conv.cpp import as_conv
 from engine.proposers.playbook.patterns.conv.cuda_octets_plan import OctetPlan
+from engine.proposers.playbook.patterns.conv.hopper import file as stream_file
+from engine.proposers.playbook.patterns.conv.hopper import plan as stream_plan
+from engine.proposers.playbook.patterns.conv.hopper import transformations as stream_transformations
+from engine.proposers.playbook.patterns.conv.hopper.plan import StreamPlan
 from engine.proposers.playbook.patterns.conv.program import ConvProgram
 from engine.proposers.playbook.patterns.gemm.tiles import cuda_plan
 from engine.proposers.playbook.patterns.gemm.tiles import cuda_transformations as tile_transformations
@@ -53,10 +58,16 @@ class CudaConv(Template):
         wgmma = cuda_octets_transformations.start(conv, direct, device)
         if int(direct.choices["arch"]) == 90 and octets_of(conv, wgmma.recipe) is not None:
             found.insert(0, wgmma)
+        stream = stream_transformations.start(conv, direct, device)
+        if stream_of(conv, stream.recipe) is not None:
+            found.insert(0, stream)
         return found
 
     def transformations(self, program: Program, recipe: Recipe, device: DeviceFact) -> list[Transformation]:
         conv, now = as_conv(program), recipe.choices
+        stream = stream_of(conv, recipe)
+        if stream is not None:
+            return stream_transformations.transformations(conv, stream, now)
         if octets_of(conv, recipe) is not None:
             return cuda_octets_transformations.transformations(conv, now)
         plan = plan_of(conv, recipe)
@@ -89,6 +100,9 @@ class CudaConv(Template):
 
     def knobs(self, program: Program, recipe: Recipe, device: DeviceFact) -> dict[str, tuple[Choice, ...]]:
         conv = as_conv(program)
+        stream = stream_of(conv, recipe)
+        if stream is not None:
+            return stream_transformations.knobs(stream)
         octets = octets_of(conv, recipe)
         if octets is not None:
             return cuda_octets_transformations.knobs(conv, octets)
@@ -96,6 +110,9 @@ class CudaConv(Template):
 
     def emit(self, program: Program, recipe: Recipe, spec: ProblemSpec) -> str:
         conv, fast = as_conv(program), recipe.choices["math"] == "fast"
+        stream = stream_of(conv, recipe)
+        if stream is not None:
+            return stream_file.stream_kernel(conv, stream, spec, fast)
         octets = octets_of(conv, recipe)
         if octets is not None:
             return cuda_octets.octets_kernel(conv, octets, spec, fast)
@@ -128,9 +145,10 @@ class CudaConv(Template):
         now = recipe.choices
         changes: Choices = {"math": "precise"}
         if as_conv(program).dtype == "float32":
-            if now["structure"] == cuda_octets_plan.STRUCTURE and now["arithmetic"] == "fp16":
+            by_octets = now["structure"] in (cuda_octets_plan.STRUCTURE, stream_plan.STRUCTURE)
+            if by_octets and now["arithmetic"] == "fp16":
                 changes["arithmetic"] = "bf16x3"
-            elif now["structure"] in ("tensor", cuda_octets_plan.STRUCTURE):
+            elif by_octets or now["structure"] == "tensor":
                 changes["structure"] = "tiles"
         exact = recipe.with_(changes)
         return exact if exact.choices != recipe.choices else None
@@ -143,6 +161,15 @@ def octets_of(program: ConvProgram, recipe: Recipe) -> OctetPlan | None:
     if cuda_octets_plan.refusal(program, int(recipe.choices["arch"])) is not None:
         return None
     return cuda_octets_plan.resolve(program, recipe.choices)
+
+
+def stream_of(program: ConvProgram, recipe: Recipe) -> StreamPlan | None:
+    """The plan of a kernel that streams down rows. None if the recipe, the device or the problem asks for another."""
+    if recipe.choices["structure"] != stream_plan.STRUCTURE:
+        return None
+    if stream_plan.refusal(program, int(recipe.choices["arch"])) is not None:
+        return None
+    return stream_plan.resolve(program, recipe.choices)
 
 
 def plan_of(program: ConvProgram, recipe: Recipe) -> Plan:

@@ -123,7 +123,7 @@ def resolve(conv: ConvProgram, choices: Choices) -> OctetPlan | None:
     limit = min(shared_limit(arch), (shared_limit(arch) + 1024) // per_sm - 1024)
     warps = max(4, int(choices["team_warps"]) // 4 * 4) if wgmma else int(choices["team_warps"])
     for most in (int(choices["lines"]), 64, 32, 16):
-        lines = _lines(conv.m, most)
+        lines = filter_lines(conv.m, most)
         for fragments in (4, 2, 1):
             for teams in range(int(choices["teams"]), 0, -1):
                 if fragments <= int(choices["fragments"]) and most <= int(choices["lines"]):
@@ -151,7 +151,7 @@ def _fitted(
     if geometry is None or teams * warps > 32 or most < 1:
         return None
     buffers = min(int(choices["buffers"]), most)
-    octet = _octet(conv)
+    octet = octet_of(conv)
     grain = tuple(
         gcd(stride, dilation) if size == 1 else gcd(stride, size)
         for stride, dilation, size in zip(conv.stride, conv.dilation, octet[1:], strict=True)
@@ -245,7 +245,7 @@ def _buffers(registers: int, lines: int, fragments: int, parts: int) -> int:
     return (registers - fragments * lines // 2) // (4 * fragments * parts)
 
 
-def _lines(filters: int, most: int) -> int:
+def filter_lines(filters: int, most: int) -> int:
     """Filters of a tile: as even as possible."""
     step = 16
     tiles = -(-filters // most)
@@ -253,7 +253,7 @@ def _lines(filters: int, most: int) -> int:
     return -(-each // step) * step
 
 
-def _octet(conv: ConvProgram) -> tuple[int, int, int]:
+def octet_of(conv: ConvProgram) -> tuple[int, int, int]:
     """The octet that wastes the least of k. Of equal ones, prefer few bank conflicts, small patches and wide rows."""
 
     def cost(octet: tuple[int, int, int]) -> tuple[float, ...]:

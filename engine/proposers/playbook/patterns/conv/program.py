@@ -124,7 +124,7 @@ def recognize_conv(spec: ProblemSpec) -> ConvProgram | None:
         x=x.tensor,
         w=w.tensor,
         dtype=dtype,
-        images=shape[0],
+        images=x.shape[0],
         channels=x.shape[1],
         filters=shape[1],
         groups=node.args[8],

@@ -1,0 +1,283 @@
+"""Resolve the choices of a convolution whose blocks stream down the rows of images (``hopper/conv_rows``)."""
+
+from __future__ import annotations
+
+from math import gcd
+
+from msgspec import Struct
+
+from engine.proposers.playbook.base import Choices
+from engine.proposers.playbook.patterns.conv.cuda_octets_plan import filter_lines, octet_of
+from engine.proposers.playbook.patterns.conv.program import ConvProgram, Pair
+from engine.proposers.playbook.patterns.gemm.tiles.cuda_plan import shared_limit
+
+STRUCTURE = "stream"
+_TILE = 64
+"""Pixels of a product: a warpgroup's rows in wgmma."""
+_LEAST_USE = 0.4
+"""The smallest share of a product's pixels that may be results. Below it, tiles of adjacent pixels waste less."""
+_MOST_PRODUCTS = 512
+"""The most products of a row, which are unrolled."""
+_OTHER_REGISTERS = 44
+"""Registers of a consumer's thread besides sums. Without this room, the compiler spills."""
+_REGISTERS = {(1, 1): (255, 0), (1, 2): (240, 128), (1, 3): (224, 96), (2, 1): (176, 80), (2, 2): (144, 56)}
+"""Registers of a consumer's and of a producer's thread, by (teams, loaders). 0: they stay as compiled."""
+_BARRIERS_BYTES = 512
+_TABLE_BYTES = 2048
+"""Room for values of the epilogue that depend on the filter alone: four at 128 filters."""
+_GROUPS = 9
+"""Groups of a row's products. Between them, results of the row before are written."""
+
+
+class Octet(Struct, frozen=True):
+    """Eight elements along k: octet ``c`` along the channels, tap ``y``, tap ``x``, and its place in the ring."""
+
+    c: int
+    y: int
+    x: int
+    real: bool
+    plane: int
+    shift: int
+
+
+class Step(Struct, frozen=True):
+    """16 k: two octets of slot ``slot`` of a row of results, the one with the lower address first."""
+
+    slot: int
+    octets: tuple[Octet, Octet]
+
+
+class Product(Struct, frozen=True):
+    """One product of a step: ``left`` and ``right`` say which operand is the remainder; ``add``: 0 for the first."""
+
+    step: Step
+    number: int
+    left: int
+    right: int
+    add: int
+
+
+class StreamPlan(Struct, frozen=True):
+    """The sizes of a kernel. ``conv_rows.cu.j2`` says what they mean."""
+
+    type: str
+    parts: int
+    octet: tuple[int, int, int]
+    grain: Pair
+    taps: Pair
+    tap_step: Pair
+    pixel_step: Pair
+    depth: int
+    window: int
+    steps: tuple[Step, ...]
+    products: tuple[tuple[Product, ...], ...]
+    lines: int
+    filter_tiles: int
+    teams: int
+    loaders: int
+    accumulators: int
+    blocks: int
+    stage_filters: int
+    most_slots: int
+    slots: int
+    vector: int
+    batch: int
+    prefetch: int
+    consumer_registers: int
+    producer_registers: int
+
+
+def first_choices(sms: int) -> Choices:
+    """The choices of the first kernel with this structure, for a device with ``sms`` multiprocessors."""
+    return {
+        "structure": STRUCTURE, "arithmetic": "bf16x3", "lines": 96, "teams": 1, "loaders": 2, "most_slots": 12,
+        "batch": 3, "prefetch": 2, "sms": sms,
+    }  # fmt: skip
+
+
+def refusal(conv: ConvProgram, arch: int) -> str | None:
+    """Why the structure does not support ``conv`` on the device, or None."""
+    if arch != 90:
+        return "its device has no wgmma"
+    if conv.k < 32 or conv.m < 8:
+        return "it is too small for tensor cores"
+    if conv.channels * max(conv.strides[1], 1) >= 2**31 or conv.image[0] * max(conv.strides[2], 1) >= 2**31:
+        return "an image is too large for 32-bit addresses"
+    pool = conv.pool
+    if pool is not None:
+        (high, _), (down, _), (rim, _) = pool.window, pool.stride, pool.padding
+        if pool.dilation[0] != 1 or high not in (down, down + 1) or rim > max(high - 2, 0):
+            return "windows of its pooling overlap by more than a row"
+        if pool.reach[1] > _TILE // 2 or pool.size != _pooled_size(conv):
+            return "windows of its pooling reach too far"
+    pixels, use = _strip(conv)
+    if use < _LEAST_USE:
+        return f"its rows of {pixels} pixels leave most of a product empty"
+    return None
+
+
+def _pooled_size(conv: ConvProgram) -> Pair:
+    assert conv.pool is not None
+    pool = conv.pool
+    high, wide = (
+        (size + 2 * rim - reach) // step + 1
+        for size, rim, reach, step in zip(conv.size, pool.padding, pool.reach, pool.stride, strict=True)
+    )
+    return high, wide
+
+
+def _strip(conv: ConvProgram) -> tuple[int, float]:
+    """Pixels of a strip of a row, and the share of a product's pixels that are results."""
+    pool = conv.pool
+    if pool is None:
+        strips = -(-conv.size[1] // _TILE)
+        pixels = -(-conv.size[1] // strips)
+        return pixels, conv.size[1] / strips / _TILE
+    wide = pool.size[1]
+    strips = -(-wide // ((_TILE - pool.reach[1]) // pool.stride[1] + 1))
+    pixels = (-(-wide // strips) - 1) * pool.stride[1] + pool.reach[1]
+    return pixels, wide * pool.stride[1] / strips / _TILE
+
+
+def resolve(conv: ConvProgram, choices: Choices) -> StreamPlan | None:
+    """The plan for ``choices``, with every knob clamped to a legal value; None if nothing fits the device."""
+    for lines in dict.fromkeys((int(choices["lines"]), 96, 64, 48, 32)):
+        if lines <= int(choices["lines"]):
+            for teams in (2, 1):
+                if teams <= int(choices["teams"]):
+                    found = _fitted(conv, choices, teams, filter_lines(conv.m, lines))
+                    if found is not None:
+                        return found
+    return None
+
+
+def _fitted(conv: ConvProgram, choices: Choices, teams: int, lines: int) -> StreamPlan | None:
+    single = conv.dtype != "float32" or choices["arithmetic"] == "fp16"
+    kind = "f16" if conv.dtype == "float16" or (conv.dtype == "float32" and single) else "bf16"
+    parts = 1 if single else 2
+    loaders = max(1, min(int(choices["loaders"]), 4 - teams))
+    consumer, producer = _REGISTERS[teams, loaders]
+    accumulators = 1 if teams == 2 else 2
+    sums = (lines // 2) * (accumulators + (1 if conv.pool is not None else 0))
+    if sums > consumer - _OTHER_REGISTERS:
+        return None
+    octet = octet_of(conv)
+    grain, taps, tap_step, pixel_step = _lattice(conv, octet)
+    depth = -(-conv.channels // conv.groups // octet[0])
+    window = (taps[0] - 1) * tap_step[0] // pixel_step[0] + 1
+    steps = _steps(depth, taps, tap_step, pixel_step, window)
+    if steps is None or len(steps) * (2 * parts - 1) > _MOST_PRODUCTS:
+        return None
+    pixels, _ = _strip(conv)
+    row = (pixels - 1) * pixel_step[1] + (taps[1] - 1) * tap_step[1] + 1
+    planes = depth * pixel_step[0] * pixel_step[1]
+    phase_row = -(-row // pixel_step[1])
+    pitch = 68 if conv.pool is not None else 68 + conv.n % 4
+    for stage in (lines, 64, 32, 16):
+        if accumulators == 1 and stage != lines:
+            continue  # The next products take the registers of the sums.
+        if lines % stage or (stage % 32 and stage != lines and lines % 32 == 0):
+            continue
+        left = (shared_limit(90) - len(steps) * 2 * lines * 16 * parts - _BARRIERS_BYTES - _TABLE_BYTES) // teams
+        left -= (stage * pitch + 4) * 4
+        slots = window + 2
+        while planes * _plane(slots, phase_row, pixel_step[1]) * 16 * parts <= left:
+            slots += 1
+        slots = min(slots - 1, int(choices["most_slots"]))
+        if slots < window + 2:
+            continue
+        sets = -(-conv.m // lines) * conv.groups
+        return StreamPlan(
+            type=kind,
+            parts=parts,
+            octet=octet,
+            grain=grain,
+            taps=taps,
+            tap_step=tap_step,
+            pixel_step=pixel_step,
+            depth=depth,
+            window=window,
+            steps=steps,
+            products=_products(steps, parts),
+            lines=lines,
+            filter_tiles=-(-conv.m // lines),
+            teams=teams,
+            loaders=loaders,
+            accumulators=accumulators,
+            blocks=max(1, int(choices["sms"]) // sets),
+            stage_filters=stage,
+            most_slots=max(int(choices["most_slots"]), window + 2),
+            slots=slots,
+            vector=_vector(conv, octet, grain),
+            batch=max(1, min(int(choices["batch"]), 4)),
+            prefetch=int(choices["prefetch"]),
+            consumer_registers=consumer if producer else 0,
+            producer_registers=producer,
+        )
+    return None
+
+
+def _plane(slots: int, phase_row: int, pixel_x: int) -> int:
+    """Octets of a plane of the ring."""
+    return slots * phase_row if pixel_x == 1 else -(-slots * phase_row // 8) * 8 + 4
+
+
+def _lattice(conv: ConvProgram, octet: tuple[int, int, int]) -> tuple[Pair, Pair, Pair, Pair]:
+    """The distance of octets in the image, the octets of a filter, and distances of taps and pixels in octets."""
+    grain, taps, tap_step, pixel_step = [], [], [], []
+    for size, part, stride, dilation in zip(conv.kernel, octet[1:], conv.stride, conv.dilation, strict=True):
+        step = gcd(stride, dilation) if part == 1 else gcd(stride, part)
+        grain.append(step)
+        taps.append(-(-size // part))
+        tap_step.append((dilation if part == 1 else part) // step)
+        pixel_step.append(stride // step)
+    return (
+        (grain[0], grain[1]),
+        (taps[0], taps[1]),
+        (tap_step[0], tap_step[1]),
+        (pixel_step[0], pixel_step[1]),
+    )
+
+
+def _steps(depth: int, taps: Pair, tap_step: Pair, pixel_step: Pair, window: int) -> tuple[Step, ...] | None:
+    """Pairs of octets that lie in one slot, so that their distance is the same everywhere in the ring."""
+    found = []
+    for slot in range(window):
+        octets = [
+            Octet(c, y, x, True, (c * pixel_step[0] + sub) * pixel_step[1] + phase, shift)
+            for x in range(taps[1])
+            for phase, shift in [(x * tap_step[1] % pixel_step[1], x * tap_step[1] // pixel_step[1])]
+            for c in range(depth)
+            for y in range(taps[0])
+            for at, sub in [divmod(y * tap_step[0], pixel_step[0])]
+            if at == slot
+        ]
+        if len(octets) == 1:
+            return None
+        if len(octets) % 2:
+            first = octets[0]  # The filters have zeros there.
+            octets.append(Octet(first.c, first.y, first.x, False, first.plane, first.shift))
+        for left, right in zip(octets[::2], octets[1::2], strict=True):
+            low, high = sorted((left, right), key=lambda one: (one.plane, one.shift))
+            found.append(Step(slot, (low, high)))
+    return tuple(found)
+
+
+def _products(steps: tuple[Step, ...], parts: int) -> tuple[tuple[Product, ...], ...]:
+    """The products of a row in groups. Small terms come first, because tensor cores truncate when they add."""
+    kinds = ((1, 0), (0, 1), (0, 0)) if parts == 2 else ((0, 0),)
+    found = [
+        Product(step, number, left, right, int(bool(at or number)))
+        for at, (left, right) in enumerate(kinds)
+        for number, step in enumerate(steps)
+    ]
+    size = -(-len(found) // _GROUPS)
+    return tuple(tuple(found[first : first + size]) for first in range(0, len(found), size))
+
+
+def _vector(conv: ConvProgram, octet: tuple[int, int, int], grain: Pair) -> int:
+    """The most elements per load of a row of an octet, as far as the image's size does not matter."""
+    if conv.strides[3] != 1:
+        return 1
+    rim = 0 if conv.pool is None else conv.pool.padding[1] * conv.stride[1]
+    return gcd(octet[2], 16 // conv.element_bytes, grain[1], conv.padding[1] + rim)
