@@ -104,7 +104,7 @@ def test_pruning_the_best_branch_makes_the_next_one_best_and_restoring_brings_it
     assert after(events, ev.NodePruned(node="i2"), ev.NodeRestored(node="i2")).problems["softmax"].best == "v3"
 
 
-def test_who_won_the_runoff_is_the_best_again_when_it_is_restored() -> None:
+def test_the_winner_of_the_runoff_is_the_best_again_when_it_is_restored() -> None:
     won = ev.RunoffFinished(problem="softmax", round=1, standings=(Standing("v1", 1.0, 1.0, 1.0, 1.0, tied=True),))
     runoff = [*small_search(), Recorded(100, 2000.0, won)]
     assert fold(runoff).problems["softmax"].best == "v1"  # v3 was faster before, but not in that runoff

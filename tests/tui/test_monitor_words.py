@@ -164,7 +164,7 @@ async def test_a_runoff_is_told_while_it_runs(fresh: Engine) -> None:
         await monitor.until(lambda: "Timing the leaders" not in monitor.text(), "it is over")
 
 
-async def test_who_waits_for_a_builder_or_the_device_is_not_said_to_run(engine: Any) -> None:
+async def test_a_kernel_that_waits_for_a_builder_or_the_device_is_not_said_to_run(engine: Any) -> None:
     async with monitor_of(engine.paths) as monitor:
         await monitor.until_shown("2 running 1 waiting 1 queued")
         verdicts = monitor.app.model.state.verdicts
@@ -258,7 +258,7 @@ async def test_leaders_and_why_speak_of_the_same_comparisons(engine: Any) -> Non
         assert any(f" {second} " in text and " tied " in text for text in shown.splitlines())
 
 
-def test_who_was_not_in_the_runoff_stands_behind_whom_it_measured_faster(session: SessionPaths) -> None:
+def test_a_kernel_outside_the_runoff_stands_behind_those_that_the_runoff_measured_faster(session: SessionPaths) -> None:
     with SessionReader(session) as reader:
         state = fold(reader.read())
     one, two, three, four, five = (leader.id for leader in state.leaders("softmax", 5))
