@@ -63,7 +63,8 @@ $(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/pip
 $(VENV)/.installed-dev: pyproject.toml constraints.txt | $(BIN)/pip
 	@echo "make: installing kernel-tui, PyTorch and the test tools into $(VENV). The first time, pip downloads gigabytes" \
 		"and prints nothing for minutes."
-	@$(INSTALL) -e '.[dev]'
+	@# Half of the time would go into bytecode, most of which no test needs. Python compiles the rest at its first import.
+	@$(INSTALL) --no-compile -e '.[dev]'
 	@echo "make: installed"
 	@touch $@ $(VENV)/.installed
 
