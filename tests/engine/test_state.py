@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from itertools import permutations
 
 import pytest
 from msgspec.structs import replace
@@ -232,6 +233,18 @@ def test_an_uncertain_speedup_is_best_only_if_its_whole_interval_is_ahead() -> N
     for low, best in ((1.0, "v3"), (3.5, "v4")):
         given = ev.VerdictGiven(variant="v4", verdict=uncertain(5.0, low, 9.0))
         assert after(small_search(), given).problems["softmax"].best == best
+
+
+def test_the_order_of_verdicts_does_not_decide_which_kernel_is_best() -> None:
+    """Each of these would beat the next if two uncertain speedups were compared in another way than with a certain."""
+    given = [
+        ev.VerdictGiven(variant="v1", verdict=uncertain(2.0, 1.2, 3.0)),
+        ev.VerdictGiven(variant="v3", verdict=uncertain(1.8, 1.7, 3.5)),
+        ev.VerdictGiven(variant="v4", verdict=verdict(1.5)),
+    ]
+    unjudged = [one for one in small_search() if not isinstance(one.event, ev.VerdictGiven)]
+    bests = {after(unjudged, *order).problems["softmax"].best for order in permutations(given)}
+    assert bests == {"v3"}
 
 
 def test_of_tied_kernels_a_certain_one_is_best() -> None:
