@@ -63,7 +63,10 @@ $(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/pip
 $(VENV)/.installed-dev: pyproject.toml constraints.txt | $(BIN)/pip
 	@echo "make: installing kernel-tui, PyTorch and the test tools into $(VENV). The first time, pip downloads gigabytes" \
 		"and prints nothing for minutes."
-	@$(INSTALL) -e '.[dev]'
+	@# Half of the time would go into bytecode, most of which no test needs. The import writes PyTorch's, since builders of
+	@# Python kernels may not.
+	@$(INSTALL) --no-compile -e '.[dev]'
+	@PYTHONDONTWRITEBYTECODE= $(BIN)/python -c 'import torch._inductor.compile_fx, torch.utils.cpp_extension'
 	@echo "make: installed"
 	@touch $@ $(VENV)/.installed
 

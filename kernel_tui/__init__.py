@@ -11,13 +11,6 @@ extern "C" int run(const float* x, float* out, long long n, cudaStream_t stream)
 kernels.run(x, out, x.numel())
 """
 
-import sys
-from pathlib import Path
-
 from kernel_tui.native import BuildError, load_c
-
-# ``load_c`` builds with ``engine``, which an installed wheel keeps under ``_packages``.
-if (_packages := Path(__file__).parent / "_packages").is_dir() and str(_packages) not in sys.path:
-    sys.path.append(str(_packages))
 
 __all__ = ["BuildError", "load_c"]

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from kernel_tui.c_prototypes import Function, functions_of
+from kernel_tui.own_packages import own_packages
 
 Language = Literal["cpp", "cu"]
 """As the compilers of the engine call it. ``load_c`` also accepts "cuda"."""
@@ -87,15 +88,16 @@ def load_c(source: str, language: Literal["cpp", "cuda", "cu"]) -> Library:
     if not functions:
         raise ValueError('the source defines no function with C linkage: write extern "C" int run(...) { ... }')
     directory = os.environ.get(_DIRECTORY)
-    home = (Path(directory) if directory else _cache()) / f"c-{_key(source, compiled)}"
-    library = home / "kernel.so"
-    if not library.exists():
-        if directory and _BUILDING not in os.environ:
-            raise BuildError(
-                "kernel-tui has not built this source in advance: call load_c at import or in __init__, before "
-                "anything that needs a GPU"
-            )
-        _build(source, compiled, functions[0].name, home)
+    with own_packages():
+        home = (Path(directory) if directory else _cache()) / f"c-{_key(source, compiled)}"
+        library = home / "kernel.so"
+        if not library.exists():
+            if directory and _BUILDING not in os.environ:
+                raise BuildError(
+                    "kernel-tui has not built this source in advance: call load_c at import or in __init__, before "
+                    "anything that needs a GPU"
+                )
+            _build(source, compiled, functions[0].name, home)
     return Library(library, functions)
 
 

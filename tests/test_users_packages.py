@@ -75,6 +75,29 @@ def test_the_compiled_baseline_is_timed(folder: Path, tmp_path: Path) -> None:
     assert asyncio.run(baseline()) is None
 
 
+def test_load_c_builds_beside_a_package_of_the_same_name(tmp_path: Path) -> None:
+    """The user's package stays what ``import engine`` means, also in a running event loop, as in Jupyter."""
+    (tmp_path / "engine" / "__init__.py").write_text('NAME = "the user"')
+    source = f'extern "C" int two() {{ return 0; }} // {uuid.uuid4()}'
+    script = f"""
+import asyncio
+from kernel_tui import load_c
+
+async def main():
+    load_c({source!r}, "cpp").two()
+
+asyncio.run(main())
+import engine
+load_c({source + " again"!r}, "cpp").two()
+import engine as again
+print(engine.NAME, again is engine)
+"""
+    ran = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, cwd=tmp_path, env=environment(), check=False
+    )
+    assert ran.stdout == "the user True\n", ran.stderr
+
+
 def test_a_kernel_is_disassembled(folder: Path) -> None:
     found = asyncio.run(assembly._run(Request(TWO, "cpp", "", assembly.DEFAULT_ARCH)))
     assert found.failure == ""

@@ -266,10 +266,18 @@ class DevicePolicy(Struct, frozen=True):
     """Timeout for the process that compiles and times the ``torch.compile`` baseline."""
     copy_bytes: PerDevice = PerDevice(64 * MIB, 2 * GIB)
     """Size of the copy that measures bandwidth."""
+    copy_least_bytes: int = 1 * MIB
+    """Minimum size of a copy as large as a problem. Shorter copies measure the overhead of a call."""
+    copy_most_bytes: int = 256 * MIB
+    """Maximum size of such a copy."""
     matrix: PerDevice = PerDevice(1024, 8192)
     """Rows and columns of the matrices whose product measures the peak arithmetic rate."""
-    peak_repeats: int = 15
-    """Repetitions of the copy and of each matrix product."""
+    peak_least: int = 5
+    """Minimum repetitions of the copy and of each matrix product; the fastest counts."""
+    peak_most: int = 15
+    """Maximum repetitions."""
+    peak_s: float = 0.1
+    """Time after which no more than the minimum is repeated."""
     one_product: float = 2e-3
     """With a smaller fp32 tolerance than this, one product of fp16 operands is too inexact. Its largest errors are near
     1.5e-3.

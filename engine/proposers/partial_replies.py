@@ -52,9 +52,10 @@ def read_partial(session: Path, site: CallSite) -> Partial | None:
 
 
 class Partials:
-    """Writes a session's partial replies. Not thread-safe."""
+    """Writes a session's partial replies. Not thread-safe. ``clock`` returns seconds."""
 
-    def __init__(self, session: Path) -> None:
+    def __init__(self, session: Path, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
         self._directory = partial_directory(session)
         self._streaming = 0
         self._free_at = 0.0
@@ -77,7 +78,7 @@ class Partials:
 
         def show(text: str) -> None:
             nonlocal due_at, written
-            now = time.monotonic()
+            now = self._clock()
             if not text:
                 due_at = None
                 if written:

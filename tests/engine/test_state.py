@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from itertools import permutations
 
 import pytest
 from msgspec.structs import replace
@@ -104,7 +105,7 @@ def test_pruning_the_best_branch_makes_the_next_one_best_and_restoring_brings_it
     assert after(events, ev.NodePruned(node="i2"), ev.NodeRestored(node="i2")).problems["softmax"].best == "v3"
 
 
-def test_who_won_the_runoff_is_the_best_again_when_it_is_restored() -> None:
+def test_the_winner_of_the_runoff_is_the_best_again_when_it_is_restored() -> None:
     won = ev.RunoffFinished(problem="softmax", round=1, standings=(Standing("v1", 1.0, 1.0, 1.0, 1.0, tied=True),))
     runoff = [*small_search(), Recorded(100, 2000.0, won)]
     assert fold(runoff).problems["softmax"].best == "v1"  # v3 was faster before, but not in that runoff
@@ -232,6 +233,18 @@ def test_an_uncertain_speedup_is_best_only_if_its_whole_interval_is_ahead() -> N
     for low, best in ((1.0, "v3"), (3.5, "v4")):
         given = ev.VerdictGiven(variant="v4", verdict=uncertain(5.0, low, 9.0))
         assert after(small_search(), given).problems["softmax"].best == best
+
+
+def test_the_order_of_verdicts_does_not_decide_which_kernel_is_best() -> None:
+    """Each of these would beat the next if two uncertain speedups were compared in another way than with a certain."""
+    given = [
+        ev.VerdictGiven(variant="v1", verdict=uncertain(2.0, 1.2, 3.0)),
+        ev.VerdictGiven(variant="v3", verdict=uncertain(1.8, 1.7, 3.5)),
+        ev.VerdictGiven(variant="v4", verdict=verdict(1.5)),
+    ]
+    unjudged = [one for one in small_search() if not isinstance(one.event, ev.VerdictGiven)]
+    bests = {after(unjudged, *order).problems["softmax"].best for order in permutations(given)}
+    assert bests == {"v3"}
 
 
 def test_of_tied_kernels_a_certain_one_is_best() -> None:

@@ -118,9 +118,8 @@ def test_what_goes_wrong_with_a_command_is_said(tmp_path: Path) -> None:
     assert "status 3" in (run_command("sh -c 'exit 3'", "x") or "")
     assert "cannot run" in (run_command(str(tmp_path / "missing"), "x") or "")
     assert "cannot run" in (run_command("sh -c 'unclosed", "x") or "")
-    begun = time.monotonic()
-    assert "longer than 0.2 s and was killed" in (run_command("sh -c 'sleep 60; true'", "x", 0.2) or "")
-    assert time.monotonic() - begun < 5
+    # Longer than the test's own limit, so that a command which is not killed with its children fails the test.
+    assert "longer than 0.2 s and was killed" in (run_command("sh -c 'sleep 1000; true'", "x", 0.2) or "")
 
 
 def test_a_webhook_is_told(webhook: tuple[str, list[dict[str, str]]], silent: str) -> None:
@@ -137,10 +136,8 @@ def test_a_hanging_webhook_holds_up_nobody(tmp_path: Path, silent: str) -> None:
     told, command = teller(tmp_path)
     failures: list[str] = []
     messenger = Messenger(failures.append)
-    begun = time.monotonic()
-    for number in range(60):
+    for number in range(60):  # If each waited for the webhook's limit, the test would exceed its own.
         messenger.tell(Settings(command=command, webhook=silent), f"news {number}")
-    assert time.monotonic() - begun < 1
     wait_until(lambda: told.exists() and "news 59" in told.read_text())
 
 

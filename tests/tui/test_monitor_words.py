@@ -164,7 +164,23 @@ async def test_a_runoff_is_told_while_it_runs(fresh: Engine) -> None:
         await monitor.until(lambda: "Timing the leaders" not in monitor.text(), "it is over")
 
 
-async def test_who_waits_for_a_builder_or_the_device_is_not_said_to_run(engine: Any) -> None:
+async def test_torch_compile_is_said_to_be_timed_while_kernels_are_queued(fresh: Engine) -> None:
+    eager = ev.BaselineMeasured(problem="softmax", baseline=Baseline("eager", Timing(2.0, 2.0, 2.0, 9)))
+    fresh.record(started(), added("softmax"), eager, ev.RoundStarted(problem="softmax", round=0, parents=()))
+    written = {"problem": "softmax", "round": 0, "parent": None, "proposer": "p"}
+    fresh.record(
+        ev.IdeaProposed(idea="i1", category="memory", text="", **written),
+        *(ev.VariantWritten(variant=name, idea="i1", language="cpp", source="0", **written) for name in ("v1", "v2")),
+        ev.VerdictGiven(variant="v1", verdict=Verdict(status="correct", speedup=2.0, kernel=Timing(1.0, 1.0, 1.0, 9))),
+        ev.VariantStage(variant="v2", stage="queued"),
+    )
+    async with monitor_of(fresh.paths) as monitor:
+        await monitor.until_shown("Timing torch.compile on softmax, 1 queued")
+        fresh.record(ev.VariantStage(variant="v2", stage="building"))
+        await monitor.until(lambda: "iming torch.compile" not in monitor.text(), "a kernel is built again")
+
+
+async def test_a_kernel_that_waits_for_a_builder_or_the_device_is_not_said_to_run(engine: Any) -> None:
     async with monitor_of(engine.paths) as monitor:
         await monitor.until_shown("2 running 1 waiting 1 queued")
         verdicts = monitor.app.model.state.verdicts
@@ -258,7 +274,7 @@ async def test_leaders_and_why_speak_of_the_same_comparisons(engine: Any) -> Non
         assert any(f" {second} " in text and " tied " in text for text in shown.splitlines())
 
 
-def test_who_was_not_in_the_runoff_stands_behind_whom_it_measured_faster(session: SessionPaths) -> None:
+def test_a_kernel_outside_the_runoff_stands_behind_those_that_the_runoff_measured_faster(session: SessionPaths) -> None:
     with SessionReader(session) as reader:
         state = fold(reader.read())
     one, two, three, four, five = (leader.id for leader in state.leaders("softmax", 5))

@@ -174,9 +174,7 @@ def test_a_judge_that_a_signal_has_stopped_is_named_and_the_search_goes_on_with_
         engine = psutil.Process(engine_liveness(SessionPaths.at(tmp_path / "sessions" / "demo")).pid)
         judge = next(one for one in engine.children() if "engine.evaluation.judge.start" in one.cmdline())
         judge.suspend()
-        stopped_at = time.monotonic()
         said = next(line for line in search.stdout if "waiting for the device" in line)
-        assert time.monotonic() - stopped_at < 10
         assert f"pid {judge.pid} (our own process, stopped by a signal; to resume it: kill -CONT {judge.pid}" in said
         judge.resume()
         output, _ = search.communicate(timeout=100)

@@ -61,6 +61,8 @@ def activity_of(model: Model) -> str | None:
         return "inspecting the problems and measuring the device"
     if runoffs := runoffs_of(state):
         return f"timing the leaders of {' and '.join(runoffs)} side by side"
+    if (bare := baseline_beside(state, model.source.limits)) is not None:
+        return f"timing torch.compile on {bare.id}, {kernels_at_work(state)}"
     if (seeds := seeds_awaited(state)) is not None:
         return seeds
     calls = len(state.spending.flying)
@@ -186,6 +188,19 @@ def owed_of(state: SessionState, limits: Limits) -> str | None:
     bests = [(one.id, state.variants[one.best]) for one in owing if one.best is not None]
     if limits.other_sizes and (unsized := [name for name, best in bests if best.at_sizes is None]):
         return f"judging the best kernel of {unsized[0]} at other sizes"
+    return None
+
+
+def baseline_beside(state: SessionState, limits: Limits) -> ProblemState | None:
+    """Return the problem whose torch.compile the engine times while all kernels in flight wait in the queue."""
+    if not limits.torch_compile or state.paused or not state.flight:
+        return None
+    if any(one.stage != "queued" for one in state.in_flight()):
+        return None
+    for one in state.problems.values():
+        judged = any(state.variants[name].verdict is not None for name in one.variants)
+        if judged and "compile" not in one.baselines and one.id not in state.refused and not state.is_pruned(one.id):
+            return one
     return None
 
 

@@ -44,6 +44,7 @@ from engine.evaluation.sandbox.inside.confinement.isolation import die_with_pare
 from engine.evaluation.sandbox.runner import RunnerEnded
 from engine.evaluation.timing import runoff_timing, speed_of_light
 from engine.evaluation.timing.baselines import time_eager
+from engine.evaluation.timing.speed_of_light import Peaks
 from engine.problem.spec import DeviceKind
 from engine.session.records.verdict import BuildReport, Stage
 from engine.system.memory import Memory, host_memory
@@ -76,7 +77,7 @@ class Judge:
         self._device = JudgeDevice(settings.kind, settings.threads)
         if settings.kind == "cpu":
             native.prepare()
-        self._peaks = (settings.bandwidth_gbs, settings.peak_gflops)
+        self._peaks = Peaks(self._device, settings.bandwidth_gbs, settings.peak_gflops)
         self._specs: dict[str, messages.OpenProblem] = {}
         self._opened: OrderedDict[str, ProblemContext] = OrderedDict()
 
@@ -95,11 +96,8 @@ class Judge:
         try:
             match request:
                 case messages.Measure():
-                    if request.bandwidth_gbs is not None and request.peak_gflops is not None:
-                        self._peaks = measured = request.bandwidth_gbs, request.peak_gflops
-                    else:
-                        self._peaks = measured = speed_of_light.measure(self._device)
-                    return messages.Measured(*measured)
+                    self._peaks = Peaks(self._device, request.bandwidth_gbs, request.peak_gflops)
+                    return messages.Measured(self._peaks.bandwidth_gbs, self._peaks.gflops)
                 case messages.OpenProblem():
                     self._specs[request.problem.id] = request
                     if (before := self._opened.pop(request.problem.id, None)) is not None:
@@ -144,12 +142,7 @@ class Judge:
     def _measure(self, request: messages.OpenProblem, judged: JudgedProblem) -> messages.ProblemOpened:
         eager = time_eager(judged)
         judged.prepare()
-        if self._peaks[0] is None or self._peaks[1] is None:
-            self._peaks = speed_of_light.measure(self._device)
-        bandwidth, gflops = self._peaks
-        sol_ms = request.sol_ms or speed_of_light.sol_ms(
-            request.problem, self._device, bandwidth or 1.0, gflops or 1.0, self._tolerances
-        )
+        sol_ms = request.sol_ms or speed_of_light.sol_ms(request.problem, self._device, self._peaks, self._tolerances)
         self._specs[request.problem.id] = replace(request, sol_ms=sol_ms)
         eager_ms = eager.timing.median_ms if eager.timing is not None else None
         degenerate = try_trivial_outputs(judged, self._tolerances)

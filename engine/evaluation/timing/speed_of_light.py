@@ -6,6 +6,9 @@ less time than its bytes divided by the memory bandwidth, or its operations divi
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+
 import torch
 
 from engine.evaluation.correctness.comparison import Tolerances
@@ -14,6 +17,32 @@ from engine.evaluation.judge_policy import POLICY
 from engine.problem.spec import ProblemSpec
 
 _DEVICE = POLICY.device
+
+
+class Peaks:
+    """A device's peaks. Each is measured at its first use, unless it is known."""
+
+    def __init__(
+        self, device: JudgeDevice, known_bandwidth_gbs: float | None = None, known_gflops: float | None = None
+    ) -> None:
+        self._device, self._bandwidth_gbs, self._gflops = device, known_bandwidth_gbs, known_gflops
+
+    @property
+    def bandwidth_gbs(self) -> float:
+        """The bandwidth of a large copy in GB/s."""
+        if self._bandwidth_gbs is None:
+            large = int(_DEVICE.copy_bytes[self._device.kind])
+            if self._device.cuda:
+                large = min(large, int(torch.cuda.mem_get_info()[0]) // 4)
+            self._bandwidth_gbs = copy_bandwidth_gbs(self._device, large)
+        return self._bandwidth_gbs
+
+    @property
+    def gflops(self) -> float:
+        """The peak rate of matrix products in GFLOP/s."""
+        if self._gflops is None:
+            self._gflops = peak_gflops(self._device)
+        return self._gflops
 
 
 def copy_bandwidth_gbs(device: JudgeDevice, nbytes: int) -> float:
@@ -25,7 +54,7 @@ def copy_bandwidth_gbs(device: JudgeDevice, nbytes: int) -> float:
     source = torch.arange(elements, dtype=torch.float32, device=device.kind)
     target = torch.empty_like(source)
     target.copy_(source)
-    fastest = min(device.time_ms(lambda: target.copy_(source)) for _ in range(_DEVICE.peak_repeats))
+    fastest = _fastest_ms(device, lambda: target.copy_(source))
     return 8 * elements / fastest / 1e6
 
 
@@ -45,29 +74,35 @@ def _product_gflops(device: JudgeDevice, size: int, dtype: torch.dtype) -> float
     left = torch.randn(size, size, device=device.kind, dtype=dtype)
     right = torch.randn(size, size, device=device.kind, dtype=dtype)
     left @ right
-    fastest = min(device.time_ms(lambda: left @ right) for _ in range(_DEVICE.peak_repeats))
+    fastest = _fastest_ms(device, lambda: left @ right)
     return 2 * size**3 / fastest / 1e6
 
 
-def measure(device: JudgeDevice) -> tuple[float, float]:
-    """Return the copy bandwidth in GB/s and the peak rate in GFLOP/s."""
-    large = int(_DEVICE.copy_bytes[device.kind])
-    if device.cuda:
-        large = min(large, int(torch.cuda.mem_get_info()[0]) // 4)
-    return copy_bandwidth_gbs(device, large), peak_gflops(device)
+def _fastest_ms(device: JudgeDevice, call: Callable[[], object]) -> float:
+    """Return the time of the fastest of several calls."""
+    started, times_ms = time.perf_counter(), [device.time_ms(call)]
+    while len(times_ms) < _DEVICE.peak_least or (
+        len(times_ms) < _DEVICE.peak_most and time.perf_counter() - started < _DEVICE.peak_s
+    ):
+        times_ms.append(device.time_ms(call))
+    return min(times_ms)
 
 
-def sol_ms(
-    problem: ProblemSpec, device: JudgeDevice, bandwidth_gbs: float, gflops: float, tolerances: Tolerances
-) -> float:
+def sol_ms(problem: ProblemSpec, device: JudgeDevice, peaks: Peaks, tolerances: Tolerances) -> float:
     """Return the lower bound on the time for the problem's bytes and operations, in milliseconds.
 
     On a CPU, the bandwidth comes from a copy as large as the problem, because all of its data may fit in the caches.
+    Every device computes more operations than it copies bytes, so few operations need no measured rate.
     """
-    if not device.cuda:
-        bandwidth_gbs = max(bandwidth_gbs, copy_bandwidth_gbs(device, min(problem.sol_bytes // 2, 1 << 28)))
+    if device.cuda:
+        bandwidth_gbs = peaks.bandwidth_gbs
+    else:
+        least, most = _DEVICE.copy_least_bytes, _DEVICE.copy_most_bytes
+        bandwidth_gbs = copy_bandwidth_gbs(device, max(least, min(problem.sol_bytes // 2, most)))
     products = _DEVICE.exact_products if device.cuda and needs_exact_products(problem, tolerances) else 1
-    return max(problem.sol_bytes / bandwidth_gbs, products * (problem.flops or 0) / gflops) / 1e6
+    operations = products * (problem.flops or 0)
+    operations_ns = operations / peaks.gflops if operations > problem.sol_bytes else 0.0
+    return max(problem.sol_bytes / bandwidth_gbs, operations_ns) / 1e6
 
 
 def needs_exact_products(problem: ProblemSpec, tolerances: Tolerances) -> bool:

@@ -168,14 +168,17 @@ def _enthrone(problem: ProblemState, winner: VariantState | None, at: float) -> 
 
 
 def _beats(challenger: VariantState, best: VariantState, *, timed: bool) -> bool:
-    """Whether ``challenger`` beats ``best``. ``timed``: a runoff took place, so the kernel time must also be lower.
-
-    The challenger's uncertain speedup counts with the lower end of its interval against a certain one, so that the best
-    kernel stays unless it is clearly beaten.
-    """
-    reached, verdict = challenger.speedup or 0.0, challenger.verdict
-    certain = best.verdict is not None and not is_uncertain(best.verdict)
-    if certain and verdict is not None and is_uncertain(verdict):
-        reached = verdict.speedup_low or 0.0
-    ahead = reached > (best.speedup or 0.0)
+    """Whether ``challenger`` beats ``best``. ``timed``: a runoff took place, so the kernel time must also be lower."""
+    ahead = _at_least(challenger) > _at_least(best)
     return ahead and (not timed or (challenger.kernel_ms or 0.0) < (best.kernel_ms or float("inf")))
+
+
+def _at_least(variant: VariantState) -> float:
+    """Return the speedup; if it is uncertain, the lower end of its interval.
+
+    One number per kernel orders all kernels, so the order of their verdicts does not decide which kernel is the best.
+    """
+    verdict = variant.verdict
+    if verdict is not None and is_uncertain(verdict):
+        return verdict.speedup_low or 0.0
+    return variant.speedup or 0.0

@@ -15,19 +15,27 @@ from tests.commandline import KernelTui
 from tests.engine.proposers import canned
 from tests.engine.proposers.test_manual import CONFIG
 
-LATER_S = (12, 120)
-"""Seconds until the kernel turns wrong. The second value is for machines where the first passes before the verdict."""
+SLOW_PROBLEM = canned.PROBLEM.replace("import torch", "import time\n\nimport torch", 1).replace(
+    "        return", "        time.sleep(0.04)\n        return", 1
+)
+"""A softmax whose time a sleep sets. A busy machine hardly changes it, unlike the time of a computation."""
+
+
+def asleep(source: str) -> str:
+    """Return the kernel with a sleep of half of the reference's, so that kernels have equal speedups on any machine."""
+    return "#include <unistd.h>\n" + source.replace("{", "{\n    usleep(20000);", 1)
 
 
 class Search:
     """A running search whose prompts the test answers."""
 
-    def __init__(self, kernel_tui: KernelTui, directory: Path, pairs: int = 8) -> None:
-        (directory / "softmax.py").write_text(canned.PROBLEM)
+    def __init__(self, kernel_tui: KernelTui, directory: Path, problem: str = SLOW_PROBLEM, pairs: int = 8) -> None:
+        (directory / "softmax.py").write_text(problem)
         config = CONFIG.replace("ideas = 2", "ideas = 1").replace("variants = 2", "variants = 4")
-        # Few pairs give wide intervals, so that every kernel meets the others in the runoff, also on a busy machine.
         config = config.replace("fixes = 1", "fixes = 0").replace("max_pairs = 8", f"max_pairs = {pairs}")
         (directory / "config.toml").write_text(config)
+        self.turned = directory / "turned"
+        """Once this file exists, the kernel of ``judge_one_that_turns`` aborts."""
         started = kernel_tui("run", "config.toml", "--detach")
         assert started.returncode == ExitCode.OK, started.stderr
         self.paths = SessionPaths.at(directory / "sessions" / "demo")
@@ -54,25 +62,22 @@ class Search:
         self.mailbox.deliver(call, reply)
 
     def judge_one_that_turns(self) -> list[str]:
-        """Request four kernels: one that fails from now on, two correct ones, and no reply for the last.
+        """Request four kernels: one that fails once it is judged, two correct ones, and no reply for the last.
 
         Returns the names of their calls.
         """
         self.answer("softmax.r0.ideas.start.0", canned.ideas(*canned.IDEAS[:1]))
-        for number, later_s in enumerate(LATER_S):
-            turns, fails_at = f"softmax.r0.kernel.i1.{number}", time.time() + later_s
-            turned = canned.good(f"turns {number}").replace(
-                "{", f"{{\n    if (time(nullptr) > {fails_at:.0f}) abort();", 1
-            )
-            self.answer(turns, canned.block("#include <cstdlib>\n#include <ctime>\n" + turned))
-            if self.until(lambda state, given=number: state.verdicts > given).leaders("softmax"):
-                break
-        time.sleep(max(0.0, fails_at + 1.0 - time.time()))
-        one, other, *rest = self.mailbox.unanswered()
-        self.answer(one, canned.block(canned.good("stays")))
-        # Its speed equals the other's, so that both meet in a runoff. Its code differs, so that it is timed.
-        self.answer(other, canned.block(canned.good("stays too") + '\nextern "C" int seven() { return 7; }\n'))
-        return [turns, one, other, *rest]
+        self.until(lambda _: len(self.mailbox.waiting()) >= 4)
+        turns, one, other, last = self.mailbox.unanswered()
+        aborts = f'if (access("{self.turned}", F_OK) == 0) abort();'
+        turning = asleep(canned.good("turns")).replace("{", "{\n    " + aborts, 1)
+        self.answer(turns, canned.block("#include <stdlib.h>\n" + turning))
+        self.until(lambda state: bool(state.leaders("softmax")))
+        self.turned.touch()
+        self.answer(one, canned.block(asleep(canned.good("stays"))))
+        # Its code differs, so that it is timed.
+        self.answer(other, canned.block(asleep(canned.divides("stays too"))))
+        return [turns, one, other, last]
 
     def check(self, state: SessionState, turns: str, one: str, other: str, status: str) -> None:
         """Check that the kernel is no longer correct, that the log says why, and that the others ran in a runoff."""
@@ -87,7 +92,7 @@ class Search:
         assert {standing.variant for standing in runoff.standings} == {by_call[one].id, by_call[other].id}
 
 
-def test_who_fails_in_the_runoff_is_judged_again(kernel_tui: KernelTui, tmp_path: Path) -> None:
+def test_a_kernel_which_fails_in_the_runoff_is_judged_again(kernel_tui: KernelTui, tmp_path: Path) -> None:
     search = Search(kernel_tui, tmp_path)
     turns, one, other, *rest = search.judge_one_that_turns()
     for call in rest:
@@ -96,7 +101,7 @@ def test_who_fails_in_the_runoff_is_judged_again(kernel_tui: KernelTui, tmp_path
     search.check(state, turns, one, other, "crashed")
 
 
-def test_who_fails_in_the_last_runoff_loses_its_verdict(kernel_tui: KernelTui, tmp_path: Path) -> None:
+def test_a_kernel_which_fails_in_the_last_runoff_loses_its_verdict(kernel_tui: KernelTui, tmp_path: Path) -> None:
     """The budget ends a round in which a kernel is still unwritten. The round's runoff still takes place."""
     search = Search(kernel_tui, tmp_path)
     turns, one, other, *_ = search.judge_one_that_turns()
@@ -109,7 +114,7 @@ def test_who_fails_in_the_last_runoff_loses_its_verdict(kernel_tui: KernelTui, t
 
 
 def test_a_winner_whose_speedup_is_uncertain_is_judged_once_more(kernel_tui: KernelTui, tmp_path: Path) -> None:
-    search = Search(kernel_tui, tmp_path, pairs=40)
+    search = Search(kernel_tui, tmp_path, canned.PROBLEM, pairs=40)
     search.answer("softmax.r0.ideas.start.0", canned.ideas(*canned.IDEAS[:1]))
     unsteady = canned.good("unsteady").replace(
         "{", "{\n    for (volatile long n = rand() % 8 * 1000000; n > 0; n = n - 1) {}", 1

@@ -106,7 +106,7 @@ async def judge_kernels(
                     raise Failure(said, ExitCode.USAGE)
             if find_spec("torch") is None:
                 await inspection  # raises an error that says PyTorch is missing; a judge would only crash
-            if device.kind == "cuda":  # on a CPU, the inspection would disturb the measurement
+            if device.kind == "cuda":  # on a CPU, the judge measures only the peaks that the problem's SOL needs
                 measuring = asyncio.ensure_future(evaluator.measure_device(device))
             problem = await inspection
             if not problem.languages:
@@ -118,8 +118,9 @@ async def judge_kernels(
             )
             for language, source in kernels.values():
                 evaluator.begin_build(problem, header, language, source)
-            work.say("starting the judge and measuring the device's peaks")
-            await (measuring or evaluator.measure_device(device))
+            if measuring is not None:
+                work.say("starting the judge and measuring the device's peaks")
+                await measuring
             work.say(f"opening {problem.id}: timing eager")
             opened = await evaluator.open(problem, header)
             verdicts = []

@@ -64,10 +64,11 @@ async def _found(evaluator: LocalEvaluator, problem: ProblemSpec) -> str:
     from engine.evaluation.evaluator import EvaluationError
     from engine.evaluation.judge_process import JudgeSilent
 
+    limit_s = OPEN_S
     try:
-        opened = await evaluator.open(problem, "", limit_s=OPEN_S)
+        opened = await evaluator.open(problem, "", limit_s=limit_s)
     except JudgeSilent:
-        return f"TIMED OUT after {OPEN_S:g} s: the problem hangs, or is too slow for this device"
+        return f"TIMED OUT after {limit_s:g} s: the problem hangs, or is too slow for this device"
     except EvaluationError as error:
         return f"failed to open: {error}"
     took = f"eager {milliseconds(opened.eager.timing.median_ms)} ms" if opened.eager.timing is not None else ""

@@ -68,7 +68,7 @@ def test_of_equal_values_that_are_given_topk_names_any_and_argmax_the_first(quan
     assert not passes(lambda x: tuple(x.max(1)), lambda x: [one[:, 0] for one in last_first(x, 1)], few)
 
 
-def test_who_rounds_less_may_route_to_other_experts() -> None:
+def test_a_kernel_that_rounds_less_may_route_to_other_experts() -> None:
     torch.manual_seed(0)
     experts = torch.randn(64, 32)
 

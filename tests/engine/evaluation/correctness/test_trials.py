@@ -119,7 +119,7 @@ extern "C" int launch(const float* x, const float* y, float* out, void* workspac
 
 
 @pytest.mark.parametrize("drawn", ["torch.randn(90, 40)", "torch.eye(90)[torch.randperm(90)]"])
-def test_who_reads_one_half_of_a_triangular_matrix_is_right(
+def test_a_kernel_that_reads_one_half_of_a_triangular_matrix_is_right(
     bench_of: Callable[[Language], Bench], drawn: str, tmp_path: Path
 ) -> None:
     bench = bench_of("cpp")

@@ -299,7 +299,7 @@ def test_work_that_a_library_does_is_named(judge: Bench, tmp_path: Path, call: s
     assert any(name in verdict.reason for name in named.split("|")), verdict.reason
 
 
-def test_who_is_given_the_models_weights_calls_no_library_by_that(judge: Bench, tmp_path: Path) -> None:
+def test_a_kernel_that_is_given_the_models_weights_calls_no_library_by_that(judge: Bench, tmp_path: Path) -> None:
     problem = """
 import torch
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from engine.evaluation.evaluator import EvaluationError
+from engine.evaluation.judge_policy import POLICY
 from engine.session.records.verdict import Verdict
 from tests.engine.evaluation.conftest import COLUMNS, PROBLEM, ROWS, Bench
 from tests.engine.evaluation.kernels import softmax
@@ -232,8 +233,7 @@ def test_a_kernel_cannot_end_as_if_the_machine_had_ended_it(bench: Bench) -> Non
     assert bench.judge(softmax(bench.language, outside="#include <csignal>\n", after="raise(SIGKILL);")).correct
 
 
-@pytest.mark.serial
-def test_cancelling_ends_a_running_kernel_within_a_second(bench: Bench) -> None:
+def test_cancelling_ends_a_running_kernel_before_its_time_limit(bench: Bench) -> None:
     async def cancel() -> float:
         source = softmax(bench.language, after='for (;;) asm volatile("");')
         task = asyncio.create_task(
@@ -249,7 +249,7 @@ def test_cancelling_ends_a_running_kernel_within_a_second(bench: Bench) -> None:
 
     stages: list[str] = []
     took = bench.run(cancel())
-    assert isinstance(took, float) and took < 1.0
+    assert isinstance(took, float) and took < POLICY.sandbox.call_s - 0.3, "the limit ended it"
     assert bench.judge(softmax(bench.language)).correct
 
 

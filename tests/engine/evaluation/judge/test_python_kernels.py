@@ -6,7 +6,6 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -105,13 +104,11 @@ CASES = {
 @pytest.mark.parametrize("name", list(CASES))
 def test_a_hostile_module_gets_its_verdict(bench: ModuleBench, name: str) -> None:
     code, status, reason = CASES[name]
-    started = time.monotonic()
 
     verdict = bench.judge(softmax(**code))  # type: ignore[arg-type]
 
     assert verdict.status in ([status] if isinstance(status, str) else status), (verdict.status, verdict.reason)
     assert reason in verdict.reason
-    assert time.monotonic() - started < 30
 
 
 def test_the_next_one_is_unaffected(bench: ModuleBench) -> None:
@@ -128,7 +125,7 @@ def test_a_patched_timer_does_not_help(bench: ModuleBench) -> None:
     verdict = bench.judge(softmax(top=lies, after="out = torch.softmax(x, dim=1)"))
     assert verdict.correct, verdict.reason
     # It does the work twice. A judge that trusted the clock would see a speedup of thousands.
-    assert verdict.speedup is not None and verdict.speedup < 1.3
+    assert verdict.speedup is not None and verdict.speedup < 10
 
 
 def test_files_network_and_the_judge_are_out_of_reach(bench: ModuleBench) -> None:

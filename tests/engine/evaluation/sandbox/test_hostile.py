@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
 from tests.engine.evaluation.conftest import Bench
@@ -105,11 +103,9 @@ def case(language: str, name: str) -> tuple[dict[str, object], str, str]:
 @pytest.mark.parametrize("name", list(CASES))
 def test_a_hostile_kernel_gets_its_verdict_and_the_next_one_is_unaffected(bench: Bench, name: str) -> None:
     code, status, reason = case(bench.language, name)
-    started = time.monotonic()
     verdict = bench.judge(softmax(bench.language, **code))  # type: ignore[arg-type]
     assert verdict.status == status, verdict.reason
     assert reason in verdict.reason
-    assert time.monotonic() - started < 30
     assert bench.judge(softmax(bench.language)).correct
 
 

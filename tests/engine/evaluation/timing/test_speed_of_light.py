@@ -8,7 +8,7 @@ import pytest
 
 from engine.evaluation.correctness.comparison import KERNELBENCH, Tolerances
 from engine.evaluation.judge_device import JudgeDevice
-from engine.evaluation.timing.speed_of_light import needs_exact_products, peak_gflops, sol_ms
+from engine.evaluation.timing.speed_of_light import Peaks, needs_exact_products, sol_ms
 from engine.problem.catalog import resolve
 from engine.problem.inspection import inspect_file
 from engine.problem.spec import ProblemSpec
@@ -48,6 +48,8 @@ def test_a_half_precision_output_permits_single_products(tmp_path: Path) -> None
 
 def test_a_cpu_computes_fp32_products_at_its_measured_rate() -> None:
     device, spec = JudgeDevice("cpu", 2), problem("matmul_fp32")
-    gflops = peak_gflops(device)
+    gflops = Peaks(device).gflops
     assert 1 < gflops < 100_000
-    assert sol_ms(spec, device, 1e9, gflops, KERNELBENCH) == pytest.approx((spec.flops or 0) / gflops / 1e6, rel=0.2)
+    assert sol_ms(spec, device, Peaks(device, 1e9, gflops), KERNELBENCH) == pytest.approx(
+        (spec.flops or 0) / gflops / 1e6, rel=0.2
+    )

@@ -31,7 +31,7 @@ def test_ranks_for_many_samples_join_those_of_the_tables() -> None:
     assert statistics.interval_ranks(100_000) is not None
 
 
-def test_who_goes_first_does_not_move_the_ratio() -> None:
+def test_which_goes_first_does_not_move_the_ratio() -> None:
     draw = random.Random(2)
     noise = [draw.lognormvariate(0, 0.02) for _ in range(201)]
     ratios = [2.0 * one * (1.08 if index % 2 else 1 / 1.08) for index, one in enumerate(noise)]
@@ -42,7 +42,7 @@ def test_who_goes_first_does_not_move_the_ratio() -> None:
     assert statistics.without_order([1.5], [True]) == [1.5]
 
 
-def test_who_lies_in_one_order_only_gains_no_more_than_a_cache_can() -> None:
+def test_a_kernel_that_lies_in_one_order_only_gains_no_more_than_a_cache_can() -> None:
     ratios = [2.0 if index % 2 == 0 or index % 3 == 0 else 200.0 for index in range(300)]
     first = [index % 2 == 0 for index in range(len(ratios))]
     middle, _, _ = statistics.median_interval(statistics.without_order(ratios, first))
@@ -101,7 +101,7 @@ def test_a_runoff_goes_on_while_the_order_is_open() -> None:
     assert not runoff_timing.is_settled({"a": noise, "b": list(reversed(noise))}, 0.01)
 
 
-def test_who_looks_after_every_round_still_finds_no_difference_between_a_kernel_and_its_copy() -> None:
+def test_a_look_after_every_round_still_finds_no_difference_between_a_kernel_and_its_copy() -> None:
     draw, different = random.Random(1), 0
     for _ in range(100):
         times: dict[str, list[float]] = {"kernel": [], "copy": []}
@@ -169,7 +169,7 @@ def test_a_kernel_whose_own_times_differ_gains_nothing_by_it() -> None:
     assert verdict.pairs == 600 and verdict.speedup == pytest.approx(0.6, rel=0.02)
 
 
-def test_who_lies_in_one_order_only_gains_no_more_by_a_busy_machine() -> None:
+def test_a_kernel_that_lies_in_one_order_only_gains_no_more_by_a_busy_machine() -> None:
     pairs = drawn_pairs(600, 0.5)
     pairs.kernel_ms = [
         ms / 100 if first else ms for ms, first in zip(pairs.kernel_ms, pairs.reference_first, strict=True)
@@ -179,7 +179,7 @@ def test_who_lies_in_one_order_only_gains_no_more_by_a_busy_machine() -> None:
 
 
 @pytest.mark.parametrize(("share", "lies"), [(0.5, 0.37), (0.6, 0.36), (0.7, 0.30)])
-def test_who_lies_in_some_calls_does_not_choose_those_that_count(share: float, lies: float) -> None:
+def test_a_kernel_that_lies_in_some_calls_does_not_choose_those_that_count(share: float, lies: float) -> None:
     """The judge's clock decides which calls are slow."""
     draw, pairs = random.Random(3), drawn_pairs(700, share)
     pairs.kernel_ms = [ms / 20 if draw.random() < lies else ms for ms in pairs.kernel_ms]
