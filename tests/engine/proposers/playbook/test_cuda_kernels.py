@@ -51,6 +51,9 @@ STRUCTURES: dict[str, Choices] = {
     "grid_ring": {**WIDE, "structure": "ring", "cluster": 0, "slot_kb": 4, "keep": 1},
     "ring_writers": {**WIDE, "structure": "ring", "cluster": 2, "slot_kb": 2, "threads": 64, "writers": 96},
     "grid_ring_writers": {**WIDE, "structure": "ring", "cluster": 0, "slot_kb": 4, "keep": 1, "writers": 256},
+    "block": {**WIDE, "structure": "block", "threads": 128, "unroll": 2, "keep": 1},
+    "halves": {**WIDE, "structure": "halves", "threads": 256, "per": 4},
+    "halves_pieces": {**WIDE, "structure": "halves", "threads": 128, "per": 4, "sms": 5},
 }
 COMPILED = [
     ("softmax_odd", "plain", A100),
@@ -64,6 +67,10 @@ COMPILED = [
     ("layernorm_huge", "grid_ring", H200),
     ("softmax_long", "ring_writers", H200),
     ("layernorm_huge", "grid_ring_writers", H200),
+    ("softmax_long", "block", H200),
+    ("add_ln", "block", H200),
+    ("layernorm_huge", "halves", H200),
+    ("layernorm", "halves_pieces", H200),
     ("bias", "loop", H200),
 ]
 
@@ -233,4 +240,5 @@ def test_results_on_the_gpu(tmp_path: Path, name: str, structure: str) -> None:
     assert library.launch(*pointers, ctypes.c_void_p(stream.cuda_stream)) == 0
     torch.cuda.synchronize()
     for out, want in zip(outputs, wanted, strict=True):
-        assert float((out.cpu().double() - want).norm() / want.norm()) < 2e-4 if name == "layernorm" else 2e-6
+        limit = 1e-3 if structure.startswith("halves") else 2e-4 if name == "layernorm" else 2e-6
+        assert float((out.cpu().double() - want).norm() / want.norm()) < limit

@@ -18,6 +18,7 @@ from engine.proposers.playbook.ir.sizes import text as size_text
 from engine.proposers.playbook.patterns.attention import (
     cuda_plan,
     cuda_text,
+    decode,
     hopper,
     hopper_file,
     hopper_transformations,
@@ -73,7 +74,9 @@ class CudaAttention(Template):
     def starts(self, program: Program, spec: ProblemSpec, device: DeviceFact) -> list[Start]:
         attention = as_attention(program)
         found = []
-        if hopper.refusal(attention, device.arch) is None:
+        if decode.refusal(attention) is None:
+            found.append(Start("keys_split", decode.IDEA, decode.recipe(self.name, attention, device)))
+        elif hopper.refusal(attention, device.arch) is None:
             found.append(Start("wgmma", hopper_transformations.IDEA, hopper.recipe(self.name, attention, device)))
         text = (
             "Give each query a warp and a running maximum: each lane scores one of 32 keys, then the lanes share the "
@@ -85,6 +88,8 @@ class CudaAttention(Template):
         attention, now = as_attention(program), recipe.choices
         if now["structure"] == hopper.STRUCTURE:
             return hopper_transformations.transformations(attention, now)
+        if now["structure"] == decode.STRUCTURE:
+            return decode.transformations(now)
         plan, arch = plan_of(attention, recipe), int(now["arch"])
         found = []
         if plan.structure == "warps":
@@ -158,6 +163,8 @@ class CudaAttention(Template):
     def knobs(self, program: Program, recipe: Recipe, device: DeviceFact) -> dict[str, tuple[Choice, ...]]:
         if recipe.choices["structure"] == hopper.STRUCTURE:
             return hopper_transformations.KNOBS
+        if recipe.choices["structure"] == decode.STRUCTURE:
+            return decode.KNOBS
         structure = plan_of(as_attention(program), recipe).structure
         if structure == "warps":
             return {"threads": (32, 64, 128, 256)}
@@ -169,6 +176,8 @@ class CudaAttention(Template):
         attention, fast = as_attention(program), recipe.choices["math"] == "fast"
         if recipe.choices["structure"] == hopper.STRUCTURE:
             return hopper_file.kernel(attention, recipe.choices, spec)
+        if recipe.choices["structure"] == decode.STRUCTURE:
+            return decode.kernel(attention, recipe.choices, spec)
         plan = plan_of(attention, recipe)
         names = pointers([attention.chain], attention.q.tensor, attention.k.tensor, attention.v.tensor)
         dtypes = dtypes_of(spec)

@@ -14,9 +14,12 @@ from engine.proposers.playbook.codegen.size_assertions import program_assertions
 from engine.proposers.playbook.ir.program import RowProgram, Value, needed
 from engine.proposers.playbook.ir.sizes import factor, text
 from engine.proposers.playbook.patterns.rows.cuda_plan import (
+    HALVES_FLOATS,
+    HALVES_PIECES,
     MOST_GRID_ROWS,
     RESERVED_BYTES,
     SHARED_BYTES,
+    HalvesPlan,
     Plan,
     RingPlan,
     resolve,
@@ -40,6 +43,10 @@ def row_kernel(program: RowProgram, choices: Choices, spec: ProblemSpec) -> str:
         names |= _split(plan, choices)
     elif plan.ring is not None:
         names |= _ring(plan, plan.ring, choices)
+    elif plan.halves is not None:
+        names |= _halves(plan, plan.halves, choices)
+    elif plan.structure == "block":
+        names |= _block(plan, choices)
     elif plan.structure == "registers":
         names |= _registers(plan, choices)
     else:
@@ -86,6 +93,44 @@ def _registers(plan: Plan, choices: Choices) -> dict[str, object]:
             f"keep * width * {held} <= {MOST_HELD}", f"rows that fit the registers of {sharers} threads"
         ),
         "grid": "playbook::rows * playbook::cluster" if plan.cluster else by_warps,
+    }
+
+
+def _block(plan: Plan, choices: Choices) -> dict[str, object]:
+    blocks, held = max(1, int(choices["blocks"])), len(plan.stages.held)
+    return {
+        "blocks": blocks,
+        "keep": choices["keep"],
+        "keep_any": plan.kept > 0,
+        "unroll": min(int(choices["unroll"]), 4),
+        "shared_bytes": SHARED_BYTES,
+        "reserved_bytes": RESERVED_BYTES,
+        "block_assertions": [
+            size_assertion("cols % 4 == 0", "rows of a multiple of 4 elements"),
+            size_assertion(
+                f"room >= 1 && kept * {held} <= 8" if plan.kept else "room >= 1 && kept == 0",
+                "rows that fit a block's shared memory and registers",
+            ),
+        ],
+    }
+
+
+def _halves(plan: Plan, halves: HalvesPlan, choices: Choices) -> dict[str, object]:
+    states = f"playbook::rows * playbook::group * sizeof(playbook::State0)"
+    return {
+        "group": halves.group,
+        "per": choices["per"],
+        "slots": choices["slots"],
+        "shared_bytes": SHARED_BYTES,
+        "reserved_bytes": RESERVED_BYTES,
+        "halves_assertions": [
+            size_assertion("cols % 4 == 0", "rows of a multiple of 4 elements"),
+            size_assertion(
+                f"pieces <= {HALVES_PIECES} && pieces * per * 4 <= {HALVES_FLOATS} && slots >= 2",
+                f"rows that fit the registers of {halves.group} blocks",
+            ),
+        ],
+        "workspace_bytes": f"playbook::counter_bytes + {states}",
     }
 
 

@@ -2,7 +2,8 @@
 
 Structures, from plain to fast: ``loop`` (a block per row, one walk per reduction), ``registers`` (reads a row once and
 keeps it in registers), ``split`` (a long row over many blocks, three launches), ``ring`` (persistent blocks fed by
-bulk copies). ``cuda_transformations`` defines the steps from each structure to the next.
+bulk copies), ``block`` (a block per row, in shared memory and registers), ``halves`` (persistent blocks that share each
+row and keep it in 16 bits). ``cuda_transformations`` defines the steps from each structure to the next.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ PLAIN: Choices = {
     "slot_kb": 16,
     "keep": 0,
     "writers": 0,
+    "per": 4,
+    "slots": 3,
     "sms": 0,
     "arch": 80,
 }
@@ -67,6 +70,14 @@ _MOST_CONSUMERS = 1024 - 32
 """Maximum number of threads in a ``ring`` block, in addition to the producer warp."""
 HELD_FLOATS = 64
 """Maximum number of a row's floats that a thread may keep in registers."""
+_BLOCK_KEPT_FLOATS = 32
+"""Maximum number of a row's floats that a thread of ``block`` may keep in registers, in addition to shared memory."""
+HALVES_PIECES = 4
+"""Maximum number of pieces of a row per block in ``halves``. Their exponents share a register, a byte each."""
+HALVES_FLOATS = 64
+"""Maximum number of a row's elements per thread in ``halves``. Registers hold about two rows of these."""
+_LINEAR = frozenset({"load", "const", "reduced", "add", "sub", "mul", "div", "neg", "max", "min"})
+"""Operations on elements after which a small error of the row, relative to its deviations, stays small."""
 
 
 def plain(device: DeviceFact) -> Choices:
@@ -133,6 +144,53 @@ class Plan(Struct, frozen=True):
     cluster: int
     ring: RingPlan | None = None
     writers: int = 0
+    halves: HalvesPlan | None = None
+    kept: int = 0
+
+
+class HalvesPlan(Struct, frozen=True):
+    """How ``halves`` lays out a row: ``group`` blocks, each with ``pieces`` of ``piece`` packs, ``per`` per thread."""
+
+    group: int
+    pieces: int
+    piece: int
+    per: int
+    slots: int
+
+
+def block_chunks(stages: RowStages, *, threads: int, blocks: int, keep: int) -> tuple[int, int] | None:
+    """Return how many chunks of ``threads`` packs ``block`` has in shared memory and in registers. None if a row does
+    not fit, or if it is not in whole packs of 16 bytes.
+    """
+    if not stages.held or stages.width != 4:
+        return None
+    held = len(stages.held)
+    chunks = -(-(stages.program.cols // 4) // threads)
+    room = (SHARED_BYTES // blocks - RESERVED_BYTES) // (threads * 16 * held)
+    kept = min(max(keep, chunks - room), chunks - 1)
+    if room < 1 or kept * 4 * held > _BLOCK_KEPT_FLOATS or chunks - kept > room:
+        return None
+    return chunks - kept, kept
+
+
+def plan_halves(stages: RowStages, *, group: int, threads: int, per: int, slots: int) -> HalvesPlan | None:
+    """Return the layout for ``group`` blocks. None if a row does not fit, or if 16 bits could change the results by
+    more than their rounding.
+    """
+    program = stages.program
+    if len(stages.stages) != 1 or len(stages.held) != 1 or stages.width != 4 or not stages.out_extras_by_column:
+        return None
+    if any(program.values[k].op not in _LINEAR for k in program.element_order(stages.roots)):
+        return None
+    span = -(-(program.cols // 4) // group)
+    pieces = -(-span // (per * threads))
+    piece = 8 * math.ceil(math.ceil(span / pieces) / 8)
+    each = -(-piece // threads)
+    weight_bytes = len(stages.out_extras) * pieces * each * threads * 8
+    room = (SHARED_BYTES - RESERVED_BYTES - weight_bytes) // (16 * piece)
+    if pieces > HALVES_PIECES or pieces * each * 4 > HALVES_FLOATS or room < 2:
+        return None
+    return HalvesPlan(group, pieces, piece, each, min(room, slots))
 
 
 def resolve(program: RowProgram, choices: Choices) -> Plan:
@@ -145,6 +203,20 @@ def resolve(program: RowProgram, choices: Choices) -> Plan:
     hopper = int(choices["arch"]) >= 90
     if wanted == "split" and len(stages.stages) == 1:
         return Plan("split", stages, threads, 1)
+    if wanted == "halves" and hopper:
+        halves = plan_halves(
+            stages, group=max(1, int(choices["sms"])), threads=threads, per=int(choices["per"]),
+            slots=int(choices["slots"]),
+        )  # fmt: skip
+        if halves is not None:
+            return Plan("halves", stages, threads, 0, halves=halves)
+        return resolve(program, {**choices, "structure": "split"})
+    if wanted == "block" and hopper:
+        blocks = max(1, int(choices["blocks"]))
+        found = block_chunks(stages, threads=threads, blocks=blocks, keep=int(choices["keep"]))
+        if found is not None:
+            return Plan("block", stages, threads, 1, kept=found[1])
+        return resolve(program, {**choices, "structure": "ring"})
     if wanted == "ring" and hopper:
         for group in (cluster, *(g for g in (2, 4, 8) if cluster and g > cluster), 0):
             ring = _ring(stages, group, choices)

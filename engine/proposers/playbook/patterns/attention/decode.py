@@ -1,0 +1,129 @@
+"""Attention of a few queries and many keys: what the structure supports, its choices, and its kernel file."""
+
+from __future__ import annotations
+
+from engine.devices.fact import DeviceFact
+from engine.problem.c_header import ctype
+from engine.problem.spec import ProblemSpec
+from engine.proposers.playbook.base import Choice, Choices, Recipe, Transformation
+from engine.proposers.playbook.codegen.cuda import Cuda
+from engine.proposers.playbook.codegen.rendering import render
+from engine.proposers.playbook.codegen.signature import launch_signature
+from engine.proposers.playbook.ir.sizes import factor, text
+from engine.proposers.playbook.patterns.attention import cuda_plan
+from engine.proposers.playbook.patterns.attention.program import AttentionProgram
+from engine.proposers.playbook.patterns.gemm.tiles.cuda_finish import (
+    conversions,
+    dtypes_of,
+    finish,
+    helpers,
+    pointers,
+    tensors_struct,
+)
+
+STRUCTURE = "decode"
+IDEA = (
+    "There are few queries, so the kernel is bound by reading keys and values. Let neighboring lanes share a key, "
+    "16 bytes each, with several keys in flight and a running maximum per team. Split the keys over enough blocks to "
+    "keep memory busy, and combine their results."
+)
+_MOST_QUERIES = 4
+"""With more queries of the same keys, a kernel that shares each key among them reads less."""
+_FEWEST_KEYS = 128
+KNOBS: dict[str, tuple[Choice, ...]] = {
+    "threads": (64, 128, 256, 512),
+    "unroll": (1, 2, 4, 8),
+    "work": (2, 4, 8, 16, 32),
+}
+
+
+def refusal(program: AttentionProgram) -> str | None:
+    """Why this structure does not support ``program``: a clause that completes "because ...", or None."""
+    if program.rows > _MOST_QUERIES:
+        return f"it has more than {_MOST_QUERIES} queries of the same keys"
+    if program.causal:
+        return "its first queries see only the first keys"
+    if program.keys < _FEWEST_KEYS:
+        return f"it has fewer than {_FEWEST_KEYS} keys"
+    if program.k.col_stride != 1 or program.v.col_stride != 1:
+        return "its keys or values are not contiguous"
+    if max(program.width, program.value_width) > 512:
+        return "its rows are longer than 512 elements"
+    return None
+
+
+def recipe(template: str, program: AttentionProgram, device: DeviceFact) -> Recipe:
+    """The first kernel."""
+    choices: Choices = cuda_plan.plain(device) | {
+        "structure": STRUCTURE, "threads": 256, "unroll": 4, "work": 4, "math": "fast", "sms": max(1, device.cores),
+    }  # fmt: skip
+    return Recipe(template, choices, ("threads", "unroll", "work"))
+
+
+def transformations(now: Choices) -> list[Transformation]:
+    """Transformations of a kernel with this structure."""
+    found = []
+    if int(now["unroll"]) < 8:
+        found.append(
+            Transformation(
+                "more_keys_in_flight",
+                "latency",
+                "Memory answers after hundreds of cycles. Let each team request more keys and values before it uses "
+                "the first.",
+                {"unroll": 2 * int(now["unroll"])},
+                ("unroll", "threads"),
+                gain=1.05,
+                helps="memory",
+            )
+        )
+    if int(now["work"]) < 16:
+        found.append(
+            Transformation(
+                "shorter_parts_of_keys",
+                "parallelism",
+                "Blocks end at different times, and multiprocessors without a block are idle. Split the keys into "
+                "shorter parts.",
+                {"work": 2 * int(now["work"])},
+                ("work", "threads"),
+                gain=1.03,
+                helps="memory",
+            )
+        )
+    return found
+
+
+def kernel(program: AttentionProgram, choices: Choices, spec: ProblemSpec) -> str:
+    """The kernel source."""
+    names = pointers([program.chain], program.q.tensor, program.k.tensor, program.v.tensor)
+    dtypes = dtypes_of(spec)
+    steps = [program.width, program.value_width]
+    for operand in (program.k, program.v):
+        steps += [operand.row_stride, operand.offset, *(step for _, step in operand.batch)]
+    return render(
+        "attention_decode.cu.j2",
+        element=ctype(program.dtype, "cu"),
+        queries=text(program.rows),
+        keys=text(program.keys),
+        width=text(program.width),
+        values=text(program.value_width),
+        batch=text(program.batch),
+        usual_scale=program.usual_scale,
+        scale=Cuda().number(program.scale),
+        size_assertions=program.size_assertions,
+        functions=conversions({program.dtype, *(dtypes[name] for name in names)}) + helpers([program.chain]),
+        tensors=tensors_struct(spec, names),
+        finish=finish(program.chain, program.value_width, choices["math"] == "fast"),
+        steps=list(dict.fromkeys(factor(step) for step in steps if step)),
+        threads=int(choices["threads"]),
+        unroll=int(choices["unroll"]),
+        work=int(choices["work"]),
+        sms=int(choices["sms"]),
+        q=program.q.pointer,
+        k=program.k.pointer,
+        v=program.v.pointer,
+        q_at=program.q.at("i", "d"),
+        k_at=program.k.at("j", "d"),
+        v_at=program.v.at("j", "d"),
+        arguments=", ".join(names),
+        launch=launch_signature(spec, "cu", frozenset((*names, "stream", "workspace"))),
+    )
