@@ -14,6 +14,7 @@ from engine.proposers.playbook.codegen.size_assertions import program_assertions
 from engine.proposers.playbook.ir.program import RowProgram, Value, needed
 from engine.proposers.playbook.ir.sizes import factor, text
 from engine.proposers.playbook.patterns.rows.cuda_plan import (
+    BLOCK_KEPT_FLOATS,
     HALVES_FLOATS,
     HALVES_PIECES,
     MOST_GRID_ROWS,
@@ -37,6 +38,19 @@ _INFINITY = "__int_as_float(0x7f800000)"
 def row_kernel(program: RowProgram, choices: Choices, spec: ProblemSpec) -> str:
     """The kernel source."""
     plan = resolve(program, choices)
+    if plan.ring is None and plan.halves is None:
+        return _file(plan, choices, spec)
+    # At sizes for which this structure has no room, another one in the same file takes over.
+    other = resolve(program, {**choices, **_FALLBACK, "structure": "split" if plan.cluster == 0 else "loop"})
+    fallback = _file(other, {**choices, **_FALLBACK}, spec, space="elsewhere")
+    return _file(plan, choices, spec, fallback=fallback)
+
+
+_FALLBACK: Choices = {"threads": 512, "unroll": 4, "rows_per_block": 4, "group_rows": 0, "span_kb": 64, "read": "plain"}
+
+
+def _file(plan: Plan, choices: Choices, spec: ProblemSpec, *, space: str = "playbook", fallback: str = "") -> str:
+    program = plan.stages.program
     view = RowView(plan.stages, fast=choices["math"] == "fast")
     names: dict[str, object] = {"workspace_bytes": "", "grid": "", "threads": plan.threads}
     if plan.structure == "split":
@@ -50,15 +64,17 @@ def row_kernel(program: RowProgram, choices: Choices, spec: ProblemSpec) -> str:
     elif plan.structure == "registers":
         names |= _registers(plan, choices)
     else:
-        names |= {"unroll": choices["unroll"], "tree": choices["merge"] == "tree", "grid": "playbook::rows"}
-    structure = "ring" if plan.ring is not None else plan.structure
+        names |= {"unroll": choices["unroll"], "tree": choices["merge"] == "tree", "grid": "rows"}
     tensors = plan.stages.tensors
-    used = (*tensors, "stream", *(("workspace",) if names["workspace_bytes"] else ()))
+    used = (*tensors, "stream", *(("workspace",) if names["workspace_bytes"] or fallback else ()))
+    whole = plan.ring is not None or plan.halves is not None  # rows in whole packs of 16 bytes
     return render(
-        f"rows_{structure}.cu.j2",
+        f"rows_{plan.structure}.cu.j2",
+        space=space,
+        fallback=fallback,
         rows=text(program.rows),
         cols=text(program.cols),
-        width=_WIDTHS[plan.stages.width],
+        width="4" if whole else _WIDTHS[plan.stages.width],
         size_assertions=program_assertions(program, needed(program.values, plan.stages.roots), spec),
         stream_loads=choices["read"] == "stream",
         stream_stores=choices["store"] == "stream",
@@ -78,66 +94,54 @@ def _split(plan: Plan, choices: Choices) -> dict[str, object]:
         "group_rows": min(int(choices["group_rows"]) or MOST_GRID_ROWS, MOST_GRID_ROWS),
         "rows_per_block": choices["rows_per_block"],
         "weights_by_column": plan.stages.out_extras_by_column,
-        "workspace_bytes": "sizeof(playbook::Workspace)",
+        "workspace_bytes": "sizeof(Workspace)",
     }
 
 
 def _registers(plan: Plan, choices: Choices) -> dict[str, object]:
     sharers = plan.threads * plan.cluster if plan.cluster else 32
     held = max(1, len(plan.stages.held))
-    by_warps = "(playbook::rows * 32 + playbook::threads - 1) / playbook::threads"
     return {
         "cluster": plan.cluster,
         "blocks": choices["blocks"],
-        "fits": size_assertion(
+        "registers_assertion": size_assertion(
             f"keep * width * {held} <= {MOST_HELD}", f"rows that fit the registers of {sharers} threads"
         ),
-        "grid": "playbook::rows * playbook::cluster" if plan.cluster else by_warps,
+        "grid": "rows * cluster" if plan.cluster else "(rows * 32 + threads - 1) / threads",
     }
 
 
 def _block(plan: Plan, choices: Choices) -> dict[str, object]:
-    blocks, held = max(1, int(choices["blocks"])), len(plan.stages.held)
     return {
-        "blocks": blocks,
+        "blocks": max(1, int(choices["blocks"])),
+        "cluster": plan.cluster,
         "keep": choices["keep"],
-        "keep_any": plan.kept > 0,
         "unroll": min(int(choices["unroll"]), 4),
+        "kept_floats": BLOCK_KEPT_FLOATS,
         "shared_bytes": SHARED_BYTES,
         "reserved_bytes": RESERVED_BYTES,
-        "block_assertions": [
-            size_assertion("cols % 4 == 0", "rows of a multiple of 4 elements"),
-            size_assertion(
-                f"room >= 1 && kept * {held} <= 8" if plan.kept else "room >= 1 && kept == 0",
-                "rows that fit a block's shared memory and registers",
-            ),
-        ],
+        "block_assertion": size_assertion(
+            "room >= 1 && kept <= most_kept", "rows that fit the shared memory and registers of 8 blocks"
+        ),
     }
 
 
 def _halves(plan: Plan, halves: HalvesPlan, choices: Choices) -> dict[str, object]:
-    states = f"playbook::rows * playbook::group * sizeof(playbook::State0)"
     return {
         "group": halves.group,
         "per": choices["per"],
         "slots": choices["slots"],
         "shared_bytes": SHARED_BYTES,
         "reserved_bytes": RESERVED_BYTES,
-        "halves_assertions": [
-            size_assertion("cols % 4 == 0", "rows of a multiple of 4 elements"),
-            size_assertion(
-                f"pieces <= {HALVES_PIECES} && pieces * per * 4 <= {HALVES_FLOATS} && slots >= 2",
-                f"rows that fit the registers of {halves.group} blocks",
-            ),
-        ],
-        "workspace_bytes": f"playbook::counter_bytes + {states}",
+        "fits": f"cols % 4 == 0 && pieces <= {HALVES_PIECES} && pieces * per * 4 <= {HALVES_FLOATS} && room >= 2",
+        "workspace_bytes": "counter_bytes + rows * group * sizeof(State0)",
     }
 
 
 def _ring(plan: Plan, ring: RingPlan, choices: Choices) -> dict[str, object]:
     blocks, floats = max(1, int(choices["blocks"])), plan.stages.state_floats
     # Counters come first, one for each exchange of a row, aligned to 256 bytes. Posted states follow.
-    posted = f"playbook::counter_bytes + playbook::exchanges * playbook::group * {4 * floats}"
+    posted = f"counter_bytes + exchanges * group * {4 * floats}"
     return {
         "cluster": plan.cluster,
         "blocks": blocks,
@@ -151,10 +155,7 @@ def _ring(plan: Plan, ring: RingPlan, choices: Choices) -> dict[str, object]:
         "shared_bytes": SHARED_BYTES,
         "reserved_bytes": RESERVED_BYTES,
         "state_floats": floats,
-        "ring_assertions": [
-            size_assertion("cols % 4 == 0", "rows of a multiple of 4 elements"),
-            size_assertion("room >= pieces", f"rows that fit the shared memory of {ring.group} blocks"),
-        ],
+        "fits": "cols % 4 == 0 && room >= pieces",
         "workspace_bytes": "" if plan.cluster else posted,
     }
 

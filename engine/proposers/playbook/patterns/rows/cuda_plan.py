@@ -70,7 +70,7 @@ _MOST_CONSUMERS = 1024 - 32
 """Maximum number of threads in a ``ring`` block, in addition to the producer warp."""
 HELD_FLOATS = 64
 """Maximum number of a row's floats that a thread may keep in registers."""
-_BLOCK_KEPT_FLOATS = 32
+BLOCK_KEPT_FLOATS = 32
 """Maximum number of a row's floats that a thread of ``block`` may keep in registers, in addition to shared memory."""
 HALVES_PIECES = 4
 """Maximum number of pieces of a row per block in ``halves``. Their exponents share a register, a byte each."""
@@ -145,7 +145,6 @@ class Plan(Struct, frozen=True):
     ring: RingPlan | None = None
     writers: int = 0
     halves: HalvesPlan | None = None
-    kept: int = 0
 
 
 class HalvesPlan(Struct, frozen=True):
@@ -158,19 +157,17 @@ class HalvesPlan(Struct, frozen=True):
     slots: int
 
 
-def block_chunks(stages: RowStages, *, threads: int, blocks: int, keep: int) -> tuple[int, int] | None:
-    """Return how many chunks of ``threads`` packs ``block`` has in shared memory and in registers. None if a row does
-    not fit, or if it is not in whole packs of 16 bytes.
-    """
-    if not stages.held or stages.width != 4:
-        return None
+def block_cluster(stages: RowStages, *, threads: int, blocks: int, cluster: int) -> int | None:
+    """Return how many blocks of ``block`` hold a row, at least ``cluster``. None if a row does not fit eight."""
     held = len(stages.held)
-    chunks = -(-(stages.program.cols // 4) // threads)
-    room = (SHARED_BYTES // blocks - RESERVED_BYTES) // (threads * 16 * held)
-    kept = min(max(keep, chunks - room), chunks - 1)
-    if room < 1 or kept * 4 * held > _BLOCK_KEPT_FLOATS or chunks - kept > room:
+    if not held:
         return None
-    return chunks - kept, kept
+    bytes_of_chunk = threads * stages.width * 4 * held
+    room = (SHARED_BYTES // blocks - RESERVED_BYTES) // bytes_of_chunk
+    most = threads * (room + BLOCK_KEPT_FLOATS // (stages.width * held))
+    packs = stages.program.cols // stages.width
+    fitting = (count for count in (1, 2, 4, 8) if count >= cluster and -(-packs // count) <= most)
+    return next(fitting, None) if room >= 1 else None
 
 
 def plan_halves(stages: RowStages, *, group: int, threads: int, per: int, slots: int) -> HalvesPlan | None:
@@ -213,9 +210,9 @@ def resolve(program: RowProgram, choices: Choices) -> Plan:
         return resolve(program, {**choices, "structure": "split"})
     if wanted == "block" and hopper:
         blocks = max(1, int(choices["blocks"]))
-        found = block_chunks(stages, threads=threads, blocks=blocks, keep=int(choices["keep"]))
+        found = block_cluster(stages, threads=threads, blocks=blocks, cluster=max(1, cluster))
         if found is not None:
-            return Plan("block", stages, threads, 1, kept=found[1])
+            return Plan("block", stages, threads, found)
         return resolve(program, {**choices, "structure": "ring"})
     if wanted == "ring" and hopper:
         for group in (cluster, *(g for g in (2, 4, 8) if cluster and g > cluster), 0):
