@@ -195,9 +195,9 @@ def test_results_on_a_hopper_gpu(tmp_path: Path, case: str, size: str, setting: 
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("scale", [0.3, -0.3])
-@pytest.mark.parametrize("case", ["operator", "causal"])
+@pytest.mark.parametrize(("case", "scale"), [("operator", 0.3), ("operator", -0.3), ("causal", 0.3)])
 def test_scores_that_grow_along_the_keys_on_a_hopper_gpu(tmp_path: Path, case: str, scale: float) -> None:
+    # A causal mask with a negative scale has no reference: PyTorch 2.11 returns NaN for it on a CPU.
     forward = f"return F.scaled_dot_product_attention(q, k, v, is_causal={case == 'causal'}, scale={scale})"
     shapes = test_cpp_attention.shaped(case, SIZES["odd"])[1]
     problem = make_problem(tmp_path, forward, shapes, dtype="float16")
