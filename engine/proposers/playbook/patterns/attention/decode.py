@@ -30,10 +30,12 @@ IDEA = (
 _MOST_QUERIES = 4
 """With more queries of the same keys, a kernel that shares each key among them reads less."""
 _FEWEST_KEYS = 128
+_SHARED_BYTES = 208 * 1024
+"""Shared memory of a multiprocessor for rings, less what blocks need besides."""
 KNOBS: dict[str, tuple[Choice, ...]] = {
     "threads": (64, 128, 256, 512),
     "unroll": (1, 2, 4, 8),
-    "work": (2, 4, 8, 16, 32),
+    "work": (1, 2, 3, 4, 6, 8),
 }
 
 
@@ -55,7 +57,7 @@ def refusal(program: AttentionProgram) -> str | None:
 def recipe(template: str, program: AttentionProgram, device: DeviceFact) -> Recipe:
     """The first kernel."""
     choices: Choices = cuda_plan.plain(device) | {
-        "structure": STRUCTURE, "threads": 256, "unroll": 4, "work": 4, "math": "fast", "sms": max(1, device.cores),
+        "structure": STRUCTURE, "threads": 256, "unroll": 4, "work": 1, "math": "fast", "sms": max(1, device.cores),
     }  # fmt: skip
     return Recipe(template, choices, ("threads", "unroll", "work"))
 
@@ -76,16 +78,16 @@ def transformations(now: Choices) -> list[Transformation]:
                 helps="memory",
             )
         )
-    if int(now["work"]) < 16:
+    if int(now["work"]) < 4:
         found.append(
             Transformation(
-                "shorter_parts_of_keys",
+                "more_blocks",
                 "parallelism",
-                "Blocks end at different times, and multiprocessors without a block are idle. Split the keys into "
-                "shorter parts.",
+                "A multiprocessor waits while its only block finishes a query. Keep two blocks on each of them, with "
+                "smaller rings.",
                 {"work": 2 * int(now["work"])},
-                ("work", "threads"),
-                gain=1.03,
+                ("work", "threads", "unroll"),
+                gain=1.02,
                 helps="memory",
             )
         )
@@ -117,6 +119,10 @@ def kernel(program: AttentionProgram, choices: Choices, spec: ProblemSpec) -> st
         threads=int(choices["threads"]),
         unroll=int(choices["unroll"]),
         work=int(choices["work"]),
+        hopper=int(choices["arch"]) == 90,
+        ring_bytes=_SHARED_BYTES // max(1, min(int(choices["work"]), 4)) // 1024 * 1024,
+        contiguous=_contiguous(program),
+        stream_loads=True,
         sms=int(choices["sms"]),
         q=program.q.pointer,
         k=program.k.pointer,
@@ -127,3 +133,9 @@ def kernel(program: AttentionProgram, choices: Choices, spec: ProblemSpec) -> st
         arguments=", ".join(names),
         launch=launch_signature(spec, "cu", frozenset((*names, "stream", "workspace"))),
     )
+
+
+def _contiguous(program: AttentionProgram) -> str:
+    """A C expression: whether a matrix's keys, and its values, lie one after the other."""
+    pairs = ((program.k.row_stride, program.width), (program.v.row_stride, program.value_width))
+    return " && ".join(f"{text(step)} == {text(size)}" for step, size in pairs)

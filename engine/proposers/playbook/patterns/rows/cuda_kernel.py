@@ -134,7 +134,7 @@ def _halves(plan: Plan, halves: HalvesPlan, choices: Choices) -> dict[str, objec
         "shared_bytes": SHARED_BYTES,
         "reserved_bytes": RESERVED_BYTES,
         "fits": f"cols % 4 == 0 && pieces <= {HALVES_PIECES} && pieces * per * 4 <= {HALVES_FLOATS} && room >= 2",
-        "workspace_bytes": "counter_bytes + rows * group * sizeof(State0)",
+        "workspace_bytes": "counter_bytes + rows * group * sizeof(Posted)",
     }
 
 

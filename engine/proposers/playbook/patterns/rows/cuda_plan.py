@@ -181,8 +181,8 @@ def plan_halves(stages: RowStages, *, group: int, threads: int, per: int, slots:
         return None
     span = -(-(program.cols // 4) // group)
     pieces = -(-span // (per * threads))
-    piece = 8 * math.ceil(math.ceil(span / pieces) / 8)
-    each = -(-piece // threads)
+    each = -(-span // (pieces * threads))
+    piece = each * threads
     weight_bytes = len(stages.out_extras) * pieces * each * threads * 8
     room = (SHARED_BYTES - RESERVED_BYTES - weight_bytes) // (16 * piece)
     if pieces > HALVES_PIECES or pieces * each * 4 > HALVES_FLOATS or room < 2:
