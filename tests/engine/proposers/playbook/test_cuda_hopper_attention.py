@@ -167,13 +167,26 @@ def test_wrong_outputs_are_tried_without_tensor_cores(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not installed")
-def test_a_kernel_builds_at_other_lengths_and_names_the_width_that_it_needs(tmp_path: Path) -> None:
+def test_a_kernel_builds_at_other_lengths_and_smaller_widths_and_names_what_it_needs(tmp_path: Path) -> None:
     source = emitted(problem_of(tmp_path, "causal", "float16", SIZES["even"]), {})
     longer = problem_of(tmp_path, "causal", "float16", SIZES["odd"] | {"l": 1001})
-    machine_code(tmp_path, [("longer", longer.spec, source)], H200.arch)
-    wider = problem_of(tmp_path, "causal", "float16", SIZES["wide"])
-    with pytest.raises(AssertionError, match=f"{NOT_FOR_THIS_SIZE}: needs queries and keys of 64 elements"):
-        compile_cuda(tmp_path, wider.spec, source, H200.arch)
+    narrower = problem_of(tmp_path, "causal", "float16", SIZES["odd"] | {"d": 48, "e": 40})
+    machine_code(tmp_path, [("longer", longer.spec, source), ("narrower", narrower.spec, source)], H200.arch)
+    for sizes in (SIZES["wide"], SIZES["even"] | {"d": 60}):
+        other = problem_of(tmp_path, "causal", "float16", sizes)
+        with pytest.raises(AssertionError, match=f"{NOT_FOR_THIS_SIZE}: needs queries and keys of at most 64 elements"):
+            compile_cuda(tmp_path, other.spec, source, H200.arch)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("case", ["operator", "causal"])
+def test_a_kernel_is_right_at_narrower_rows_on_a_hopper_gpu(tmp_path: Path, case: str) -> None:
+    source = emitted(problem_of(tmp_path, case, "float16", SIZES["even"]), {})
+    narrower = problem_of(tmp_path, case, "float16", SIZES["odd"] | {"d": 48, "e": 40})
+    if torch.cuda.get_device_capability() != (9, 0):
+        pytest.skip("wgmma needs compute capability 9.0")
+    library = compile_cuda(tmp_path, narrower.spec, source, H200.arch)
+    check(narrower, run(narrower, Kernel(library), "cuda"))
 
 
 def on_hopper(folder: Path, problem: Problem, changes: Choices) -> list[torch.Tensor]:

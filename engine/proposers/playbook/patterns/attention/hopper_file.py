@@ -47,9 +47,10 @@ def kernel(program: AttentionProgram, choices: Choices, spec: ProblemSpec) -> st
         width=text(program.width),
         values=text(program.value_width),
         batch=text(program.batch),
+        usual_scale=program.usual_scale,
         scale=Cuda().number(program.scale),
         causal=program.causal,
-        size_assertions=list(dict.fromkeys([*program.size_assertions, *_assertions(program)])),
+        size_assertions=list(dict.fromkeys([*program.size_assertions, *_assertions(program, plan)])),
         tensors=tensors_struct(spec, names),
         finish=_finish(program, plan, choices, spec),
         groups=plan.groups,
@@ -87,10 +88,16 @@ def _finish(program: AttentionProgram, plan: Plan, choices: Choices, spec: Probl
     return conversions({*used, program.dtype}) + helpers([program.chain]) + body
 
 
-def _assertions(program: AttentionProgram) -> list[str]:
+def _assertions(program: AttentionProgram, plan: Plan) -> list[str]:
     """Assert what padded widths and tensor maps assume."""
-    widths = [(program.width, "queries and keys"), (program.value_width, "values")]
-    lines = [size_assertion(f"{text(size)} == {int(size)}", f"{what} of {int(size)} elements") for size, what in widths]
+    widths = [(program.width, "queries and keys", plan.width), (program.value_width, "values", plan.values)]
+    lines = [  # The copy engine fills narrower rows up with zeros.
+        size_assertion(
+            f"{factor(size)} <= {most} && {factor(size)} % 8 == 0",
+            f"{what} of at most {most} elements, in multiples of 8",
+        )
+        for size, what, most in widths
+    ]
     for operand in (program.q, program.k, program.v):
         for size in (operand.row_stride, operand.offset, *(step for _, step in operand.batch)):
             if isinstance(size, Size):
