@@ -6,11 +6,11 @@ from engine.devices.fact import DeviceFact
 from engine.problem.c_header import ctype
 from engine.problem.spec import ProblemSpec
 from engine.proposers.playbook.base import Choice, Choices, Recipe, Transformation
-from engine.proposers.playbook.codegen.cuda import Cuda
 from engine.proposers.playbook.codegen.rendering import render
 from engine.proposers.playbook.codegen.signature import launch_signature
 from engine.proposers.playbook.ir.sizes import factor, text
 from engine.proposers.playbook.patterns.attention import cuda_plan
+from engine.proposers.playbook.patterns.attention.cuda_text import scale_of
 from engine.proposers.playbook.patterns.attention.program import AttentionProgram
 from engine.proposers.playbook.patterns.gemm.tiles.cuda_finish import (
     conversions,
@@ -109,8 +109,7 @@ def kernel(program: AttentionProgram, choices: Choices, spec: ProblemSpec) -> st
         width=text(program.width),
         values=text(program.value_width),
         batch=text(program.batch),
-        usual_scale=program.usual_scale,
-        scale=Cuda().number(program.scale),
+        scale=scale_of(program),
         size_assertions=program.size_assertions,
         functions=conversions({program.dtype, *(dtypes[name] for name in names)}) + helpers([program.chain]),
         tensors=tensors_struct(spec, names),
