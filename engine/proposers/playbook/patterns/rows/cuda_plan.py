@@ -46,23 +46,26 @@ PLAIN: Choices = {
 ``cluster``: blocks that share a row; 0 means a warp per row in ``registers``, the whole grid in ``ring``. ``blocks``:
 blocks per multiprocessor for which the compiler limits registers; in ``ring``, blocks that share its memory.
 ``span_kb``: KB that a block of ``split`` folds. ``group_rows``: rows of ``split`` per round of launches; 0 means all.
-``keep``: pieces of a row whose weights stay in registers. ``writers``: threads of ``ring`` that only write rows; 0
-means that the folding threads also write. ``sms`` and ``arch`` describe the device.
+``keep``: pieces of a row whose weights stay in registers; in ``block``, chunks of the row in registers. ``per``: packs
+of a piece per thread of ``halves``. ``slots``: pieces in the ring of ``halves``. ``writers``: threads of ``ring`` that
+only write rows; 0 means that the folding threads also write. ``sms`` and ``arch`` describe the device.
 
 Measured on one NVIDIA H200 (CUDA 13.0, cold L2, median of 15, ``benchmarks/templates.py measure``), in ms:
 
 softmax 4096 x 65536 (SOL 0.499, eager 1.05, torch.compile 0.78): plain 1.22; loop, width 4, one walk, 1024 threads,
-unroll 8: 0.67; registers, cluster 8 of 512 threads: 0.69 (4 of 512: 0.74, 32 floats a thread spill); ring, cluster 2,
-16 KB slots: 0.557 with 384 threads, 0.559 with 640, 0.561 with 768 (copies with an evict-first policy: 0.58 to 0.59;
-separate writers 0.57 to 0.60; plain stores 0.61 to 0.97; two half rings on a multiprocessor 0.61; cluster 4 with one
-block each 0.69, because clusters of four do not fill all multiprocessors).
+unroll 8: 0.67; block, 1024 threads with 4 chunks in registers: 0.533 (2 or 3 chunks, 512 or 768 threads, one walk or
+two: 0.533 to 0.535; copies with an evict-first policy: 0.558); registers, cluster 8 of 512 threads: 0.69 (4 of 512:
+0.74, 32 floats a thread spill); ring, cluster 2, 16 KB slots: 0.557 with 384 threads, 0.559 with 640, 0.561 with 768
+(copies with an evict-first policy: 0.58 to 0.59; separate writers 0.57 to 0.60; plain stores 0.61 to 0.97; two half
+rings on a multiprocessor 0.61; cluster 4 with one block each 0.69, because clusters of four do not fill all
+multiprocessors).
 
-layernorm 16 x 4194304 (SOL 0.133, eager 8.1 to 8.4, torch.compile 0.32 to 0.37): plain 6.7; split with scalar
-weights per row 0.319; with the weights read once for 16 rows 0.218 (spans of 64 KB: 0.223; streaming reads 0.236,
-because the last rows then miss L2); in groups of 4 rows 0.28, of 1 row 0.48 (launches do not overlap); ring over the
-whole grid 0.260 (512 threads, 16 KB slots, keep 2), with separate writers (128 threads fold) 0.193 (256 writers, 8 KB
-slots, keep 8; keep 7 or 9: 0.196), 0.201 (384, 6 KB, keep 10), 0.205 (512, 8 KB, keep 5); copies without an evict-first
-policy push the weights out of L2: 0.244 (384, 6 KB, keep 8)."""
+layernorm 16 x 4194304 (SOL 0.133, eager 8.1 to 8.4, torch.compile 0.32 to 0.37): plain 6.7; split with scalar weights
+per row 0.319; with the weights read once for 16 rows 0.218 (spans of 64 KB: 0.223; streaming reads 0.236, because the
+last rows then miss L2); in groups of 4 rows 0.28, of 1 row 0.48 (launches do not overlap); ring over the whole grid
+0.260 (512 threads, 16 KB slots, keep 2), with separate writers (128 threads fold) 0.193 (256 writers, 8 KB slots, keep
+8; keep 7 or 9: 0.196), 0.201 (384, 6 KB, keep 10), 0.205 (512, 8 KB, keep 5); copies without an evict-first policy push
+the weights out of L2: 0.244 (384, 6 KB, keep 8)."""
 
 MOST_GRID_ROWS = 65535
 """Maximum number of rows per launch of ``split``, in which rows are a dimension of the grid."""
@@ -170,6 +173,11 @@ def block_cluster(stages: RowStages, *, threads: int, blocks: int, cluster: int)
     return next(fitting, None) if room >= 1 else None
 
 
+def _is_linear(program: RowProgram, k: int) -> bool:
+    value = program.values[k]
+    return value.op in _LINEAR and (value.op != "div" or program.per_row[value.args[1]])
+
+
 def plan_halves(stages: RowStages, *, group: int, threads: int, per: int, slots: int) -> HalvesPlan | None:
     """Return the layout for ``group`` blocks. None if a row does not fit, or if 16 bits could change the results by
     more than their rounding.
@@ -177,7 +185,10 @@ def plan_halves(stages: RowStages, *, group: int, threads: int, per: int, slots:
     program = stages.program
     if len(stages.stages) != 1 or len(stages.held) != 1 or stages.width != 4 or not stages.out_extras_by_column:
         return None
-    if any(program.values[k].op not in _LINEAR for k in program.element_order(stages.roots)):
+    if any(not _is_linear(program, k) for k in program.element_order(stages.roots)):
+        return None
+    # Weights that statistics depend on would have to be as exact as the row.
+    if stages.extras(part.source for part in stages.stages[0]):
         return None
     span = -(-(program.cols // 4) // group)
     pieces = -(-span // (per * threads))
