@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from engine.problem.spec import ProblemSpec
 from engine.proposers.playbook.base import Choices
@@ -58,7 +58,7 @@ def _file(plan: Plan, choices: Choices, spec: ProblemSpec, *, space: str = "play
     elif plan.ring is not None:
         names |= _ring(plan, plan.ring, choices)
     elif plan.halves is not None:
-        names |= _halves(plan, plan.halves, choices)
+        names |= _halves(plan, plan.halves, choices) | view.affine_names()
     elif plan.structure == "block":
         names |= _block(plan, choices)
     elif plan.structure == "registers":
@@ -193,6 +193,49 @@ class RowView:
             ],
         }
 
+    def affine_names(self) -> dict[str, object]:
+        """Template variables for outputs that are computed from a multiple of a deviation plus an offset per row."""
+        stages, stores = self.stages, self.program.element_stores
+        first, root, slope = self._affine()
+        statements, texts = self.cuda.statements(self.values, [root], {**self.row_names, first: "pivot"})
+        rest, results = self._elements([store.value for store in stores], stages.out_extras, {root: "z.at[u]"})
+        return {
+            "affine": {"slope": slope, "statements": statements, "offset": texts[root]},
+            "from_affine": {"statements": rest, "results": results},
+        }
+
+    def _affine(self) -> tuple[int, int, str]:
+        """The position of the row's load, the last value that is an affine function of it with coefficients per row and
+        through which all outputs see it, and the factor of that function.
+        """
+        program, order = self.program, self.program.element_order(s.value for s in self.program.element_stores)
+        held = self.stages.held[0]
+        at = first = next(
+            k for k in order if (self.values[k].tensor, self.values[k].access) == (held.tensor, held.access)
+        )
+        slope = ["1.0f"]
+        stored = {store.value for store in program.element_stores}
+        while at not in stored:
+            users = [k for k in order if at in self.values[k].args]
+            value = self.values[users[0]]
+            others = [arg for arg in value.args if arg != at]
+            if len(users) != 1 or len(value.args) - len(others) != 1 or not all(program.per_row[k] for k in others):
+                break
+            if (
+                value.op in ("mul", "div")
+                and value.args[0] in (at, *others)
+                and (value.op == "mul" or value.args[0] == at)
+            ):
+                number = self._row_number(others[0])
+                slope.append(number if value.op == "mul" else f"1.0f / {number}")
+            elif value.op == "neg" or (value.op == "sub" and value.args[1] == at):
+                slope.append("-1.0f")
+            elif value.op not in ("add", "sub"):
+                break
+            at = users[0]
+        factors = slope[1:] or slope
+        return first, at, " * ".join(f"({one})" if "/" in one else one for one in factors)
+
     def _loads(self, found: Iterable[Stream]) -> list[dict[str, str]]:
         return [{"field": s.field, "tensor": s.tensor, "expression": self._load(s)} for s in found]
 
@@ -247,9 +290,15 @@ class RowView:
             "finish": [self._number(k, means[k] if k in means else self._computed(k)) for k in after],
         }
 
-    def _elements(self, roots: list[int], extras: tuple[Stream, ...]) -> tuple[list[str], list[str]]:
-        """Statements that compute ``roots`` for one lane of a pack, and the resulting expressions."""
-        leaves = dict(self.row_names)
+    def _elements(
+        self, roots: list[int], extras: tuple[Stream, ...], known: Mapping[int, str] | None = None
+    ) -> tuple[list[str], list[str]]:
+        """Statements that compute ``roots`` for one lane of a pack, and the resulting expressions.
+
+        Args:
+            known: The names of values that are already computed.
+        """
+        leaves = {**self.row_names, **(known or {})}
         for k in needed(self.values, roots):
             value = self.values[k]
             if value.op == "load" and k not in leaves:
