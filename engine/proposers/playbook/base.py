@@ -58,11 +58,15 @@ def _plain(value: Choice) -> Choice:
 
 
 class Start(Struct, frozen=True):
-    """A first kernel for round 0: a plain recipe, and the idea behind it in prose."""
+    """A first kernel for round 0: a plain recipe, and the idea behind it in prose.
+
+    ``tolerance``: the smallest tolerance that its rounding meets; 0 if it computes in the problem's precision.
+    """
 
     name: str
     text: str
     recipe: Recipe
+    tolerance: float = 0.0
 
 
 Bound = Literal["memory", "compute", "latency", "any"]
@@ -79,6 +83,7 @@ class Transformation(Struct, frozen=True):
         gain: The expected ratio of the parent's time to the child's time, before any measurement; 1.0 means no gain.
         helps: The bottleneck that the transformation addresses. Kernels with this bottleneck try the transformation
             first.
+        tolerance: The smallest tolerance that the rounding of the change meets; 0 if it keeps the problem's precision.
     """
 
     name: str
@@ -88,6 +93,7 @@ class Transformation(Struct, frozen=True):
     opens: tuple[str, ...] = ()
     gain: float = 1.1
     helps: Bound = "any"
+    tolerance: float = 0.0
 
 
 class Template(ABC):

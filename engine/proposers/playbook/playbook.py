@@ -67,7 +67,7 @@ class Playbook:
         task = _own(task)
         template, program = _known(task)
         if parent is None:
-            starts = template.starts(program, task.problem, task.device)
+            starts = [one for one in template.starts(program, task.problem, task.device) if _permits(task, one)]
             return [IdeaDraft("first", start.text, {"move": f"{FIRST}{start.name}"}) for start in starts[:count]]
         recipe = _recipe(parent.data, template)
         if recipe is None:
@@ -80,6 +80,8 @@ class Playbook:
         for name, made in proposals:
             if len(drafts) == count:
                 break
+            if not all(_permits(task, one) for one in made):
+                continue
             data: dict[str, Any] = {"move": name}
             if parent.verdict.speedup is not None:
                 data["parent_speedup"] = parent.verdict.speedup
@@ -135,6 +137,11 @@ class Playbook:
 def _own(task: Task) -> Task:
     """Return the task with parameters that no template's variables shadow."""
     return msgspec.structs.replace(task, problem=with_own_parameters(task.problem))
+
+
+def _permits(task: Task, change: Start | Transformation) -> bool:
+    """Whether the judge accepts the rounding of ``change``."""
+    return change.tolerance <= (0.0 if task.demands.exact else task.demands.tolerance)
 
 
 def _known(task: Task) -> tuple[Template, Program]:

@@ -102,7 +102,7 @@ async def test_every_packaged_problem_has_a_c_form(tmp_path: Path) -> None:
 
     specs = await inspect_files(files)
 
-    assert len(specs) == len(builtin_names()) == 16
+    assert len(specs) == len(builtin_names()) == 18
     assert [spec.id for spec in specs if not isinstance(spec, ProblemSpec) or spec.c_refusal or not spec.graph] == []
 
 

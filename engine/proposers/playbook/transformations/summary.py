@@ -40,12 +40,14 @@ _LABELS: Mapping[str, str] = {
     "math": "",
     "merge": "block reduction",
     "order": "",
+    "per": "packs per thread",
     "prefetch": "prefetch distance",
     "reuse": "costly values",
     "slot_kb": "slot KB",
     "span_kb": "span KB",
     "splits": "parts of sums",
     "width": "floats per access",
+    "work": "blocks per multiprocessor",
 }
 _VALUES: Mapping[tuple[str, Choice], str] = {
     ("arithmetic", "bf16x3"): "three bf16 products",

@@ -51,6 +51,9 @@ STRUCTURES: dict[str, Choices] = {
     "grid_ring": {**WIDE, "structure": "ring", "cluster": 0, "slot_kb": 4, "keep": 1},
     "ring_writers": {**WIDE, "structure": "ring", "cluster": 2, "slot_kb": 2, "threads": 64, "writers": 96},
     "grid_ring_writers": {**WIDE, "structure": "ring", "cluster": 0, "slot_kb": 4, "keep": 1, "writers": 256},
+    "block": {**WIDE, "structure": "block", "threads": 128, "unroll": 2, "keep": 1},
+    "halves": {**WIDE, "structure": "halves", "threads": 256, "per": 4},
+    "halves_pieces": {**WIDE, "structure": "halves", "threads": 128, "per": 4, "sms": 5},
 }
 COMPILED = [
     ("softmax_odd", "plain", A100),
@@ -64,6 +67,10 @@ COMPILED = [
     ("layernorm_huge", "grid_ring", H200),
     ("softmax_long", "ring_writers", H200),
     ("layernorm_huge", "grid_ring_writers", H200),
+    ("softmax_long", "block", H200),
+    ("add_ln", "block", H200),
+    ("layernorm_huge", "halves", H200),
+    ("layernorm", "halves_pieces", H200),
     ("bias", "loop", H200),
 ]
 
@@ -118,7 +125,7 @@ def test_writers_get_no_more_registers_than_the_block_has() -> None:
     for threads in (128, 256, 384, 512, 768, 992):
         for writers in (256, 384, 512, 640):
             spec = problem("layernorm_huge").spec
-            recipe = CudaRows().starts(analyze(spec), spec, H200)[0].recipe
+            recipe = CudaRows().starts(analyze(spec), spec, H200)[1].recipe
             choices: Choices = {"threads": threads, "writers": writers}
             source = CudaRows().emit(analyze(spec), recipe.with_(choices), spec)
             folding, writing = (
@@ -152,7 +159,7 @@ def test_structures_for_hopper_become_plainer_ones_on_older_devices() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "wanted"), [("softmax_long", "ring"), ("layernorm_huge", "split"), ("softmax", "registers")]
+    ("name", "wanted"), [("softmax_long", "block"), ("layernorm_huge", "split"), ("softmax", "registers")]
 )
 def test_the_largest_expected_gains_lead_to_a_good_structure_in_three_steps(name: str, wanted: str) -> None:
     spec = problem(name).spec
@@ -172,9 +179,9 @@ def test_the_largest_expected_gains_lead_to_a_good_structure_in_three_steps(name
 @pytest.mark.parametrize(
     ("name", "device", "structure"),
     [
-        ("softmax_long", H200, "ring"),
+        ("softmax_long", H200, "block"),
         ("softmax_long", A100, "loop"),
-        ("layernorm_huge", H200, "ring"),
+        ("layernorm_huge", H200, "halves"),
         ("layernorm_huge", A100, "split"),
         ("layernorm", H200, "split"),
         ("softmax", H200, "registers"),
@@ -187,6 +194,26 @@ def test_round_0_begins_with_the_structure_that_was_fastest(name: str, device: D
     assert isinstance(program, RowProgram)
     first = CudaRows().starts(program, spec, device)[0].recipe
     assert resolve(program, first.choices).structure == structure
+
+
+def test_rows_in_16_bits_name_the_tolerance_that_they_need_and_have_an_exact_fallback() -> None:
+    spec = problem("layernorm_huge").spec
+    program = analyze(spec)
+    template = CudaRows()
+    starts = {start.name: start for start in template.starts(program, spec, H200)}
+    assert starts["16_bits"].tolerance > 1e-4 and starts["best_known"].tolerance == 0
+    exact = template.safer(program, starts["16_bits"].recipe)
+    assert exact is not None and "half2" not in template.emit(program, exact, spec)
+
+
+@pytest.mark.parametrize("forward", ["torch.softmax(x, 1)", "1 / x - x.mean(1, keepdim=True)"])
+def test_a_row_whose_rounding_would_grow_stays_in_fp32(tmp_path: Path, forward: str) -> None:
+    """An error of 2^-11 of a deviation of 500 would change its exponential by a quarter."""
+    spec = make_problem(tmp_path, f"return {forward}", {"x": (2, 20000)}, "").spec
+    program = analyze(spec)
+    assert isinstance(program, RowProgram)
+    wide = CudaRows().starts(program, spec, H200)[-1].recipe.with_(STRUCTURES["halves"])
+    assert resolve(program, wide.choices).structure != "halves"
 
 
 @pytest.mark.parametrize("name", PROBLEMS)
@@ -233,4 +260,5 @@ def test_results_on_the_gpu(tmp_path: Path, name: str, structure: str) -> None:
     assert library.launch(*pointers, ctypes.c_void_p(stream.cuda_stream)) == 0
     torch.cuda.synchronize()
     for out, want in zip(outputs, wanted, strict=True):
-        assert float((out.cpu().double() - want).norm() / want.norm()) < 2e-4 if name == "layernorm" else 2e-6
+        limit = 1e-3 if structure.startswith("halves") else 2e-4 if name == "layernorm" else 2e-6
+        assert float((out.cpu().double() - want).norm() / want.norm()) < limit

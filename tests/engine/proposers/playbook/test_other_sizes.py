@@ -146,8 +146,18 @@ def test_attention_is_right_at_a_size_that_it_was_not_written_for(tmp_path: Path
     cuda_harness.check(
         there, cuda_harness.run(there, cuda_harness.compile_emulated(tmp_path, there.spec, kernel), "cpu")
     )
-    with pytest.raises(AssertionError, match=f"{NOT_FOR_THIS_SIZE}: needs queries and keys of 24 elements"):
-        cuda_harness.compile_emulated(tmp_path, attention_at(tmp_path, 3, 51, 25).spec, kernel)
+
+
+def test_attention_on_tensor_cores_is_right_at_any_width(tmp_path: Path) -> None:
+    shapes = [dict.fromkeys("qkv", (2, 3, length, width)) for length, width in ((40, 64), (51, 48), (70, 61), (33, 80))]
+    forward = "return F.scaled_dot_product_attention(q, k, v, is_causal=True)"
+    searched, *others = (make_problem(tmp_path, forward, shape, dtype="float16") for shape in shapes)
+    template, program = known(searched.spec, "cu")
+    plain = template.starts(program, searched.spec, cuda_harness.A100)[-1].recipe
+    source = template.emit(program, plain.with_({"structure": "tensor", "keys": 64, "vector": True}), searched.spec)
+    kernels = cuda_harness.compile_all_emulated(tmp_path, [(other.spec, source) for other in others])
+    for other, kernel in zip(others, kernels, strict=True):
+        cuda_harness.check(other, cuda_harness.run(other, kernel, "cpu"))
 
 
 def is_right_elsewhere(folder: Path, case: str, searched: Shape, shape: Shape, seed: int) -> bool:

@@ -33,6 +33,8 @@ ROWS: dict[str, list[Choices]] = {
         {**VECTORS, "structure": "ring", "cluster": 2, "slot_kb": 2},
         {**VECTORS, "structure": "ring", "cluster": 0, "slot_kb": 4, "keep": 1},
     ],
+    "rows_block.cu.j2": [{**VECTORS, "structure": "block", "threads": 128, "unroll": 2}],
+    "rows_halves.cu.j2": [{**VECTORS, "structure": "halves", "threads": 256}],
 }
 POINTWISE: dict[str, list[Choices]] = {
     "pointwise.cpp.j2": [{}, {**WIDE, "parallel": True}],
@@ -67,6 +69,7 @@ def test_every_template_has_a_plan_here() -> None:
     elsewhere = {"conv_octets.cu.j2"}  # in test_cuda_octets
     elsewhere |= {"reductions.cpp.j2", "reductions.cu.j2"}  # in test_reductions
     elsewhere |= {"pooling.cpp.j2", "pooling.cu.j2"}  # in test_pooling
+    elsewhere |= {"attention_decode.cu.j2"}  # in test_cuda_decode
     elsewhere |= {"scans.cpp.j2", "scans.cu.j2"}  # in test_scans
     elsewhere |= {"grid_conv.cpp.j2", "grid_conv.cu.j2", "grid_conv_direct.cu.j2"}  # in test_grid_conv
     assert kernels - extended - elsewhere == {*ROWS, *POINTWISE}
@@ -75,7 +78,7 @@ def test_every_template_has_a_plan_here() -> None:
 def test_every_part_is_included_by_a_template() -> None:
     templates = {each.relative_to(TEMPLATES).as_posix(): each for each in TEMPLATES.rglob("*.j2")}
     texts = "".join(each.read_text() for each in templates.values())
-    rendered = {"_math.cpp.j2"}
+    rendered = {"_math.cpp.j2", "_usual_scale.cu.j2"}
     parts = {name for name, each in templates.items() if each.name.startswith("_")}
     assert {part for part in parts if f'"{part}"' not in texts} == rendered
 

@@ -7,17 +7,13 @@ tensor cores.
 from __future__ import annotations
 
 from engine.devices.fact import DeviceFact
-from engine.problem.c_header import ctype
 from engine.problem.spec import ProblemSpec
 from engine.proposers.playbook.base import Choice, Program, Recipe, Start, Template, Transformation
-from engine.proposers.playbook.codegen.cuda import Cuda
-from engine.proposers.playbook.codegen.size_assertions import size_assertion
-from engine.proposers.playbook.codegen.text import fill, launch
-from engine.proposers.playbook.ir.sizes import Size, factor
-from engine.proposers.playbook.ir.sizes import text as size_text
+from engine.proposers.playbook.codegen.text import launch
 from engine.proposers.playbook.patterns.attention import (
     cuda_plan,
     cuda_text,
+    decode,
     hopper,
     hopper_file,
     hopper_transformations,
@@ -25,34 +21,7 @@ from engine.proposers.playbook.patterns.attention import (
 from engine.proposers.playbook.patterns.attention.cpp import as_attention
 from engine.proposers.playbook.patterns.attention.cuda_plan import Plan
 from engine.proposers.playbook.patterns.attention.program import AttentionProgram
-from engine.proposers.playbook.patterns.gemm.tiles.cuda_file import launch_lines
-from engine.proposers.playbook.patterns.gemm.tiles.cuda_finish import (
-    conversions,
-    dtypes_of,
-    finish,
-    helpers,
-    pointers,
-    tensors_struct,
-)
-
-_FILE = """\
-#include <cuda_runtime.h>
-#include <cstring>
-
-namespace playbook {
-
-using Element = $element;
-constexpr int queries = $queries, keys = $keys, width = $width, values = $values, threads = $threads;
-constexpr float scale = $scale;
-$size_assertions
-$conversions$helpers$tensors
-__device__ __forceinline__ float exp_of(float a) { return $exponential; }
-$finish
-$kernel
-}  // namespace playbook
-
-"""
-_FAST_EXP = "exp2f(1.4426950408889634f * a)"
+from engine.proposers.playbook.patterns.gemm.tiles.cuda_finish import pointers
 
 
 class CudaAttention(Template):
@@ -73,7 +42,9 @@ class CudaAttention(Template):
     def starts(self, program: Program, spec: ProblemSpec, device: DeviceFact) -> list[Start]:
         attention = as_attention(program)
         found = []
-        if hopper.refusal(attention, device.arch) is None:
+        if decode.refusal(attention) is None:
+            found.append(Start("keys_split", decode.IDEA, decode.recipe(self.name, attention, device)))
+        elif hopper.refusal(attention, device.arch) is None:
             found.append(Start("wgmma", hopper_transformations.IDEA, hopper.recipe(self.name, attention, device)))
         text = (
             "Give each query a warp and a running maximum: each lane scores one of 32 keys, then the lanes share the "
@@ -85,6 +56,8 @@ class CudaAttention(Template):
         attention, now = as_attention(program), recipe.choices
         if now["structure"] == hopper.STRUCTURE:
             return hopper_transformations.transformations(attention, now)
+        if now["structure"] == decode.STRUCTURE:
+            return decode.transformations(now)
         plan, arch = plan_of(attention, recipe), int(now["arch"])
         found = []
         if plan.structure == "warps":
@@ -158,6 +131,8 @@ class CudaAttention(Template):
     def knobs(self, program: Program, recipe: Recipe, device: DeviceFact) -> dict[str, tuple[Choice, ...]]:
         if recipe.choices["structure"] == hopper.STRUCTURE:
             return hopper_transformations.KNOBS
+        if recipe.choices["structure"] == decode.STRUCTURE:
+            return decode.KNOBS
         structure = plan_of(as_attention(program), recipe).structure
         if structure == "warps":
             return {"threads": (32, 64, 128, 256)}
@@ -169,38 +144,12 @@ class CudaAttention(Template):
         attention, fast = as_attention(program), recipe.choices["math"] == "fast"
         if recipe.choices["structure"] == hopper.STRUCTURE:
             return hopper_file.kernel(attention, recipe.choices, spec)
+        if recipe.choices["structure"] == decode.STRUCTURE:
+            return decode.kernel(attention, recipe.choices, spec)
         plan = plan_of(attention, recipe)
         names = pointers([attention.chain], attention.q.tensor, attention.k.tensor, attention.v.tensor)
-        dtypes = dtypes_of(spec)
-        warps = plan.structure == "warps"
-        batch, rows = factor(attention.batch), "playbook::queries"
-        grid = (
-            f"unsigned(({batch} * {rows} + {plan.queries - 1}) / {plan.queries})"
-            if warps
-            else f"unsigned({batch} * (({rows} + {plan.queries - 1}) / {plan.queries}))"
-        )
-        text = fill(
-            _FILE,
-            element=ctype(attention.dtype, "cu"),
-            queries=size_text(attention.rows),
-            keys=size_text(attention.keys),
-            width=size_text(attention.width),
-            values=size_text(attention.value_width),
-            threads=f"{plan.threads}{f', batch = {batch}' if warps else ''}",
-            scale=Cuda().number(attention.scale),
-            size_assertions="\n".join([*attention.size_assertions, *_of_plan(attention, plan)]),
-            conversions=conversions({attention.dtype, *(dtypes[name] for name in names)}),
-            helpers=helpers([attention.chain]),
-            tensors=tensors_struct(spec, names),
-            exponential=_FAST_EXP if fast else "expf(a)",
-            finish=finish(attention.chain, attention.value_width, fast),
-            kernel=cuda_text.kernel(attention, plan),
-        )
-        return text + launch(spec, names, [
-            f"const playbook::Tensors t{{{', '.join(names)}}};",
-            *launch_lines("playbook::attention", grid, plan.threads, plan.shared_bytes),
-            "return int(cudaGetLastError());",
-        ])  # fmt: skip
+        text = "#include <cuda_runtime.h>\n#include <cstring>\n\n" + cuda_text.body(attention, plan, spec, fast=fast)
+        return text + launch(spec, names, cuda_text.launching(attention, plan, names))
 
     def safer(self, program: Program, recipe: Recipe) -> Recipe | None:
         changes: dict[str, Choice] = {"math": "precise"}
@@ -208,21 +157,6 @@ class CudaAttention(Template):
             changes |= {"structure": "tiles", "keys": 32}
         exact = recipe.with_(changes)
         return exact if exact.choices != recipe.choices else None
-
-
-def _of_plan(program: AttentionProgram, plan: Plan) -> list[str]:
-    """Assert what the plan assumes about padded widths and vector loads."""
-    widths = [(program.width, "queries and keys"), (program.value_width, "values")]
-    lines = [
-        size_assertion(f"{size_text(size)} == {int(size)}", f"{what} of {int(size)} elements") for size, what in widths
-    ]
-    for operand, many in zip((program.q, program.k, program.v), plan.vector, strict=True):
-        for size in (operand.row_stride, operand.offset, *(step for _, step in operand.batch)):
-            if many > 1 and isinstance(size, Size):
-                lines.append(
-                    size_assertion(f"{factor(size)} % {many} == 0", f"{size_text(size)} to be a multiple of {many}")
-                )
-    return list(dict.fromkeys(lines))
 
 
 def plan_of(program: AttentionProgram, recipe: Recipe) -> Plan:

@@ -15,6 +15,9 @@ from engine.proposers.playbook.patterns.gemm.tiles.cuda_plan import shared_limit
 COLUMNS = 16
 """Threads that share a row of scores in ``tiles``: half a warp, so that the threads can use shuffles."""
 
+MOST_TENSOR_WIDTH = 256
+"""The widest row of queries, keys and values of which a warp's tensor-core fragments fit its registers."""
+
 
 class Plan(Struct, frozen=True):
     """A kernel's sizes.
@@ -54,7 +57,7 @@ def resolve(program: AttentionProgram, choices: Choices) -> Plan:
     threads, queries, keys = (int(choices[key]) for key in ("threads", "queries", "keys"))
     structure = choices["structure"]
     if structure == "tensor" and (
-        arch < 80 or program.element_bytes != 2 or max(program.width, program.value_width) > 256
+        arch < 80 or program.element_bytes != 2 or max(program.width, program.value_width) > MOST_TENSOR_WIDTH
     ):
         structure = "tiles"
     if structure == "tensor":

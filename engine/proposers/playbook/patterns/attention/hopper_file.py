@@ -5,11 +5,11 @@ from __future__ import annotations
 from engine.problem.c_header import ctype
 from engine.problem.spec import ProblemSpec
 from engine.proposers.playbook.base import Choices
-from engine.proposers.playbook.codegen.cuda import Cuda
 from engine.proposers.playbook.codegen.rendering import render
 from engine.proposers.playbook.codegen.signature import launch_signature
-from engine.proposers.playbook.codegen.size_assertions import size_assertion
 from engine.proposers.playbook.ir.sizes import Size, factor, text
+from engine.proposers.playbook.patterns.attention import cuda_plan
+from engine.proposers.playbook.patterns.attention.cuda_text import body, launching, scale_of
 from engine.proposers.playbook.patterns.attention.hopper import PRODUCER_REGISTERS, Plan, resolve, stepped
 from engine.proposers.playbook.patterns.attention.program import AttentionProgram
 from engine.proposers.playbook.patterns.gemm.program import Operand
@@ -28,12 +28,15 @@ _SLACK = {"float16": 8, "bfloat16": 0}
 With 0, a row's largest weight is 1, which no rounding changes. In a simulation with 1024 keys in bf16, the largest
 error is 7.4e-3 with 0 and 9.1e-3 with 8, too close to the tolerance of 1e-2.
 """
+_FALLBACK: Choices = {"structure": "tensor", "threads": 128, "queries": 64, "keys": 64, "vector": True}
 
 
 def kernel(program: AttentionProgram, choices: Choices, spec: ProblemSpec) -> str:
     """The kernel source."""
     plan, half = resolve(program, choices), program.dtype == "float16"
     names = pointers([program.chain], program.q.tensor, program.k.tensor, program.v.tensor)
+    # Takes over at sizes that tensor maps cannot describe, or with wider rows.
+    other = cuda_plan.resolve(program, {**choices, **_FALLBACK})
     operands = {"q": program.q, "k": program.k, "v": program.v}
     return render(
         "hopper/attention.cu.j2",
@@ -47,9 +50,12 @@ def kernel(program: AttentionProgram, choices: Choices, spec: ProblemSpec) -> st
         width=text(program.width),
         values=text(program.value_width),
         batch=text(program.batch),
-        scale=Cuda().number(program.scale),
+        scale=scale_of(program),
         causal=program.causal,
-        size_assertions=list(dict.fromkeys([*program.size_assertions, *_assertions(program)])),
+        size_assertions=program.size_assertions,
+        fits=_fits(program, plan),
+        fallback=body(program, other, spec, fast=True, space="elsewhere"),
+        fallback_launch=launching(program, other, names, "elsewhere"),
         tensors=tensors_struct(spec, names),
         finish=_finish(program, plan, choices, spec),
         groups=plan.groups,
@@ -87,15 +93,14 @@ def _finish(program: AttentionProgram, plan: Plan, choices: Choices, spec: Probl
     return conversions({*used, program.dtype}) + helpers([program.chain]) + body
 
 
-def _assertions(program: AttentionProgram) -> list[str]:
-    """Assert what padded widths and tensor maps assume."""
-    widths = [(program.width, "queries and keys"), (program.value_width, "values")]
-    lines = [size_assertion(f"{text(size)} == {int(size)}", f"{what} of {int(size)} elements") for size, what in widths]
+def _fits(program: AttentionProgram, plan: Plan) -> str:
+    """A C expression: whether tensor maps and padded widths allow a size. The copy engine fills narrow rows up."""
+    parts = [f"width <= {plan.width}", f"values <= {plan.values}", "width % 8 == 0", "values % 8 == 0"]
     for operand in (program.q, program.k, program.v):
         for size in (operand.row_stride, operand.offset, *(step for _, step in operand.batch)):
             if isinstance(size, Size):
-                lines.append(size_assertion(f"{factor(size)} % 8 == 0", f"{text(size)} to be a multiple of 8"))
-    return lines
+                parts.append(f"{factor(size)} % 8 == 0")
+    return " && ".join(dict.fromkeys(parts))
 
 
 def _coordinates(operand: Operand) -> list[str]:

@@ -14,6 +14,7 @@ _STRUCTURES = {
     "registers": "read a row once, keep it in registers, fold it and write it from there.",
     "split": "spread each row over many blocks and merge their partial states in a second launch.",
     "ring": "persistent blocks that copy row after row into a ring in shared memory and read each row once.",
+    "block": "hold a row in the shared memory and registers of a block, read once.",
 }
 
 
@@ -33,7 +34,13 @@ class CudaRows(Template):
         plain = Start("plain", text, Recipe(self.name, cuda_plan.plain(device)))
         tuned = cuda_transformations.best_known(rows, plain.recipe, device)
         how = _STRUCTURES[cuda_plan.resolve(rows, tuned.choices).structure]
-        return [Start("best_known", f"Use the structure that was fastest for rows of this shape: {how}", tuned), plain]
+        found = [Start("best_known", f"Use the structure that was fastest for rows of this shape: {how}", tuned), plain]
+        known = {one.name: one for one in self.transformations(program, tuned, device)}
+        large = tuned.choices["structure"] == "ring"
+        if large and (halves := known.get("rows_in_16_bits")) is not None:
+            short = tuned.with_(halves.changes, halves.opens)
+            found.insert(0, Start("16_bits", halves.text, short, halves.tolerance))
+        return found
 
     def transformations(self, program: Program, recipe: Recipe, device: DeviceFact) -> list[Transformation]:
         return cuda_transformations.transformations(as_rows(program), recipe, device)
@@ -64,6 +71,20 @@ class CudaRows(Template):
                 "group_rows": (0, *shares[:-1]),
                 **hints,
             }
+        if structure == "block":
+            return {
+                "threads": tuple(t for t in (256, 512, 768, 1024) if self._is(rows, now, "block", {"threads": t})),
+                "keep": (0, 1, 2, 3, 4, 6, 8),
+                "unroll": (1, 2, 4),
+                "blocks": tuple(b for b in (1, 2, 3) if self._is(rows, now, "block", {"blocks": b})),
+                **hints,
+            }
+        if structure == "halves":
+            return {
+                "threads": tuple(t for t in (256, 384, 512, 768) if self._is(rows, now, "halves", {"threads": t})),
+                "per": tuple(p for p in (1, 2, 3, 4, 5, 6, 8) if self._is(rows, now, "halves", {"per": p})),
+                "slots": (2, 3, 4, 6),
+            }
         keep: dict[str, tuple[Choice, ...]] = (
             {"keep": (0, 1, 2, 3, 4, 6, 8, 9, 10, 11)} if self._keeps(rows, now) else {}
         )
@@ -84,6 +105,10 @@ class CudaRows(Template):
         return plan.structure == "registers" and {"threads": plan.threads, "cluster": plan.cluster}[knob] == value
 
     @staticmethod
+    def _is(program: RowProgram, now: Choices, structure: str, changes: Choices) -> bool:
+        return cuda_plan.resolve(program, {**now, **changes}).structure == structure
+
+    @staticmethod
     def _keeps(program: RowProgram, now: Choices) -> bool:
         ring = cuda_plan.resolve(program, {**now, "keep": 1}).ring
         return ring is not None and ring.keep > 0
@@ -92,4 +117,8 @@ class CudaRows(Template):
         return row_kernel(as_rows(program), recipe.choices, spec)
 
     def safer(self, program: Program, recipe: Recipe) -> Recipe | None:
-        return recipe.with_({"math": "precise"}) if recipe.choices["math"] != "precise" else None
+        changes: Choices = {"math": "precise"}
+        if recipe.choices["structure"] == "halves":
+            changes |= cuda_transformations.EXACT_RING
+        exact = recipe.with_(changes)
+        return exact if exact.choices != recipe.choices else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from engine.problem.spec import ProblemSpec
 from engine.proposers.playbook.base import Choices
@@ -14,9 +14,13 @@ from engine.proposers.playbook.codegen.size_assertions import program_assertions
 from engine.proposers.playbook.ir.program import RowProgram, Value, needed
 from engine.proposers.playbook.ir.sizes import factor, text
 from engine.proposers.playbook.patterns.rows.cuda_plan import (
+    BLOCK_KEPT_FLOATS,
+    HALVES_FLOATS,
+    HALVES_PIECES,
     MOST_GRID_ROWS,
     RESERVED_BYTES,
     SHARED_BYTES,
+    HalvesPlan,
     Plan,
     RingPlan,
     resolve,
@@ -34,24 +38,43 @@ _INFINITY = "__int_as_float(0x7f800000)"
 def row_kernel(program: RowProgram, choices: Choices, spec: ProblemSpec) -> str:
     """The kernel source."""
     plan = resolve(program, choices)
+    if plan.ring is None and plan.halves is None:
+        return _file(plan, choices, spec)
+    # At sizes for which this structure has no room, another one in the same file takes over.
+    other = resolve(program, {**choices, **_FALLBACK, "structure": "split" if plan.cluster == 0 else "loop"})
+    fallback = _file(other, {**choices, **_FALLBACK}, spec, space="elsewhere")
+    return _file(plan, choices, spec, fallback=fallback)
+
+
+_FALLBACK: Choices = {"threads": 512, "unroll": 4, "rows_per_block": 4, "group_rows": 0, "span_kb": 64, "read": "plain"}
+
+
+def _file(plan: Plan, choices: Choices, spec: ProblemSpec, *, space: str = "playbook", fallback: str = "") -> str:
+    program = plan.stages.program
     view = RowView(plan.stages, fast=choices["math"] == "fast")
     names: dict[str, object] = {"workspace_bytes": "", "grid": "", "threads": plan.threads}
     if plan.structure == "split":
         names |= _split(plan, choices)
     elif plan.ring is not None:
         names |= _ring(plan, plan.ring, choices)
+    elif plan.halves is not None:
+        names |= _halves(plan, plan.halves, choices) | view.affine_names()
+    elif plan.structure == "block":
+        names |= _block(plan, choices)
     elif plan.structure == "registers":
         names |= _registers(plan, choices)
     else:
-        names |= {"unroll": choices["unroll"], "tree": choices["merge"] == "tree", "grid": "playbook::rows"}
-    structure = "ring" if plan.ring is not None else plan.structure
+        names |= {"unroll": choices["unroll"], "tree": choices["merge"] == "tree", "grid": "rows"}
     tensors = plan.stages.tensors
-    used = (*tensors, "stream", *(("workspace",) if names["workspace_bytes"] else ()))
+    used = (*tensors, "stream", *(("workspace",) if names["workspace_bytes"] or fallback else ()))
+    whole = plan.ring is not None or plan.halves is not None  # rows in whole packs of 16 bytes
     return render(
-        f"rows_{structure}.cu.j2",
+        f"rows_{plan.structure}.cu.j2",
+        space=space,
+        fallback=fallback,
         rows=text(program.rows),
         cols=text(program.cols),
-        width=_WIDTHS[plan.stages.width],
+        width="4" if whole else _WIDTHS[plan.stages.width],
         size_assertions=program_assertions(program, needed(program.values, plan.stages.roots), spec),
         stream_loads=choices["read"] == "stream",
         stream_stores=choices["store"] == "stream",
@@ -71,28 +94,54 @@ def _split(plan: Plan, choices: Choices) -> dict[str, object]:
         "group_rows": min(int(choices["group_rows"]) or MOST_GRID_ROWS, MOST_GRID_ROWS),
         "rows_per_block": choices["rows_per_block"],
         "weights_by_column": plan.stages.out_extras_by_column,
-        "workspace_bytes": "sizeof(playbook::Workspace)",
+        "workspace_bytes": "sizeof(Workspace)",
     }
 
 
 def _registers(plan: Plan, choices: Choices) -> dict[str, object]:
     sharers = plan.threads * plan.cluster if plan.cluster else 32
     held = max(1, len(plan.stages.held))
-    by_warps = "(playbook::rows * 32 + playbook::threads - 1) / playbook::threads"
     return {
         "cluster": plan.cluster,
         "blocks": choices["blocks"],
-        "fits": size_assertion(
+        "registers_assertion": size_assertion(
             f"keep * width * {held} <= {MOST_HELD}", f"rows that fit the registers of {sharers} threads"
         ),
-        "grid": "playbook::rows * playbook::cluster" if plan.cluster else by_warps,
+        "grid": "rows * cluster" if plan.cluster else "(rows * 32 + threads - 1) / threads",
+    }
+
+
+def _block(plan: Plan, choices: Choices) -> dict[str, object]:
+    return {
+        "blocks": max(1, int(choices["blocks"])),
+        "cluster": plan.cluster,
+        "keep": choices["keep"],
+        "unroll": min(int(choices["unroll"]), 4),
+        "kept_floats": BLOCK_KEPT_FLOATS,
+        "shared_bytes": SHARED_BYTES,
+        "reserved_bytes": RESERVED_BYTES,
+        "block_assertion": size_assertion(
+            "room >= 1 && kept <= most_kept", "rows that fit the shared memory and registers of 8 blocks"
+        ),
+    }
+
+
+def _halves(plan: Plan, halves: HalvesPlan, choices: Choices) -> dict[str, object]:
+    return {
+        "group": halves.group,
+        "per": choices["per"],
+        "slots": choices["slots"],
+        "shared_bytes": SHARED_BYTES,
+        "reserved_bytes": RESERVED_BYTES,
+        "fits": f"cols % 4 == 0 && pieces <= {HALVES_PIECES} && pieces * per * 4 <= {HALVES_FLOATS} && room >= 2",
+        "workspace_bytes": "counter_bytes + rows * group * sizeof(Posted)",
     }
 
 
 def _ring(plan: Plan, ring: RingPlan, choices: Choices) -> dict[str, object]:
     blocks, floats = max(1, int(choices["blocks"])), plan.stages.state_floats
     # Counters come first, one for each exchange of a row, aligned to 256 bytes. Posted states follow.
-    posted = f"playbook::counter_bytes + playbook::exchanges * playbook::group * {4 * floats}"
+    posted = f"counter_bytes + exchanges * group * {4 * floats}"
     return {
         "cluster": plan.cluster,
         "blocks": blocks,
@@ -106,10 +155,7 @@ def _ring(plan: Plan, ring: RingPlan, choices: Choices) -> dict[str, object]:
         "shared_bytes": SHARED_BYTES,
         "reserved_bytes": RESERVED_BYTES,
         "state_floats": floats,
-        "ring_assertions": [
-            size_assertion("cols % 4 == 0", "rows of a multiple of 4 elements"),
-            size_assertion("room >= pieces", f"rows that fit the shared memory of {ring.group} blocks"),
-        ],
+        "fits": "cols % 4 == 0 && room >= pieces",
         "workspace_bytes": "" if plan.cluster else posted,
     }
 
@@ -146,6 +192,49 @@ class RowView:
                 for store in self.program.row_stores
             ],
         }
+
+    def affine_names(self) -> dict[str, object]:
+        """Template variables for outputs that are computed from a multiple of a deviation plus an offset per row."""
+        stages, stores = self.stages, self.program.element_stores
+        first, root, slope = self._affine()
+        statements, texts = self.cuda.statements(self.values, [root], {**self.row_names, first: "pivot"})
+        rest, results = self._elements([store.value for store in stores], stages.out_extras, {root: "z.at[u]"})
+        return {
+            "affine": {"slope": slope, "statements": statements, "offset": texts[root]},
+            "from_affine": {"statements": rest, "results": results},
+        }
+
+    def _affine(self) -> tuple[int, int, str]:
+        """The position of the row's load, the last value that is an affine function of it with coefficients per row and
+        through which all outputs see it, and the factor of that function.
+        """
+        program, order = self.program, self.program.element_order(s.value for s in self.program.element_stores)
+        held = self.stages.held[0]
+        at = first = next(
+            k for k in order if (self.values[k].tensor, self.values[k].access) == (held.tensor, held.access)
+        )
+        slope = ["1.0f"]
+        stored = {store.value for store in program.element_stores}
+        while at not in stored:
+            users = [k for k in order if at in self.values[k].args]
+            value = self.values[users[0]]
+            others = [arg for arg in value.args if arg != at]
+            if len(users) != 1 or len(value.args) - len(others) != 1 or not all(program.per_row[k] for k in others):
+                break
+            if (
+                value.op in ("mul", "div")
+                and value.args[0] in (at, *others)
+                and (value.op == "mul" or value.args[0] == at)
+            ):
+                number = self._row_number(others[0])
+                slope.append(number if value.op == "mul" else f"1.0f / {number}")
+            elif value.op == "neg" or (value.op == "sub" and value.args[1] == at):
+                slope.append("-1.0f")
+            elif value.op not in ("add", "sub"):
+                break
+            at = users[0]
+        factors = slope[1:] or slope
+        return first, at, " * ".join(f"({one})" if "/" in one else one for one in factors)
 
     def _loads(self, found: Iterable[Stream]) -> list[dict[str, str]]:
         return [{"field": s.field, "tensor": s.tensor, "expression": self._load(s)} for s in found]
@@ -201,9 +290,15 @@ class RowView:
             "finish": [self._number(k, means[k] if k in means else self._computed(k)) for k in after],
         }
 
-    def _elements(self, roots: list[int], extras: tuple[Stream, ...]) -> tuple[list[str], list[str]]:
-        """Statements that compute ``roots`` for one lane of a pack, and the resulting expressions."""
-        leaves = dict(self.row_names)
+    def _elements(
+        self, roots: list[int], extras: tuple[Stream, ...], known: Mapping[int, str] | None = None
+    ) -> tuple[list[str], list[str]]:
+        """Statements that compute ``roots`` for one lane of a pack, and the resulting expressions.
+
+        Args:
+            known: The names of values that are already computed.
+        """
+        leaves = {**self.row_names, **(known or {})}
         for k in needed(self.values, roots):
             value = self.values[k]
             if value.op == "load" and k not in leaves:

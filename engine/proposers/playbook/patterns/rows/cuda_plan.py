@@ -2,7 +2,8 @@
 
 Structures, from plain to fast: ``loop`` (a block per row, one walk per reduction), ``registers`` (reads a row once and
 keeps it in registers), ``split`` (a long row over many blocks, three launches), ``ring`` (persistent blocks fed by
-bulk copies). ``cuda_transformations`` defines the steps from each structure to the next.
+bulk copies), ``block`` (a block per row, in shared memory and registers), ``halves`` (persistent blocks that share each
+row and keep it in 16 bits). ``cuda_transformations`` defines the steps from each structure to the next.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ PLAIN: Choices = {
     "slot_kb": 16,
     "keep": 0,
     "writers": 0,
+    "per": 4,
+    "slots": 3,
     "sms": 0,
     "arch": 80,
 }
@@ -43,23 +46,26 @@ PLAIN: Choices = {
 ``cluster``: blocks that share a row; 0 means a warp per row in ``registers``, the whole grid in ``ring``. ``blocks``:
 blocks per multiprocessor for which the compiler limits registers; in ``ring``, blocks that share its memory.
 ``span_kb``: KB that a block of ``split`` folds. ``group_rows``: rows of ``split`` per round of launches; 0 means all.
-``keep``: pieces of a row whose weights stay in registers. ``writers``: threads of ``ring`` that only write rows; 0
-means that the folding threads also write. ``sms`` and ``arch`` describe the device.
+``keep``: pieces of a row whose weights stay in registers; in ``block``, chunks of the row in registers. ``per``: packs
+of a piece per thread of ``halves``. ``slots``: pieces in the ring of ``halves``. ``writers``: threads of ``ring`` that
+only write rows; 0 means that the folding threads also write. ``sms`` and ``arch`` describe the device.
 
 Measured on one NVIDIA H200 (CUDA 13.0, cold L2, median of 15, ``benchmarks/templates.py measure``), in ms:
 
 softmax 4096 x 65536 (SOL 0.499, eager 1.05, torch.compile 0.78): plain 1.22; loop, width 4, one walk, 1024 threads,
-unroll 8: 0.67; registers, cluster 8 of 512 threads: 0.69 (4 of 512: 0.74, 32 floats a thread spill); ring, cluster 2,
-16 KB slots: 0.557 with 384 threads, 0.559 with 640, 0.561 with 768 (copies with an evict-first policy: 0.58 to 0.59;
-separate writers 0.57 to 0.60; plain stores 0.61 to 0.97; two half rings on a multiprocessor 0.61; cluster 4 with one
-block each 0.69, because clusters of four do not fill all multiprocessors).
+unroll 8: 0.67; block, 1024 threads with 4 chunks in registers: 0.533 (2 or 3 chunks, 512 or 768 threads, one walk or
+two: 0.533 to 0.535; copies with an evict-first policy: 0.558); registers, cluster 8 of 512 threads: 0.69 (4 of 512:
+0.74, 32 floats a thread spill); ring, cluster 2, 16 KB slots: 0.557 with 384 threads, 0.559 with 640, 0.561 with 768
+(copies with an evict-first policy: 0.58 to 0.59; separate writers 0.57 to 0.60; plain stores 0.61 to 0.97; two half
+rings on a multiprocessor 0.61; cluster 4 with one block each 0.69, because clusters of four do not fill all
+multiprocessors).
 
-layernorm 16 x 4194304 (SOL 0.133, eager 8.1 to 8.4, torch.compile 0.32 to 0.37): plain 6.7; split with scalar
-weights per row 0.319; with the weights read once for 16 rows 0.218 (spans of 64 KB: 0.223; streaming reads 0.236,
-because the last rows then miss L2); in groups of 4 rows 0.28, of 1 row 0.48 (launches do not overlap); ring over the
-whole grid 0.260 (512 threads, 16 KB slots, keep 2), with separate writers (128 threads fold) 0.193 (256 writers, 8 KB
-slots, keep 8; keep 7 or 9: 0.196), 0.201 (384, 6 KB, keep 10), 0.205 (512, 8 KB, keep 5); copies without an evict-first
-policy push the weights out of L2: 0.244 (384, 6 KB, keep 8)."""
+layernorm 16 x 4194304 (SOL 0.133, eager 8.1 to 8.4, torch.compile 0.32 to 0.37): plain 6.7; split with scalar weights
+per row 0.319; with the weights read once for 16 rows 0.218 (spans of 64 KB: 0.223; streaming reads 0.236, because the
+last rows then miss L2); in groups of 4 rows 0.28, of 1 row 0.48 (launches do not overlap); ring over the whole grid
+0.260 (512 threads, 16 KB slots, keep 2), with separate writers (128 threads fold) 0.193 (256 writers, 8 KB slots, keep
+8; keep 7 or 9: 0.196), 0.201 (384, 6 KB, keep 10), 0.205 (512, 8 KB, keep 5); copies without an evict-first policy push
+the weights out of L2: 0.244 (384, 6 KB, keep 8)."""
 
 MOST_GRID_ROWS = 65535
 """Maximum number of rows per launch of ``split``, in which rows are a dimension of the grid."""
@@ -67,6 +73,14 @@ _MOST_CONSUMERS = 1024 - 32
 """Maximum number of threads in a ``ring`` block, in addition to the producer warp."""
 HELD_FLOATS = 64
 """Maximum number of a row's floats that a thread may keep in registers."""
+BLOCK_KEPT_FLOATS = 32
+"""Maximum number of a row's floats that a thread of ``block`` may keep in registers, in addition to shared memory."""
+HALVES_PIECES = 4
+"""Maximum number of pieces of a row per block in ``halves``. Their exponents share a register, a byte each."""
+HALVES_FLOATS = 64
+"""Maximum number of a row's elements per thread in ``halves``. Registers hold about two rows of these."""
+_LINEAR = frozenset({"load", "const", "reduced", "add", "sub", "mul", "div", "neg", "max", "min"})
+"""Operations on elements after which a small error of the row, relative to its deviations, stays small."""
 
 
 def plain(device: DeviceFact) -> Choices:
@@ -133,6 +147,58 @@ class Plan(Struct, frozen=True):
     cluster: int
     ring: RingPlan | None = None
     writers: int = 0
+    halves: HalvesPlan | None = None
+
+
+class HalvesPlan(Struct, frozen=True):
+    """How ``halves`` lays out a row: ``group`` blocks, each with ``pieces`` of ``piece`` packs, ``per`` per thread."""
+
+    group: int
+    pieces: int
+    piece: int
+    per: int
+    slots: int
+
+
+def block_cluster(stages: RowStages, *, threads: int, blocks: int, cluster: int) -> int | None:
+    """Return how many blocks of ``block`` hold a row, at least ``cluster``. None if a row does not fit eight."""
+    held = len(stages.held)
+    if not held:
+        return None
+    bytes_of_chunk = threads * stages.width * 4 * held
+    room = (SHARED_BYTES // blocks - RESERVED_BYTES) // bytes_of_chunk
+    most = threads * (room + BLOCK_KEPT_FLOATS // (stages.width * held))
+    packs = stages.program.cols // stages.width
+    fitting = (count for count in (1, 2, 4, 8) if count >= cluster and -(-packs // count) <= most)
+    return next(fitting, None) if room >= 1 else None
+
+
+def _is_linear(program: RowProgram, k: int) -> bool:
+    value = program.values[k]
+    return value.op in _LINEAR and (value.op != "div" or program.per_row[value.args[1]])
+
+
+def plan_halves(stages: RowStages, *, group: int, threads: int, per: int, slots: int) -> HalvesPlan | None:
+    """Return the layout for ``group`` blocks. None if a row does not fit, or if 16 bits could change the results by
+    more than their rounding.
+    """
+    program = stages.program
+    if len(stages.stages) != 1 or len(stages.held) != 1 or stages.width != 4 or not stages.out_extras_by_column:
+        return None
+    if any(not _is_linear(program, k) for k in program.element_order(stages.roots)):
+        return None
+    # Weights that statistics depend on would have to be as exact as the row.
+    if stages.extras(part.source for part in stages.stages[0]):
+        return None
+    span = -(-(program.cols // 4) // group)
+    pieces = -(-span // (per * threads))
+    each = -(-span // (pieces * threads))
+    piece = each * threads
+    weight_bytes = len(stages.out_extras) * pieces * each * threads * 8
+    room = (SHARED_BYTES - RESERVED_BYTES - weight_bytes) // (16 * piece)
+    if pieces > HALVES_PIECES or pieces * each * 4 > HALVES_FLOATS or room < 2:
+        return None
+    return HalvesPlan(group, pieces, piece, each, min(room, slots))
 
 
 def resolve(program: RowProgram, choices: Choices) -> Plan:
@@ -145,6 +211,20 @@ def resolve(program: RowProgram, choices: Choices) -> Plan:
     hopper = int(choices["arch"]) >= 90
     if wanted == "split" and len(stages.stages) == 1:
         return Plan("split", stages, threads, 1)
+    if wanted == "halves" and hopper:
+        halves = plan_halves(
+            stages, group=max(1, int(choices["sms"])), threads=threads, per=int(choices["per"]),
+            slots=int(choices["slots"]),
+        )  # fmt: skip
+        if halves is not None:
+            return Plan("halves", stages, threads, 0, halves=halves)
+        return resolve(program, {**choices, "structure": "split"})
+    if wanted == "block" and hopper:
+        blocks = max(1, int(choices["blocks"]))
+        found = block_cluster(stages, threads=threads, blocks=blocks, cluster=max(1, cluster))
+        if found is not None:
+            return Plan("block", stages, threads, found)
+        return resolve(program, {**choices, "structure": "ring"})
     if wanted == "ring" and hopper:
         for group in (cluster, *(g for g in (2, 4, 8) if cluster and g > cluster), 0):
             ring = _ring(stages, group, choices)

@@ -1,8 +1,8 @@
 """Transformations of the row pattern in CUDA C++.
 
 A lineage starts with the plain kernel. Wider accesses or a better split of the rows follow. Finally, the kernel reads
-each row from memory only once. The structures are ``loop`` -> ``registers`` (short and medium rows) -> ``ring``, or
-``loop`` -> ``split`` (few long rows) -> ``ring``.
+each row from memory only once. The structures are ``loop`` -> ``registers`` (short and medium rows) -> ``block``, or
+``loop`` -> ``split`` (few long rows) -> ``ring``. Where the tolerance permits it, ``halves`` keeps rows in 16 bits.
 """
 
 from __future__ import annotations
@@ -32,15 +32,14 @@ def best_known(program: RowProgram, recipe: Recipe, device: DeviceFact) -> Recip
 
     ``cuda_plan.PLAIN`` has the measurements.
     """
-    for rule in (_vectors, _one_walk, _split, _registers, _ring, _share_weights, _writers, _hints, _fast_math):
+    for rule in (_vectors, _one_walk, _split, _registers, _block, _ring, _share_weights, _writers, _hints, _fast_math):
         transformation = rule(program, recipe.choices, device)
         if transformation is None or transformation.gain <= 1:
             continue
         now = recipe.choices
-        if rule is _ring and (
-            (now["structure"] == "registers" and int(now["cluster"]) <= 1)
-            or (now["structure"] == "split" and 4 * program.rows * program.cols < _GRID_RING_BYTES)
-        ):
+        if rule is _block and now["structure"] == "registers" and int(now["cluster"]) <= 1:
+            continue
+        if rule is _ring and not (now["structure"] == "split" and 4 * program.rows * program.cols >= _GRID_RING_BYTES):
             continue
         recipe = recipe.with_(transformation.changes, transformation.opens)
     return recipe
@@ -64,8 +63,9 @@ def _transformation(
     *,
     gain: float,
     helps: Bound = "memory",
+    tolerance: float = 0.0,
 ) -> Transformation:
-    return Transformation(name, category, text, changes, opens, gain, helps)
+    return Transformation(name, category, text, changes, opens, gain, helps, tolerance)
 
 
 def _vectors(program: RowProgram, now: Choices, device: DeviceFact) -> Transformation | None:
@@ -194,9 +194,84 @@ def _ring(program: RowProgram, now: Choices, device: DeviceFact) -> Transformati
                 "this row's partial states are exchanged. Every row is read from memory once.",
                 wanted,
                 ("threads", "slot_kb", "keep") if few else ("threads", "slot_kb", "read"),
-                gain=1.8 if group > 1 else 1.2 if group == 1 else 1.1,  # cuda_plan.PLAIN has the measurements
+                gain=1.45 if group > 1 else 1.2 if group == 1 else 1.1,  # cuda_plan.PLAIN has the measurements
             )
     return None
+
+
+_FEWEST_BLOCK_COLUMNS = 4096
+"""Registers of a block hold shorter rows with fewer instructions."""
+_HALF_A_BLOCK = 104 << 10
+"""The largest row, in bytes, of which two fit a multiprocessor's shared memory with room to spare."""
+
+
+def _block(program: RowProgram, now: Choices, device: DeviceFact) -> Transformation | None:
+    if now["structure"] not in ("loop", "registers", "ring") or long_rows(program, device) or not _full(program, now):
+        return None
+    if program.cols < _FEWEST_BLOCK_COLUMNS:
+        return None
+    held = max(1, len(resolve(program, now).stages.held))
+    small = 4 * held * program.cols <= _HALF_A_BLOCK
+    wanted: Choices = {
+        "structure": "block",
+        "fused": True,
+        "merge": "shuffle",
+        "cluster": 1,
+        "threads": 512 if small else 1024,
+        "blocks": 2 if small else 1,
+        "keep": 4 // held,
+        "unroll": 2,
+        "read": "plain",
+    }
+    plan = resolve(program, {**now, **wanted})
+    if plan.structure != "block":
+        return None
+    holder = "a block" if plan.cluster == 1 else f"a cluster of {plan.cluster} blocks"
+    return _transformation(
+        "row_in_shared_memory",
+        "memory",
+        f"Read each row once. Let {holder} hold it on the chip, most of it in shared memory and the rest in registers, "
+        "with all copies in flight at once. Blocks drift out of phase, so that some read while others write.",
+        wanted,
+        ("threads", "keep", "unroll", "blocks"),
+        # cuda_plan.PLAIN has the measurements.
+        gain=1.03 if now["structure"] == "ring" else 1.85 if int(now["cluster"]) > 1 or not small else 1.05,
+    )
+
+
+HALVES_TOLERANCE = 4e-3
+"""The smallest tolerance for rows in 16 bits. The largest error measured is 1.5e-3 of magnitude plus root mean square:
+a half has 11 bits, and weights and the row are each rounded once."""
+
+
+def _halves(program: RowProgram, now: Choices, device: DeviceFact) -> Transformation | None:
+    if now["structure"] not in ("split", "ring") or not long_rows(program, device) or not _full(program, now):
+        return None
+    plan = resolve(program, {**now, **HALVES})
+    if plan.structure != "halves" or program.rows < 2:
+        return None
+    return _transformation(
+        "rows_in_16_bits",
+        "precision",
+        "A row does not fit the chip together with the next one in fp32. After its statistics, keep a row in registers "
+        "in 16 bits, as deviations from a pivot with a shared exponent, and keep the weights in shared memory in 16 "
+        "bits. One row arrives while the row before it is written.",
+        HALVES,
+        ("threads", "per", "slots"),
+        gain=1.3 if now["structure"] == "split" else 1.12,
+        tolerance=HALVES_TOLERANCE,
+    )
+
+
+HALVES: Choices = {
+    "structure": "halves", "fused": True, "merge": "shuffle", "threads": 512, "per": 4, "slots": 3, "read": "stream",
+    "store": "stream",
+}  # fmt: skip
+"""Choices of ``halves``. Other reads would push the weights out of L2 while blocks fetch them."""
+EXACT_RING: Choices = {
+    "structure": "ring", "cluster": 0, "threads": 128, "writers": 256, "slot_kb": 8, "keep": 8, "blocks": 1,
+}  # fmt: skip
+"""Changes that turn a kernel with rows in 16 bits into the fastest one in fp32."""
 
 
 def _share_weights(program: RowProgram, now: Choices, device: DeviceFact) -> Transformation | None:
@@ -300,6 +375,8 @@ def _occupancy(program: RowProgram, now: Choices, device: DeviceFact) -> Transfo
         "registers": ("threads", "blocks", "cluster"),
         "split": ("threads", "unroll", "span_kb"),
         "ring": ("threads", "slot_kb", "cluster"),
+        "block": ("threads", "keep", "blocks"),
+        "halves": ("threads", "per", "slots"),
     }[str(now["structure"])]
     return _transformation(
         "balance_occupancy",
@@ -317,7 +394,9 @@ _RULES: tuple[_Rule, ...] = (
     _split,
     _registers,
     _vectors,
+    _block,
     _ring,
+    _halves,
     _one_walk,
     _share_weights,
     _keep_weights,

@@ -1,0 +1,140 @@
+"""Attention of a few queries and many keys: what the structure supports, its choices, and its kernel file."""
+
+from __future__ import annotations
+
+from engine.devices.fact import DeviceFact
+from engine.problem.c_header import ctype
+from engine.problem.spec import ProblemSpec
+from engine.proposers.playbook.base import Choice, Choices, Recipe, Transformation
+from engine.proposers.playbook.codegen.rendering import render
+from engine.proposers.playbook.codegen.signature import launch_signature
+from engine.proposers.playbook.ir.sizes import factor, text
+from engine.proposers.playbook.patterns.attention import cuda_plan
+from engine.proposers.playbook.patterns.attention.cuda_text import scale_of
+from engine.proposers.playbook.patterns.attention.program import AttentionProgram
+from engine.proposers.playbook.patterns.gemm.tiles.cuda_finish import (
+    conversions,
+    dtypes_of,
+    finish,
+    helpers,
+    pointers,
+    tensors_struct,
+)
+
+STRUCTURE = "decode"
+IDEA = (
+    "There are few queries, so the kernel is bound by reading keys and values. Let neighboring lanes share a key, "
+    "16 bytes each, with several keys in flight and a running maximum per team. Split the keys over enough blocks to "
+    "keep memory busy, and combine their results."
+)
+_MOST_QUERIES = 4
+"""With more queries of the same keys, a kernel that shares each key among them reads less."""
+_FEWEST_KEYS = 128
+_SHARED_BYTES = 208 * 1024
+"""Shared memory of a multiprocessor for rings, less what blocks need besides."""
+KNOBS: dict[str, tuple[Choice, ...]] = {
+    "threads": (64, 128, 256, 512),
+    "unroll": (1, 2, 4, 8),
+    "work": (1, 2, 3, 4, 6, 8),
+}
+
+
+def refusal(program: AttentionProgram) -> str | None:
+    """Why this structure does not support ``program``: a clause that completes "because ...", or None."""
+    if program.rows > _MOST_QUERIES:
+        return f"it has more than {_MOST_QUERIES} queries of the same keys"
+    if program.causal:
+        return "its first queries see only the first keys"
+    if program.keys < _FEWEST_KEYS:
+        return f"it has fewer than {_FEWEST_KEYS} keys"
+    if program.k.col_stride != 1 or program.v.col_stride != 1:
+        return "its keys or values are not contiguous"
+    if max(program.width, program.value_width) > 512:
+        return "its rows are longer than 512 elements"
+    return None
+
+
+def recipe(template: str, program: AttentionProgram, device: DeviceFact) -> Recipe:
+    """The first kernel."""
+    choices: Choices = cuda_plan.plain(device) | {
+        "structure": STRUCTURE, "threads": 256, "unroll": 4, "work": 1, "math": "fast", "sms": max(1, device.cores),
+    }  # fmt: skip
+    return Recipe(template, choices, ("threads", "unroll", "work"))
+
+
+def transformations(now: Choices) -> list[Transformation]:
+    """Transformations of a kernel with this structure."""
+    found = []
+    if int(now["unroll"]) < 8:
+        found.append(
+            Transformation(
+                "more_keys_in_flight",
+                "latency",
+                "Memory answers after hundreds of cycles. Let each team request more keys and values before it uses "
+                "the first.",
+                {"unroll": 2 * int(now["unroll"])},
+                ("unroll", "threads"),
+                gain=1.05,
+                helps="memory",
+            )
+        )
+    if int(now["work"]) < 4:
+        found.append(
+            Transformation(
+                "more_blocks",
+                "parallelism",
+                "A multiprocessor waits while its only block finishes a query. Keep two blocks on each of them, with "
+                "smaller rings.",
+                {"work": 2 * int(now["work"])},
+                ("work", "threads", "unroll"),
+                gain=1.02,
+                helps="memory",
+            )
+        )
+    return found
+
+
+def kernel(program: AttentionProgram, choices: Choices, spec: ProblemSpec) -> str:
+    """The kernel source."""
+    names = pointers([program.chain], program.q.tensor, program.k.tensor, program.v.tensor)
+    dtypes = dtypes_of(spec)
+    steps = [program.width, program.value_width]
+    for operand in (program.k, program.v):
+        steps += [operand.row_stride, operand.offset, *(step for _, step in operand.batch)]
+    return render(
+        "attention_decode.cu.j2",
+        element=ctype(program.dtype, "cu"),
+        queries=text(program.rows),
+        keys=text(program.keys),
+        width=text(program.width),
+        values=text(program.value_width),
+        batch=text(program.batch),
+        scale=scale_of(program),
+        size_assertions=program.size_assertions,
+        functions=conversions({program.dtype, *(dtypes[name] for name in names)}) + helpers([program.chain]),
+        tensors=tensors_struct(spec, names),
+        finish=finish(program.chain, program.value_width, choices["math"] == "fast"),
+        steps=list(dict.fromkeys(factor(step) for step in steps if step)),
+        threads=int(choices["threads"]),
+        unroll=int(choices["unroll"]),
+        work=int(choices["work"]),
+        hopper=int(choices["arch"]) == 90,
+        ring_bytes=_SHARED_BYTES // max(1, min(int(choices["work"]), 4)) // 1024 * 1024,
+        contiguous=_contiguous(program),
+        stream_loads=True,
+        sms=int(choices["sms"]),
+        q=program.q.pointer,
+        k=program.k.pointer,
+        v=program.v.pointer,
+        q_at=program.q.at("i", "d"),
+        k_at=program.k.at("j", "d"),
+        v_at=program.v.at("j", "d"),
+        arguments=", ".join(names),
+        launch=launch_signature(spec, "cu", frozenset((*names, "stream", "workspace"))),
+    )
+
+
+def _contiguous(program: AttentionProgram) -> str:
+    """A C expression: whether a matrix's keys, and its values, lie one after the other."""
+    pairs = ((program.k.row_stride, program.width), (program.v.row_stride, program.value_width))
+    return " && ".join(f"{text(step)} == {text(size)}" for step, size in pairs)
