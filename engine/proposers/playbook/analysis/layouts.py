@@ -170,3 +170,5 @@ _VIEW_OF = {
     "aten.slice.Tensor": _slice,
     "aten.select.int": _select,
 }
+VIEW_TARGETS = _COPIES | _VIEWS | frozenset(_VIEW_OF)
+"""The operators that a ``Layout`` can express."""

@@ -1,0 +1,224 @@
+"""Partition a graph into groups that other patterns recognize."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+
+import msgspec
+
+from engine.problem.spec import DTYPE_BYTES, LANGUAGE_NAMES, ProblemSpec
+from engine.proposers.playbook.base import Language, Pattern, Program, Template, Unsupported
+from engine.proposers.playbook.patterns.groups.cut import cut, needs_copy
+from engine.proposers.playbook.patterns.groups.graph import OUTPUT, Graph, references_of
+from engine.proposers.playbook.patterns.groups.plan import Group, Kind, Plan, Source, Step, place
+
+MAX_STEPS = 1500
+"""Maximum number of computing operators. A longer graph is a recurrence that was unrolled."""
+MAX_KINDS = 64
+"""Maximum number of different kernels in a file. A longer file takes minutes to compile."""
+LOOK_AHEAD = 8
+"""How many operators a group may add before a pattern has to recognize it again. Attention in primitives needs about
+five between its products."""
+MAX_MEMBERS = 60
+HEAVY = frozenset(
+    f"aten.{name}.default" for name in ("convolution", "mm", "bmm", "addmm", "baddbmm", "mv", "addmv")
+)
+"""Operators of which no pattern takes more than two."""
+FLOPS_PER_BYTE = 20.0
+"""Operations that take as long as the transfer of a byte, between fp32 arithmetic and tensor cores on current GPUs."""
+
+Recognized = tuple[str, Program, Template]
+
+
+def partition(spec: ProblemSpec, language: Language, patterns: tuple[Pattern, ...]) -> Plan:
+    """Return the plan for ``spec``. Raises ``Unsupported`` if any part of the graph belongs to no pattern."""
+    found = _partition(msgspec.json.encode(spec), language, patterns)
+    if isinstance(found, str):
+        raise Unsupported(found)
+    return found
+
+
+@lru_cache(maxsize=64)
+def _partition(encoded: bytes, language: Language, patterns: tuple[Pattern, ...]) -> Plan | str:
+    """Return the plan for an encoded problem, or the reason why there is none."""
+    try:
+        return _Partition(msgspec.json.decode(encoded, type=ProblemSpec), language, patterns).plan()
+    except Unsupported as unsupported:
+        return str(unsupported)
+
+
+@lru_cache(maxsize=4096)
+def _recognize(encoded: bytes, language: Language, patterns: tuple[Pattern, ...]) -> Recognized | str:
+    """Return the pattern, program and template for an encoded group, or the reason why no pattern takes it."""
+    spec = msgspec.json.decode(encoded, type=ProblemSpec)
+    reason = ""
+    for pattern in patterns:
+        try:
+            program = pattern.recognize(spec)
+        except Unsupported as unsupported:
+            reason = reason or str(unsupported)
+            continue
+        if program is not None:
+            template = next((one for one in pattern.templates if one.language == language), None)
+            lack = f"{pattern.name} has no {LANGUAGE_NAMES[language]} template"
+            refusal = lack if template is None else template.refusal(program)
+            if template is not None and refusal is None:
+                return pattern.name, program, template
+            reason = reason or str(refusal)
+    return reason or "no pattern matches it"
+
+
+class _Partition:
+    def __init__(self, spec: ProblemSpec, language: Language, patterns: tuple[Pattern, ...]) -> None:
+        self.language, self.patterns = language, patterns
+        self.graph = Graph(spec)
+        self.done = {name for name, node in self.graph.nodes.items() if node.op == "placeholder"}
+        self.kinds: dict[bytes, Kind] = {}
+        self.steps: list[Step] = []
+        if len(self.graph.steps) > MAX_STEPS:
+            raise Unsupported(f"its graph has more than {MAX_STEPS} operators")
+
+    def plan(self) -> Plan:
+        waiting = dict.fromkeys(self.graph.steps)
+        while waiting:
+            seed = next(iter(waiting))
+            members, group = self._grow(seed, list(waiting))
+            self._add(group)
+            for name in members:
+                waiting.pop(name, None)
+            self.done.update(group.results)
+        bound = {name: node.target for name, node in self.graph.nodes.items() if node.op == "placeholder"}
+        for tensor, name in zip(self.graph.spec.outputs, self.graph.returned, strict=True):
+            self._return(tensor.name, name, bound)
+        if len(self.kinds) > MAX_KINDS:
+            raise Unsupported(f"it needs {len(self.kinds)} different kernels, and a file holds at most {MAX_KINDS}")
+        sizes = {
+            result: self._bytes(result) for step in self.steps for result in step.results if result not in bound
+        }
+        offsets, tensor_bytes = place(self.steps, sizes)
+        return Plan(tuple(self.kinds.values()), tuple(self.steps), bound, offsets, tensor_bytes)
+
+    def _return(self, output: str, name: str, bound: dict[str, str]) -> None:
+        """Let a group write node ``name`` to ``output``, or copy it."""
+        base = self.graph.base(name, self.done)
+        if base in self.done and base not in bound and self.graph.offset(name, base) == 0 and self._whole(name, base):
+            bound[base] = output
+            return
+        group = cut(self.graph, (), self.done, (name,))
+        alias = f"{output}__copy"
+        self._add(Group(group.spec, group.sources, (alias,)))
+        bound[alias] = output
+
+    def _whole(self, name: str, base: str) -> bool:
+        return self._bytes(name) == self._bytes(base)
+
+    def _bytes(self, name: str) -> int:
+        node, size = self.graph.nodes[name], 1
+        for each in node.shape or ():
+            size *= each
+        return size * DTYPE_BYTES[node.dtype or "float32"]
+
+    def _grow(self, seed: str, waiting: Sequence[str]) -> tuple[frozenset[str], Group]:
+        """Return the largest set of steps around ``seed`` that a pattern recognizes. Raises ``Unsupported``."""
+        members, reason = self.graph.unit(seed), ""
+        best, reason = self._try(members)
+        if best is None and self._copy_operands(members):
+            best, reason = self._try(members)
+        accepted = members
+        while True:
+            for name in self._ready(accepted, waiting) if best is not None else ():
+                group, _ = self._try(accepted | self.graph.unit(name))
+                if group is not None:
+                    accepted, best = accepted | self.graph.unit(name), group
+                    break
+            else:
+                ahead = self._look_ahead(accepted, waiting)
+                if ahead is None:
+                    break
+                accepted, best = ahead
+        if best is None:
+            raise Unsupported(reason)
+        return accepted, best
+
+    def _look_ahead(self, members: frozenset[str], waiting: Sequence[str]) -> tuple[frozenset[str], Group] | None:
+        for _ in range(LOOK_AHEAD):
+            name = next(self._ready(members, waiting), None)
+            if name is None:
+                return None
+            members |= self.graph.unit(name)
+            group, _ = self._try(members)
+            if group is not None:
+                return members, group
+            if self._heavy(members) >= 2:
+                return None
+        return None
+
+    def _ready(self, members: frozenset[str], waiting: Sequence[str]) -> Iterator[str]:
+        """Yield the steps that need a result of ``members`` and otherwise only what exists."""
+        if len(members) > MAX_MEMBERS:
+            return
+        for name in waiting:
+            if name not in members:
+                bases = self.graph.bases(name, self.done)
+                if not bases.isdisjoint(members) and all(one in members or one in self.done for one in bases):
+                    yield name
+
+    def _heavy(self, members: frozenset[str]) -> int:
+        return sum(self.graph.nodes[name].target in HEAVY for name in members)
+
+    def _try(self, members: frozenset[str]) -> tuple[Group | None, str]:
+        """Return the group of ``members`` if a pattern recognizes it, and otherwise the reason."""
+        if self._heavy(members) > 2:
+            return None, "it has more than two products"
+        try:
+            group = cut(self.graph, members, self.done)
+        except Unsupported as unsupported:
+            return None, str(unsupported)
+        found = _recognize(msgspec.json.encode(group.spec), self.language, self.patterns)
+        return (None, found) if isinstance(found, str) else (group, "")
+
+    def _copy_operands(self, members: frozenset[str]) -> bool:
+        """Add groups that copy those operands of ``members`` whose elements are in another order."""
+        added = False
+        for member in sorted(members, key=self.graph.order.__getitem__):
+            for ref in references_of(self.graph.nodes[member]):
+                view = None if ref in members else needs_copy(self.graph, ref, self.done)
+                if view is not None:
+                    self._add(cut(self.graph, (), self.done, (view,)))
+                    self.done.add(view)
+                    added = True
+        return added
+
+    def _add(self, group: Group) -> None:
+        """Add a step for ``group``. Raises ``Unsupported`` if no pattern recognizes it."""
+        encoded = msgspec.json.encode(group.spec)
+        found = _recognize(encoded, self.language, self.patterns)
+        if isinstance(found, str):
+            raise Unsupported(found)
+        known = self.kinds.get(encoded)
+        times = 1 if known is None else known.times + 1
+        self.kinds[encoded] = Kind(group.spec, *found, times, times * _cost(group.spec))
+        self.steps.append(Step(list(self.kinds).index(encoded), group.sources, group.results))
+
+
+def _cost(spec: ProblemSpec) -> float:
+    """Return the memory traffic of a group, plus its products' operations as bytes that take equally long."""
+    shapes = {node.name: node.shape or () for node in spec.graph or ()}
+    flops = 0.0
+    for node in spec.graph or ():
+        if node.target in HEAVY:
+            refs = list(references_of(node))
+            numel = 2.0
+            for size in node.shape or ():
+                numel *= size
+            if node.target == "aten.convolution.default":
+                for size in shapes[refs[1]][1:]:
+                    numel *= size
+            else:
+                numel *= shapes[refs[-1]][-2] if len(shapes[refs[-1]]) > 1 else 1
+            flops += numel
+    return sum(tensor.nbytes for tensor in spec.tensors) + flops / FLOPS_PER_BYTE
+
+
+__all__ = ["OUTPUT", "Source", "partition"]
