@@ -161,6 +161,17 @@ def _select(layout: Layout, node: GraphNode) -> Layout:
     return Layout(layout.tensor, at, (*layout.dims[:dim], *layout.dims[dim + 1 :]))
 
 
+def _unfold(layout: Layout, node: GraphNode) -> Layout:
+    """Return windows of ``size`` elements, ``step`` apart; they become the last dimension."""
+    dim, size, step = node.args[1] % len(layout.dims), node.args[2], node.args[3]
+    stride = layout.stride(dim)
+    if stride is None:
+        raise Unsupported("it unfolds a dimension that has no single stride")
+    windows = (node.shape or ())[dim]
+    dims = (*layout.dims[:dim], _merged([(windows, stride * step)]), *layout.dims[dim + 1 :], _merged([(size, stride)]))
+    return Layout(layout.tensor, layout.offset, dims)
+
+
 _VIEW_OF = {
     "aten.t.default": _t,
     "aten.numpy_T.default": _t,
@@ -169,6 +180,7 @@ _VIEW_OF = {
     "aten.expand.default": _expand,
     "aten.slice.Tensor": _slice,
     "aten.select.int": _select,
+    "aten.unfold.default": _unfold,
 }
 VIEW_TARGETS = _COPIES | _VIEWS | frozenset(_VIEW_OF)
 """The operators that a ``Layout`` can express."""

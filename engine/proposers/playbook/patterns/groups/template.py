@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from msgspec.structs import replace
-
 from engine.devices.fact import DeviceFact
 from engine.problem.spec import ProblemSpec
 from engine.proposers.playbook.base import (
@@ -24,6 +22,8 @@ from engine.proposers.playbook.patterns.groups.plan import Kind, Plan
 
 MAX_TUNED = 8
 """How many kernels of a file transformations change: those with the largest share of the cost."""
+_PROMISING = 1.1
+"""The smallest expected gain of a transformation that a first kernel already applies."""
 _MARK = "@"
 """Separates the name of a transformation from the number of the kernel that it changes."""
 
@@ -58,28 +58,37 @@ class Groups(Template):
 
     def starts(self, program: Program, spec: ProblemSpec, device: DeviceFact) -> list[Start]:
         plan = self.plan(program)
-        starts = [kind.template.starts(kind.program, kind.spec, device) for kind in plan.kinds]
-        found = []
-        for number in range(max(map(len, starts))):
-            chosen = [each[min(number, len(each) - 1)] for each in starts]
-            recipe = Recipe(self.name, {}, ())
-            for place, start in enumerate(chosen):
-                recipe = recipe.with_(*_prefixed(place, start.recipe.choices, start.recipe.opened))
-            found.append(Start(f"groups_{number}", _text(plan, chosen), recipe))
+        given = [kind.template.starts(kind.program, kind.spec, device) for kind in plan.kinds]
+        tuned = [_tuned(kind, starts[0].recipe, device) for kind, starts in zip(plan.kinds, given, strict=True)]
+        first, last = [starts[0].recipe for starts in given], [starts[-1].recipe for starts in given]
+        found: list[Start] = []
+        for name, text, recipes in (("tuned", _TUNED, tuned), ("first", _FIRST, first), ("plain", _PLAIN, last)):
+            recipe = self._joined(recipes)
+            if all(recipe.choices != start.recipe.choices for start in found):
+                found.append(Start(name, f"{_summary(plan)} {text}", recipe))
         return found
+
+    def _joined(self, recipes: list[Recipe]) -> Recipe:
+        """Return one recipe from the recipes of all kernels."""
+        joined = Recipe(self.name, {})
+        for place, recipe in enumerate(recipes):
+            joined = joined.with_(*_prefixed(place, recipe.choices, recipe.opened))
+        return joined
 
     def transformations(self, program: Program, recipe: Recipe, device: DeviceFact) -> list[Transformation]:
         plan = self.plan(program)
-        found = []
+        found: list[Transformation] = []
+        by_name: dict[str, list[Transformation]] = {}
         for place in _costly(plan):
-            kind, own = plan.kinds[place], _own(recipe, place, plan.kinds[place])
-            for one in kind.template.transformations(kind.program, own, device):
+            kind, share = plan.kinds[place], plan.shares[place]
+            for one in kind.template.transformations(kind.program, _own(recipe, place, kind), device):
                 changes, opens = _prefixed(place, one.changes, one.opens)
-                text = f"Kernel {place} ({kind.pattern}, {round(100 * plan.shares[place])} % of the traffic): {one.text}"
-                gain = 1.0 / (1.0 - plan.shares[place] + plan.shares[place] / max(one.gain, 0.01))
-                found.append(replace(one, name=f"{one.name}{_MARK}{place}", text=text, changes=changes, opens=opens,
-                                     gain=gain))  # fmt: skip
-        return found
+                text = f"Kernel {place} ({kind.pattern}, {round(100 * share)} % of the estimated time): {one.text}"
+                gain = 1.0 / (1.0 - share + share / one.gain)
+                made = Transformation(f"{one.name}{_MARK}{place}", one.category, text, changes, opens, gain, one.helps)
+                found.append(made)
+                by_name.setdefault(one.name, []).append(made)
+        return [*found, *(_everywhere(name, each) for name, each in by_name.items() if len(each) > 1)]
 
     def knobs(self, program: Program, recipe: Recipe, device: DeviceFact) -> dict[str, tuple[Choice, ...]]:
         plan = self.plan(program)
@@ -126,10 +135,42 @@ def _own(recipe: Recipe, place: int, kind: Kind) -> Recipe:
     return Recipe(kind.template.name, choices, opened)
 
 
-def _text(plan: Plan, chosen: list[Start]) -> str:
-    parts = "; ".join(f"{kind.pattern}: {start.text}" for kind, start in _shown(plan, chosen))
-    return f"Compute the problem in {len(plan.steps)} groups, which hand on tensors through the workspace. {parts}"
+def _tuned(kind: Kind, recipe: Recipe, device: DeviceFact) -> Recipe:
+    """Apply the transformations that promise most, one after the other, without a loss of precision."""
+    applied: set[str] = set()
+    while True:
+        known = [
+            one
+            for one in kind.template.transformations(kind.program, recipe, device)
+            if one.gain >= _PROMISING and one.category != "precision" and one.name not in applied
+        ]
+        if not known:
+            return recipe
+        best = max(known, key=lambda one: one.gain)
+        applied.add(best.name)
+        recipe = recipe.with_(best.changes, best.opens)
 
 
-def _shown(plan: Plan, chosen: list[Start]) -> list[tuple[Kind, Start]]:
-    return [(plan.kinds[place], chosen[place]) for place in _costly(plan)[:3]]
+def _everywhere(name: str, each: list[Transformation]) -> Transformation:
+    """Return one transformation that applies all of ``each``, which have the same name."""
+    changes = {choice: value for one in each for choice, value in one.changes.items()}
+    opens = tuple(knob for one in each for knob in one.opens)
+    places = ", ".join(one.name.rpartition(_MARK)[2] for one in each)
+    own = each[0].text.partition(": ")[2]
+    slowdown = 1.0 - sum(1.0 - 1.0 / one.gain for one in each)
+    gain = 1.0 / max(slowdown, 0.05)
+    return Transformation(f"{name}{_MARK}all", each[0].category, f"Kernels {places}: {own}", changes, opens, gain,
+                          each[0].helps)  # fmt: skip
+
+
+def _summary(plan: Plan) -> str:
+    patterns = ", ".join(dict.fromkeys(plan.kinds[step.kind].pattern for step in plan.steps))
+    return (
+        f"Compute the problem in {len(plan.steps)} groups ({patterns}) with {len(plan.kinds)} different kernels. They "
+        "hand on tensors through the workspace."
+    )
+
+
+_TUNED = "Begin with the kernels that promise most: every change that is expected to gain a tenth is already made."
+_FIRST = "Begin with the first kernel of each pattern."
+_PLAIN = "Begin with the simplest kernel of each pattern, which is easy to check by reading."
