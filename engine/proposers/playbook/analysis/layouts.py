@@ -94,6 +94,8 @@ def viewed(layout: Layout, shape: tuple[int, ...]) -> Layout:
                 # Either part may be the named size and the other part a fixed number, so neither part keeps the name.
                 waiting.append((int(have) // size, stride * size))
                 size = 1
+            elif layout.dims == contiguous(layout.tensor, layout.shape).dims:
+                return Layout(layout.tensor, layout.offset, contiguous(layout.tensor, tuple(map(int, shape))).dims)
             else:
                 raise Unsupported(f"it views {list(layout.shape)} as {list(shape)}, which splits rows")
         dims.append(_merged(reversed(taken)))

@@ -16,7 +16,7 @@ from engine.proposers.playbook.base import Program, Unsupported
 
 _CAT = "aten.cat.default"
 _TRIANGLES = {"aten.triu.default": True, "aten.tril.default": False}
-_MAX_BOXES = 64
+_MAX_BOXES = 512
 """Maximum number of parts of an output. A kernel has code for each."""
 
 

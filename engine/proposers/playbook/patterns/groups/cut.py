@@ -30,14 +30,18 @@ def cut(graph: Graph, members: Collection[str], done: Collection[str], results: 
 def needs_copy(graph: Graph, name: str, done: Collection[str]) -> str | None:
     """Return the view behind ``name`` whose elements a group of its own has to copy, if any.
 
-    The views after it keep the order of its elements.
+    The views after it keep the order of its elements, unless ``name`` needs several copies.
     """
     base = graph.base(name, done)
     if base not in done or name in done or is_constant(graph.nodes[base]):
         return None
     if graph.offset(name, base) == 0:
         return None
-    return next(one for one in graph.chain(name, done) if one == name or graph.offset(name, one) == 0)
+    chain = graph.chain(name, done)
+    view = next(one for one in chain if one == name or graph.offset(name, one) == 0)
+    if graph.layout(view, base) is not None:
+        return view
+    return next((one for one in reversed(chain[: chain.index(view)]) if graph.layout(one, base) is not None), view)
 
 
 class _Cut:

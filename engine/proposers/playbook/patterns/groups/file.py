@@ -15,6 +15,7 @@ from engine.proposers.playbook.patterns.groups.plan import ALIGNMENT, Plan, Sour
 
 _INCLUDE = re.compile(r"^#include .*$\n?", re.M)
 _LAUNCH = re.compile(r'^extern "C" (int launch\(|size_t workspace_bytes\()', re.M)
+_WORD = re.compile(r"[a-z]+\d+_(?:dim\d+|numel)\b")
 _SCRATCH = "workspace_bytes("
 
 
@@ -25,7 +26,7 @@ def program_file(plan: Plan, sources: Sequence[str], spec: ProblemSpec, language
     for number, (kind, source) in enumerate(zip(plan.kinds, sources, strict=True)):
         includes |= dict.fromkeys(line.strip() for line in _INCLUDE.findall(source))
         body = _LAUNCH.sub(r"inline \1", _INCLUDE.sub("", source)).strip("\n")
-        constants = [line for tensor in kind.spec.tensors for line in size_constants(tensor)]
+        constants = _used(kind.spec, body)
         kinds.append({"number": number, "pattern": kind.pattern, "constants": constants, "body": body})
     used = {plan.bound[name] for step in plan.steps for name in _nodes(step) if name in plan.bound}
     scratch = [number for number, source in enumerate(sources) if _SCRATCH in source]
@@ -42,6 +43,13 @@ def program_file(plan: Plan, sources: Sequence[str], spec: ProblemSpec, language
         has_workspace=bool(plan.offsets or scratch),
         launch=launch_signature(spec, language, names),
     )
+
+
+def _used(spec: ProblemSpec, body: str) -> list[str]:
+    """Return the header's constants that ``body`` mentions. A namespace warns about the others."""
+    words = set(_WORD.findall(body))
+    lines = [line for tensor in spec.tensors for line in size_constants(tensor)]
+    return [line for line in lines if not words.isdisjoint(_WORD.findall(line.partition("=")[0]))]
 
 
 def _nodes(step: Step) -> list[str]:

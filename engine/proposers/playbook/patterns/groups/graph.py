@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from engine.problem.spec import GraphNode, ProblemSpec, TensorSpec
 from engine.proposers.playbook.analysis.analyze import needed_nodes, references
-from engine.proposers.playbook.analysis.aten import FILLS
+from engine.proposers.playbook.analysis.aten import FILLS, RULES
 from engine.proposers.playbook.analysis.layouts import VIEW_TARGETS, Layout, contiguous, layout_of
 from engine.proposers.playbook.base import Unsupported
 from engine.proposers.playbook.ir.sizes import named
@@ -28,6 +28,7 @@ class Graph:
 
     A **view** is a node without computation, and a **constant** is a tensor of one number. Every group that needs a
     view or a constant contains a copy of it. All other calls are **steps**, of which each belongs to one group.
+    ``writes`` maps buffers to the values that they hold afterward, except statistics and counters of batch norms.
     """
 
     def __init__(self, spec: ProblemSpec) -> None:
@@ -43,12 +44,13 @@ class Graph:
         self.steps = tuple(
             node.name for node in plain if node.op == "call" and not self.is_view(node.name) and not is_constant(node)
         )
+        self.writes: dict[str, str] = {}
         self._units = self._find_units()
         self.consumers: dict[str, set[str]] = {}
         for name in self.steps:
             for base in self.bases(name):
                 self.consumers.setdefault(base, set()).add(name)
-        for name in self.returned:
+        for name in (*self.returned, *self.writes.values()):
             self.consumers.setdefault(self.base(name), set()).add(OUTPUT)
 
     def tensor(self, name: str) -> TensorSpec | None:
@@ -113,10 +115,10 @@ class Graph:
             if counters and self.nodes[name].target == NORM and self.nodes[name].args[5]:
                 units.setdefault(name, {name}).update(counters.pop(0))
         if counters:
-            raise Unsupported("it writes to one of its buffers")
+            raise Unsupported("it counts its calls in one of its buffers")
         found = {name: frozenset(unit) for name, unit in units.items()}
         inner = {one for name, unit in found.items() for one in unit if one != name}
-        self.steps = tuple(name for name in self.steps if name not in inner)
+        self.steps = tuple(name for name in self.steps if name not in inner and self.nodes[name].target != COPY)
         return found
 
     def _counters(self) -> list[set[str]]:
@@ -125,9 +127,10 @@ class Graph:
         for node in self.nodes.values():
             if node.target == COPY:
                 buffer, value = (self.nodes[arg["ref"]] for arg in node.args[:2])
-                if value.target != "aten.add.Tensor" or value.args != (node.args[0], 1) or buffer.dtype != "int64":
-                    raise Unsupported("it writes to one of its buffers")
-                found.append((self.order[value.name], {node.name, value.name}))
+                if value.target == "aten.add.Tensor" and value.args == (node.args[0], 1) and buffer.dtype == "int64":
+                    found.append((self.order[value.name], {node.name, value.name}))
+                else:
+                    self.writes[buffer.name] = value.name
         return [names for _, names in sorted(found, key=lambda one: one[0])]
 
 
@@ -174,8 +177,41 @@ def _simplified(graph: list[GraphNode]) -> list[GraphNode]:
         elif (rewrite := _REWRITES.get(node.target)) is not None:
             found += rewrite(node, nodes)
         else:
-            found.append(node)
+            found += _with_expansions(node, nodes)
     return found
+
+
+def _with_expansions(node: GraphNode, nodes: Mapping[str, GraphNode]) -> list[GraphNode]:
+    """Return an elementwise operator, after views that expand operands over a dimension between two others.
+
+    A kernel can't index such an operand. A group of its own can copy a view.
+    """
+    wide = node.shape
+    given = [nodes[arg["ref"]] if isinstance(arg, dict) and "ref" in arg else None for arg in node.args]
+    shapes = [one.shape for one in given if one is not None]
+    if wide is None or node.target not in RULES or not all(_broadcasts(shape, wide) for shape in shapes):
+        return [node]
+    views: list[GraphNode] = []
+    args = list(node.args)
+    for place, one in enumerate(given):
+        if one is not None and one.shape is not None and _is_split(one.shape, wide):
+            name = f"{node.name}__{place}"
+            views.append(GraphNode(name, "call", "aten.expand.default", (args[place], list(wide)), {}, wide, one.dtype))
+            args[place] = {"ref": name}
+    return [*views, replace(node, args=tuple(args))]
+
+
+def _broadcasts(shape: tuple[int, ...] | None, wide: tuple[int, ...]) -> bool:
+    if shape is None or len(shape) > len(wide):
+        return False
+    return all(size in (1, have) for size, have in zip(shape[::-1], wide[::-1], strict=False))
+
+
+def _is_split(shape: tuple[int, ...], wide: tuple[int, ...]) -> bool:
+    """Whether a broadcast of ``shape`` to ``wide`` repeats elements between two dimensions that it keeps."""
+    padded = (1,) * (len(wide) - len(shape)) + shape
+    kept = [dim for dim, size in enumerate(padded) if size != 1]
+    return any(wide[dim] != 1 and padded[dim] == 1 for dim in range(kept[0], kept[-1])) if kept else False
 
 
 def _part(node: GraphNode, split: GraphNode, nodes: Mapping[str, GraphNode]) -> GraphNode:
@@ -265,4 +301,12 @@ def _pad(node: GraphNode, nodes: Mapping[str, GraphNode]) -> list[GraphNode]:
     return [*found, end_node]
 
 
-_REWRITES = {"aten.stack.default": _stack, "aten.roll.default": _roll, "aten.constant_pad_nd.default": _pad}
+def _copy(node: GraphNode, nodes: Mapping[str, GraphNode]) -> list[GraphNode]:
+    """Return what ``aten.copy`` yields: its second operand, expanded to the shape of the first."""
+    if nodes[node.args[1]["ref"]].dtype != node.dtype:
+        return [node]
+    return [replace(node, target="aten.expand.default", args=(node.args[1], list(node.shape or ())), kwargs={})]
+
+
+_REWRITES = {
+    "aten.copy.default": _copy,"aten.stack.default": _stack, "aten.roll.default": _roll, "aten.constant_pad_nd.default": _pad}

@@ -15,7 +15,7 @@ from engine.proposers.playbook.patterns.groups.plan import Group, Kind, Plan, So
 
 MAX_STEPS = 1500
 """Maximum number of computing operators. A longer graph is a recurrence that was unrolled."""
-MAX_KINDS = 64
+MAX_KINDS = 96
 """Maximum number of different kernels in a file. A longer file takes minutes to compile."""
 LOOK_AHEAD = 8
 """How many operators a group may add before a pattern has to recognize it again. Attention in primitives needs about
@@ -52,12 +52,12 @@ def _partition(encoded: bytes, language: Language, patterns: tuple[Pattern, ...]
 def _recognize(encoded: bytes, language: Language, patterns: tuple[Pattern, ...]) -> Recognized | str:
     """Return the pattern, program and template for an encoded group, or the reason why no pattern takes it."""
     spec = msgspec.json.decode(encoded, type=ProblemSpec)
-    reason = ""
+    reasons = []
     for pattern in patterns:
         try:
             program = pattern.recognize(spec)
         except Unsupported as unsupported:
-            reason = reason or str(unsupported)
+            reasons.append(str(unsupported))
             continue
         if program is not None:
             template = next((one for one in pattern.templates if one.language == language), None)
@@ -65,8 +65,10 @@ def _recognize(encoded: bytes, language: Language, patterns: tuple[Pattern, ...]
             refusal = lack if template is None else template.refusal(program)
             if template is not None and refusal is None:
                 return pattern.name, program, template
-            reason = reason or str(refusal)
-    return reason or "no pattern matches it"
+            reasons.append(str(refusal))
+    # A pattern that knows the operators gives a better reason than one that lacks them.
+    specific = (reason for reason in reasons if not reason.startswith("no pattern covers"))
+    return next(specific, reasons[0] if reasons else "no pattern matches it")
 
 
 class _Partition:
@@ -91,6 +93,8 @@ class _Partition:
         bound = {name: node.target for name, node in self.graph.nodes.items() if node.op == "placeholder"}
         for tensor, name in zip(self.graph.spec.outputs, self.graph.returned, strict=True):
             self._return(tensor.name, name, bound)
+        for buffer, name in self.graph.writes.items():
+            self._copy_to(bound[buffer], name, bound)
         if len(self.kinds) > MAX_KINDS:
             raise Unsupported(f"it needs {len(self.kinds)} different kernels, and a file holds at most {MAX_KINDS}")
         sizes = {
@@ -105,10 +109,15 @@ class _Partition:
         if base in self.done and base not in bound and self.graph.offset(name, base) == 0 and self._whole(name, base):
             bound[base] = output
             return
+        self._copy_to(output, name, bound)
+
+    def _copy_to(self, tensor: str, name: str, bound: dict[str, str]) -> None:
+        if self.graph.layout(name, self.graph.base(name, self.done)) is None:
+            self._copy_view(name)
         group = cut(self.graph, (), self.done, (name,))
-        alias = f"{output}__copy"
+        alias = f"{tensor}__copy"
         self._add(Group(group.spec, group.sources, (alias,)))
-        bound[alias] = output
+        bound[alias] = tensor
 
     def _whole(self, name: str, base: str) -> bool:
         return self._bytes(name) == self._bytes(base)
@@ -183,11 +192,16 @@ class _Partition:
         added = False
         for member in sorted(members, key=self.graph.order.__getitem__):
             for ref in references_of(self.graph.nodes[member]):
-                view = None if ref in members else needs_copy(self.graph, ref, self.done)
-                if view is not None:
-                    self._add(cut(self.graph, (), self.done, (view,)))
-                    self.done.add(view)
-                    added = True
+                added |= ref not in members and self._copy_view(ref)
+        return added
+
+    def _copy_view(self, name: str) -> bool:
+        """Add groups that copy what ``name`` views, until its elements are in order. Return whether there are any."""
+        added = False
+        while (view := needs_copy(self.graph, name, self.done)) is not None:
+            self._add(cut(self.graph, (), self.done, (view,)))
+            self.done.add(view)
+            added = True
         return added
 
     def _add(self, group: Group) -> None:
