@@ -67,6 +67,7 @@ def test_every_template_has_a_plan_here() -> None:
     elsewhere = {"conv_octets.cu.j2"}  # in test_cuda_octets
     elsewhere |= {"reductions.cpp.j2", "reductions.cu.j2"}  # in test_reductions
     elsewhere |= {"pooling.cpp.j2", "pooling.cu.j2"}  # in test_pooling
+    elsewhere |= {"copies.cpp.j2", "copies.cu.j2", "groups.j2"}  # in test_groups
     elsewhere |= {"scans.cpp.j2", "scans.cu.j2"}  # in test_scans
     assert kernels - extended - elsewhere == {*ROWS, *POINTWISE}
 

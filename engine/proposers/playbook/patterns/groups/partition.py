@@ -185,7 +185,15 @@ class _Partition:
         except Unsupported as unsupported:
             return None, str(unsupported)
         found = _recognize(msgspec.json.encode(group.spec), self.language, self.patterns)
-        return (None, found) if isinstance(found, str) else (group, "")
+        return (None, self._named(found, group)) if isinstance(found, str) else (group, "")
+
+    def _named(self, reason: str, group: Group) -> str:
+        """Return ``reason`` with the problem's names of tensors."""
+        tensors = (*group.spec.inputs, *group.spec.weights)
+        for tensor, source in zip(tensors, group.sources, strict=True):
+            own = self.graph.tensor(source.node)
+            reason = reason.replace(f"`{tensor.name}`", f"`{own.name}`" if own else "an intermediate tensor")
+        return reason
 
     def _copy_operands(self, members: frozenset[str]) -> bool:
         """Add groups that copy those operands of ``members`` whose elements are in another order."""
@@ -209,7 +217,7 @@ class _Partition:
         encoded = msgspec.json.encode(group.spec)
         found = _recognize(encoded, self.language, self.patterns)
         if isinstance(found, str):
-            raise Unsupported(found)
+            raise Unsupported(self._named(found, group))
         known = self.kinds.get(encoded)
         times = 1 if known is None else known.times + 1
         self.kinds[encoded] = Kind(group.spec, *found, times, times * _cost(group.spec))
