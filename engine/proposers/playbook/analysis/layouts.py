@@ -174,7 +174,17 @@ def _unfold(layout: Layout, node: GraphNode) -> Layout:
     return Layout(layout.tensor, layout.offset, dims)
 
 
+def _as_strided(layout: Layout, node: GraphNode) -> Layout:
+    """Return ``layout`` in another shape. Pooling to one element sets the strides of dimensions of size 1 only."""
+    shape = tuple(node.args[1])
+    dims = tuple(_merged([(size, stride)]) for size, stride in zip(shape, node.args[2], strict=True))
+    if dims != contiguous(layout.tensor, shape).dims or (len(node.args) > 3 and node.args[3]):
+        raise Unsupported("it takes strides of a tensor whose elements are in another order")
+    return viewed(layout, shape)
+
+
 _VIEW_OF = {
+    "aten.as_strided.default": _as_strided,
     "aten.t.default": _t,
     "aten.numpy_T.default": _t,
     "aten.transpose.int": _transpose,

@@ -169,6 +169,8 @@ def _pooled(
     picked = [each for each in graph if each.op == "getitem" and each.args[0]["ref"] == pooling.name]
     if [each.args[1] for each in picked] != [0] or picked[0].shape is None or node.shape is None:
         raise Unsupported("it uses the indices that max pooling returns")
+    if len(pooling.args) > 5 and pooling.args[5]:
+        raise Unsupported("it pools with ceil_mode")
     source = next(each for each in graph if each.name == pooling.args[0]["ref"])
     if source.shape != node.shape:
         raise Unsupported("it pools another view of the convolution's result")
