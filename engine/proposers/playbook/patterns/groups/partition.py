@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from functools import lru_cache
+from itertools import combinations
 
 import msgspec
 
@@ -113,7 +114,7 @@ class _Partition:
 
     def _copy_to(self, tensor: str, name: str, bound: dict[str, str]) -> None:
         if self.graph.layout(name, self.graph.base(name, self.done)) is None:
-            self._copy_view(name)
+            self._copy(self._views_to_copy(name))
         group = cut(self.graph, (), self.done, (name,))
         alias = f"{tensor}__copy"
         self._add(Group(group.spec, group.sources, (alias,)))
@@ -133,7 +134,7 @@ class _Partition:
         members, reason = self.graph.unit(seed), ""
         best, reason = self._try(members)
         if best is None and self._copy_operands(members):
-            best, reason = self._try(members)
+            best, _ = self._try(members)
         accepted = members
         while True:
             for name in self._ready(accepted, waiting) if best is not None else ():
@@ -176,12 +177,16 @@ class _Partition:
     def _heavy(self, members: frozenset[str]) -> int:
         return sum(self.graph.nodes[name].target in HEAVY for name in members)
 
-    def _try(self, members: frozenset[str]) -> tuple[Group | None, str]:
-        """Return the group of ``members`` if a pattern recognizes it, and otherwise the reason."""
+    def _try(self, members: frozenset[str], done: Set[str] | None = None) -> tuple[Group | None, str]:
+        """Return the group of ``members`` if a pattern recognizes it, and otherwise the reason.
+
+        Args:
+            done: The tensors that exist. By default, those that steps have computed.
+        """
         if self._heavy(members) > 2:
             return None, "it has more than two products"
         try:
-            group = cut(self.graph, members, self.done)
+            group = cut(self.graph, members, self.done if done is None else done)
         except Unsupported as unsupported:
             return None, str(unsupported)
         found = _recognize(msgspec.json.encode(group.spec), self.language, self.patterns)
@@ -196,21 +201,36 @@ class _Partition:
         return reason
 
     def _copy_operands(self, members: frozenset[str]) -> bool:
-        """Add groups that copy those operands of ``members`` whose elements are in another order."""
-        added = False
-        for member in sorted(members, key=self.graph.order.__getitem__):
-            for ref in references_of(self.graph.nodes[member]):
-                added |= ref not in members and self._copy_view(ref)
-        return added
+        """Copy as few operands of ``members`` as possible to make a pattern recognize it. Return whether one does."""
+        refs = dict.fromkeys(
+            ref
+            for member in sorted(members, key=self.graph.order.__getitem__)
+            for ref in references_of(self.graph.nodes[member])
+            if ref not in members
+        )
+        copies = {ref: self._views_to_copy(ref) for ref in refs}
+        given = [ref for ref in refs if copies[ref]]
+        for count in range(1, len(given) + 1):
+            for chosen in combinations(given, count):
+                views = dict.fromkeys(view for ref in chosen for view in copies[ref])
+                if self._try(members, self.done | views.keys())[0] is not None:
+                    self._copy(views)
+                    return True
+        return False
 
-    def _copy_view(self, name: str) -> bool:
-        """Add groups that copy what ``name`` views, until its elements are in order. Return whether there are any."""
-        added = False
-        while (view := needs_copy(self.graph, name, self.done)) is not None:
-            self._add(cut(self.graph, (), self.done, (view,)))
-            self.done.add(view)
-            added = True
-        return added
+    def _views_to_copy(self, name: str) -> list[str]:
+        """Return the views to copy, in order, so that the elements of ``name`` are in order."""
+        found: list[str] = []
+        while (view := needs_copy(self.graph, name, self.done.union(found))) is not None:
+            found.append(view)
+        return found
+
+    def _copy(self, views: Iterable[str]) -> None:
+        """Add groups that copy ``views``."""
+        for view in views:
+            if view not in self.done:
+                self._add(cut(self.graph, (), self.done, (view,)))
+                self.done.add(view)
 
     def _add(self, group: Group) -> None:
         """Add a step for ``group``. Raises ``Unsupported`` if no pattern recognizes it."""
