@@ -133,7 +133,8 @@ class _Partition:
         """Return the largest set of steps around ``seed`` that a pattern recognizes. Raises ``Unsupported``."""
         members, reason = self.graph.unit(seed), ""
         best, reason = self._try(members)
-        if best is None and self._copy_operands(members):
+        if best is None:
+            self._copy_operands(members)
             best, _ = self._try(members)
         accepted = members
         while True:
@@ -200,8 +201,8 @@ class _Partition:
             reason = reason.replace(f"`{tensor.name}`", f"`{own.name}`" if own else "an intermediate tensor")
         return reason
 
-    def _copy_operands(self, members: frozenset[str]) -> bool:
-        """Copy as few operands of ``members`` as possible to make a pattern recognize it. Return whether one does."""
+    def _copy_operands(self, members: frozenset[str]) -> None:
+        """Copy as few operands of ``members`` as a pattern needs to recognize it, or all that are not in order."""
         refs = dict.fromkeys(
             ref
             for member in sorted(members, key=self.graph.order.__getitem__)
@@ -213,10 +214,9 @@ class _Partition:
         for count in range(1, len(given) + 1):
             for chosen in combinations(given, count):
                 views = dict.fromkeys(view for ref in chosen for view in copies[ref])
-                if self._try(members, self.done | views.keys())[0] is not None:
+                if count == len(given) or self._try(members, self.done | views.keys())[0] is not None:
                     self._copy(views)
-                    return True
-        return False
+                    return
 
     def _views_to_copy(self, name: str) -> list[str]:
         """Return the views to copy, in order, so that the elements of ``name`` are in order."""
