@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from engine.problem.spec import DTYPE_BYTES, GraphNode, ProblemSpec, TensorSpec
 from engine.proposers.playbook.base import Unsupported
-from engine.proposers.playbook.patterns.groups.graph import COPY, NORM, OUTPUT, Graph, is_constant
+from engine.proposers.playbook.patterns.groups.graph import COPY, NORM, Graph, is_constant
 from engine.proposers.playbook.patterns.groups.plan import ALIGNMENT, Group, Source
 
 
@@ -62,9 +62,7 @@ class _Cut:
         given = {name: source for (source, _), name in self.given.items()}
         inputs = [tensor for tensor in given if tensor.role == "input"]
         weights = [tensor for tensor in given if tensor.role != "input"]
-        placeholders = [
-            GraphNode(one.name, "placeholder", one.name, shape=one.shape, dtype=one.dtype) for one in self.given.values()
-        ]
+        placeholders = [GraphNode(one.name, "placeholder", one.name, shape=one.shape, dtype=one.dtype) for one in given]
         spec = ProblemSpec(
             id="group",
             name="this group",
@@ -139,6 +137,3 @@ def _written(graph: Graph, members: Collection[str]) -> set[str]:
         elif node.target == COPY:
             found.add(node.args[0]["ref"])
     return found
-
-
-__all__ = ["OUTPUT", "cut", "needs_copy"]

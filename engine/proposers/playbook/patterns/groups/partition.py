@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections.abc import Container, Iterable, Iterator, Set
 from functools import lru_cache
 from itertools import combinations
 
@@ -11,8 +11,9 @@ import msgspec
 from engine.problem.spec import DTYPE_BYTES, LANGUAGE_NAMES, ProblemSpec
 from engine.proposers.playbook.base import Language, Pattern, Program, Template, Unsupported
 from engine.proposers.playbook.patterns.groups.cut import cut, needs_copy
-from engine.proposers.playbook.patterns.groups.graph import OUTPUT, Graph, references_of
-from engine.proposers.playbook.patterns.groups.plan import Group, Kind, Plan, Source, Step, place
+from engine.proposers.playbook.patterns.groups.graph import Graph
+from engine.proposers.playbook.patterns.groups.plan import Group, Kind, Plan, Step, place
+from engine.proposers.playbook.patterns.groups.rewrites import references_of
 
 MAX_STEPS = 1500
 """Maximum number of computing operators. A longer graph is a recurrence that was unrolled."""
@@ -22,9 +23,7 @@ LOOK_AHEAD = 8
 """How many operators a group may add before a pattern has to recognize it again. Attention in primitives needs about
 five between its products."""
 MAX_MEMBERS = 60
-HEAVY = frozenset(
-    f"aten.{name}.default" for name in ("convolution", "mm", "bmm", "addmm", "baddbmm", "mv", "addmv")
-)
+HEAVY = frozenset(f"aten.{name}.default" for name in ("convolution", "mm", "bmm", "addmm", "baddbmm", "mv", "addmv"))
 """Operators of which no pattern takes more than two."""
 FLOPS_PER_BYTE = 20.0
 """Operations that take as long as the transfer of a byte, between fp32 arithmetic and tensor cores on current GPUs."""
@@ -86,7 +85,7 @@ class _Partition:
         waiting = dict.fromkeys(self.graph.steps)
         while waiting:
             seed = next(iter(waiting))
-            members, group = self._grow(seed, list(waiting))
+            members, group = self._grow(seed, waiting)
             self._add(group)
             for name in members:
                 waiting.pop(name, None)
@@ -98,9 +97,7 @@ class _Partition:
             self._copy_to(bound[buffer], name, bound)
         if len(self.kinds) > MAX_KINDS:
             raise Unsupported(f"it needs {len(self.kinds)} different kernels, and a file holds at most {MAX_KINDS}")
-        sizes = {
-            result: self._bytes(result) for step in self.steps for result in step.results if result not in bound
-        }
+        sizes = {result: self._bytes(result) for step in self.steps for result in step.results if result not in bound}
         offsets, tensor_bytes = place(self.steps, sizes)
         return Plan(tuple(self.kinds.values()), tuple(self.steps), bound, offsets, tensor_bytes)
 
@@ -129,7 +126,7 @@ class _Partition:
             size *= each
         return size * DTYPE_BYTES[node.dtype or "float32"]
 
-    def _grow(self, seed: str, waiting: Sequence[str]) -> tuple[frozenset[str], Group]:
+    def _grow(self, seed: str, waiting: Container[str]) -> tuple[frozenset[str], Group]:
         """Return the largest set of steps around ``seed`` that a pattern recognizes. Raises ``Unsupported``."""
         members, reason = self.graph.unit(seed), ""
         best, reason = self._try(members)
@@ -152,7 +149,7 @@ class _Partition:
             raise Unsupported(reason)
         return accepted, best
 
-    def _look_ahead(self, members: frozenset[str], waiting: Sequence[str]) -> tuple[frozenset[str], Group] | None:
+    def _look_ahead(self, members: frozenset[str], waiting: Container[str]) -> tuple[frozenset[str], Group] | None:
         for _ in range(LOOK_AHEAD):
             name = next(self._ready(members, waiting), None)
             if name is None:
@@ -165,15 +162,15 @@ class _Partition:
                 return None
         return None
 
-    def _ready(self, members: frozenset[str], waiting: Sequence[str]) -> Iterator[str]:
+    def _ready(self, members: frozenset[str], waiting: Container[str]) -> Iterator[str]:
         """Yield the steps that need a result of ``members`` and otherwise only what exists."""
         if len(members) > MAX_MEMBERS:
             return
-        for name in waiting:
-            if name not in members:
-                bases = self.graph.bases(name, self.done)
-                if not bases.isdisjoint(members) and all(one in members or one in self.done for one in bases):
-                    yield name
+        users = {name for one in members for name in self.graph.consumers.get(one, ()) if name in waiting}
+        for name in sorted(users - members, key=self.graph.order.__getitem__):
+            bases = self.graph.bases(name, self.done)
+            if not bases.isdisjoint(members) and all(one in members or one in self.done for one in bases):
+                yield name
 
     def _heavy(self, members: frozenset[str]) -> int:
         return sum(self.graph.nodes[name].target in HEAVY for name in members)
@@ -261,6 +258,3 @@ def _cost(spec: ProblemSpec) -> float:
                 numel *= shapes[refs[-1]][-2] if len(shapes[refs[-1]]) > 1 else 1
             flops += numel
     return sum(tensor.nbytes for tensor in spec.tensors) + flops / FLOPS_PER_BYTE
-
-
-__all__ = ["OUTPUT", "Source", "partition"]
