@@ -17,7 +17,7 @@ from engine.proposers.playbook.patterns.conv import (
 )
 from engine.proposers.playbook.patterns.conv.cpp import as_conv
 from engine.proposers.playbook.patterns.conv.cuda_octets_plan import OctetPlan
-from engine.proposers.playbook.patterns.conv.program import ConvProgram
+from engine.proposers.playbook.patterns.conv.program import FEW_FILTERS, ConvProgram
 from engine.proposers.playbook.patterns.gemm.tiles import cuda_plan
 from engine.proposers.playbook.patterns.gemm.tiles import cuda_transformations as tile_transformations
 from engine.proposers.playbook.patterns.gemm.tiles.cuda_file import kernel_file, launch_lines
@@ -60,7 +60,9 @@ class CudaConv(Template):
         if octets_of(conv, recipe) is not None:
             return cuda_octets_transformations.transformations(conv, now)
         plan = plan_of(conv, recipe)
-        found = tile_transformations.transformations(plan, now, conv.dtype, conv.k, -(-conv.m // plan.bm))
+        found = []
+        if conv.m >= FEW_FILTERS or plan.structure != "naive":
+            found = tile_transformations.transformations(plan, now, conv.dtype, conv.k, -(-conv.m // plan.bm))
         if conv.pool is not None and not now["fused"] and plan.structure != "naive":
             found.append(
                 Transformation(

@@ -15,6 +15,9 @@ from engine.proposers.playbook.ir.program import PointwiseProgram
 CONVOLUTION = frozenset({"aten.convolution.default"})
 POOLING = frozenset({"aten.max_pool2d_with_indices.default"})
 
+FEW_FILTERS = 8
+"""A group with fewer filters than this leaves most of a tile idle: depthwise convolutions stay with other structures."""
+
 Pair = tuple[int, int]
 
 
@@ -169,8 +172,6 @@ def _pooled(
     picked = [each for each in graph if each.op == "getitem" and each.args[0]["ref"] == pooling.name]
     if [each.args[1] for each in picked] != [0] or picked[0].shape is None or node.shape is None:
         raise Unsupported("it uses the indices that max pooling returns")
-    if len(pooling.args) > 5 and pooling.args[5]:
-        raise Unsupported("it pools with ceil_mode")
     source = next(each for each in graph if each.name == pooling.args[0]["ref"])
     if source.shape != node.shape:
         raise Unsupported("it pools another view of the convolution's result")
