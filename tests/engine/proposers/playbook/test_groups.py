@@ -33,6 +33,11 @@ CASES: dict[str, tuple[str, str, Shapes, str]] = {
     "two_outputs": ("self.l = nn.Linear(11, 7)", "y = self.l(x)\nreturn y.softmax(-1), y.view(-1), y.mean()",
                     {"x": (3, 5, 11)}, "matmul rows rows"),
     "softmax_of_product": ("", "return torch.softmax(x @ y, 0)", {"x": (7, 6), "y": (6, 5)}, "matmul reductions"),
+    "reduced_twice": ("self.l = nn.Linear(7, 5)",
+                      "y = self.l(x).sum(1, keepdim=True)\nreturn torch.logsumexp(y.mean(1, keepdim=True), 1)",
+                      {"x": (6, 7)}, "matmul rows"),
+    "group_norm_3d": ("self.l = nn.Linear(6, 6); self.n = nn.GroupNorm(2, 4)", "return self.n(self.l(x)).mean(1)",
+                      {"x": (2, 4, 3, 5, 6)}, "matmul rows reductions"),
     "batch_norm": ("self.c = nn.Conv2d(3, 5, 3); self.n = nn.BatchNorm2d(5)",
                    "return F.relu(self.n(self.c(x))) * 2", {"x": (3, 3, 9, 11)}, "conv reductions"),
     "residual": ("self.a = nn.Conv2d(6, 6, 3, padding=1, bias=False); self.m = nn.BatchNorm2d(6); "

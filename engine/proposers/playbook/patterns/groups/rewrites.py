@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from math import prod
 from typing import Any
 
 from msgspec.structs import replace
@@ -12,6 +13,11 @@ from engine.proposers.playbook.analysis.analyze import references
 from engine.proposers.playbook.analysis.aten import FILLS, RULES
 
 _UNBIND = "aten.unbind.int"
+_OF_ONE = frozenset(
+    f"aten.{name}"
+    for name in ("sum.dim_IntList", "mean.dim", "amax.default", "amin.default", "prod.dim_int", "logsumexp.default")
+)
+"""Reductions of one element that yield this element."""
 _SPLITS = frozenset({"aten.split.Tensor", "aten.split_with_sizes.default", _UNBIND})
 
 
@@ -35,11 +41,20 @@ def simplified(graph: list[GraphNode]) -> list[GraphNode]:
             number = value if value is not None else node.args[1]
             made = replace(node, target="aten.full.default", args=(list(node.shape or ()), number), kwargs={})
             found.append(made)
+        elif node.target in _OF_ONE and _same_size(node, nodes):
+            found.append(
+                replace(node, target="aten.view.default", args=(node.args[0], list(node.shape or ())), kwargs={})
+            )
         elif (rewrite := _REWRITES.get(node.target)) is not None:
             found += rewrite(node, nodes)
         else:
             found += _with_expansions(node, nodes)
     return found
+
+
+def _same_size(node: GraphNode, nodes: Mapping[str, GraphNode]) -> bool:
+    source = nodes[node.args[0]["ref"]]
+    return source.dtype == node.dtype and prod(source.shape or ()) == prod(node.shape or ())
 
 
 def _with_expansions(node: GraphNode, nodes: Mapping[str, GraphNode]) -> list[GraphNode]:
