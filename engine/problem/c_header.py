@@ -56,7 +56,7 @@ def derive_header(spec: ProblemSpec, language: Language) -> str:
     lines += [f"#include <{name}>" for name in _includes(spec, language)]
     lines.append("")
     for tensor in spec.tensors:
-        lines += _constants(tensor)
+        lines += size_constants(tensor)
     lines += [_scalar(scalar) for scalar in spec.scalars]
     lines += ["", "// Returns 0 on success; tensors are contiguous and 256-byte aligned.", prototype(spec, language)]
     lines += [
@@ -91,7 +91,8 @@ def _argument(tensor: TensorSpec, language: Language) -> str:
     return f"{const}{ctype(tensor.dtype, language)}* {tensor.name}"
 
 
-def _constants(tensor: TensorSpec) -> list[str]:
+def size_constants(tensor: TensorSpec) -> list[str]:
+    """Return the lines that define the sizes of ``tensor``."""
     note = ", in-out" if tensor.mutated else ""
     lines = [f"// {tensor.role} {tensor.name}: {tensor.dtype} {list(tensor.shape)}{note}"]
     lines += [f"constexpr long long {tensor.name}_dim{axis} = {size};" for axis, size in enumerate(tensor.shape)]

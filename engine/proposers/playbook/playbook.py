@@ -146,21 +146,21 @@ def _permits(task: Task, change: Start | Transformation) -> bool:
 
 def _known(task: Task) -> tuple[Template, Program]:
     """Return the template and the program for the task. Raises ``Unsupported``."""
-    reason: Unsupported | None = None
+    reason = ""
     for pattern in PATTERNS:
         try:
             program = pattern.recognize(task.problem)
         except Unsupported as unsupported:
-            reason = reason or unsupported
+            reason = str(unsupported)
             continue
         if program is not None:
             template = next((one for one in pattern.templates if one.language == task.language), None)
-            if template is None:
-                raise Unsupported(f"its pattern, {pattern.name}, has no {LANGUAGE_NAMES[task.language]} template")
-            if (lack := template.refusal(program)) is not None:
-                raise Unsupported(lack)
-            return template, program
-    raise reason or Unsupported("no pattern matches it")
+            lack = f"its pattern, {pattern.name}, has no {LANGUAGE_NAMES[task.language]} template"
+            refusal = lack if template is None else template.refusal(program)
+            if template is not None and refusal is None:
+                return template, program
+            reason = str(refusal)  # The last pattern, groups, gives the reason for a part of the problem.
+    raise Unsupported(reason or "no pattern matches it")
 
 
 def _base(

@@ -120,16 +120,17 @@ def needed_nodes(graph: tuple[GraphNode, ...], stop: Container[str] = ()) -> set
         if node.op == "output" or node.name in found:
             found.add(node.name)
             if node.name not in stop:
-                found.update(_references([*node.args, *node.kwargs.values()]))
+                found.update(references([*node.args, *node.kwargs.values()]))
     return found
 
 
-def _references(args: Iterable[Any]) -> Iterator[str]:
+def references(args: Iterable[Any]) -> Iterator[str]:
+    """Yield the names of the nodes to which ``args`` refer."""
     for arg in args:
         if isinstance(arg, dict) and "ref" in arg:
             yield arg["ref"]
         elif isinstance(arg, (list, tuple)):
-            yield from _references(arg)
+            yield from references(arg)
 
 
 def _flat(args: tuple[Any, ...]) -> list[Any]:

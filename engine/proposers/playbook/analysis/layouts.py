@@ -94,6 +94,8 @@ def viewed(layout: Layout, shape: tuple[int, ...]) -> Layout:
                 # Either part may be the named size and the other part a fixed number, so neither part keeps the name.
                 waiting.append((int(have) // size, stride * size))
                 size = 1
+            elif layout.dims == contiguous(layout.tensor, layout.shape).dims:
+                return Layout(layout.tensor, layout.offset, contiguous(layout.tensor, tuple(map(int, shape))).dims)
             else:
                 raise Unsupported(f"it views {list(layout.shape)} as {list(shape)}, which splits rows")
         dims.append(_merged(reversed(taken)))
@@ -161,7 +163,28 @@ def _select(layout: Layout, node: GraphNode) -> Layout:
     return Layout(layout.tensor, at, (*layout.dims[:dim], *layout.dims[dim + 1 :]))
 
 
+def _unfold(layout: Layout, node: GraphNode) -> Layout:
+    """Return windows of ``size`` elements, ``step`` apart; they become the last dimension."""
+    dim, size, step = node.args[1] % len(layout.dims), node.args[2], node.args[3]
+    stride = layout.stride(dim)
+    if stride is None:
+        raise Unsupported("it unfolds a dimension that has no single stride")
+    windows = (node.shape or ())[dim]
+    dims = (*layout.dims[:dim], _merged([(windows, stride * step)]), *layout.dims[dim + 1 :], _merged([(size, stride)]))
+    return Layout(layout.tensor, layout.offset, dims)
+
+
+def _as_strided(layout: Layout, node: GraphNode) -> Layout:
+    """Return ``layout`` in another shape. Pooling to one element sets the strides of dimensions of size 1 only."""
+    shape = tuple(node.args[1])
+    dims = tuple(_merged([(size, stride)]) for size, stride in zip(shape, node.args[2], strict=True))
+    if dims != contiguous(layout.tensor, shape).dims or (len(node.args) > 3 and node.args[3]):
+        raise Unsupported("it takes strides of a tensor whose elements are in another order")
+    return viewed(layout, shape)
+
+
 _VIEW_OF = {
+    "aten.as_strided.default": _as_strided,
     "aten.t.default": _t,
     "aten.numpy_T.default": _t,
     "aten.transpose.int": _transpose,
@@ -169,4 +192,7 @@ _VIEW_OF = {
     "aten.expand.default": _expand,
     "aten.slice.Tensor": _slice,
     "aten.select.int": _select,
+    "aten.unfold.default": _unfold,
 }
+VIEW_TARGETS = _COPIES | _VIEWS | frozenset(_VIEW_OF)
+"""The operators that a ``Layout`` can express."""

@@ -8,7 +8,7 @@ from engine.proposers.playbook.base import Choice, Choices, Program, Recipe, Sta
 from engine.proposers.playbook.codegen.cpp_math import POLYNOMIAL
 from engine.proposers.playbook.codegen.cpp_options import choices_of, options_of
 from engine.proposers.playbook.patterns.conv.cpp_file import ConvOptions, conv_kernel, tiles_of
-from engine.proposers.playbook.patterns.conv.program import ConvProgram
+from engine.proposers.playbook.patterns.conv.program import FEW_FILTERS, ConvProgram
 from engine.proposers.playbook.patterns.gemm.tiles import cpp_transformations as tile_transformations
 from engine.proposers.playbook.patterns.gemm.tiles.cpp_finish import ops_of
 from engine.proposers.playbook.transformations import cpp as shared
@@ -72,10 +72,10 @@ class CppConv(Template):
                     helps="memory",
                 )
             )
-        if now.structure != "tiles":
-            found.append(_implicit_product(conv, 16.0 if now.structure == "direct" else 4.0))
-        else:
+        if now.structure == "tiles":
             found += tile_transformations.transformations(tiles_of(conv, now), direct=False, depth=conv.k)
+        elif conv.m >= FEW_FILTERS:
+            found.append(_implicit_product(conv, 16.0 if now.structure == "direct" else 4.0))
         if conv.pool is not None and not now.fused:
             found.append(
                 Transformation(

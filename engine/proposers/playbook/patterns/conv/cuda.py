@@ -22,7 +22,7 @@ from engine.proposers.playbook.patterns.conv.hopper import file as stream_file
 from engine.proposers.playbook.patterns.conv.hopper import plan as stream_plan
 from engine.proposers.playbook.patterns.conv.hopper import transformations as stream_transformations
 from engine.proposers.playbook.patterns.conv.hopper.plan import StreamPlan
-from engine.proposers.playbook.patterns.conv.program import ConvProgram
+from engine.proposers.playbook.patterns.conv.program import FEW_FILTERS, ConvProgram
 from engine.proposers.playbook.patterns.gemm.tiles import cuda_plan
 from engine.proposers.playbook.patterns.gemm.tiles import cuda_transformations as tile_transformations
 from engine.proposers.playbook.patterns.gemm.tiles.cuda_file import kernel_file, launch_lines
@@ -71,7 +71,9 @@ class CudaConv(Template):
         if octets_of(conv, recipe) is not None:
             return cuda_octets_transformations.transformations(conv, now)
         plan = plan_of(conv, recipe)
-        found = tile_transformations.transformations(plan, now, conv.dtype, conv.k, -(-conv.m // plan.bm))
+        found = []
+        if conv.m >= FEW_FILTERS or plan.structure != "naive":
+            found = tile_transformations.transformations(plan, now, conv.dtype, conv.k, -(-conv.m // plan.bm))
         if conv.pool is not None and not now["fused"] and plan.structure != "naive":
             found.append(
                 Transformation(

@@ -15,6 +15,9 @@ from engine.proposers.playbook.ir.program import PointwiseProgram
 CONVOLUTION = frozenset({"aten.convolution.default"})
 POOLING = frozenset({"aten.max_pool2d_with_indices.default"})
 
+FEW_FILTERS = 8
+"""A group with fewer filters than this leaves most of a tile idle. Depthwise convolutions have one filter per group."""
+
 Pair = tuple[int, int]
 
 

@@ -25,6 +25,7 @@ class PoolProgram(Program, frozen=True):
 
     Attributes:
         divisor: The divisor of a sum; 0 for the number of elements that lie inside the image.
+        rounds_up: Whether the last window of a row or column may reach beyond the image (``ceil_mode``).
         chain: Computes the outputs from a pooled value.
     """
 
@@ -38,6 +39,7 @@ class PoolProgram(Program, frozen=True):
     dilation: Triple
     size: Triple
     divisor: int
+    rounds_up: bool
     chain: PointwiseProgram
 
 
@@ -76,8 +78,9 @@ def recognize_pooling(spec: ProblemSpec) -> PoolProgram | None:
     stride = _triple(args[2], spatial, 1) if args[2] else window
     padding = _triple(args[3] or 0, spatial, 0)
     dilation = (1, 1, 1) if average else _triple(args[4] or 1, spatial, 1)
-    if args[4 if average else 5]:
-        raise Unsupported("it pools with ceil_mode")
+    rounds_up = bool(args[4 if average else 5])
+    if average and rounds_up:
+        raise Unsupported("it averages with ceil_mode")
     includes_padding = args[5] is None or bool(args[5])
     divisor = (args[6] or (prod(window) if includes_padding else 0)) if average else 1
     output = spec.outputs[0]
@@ -93,6 +96,7 @@ def recognize_pooling(spec: ProblemSpec) -> PoolProgram | None:
         dilation=dilation,
         size=_padded(size),
         divisor=divisor,
+        rounds_up=rounds_up,
         chain=chain,
     )
 
@@ -104,7 +108,7 @@ def pool_assertions(program: PoolProgram, spec: ProblemSpec) -> list[str]:
     loads = {
         chain.values[k].tensor for k in chain.order if chain.values[k].op == "load" and not is_acc(chain.values[k])
     }
-    if loads:
+    if loads or program.rounds_up:
         used = {program.x, *loads, *(store.tensor for store in chain.stores)}
         return fixed_sizes(tensor for tensor in spec.tensors if tensor.name in used)
     lines = whole(tensors[program.x], program.planes * program.image[0] * program.image[1] * program.image[2])

@@ -92,11 +92,12 @@ class Field(Struct, frozen=True):
 
 
 class Pair(Struct, frozen=True):
-    """The names of the fields of two fused reductions and, for moments, the expression of the mean."""
+    """The names of the fields of two fused reductions and, for moments, the mean and the statements before it."""
 
     first: str
     second: str
     mean: str = ""
+    statements: tuple[str, ...] = ()
     correction: str = ""
 
 
@@ -268,10 +269,11 @@ class RowKernel:
             self._walk([pair.source], [first_name], leaves, Namer(namer.taken), roots if number == 1 else []),
             self._walk([k for *_, k in second_names], second_names, leaves, Namer(namer.taken), []),
         ]
-        mean = ""
+        mean, statements = "", list[str]()
         if not softmax:
             everything = self._row_leaves(range(len(self.values)))
-            mean = Cpp().statements(self.values, [pair.mean], everything)[1][pair.mean]
+            statements, texts = Cpp().statements(self.values, [pair.mean], everything)
+            mean = texts[pair.mean]
         parameters = self._tensors(roots)
         what = "running maximum and sum" if softmax else "moments"
         return Pass(
@@ -289,6 +291,7 @@ class RowKernel:
                 first=self.fields[pair.first],
                 second=self.fields[pair.second],
                 mean=mean,
+                statements=tuple(statements),
                 correction=self.fields[pair.correction] if pair.correction >= 0 else "",
             ),
         )

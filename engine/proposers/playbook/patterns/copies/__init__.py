@@ -1,0 +1,1 @@
+"""The pattern of tensors that contain only copies: permutations, slices, concatenations, triangles."""

@@ -1,0 +1,63 @@
+"""The C++ template for copies."""
+
+from __future__ import annotations
+
+from engine.devices.fact import DeviceFact
+from engine.problem.c_header import ctype
+from engine.problem.spec import ProblemSpec
+from engine.proposers.playbook.base import Choice, Program, Recipe, Start, Template, Transformation
+from engine.proposers.playbook.codegen.rendering import render
+from engine.proposers.playbook.codegen.signature import launch_signature
+from engine.proposers.playbook.codegen.size_assertions import fixed_sizes
+from engine.proposers.playbook.patterns.copies.program import Axis, as_copies
+
+
+class CppCopies(Template):
+    """Copies in C++ with OpenMP."""
+
+    name = "copies_cpp"
+    pattern = "copies"
+    language = "cpp"
+
+    def starts(self, program: Program, spec: ProblemSpec, device: DeviceFact) -> list[Start]:
+        text = "Copy one run of the output after the other; threads share the runs."
+        plain = "Copy one run of the output after the other on one core."
+        found = [Start("plain", plain, Recipe(self.name, {"parallel": False}))]
+        if device.cores > 1:
+            found.insert(0, Start("runs", text, Recipe(self.name, {"parallel": True})))
+        return found
+
+    def transformations(self, program: Program, recipe: Recipe, device: DeviceFact) -> list[Transformation]:
+        if recipe.choices["parallel"] or device.cores < 2:
+            return []
+        text = f"Only one of {device.cores} cores works. Runs of the output are independent: share them among threads."
+        return [Transformation("share_runs", "parallelism", text, {"parallel": True}, gain=1.5)]
+
+    def knobs(self, program: Program, recipe: Recipe, device: DeviceFact) -> dict[str, tuple[Choice, ...]]:
+        return {}
+
+    def emit(self, program: Program, recipe: Recipe, spec: ProblemSpec) -> str:
+        copies = as_copies(program)
+        used = {copies.output, *copies.tensors}
+        return render(
+            "copies.cpp.j2",
+            title=f"Copies for {spec.name}, in {len(copies.boxes)} parts.",
+            program=copies,
+            type=ctype(copies.dtype, "cpp"),
+            boxes=[(box, box.axes[:-1], box.axes[-1]) for box in copies.boxes],
+            digits=digits,
+            parallel=recipe.choices["parallel"],
+            size_assertions=fixed_sizes(tensor for tensor in spec.tensors if tensor.name in used),
+            launch=launch_signature(spec, "cpp", used),
+        )
+
+
+def digits(axes: tuple[Axis, ...], index: str, long: str) -> list[tuple[Axis, str]]:
+    """Return each axis with the C expression for its index in element number ``index``."""
+    found = []
+    inner = 1
+    for place, axis in reversed(list(enumerate(axes))):
+        part = index if inner == 1 else f"{index} / {inner}{long}"
+        found.append((axis, part if place == 0 else f"{part} % {axis.size}{long}"))
+        inner *= axis.size
+    return found[::-1]

@@ -1,0 +1,260 @@
+"""Partition a graph into groups that other patterns recognize."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Iterator, Set
+from functools import lru_cache
+from itertools import combinations
+
+import msgspec
+
+from engine.problem.spec import DTYPE_BYTES, LANGUAGE_NAMES, ProblemSpec
+from engine.proposers.playbook.base import Language, Pattern, Program, Template, Unsupported
+from engine.proposers.playbook.patterns.groups.cut import cut, needs_copy
+from engine.proposers.playbook.patterns.groups.graph import Graph
+from engine.proposers.playbook.patterns.groups.plan import Group, Kind, Plan, Step, place
+from engine.proposers.playbook.patterns.groups.rewrites import references_of
+
+MAX_STEPS = 1500
+"""Maximum number of computing operators. A longer graph is a recurrence that was unrolled."""
+MAX_KINDS = 96
+"""Maximum number of different kernels in a file. A longer file takes minutes to compile."""
+LOOK_AHEAD = 8
+"""How many operators a group may add before a pattern has to recognize it again. Attention in primitives needs about
+five between its products."""
+MAX_MEMBERS = 60
+HEAVY = frozenset(f"aten.{name}.default" for name in ("convolution", "mm", "bmm", "addmm", "baddbmm", "mv", "addmv"))
+"""Operators of which no pattern takes more than two."""
+FLOPS_PER_BYTE = 20.0
+"""Operations that take as long as the transfer of a byte, between fp32 arithmetic and tensor cores on current GPUs."""
+
+Recognized = tuple[str, Program, Template]
+
+
+def partition(spec: ProblemSpec, language: Language, patterns: tuple[Pattern, ...]) -> Plan:
+    """Return the plan for ``spec``. Raises ``Unsupported`` if any part of the graph belongs to no pattern."""
+    found = _partition(msgspec.json.encode(spec), language, patterns)
+    if isinstance(found, str):
+        raise Unsupported(found)
+    return found
+
+
+@lru_cache(maxsize=64)
+def _partition(encoded: bytes, language: Language, patterns: tuple[Pattern, ...]) -> Plan | str:
+    """Return the plan for an encoded problem, or the reason why there is none."""
+    try:
+        return _Partition(msgspec.json.decode(encoded, type=ProblemSpec), language, patterns).plan()
+    except Unsupported as unsupported:
+        return str(unsupported)
+
+
+@lru_cache(maxsize=4096)
+def _recognize(encoded: bytes, language: Language, patterns: tuple[Pattern, ...]) -> Recognized | str:
+    """Return the pattern, program and template for an encoded group, or the reason why no pattern takes it."""
+    spec = msgspec.json.decode(encoded, type=ProblemSpec)
+    reasons = []
+    for pattern in patterns:
+        try:
+            program = pattern.recognize(spec)
+        except Unsupported as unsupported:
+            reasons.append(str(unsupported))
+            continue
+        if program is not None:
+            template = next((one for one in pattern.templates if one.language == language), None)
+            lack = f"{pattern.name} has no {LANGUAGE_NAMES[language]} template"
+            refusal = lack if template is None else template.refusal(program)
+            if template is not None and refusal is None:
+                return pattern.name, program, template
+            reasons.append(str(refusal))
+    # A pattern that knows the operators gives a better reason than one that lacks them.
+    specific = (reason for reason in reasons if not reason.startswith("no pattern covers"))
+    return next(specific, reasons[0] if reasons else "no pattern matches it")
+
+
+class _Partition:
+    def __init__(self, spec: ProblemSpec, language: Language, patterns: tuple[Pattern, ...]) -> None:
+        self.language, self.patterns = language, patterns
+        self.graph = Graph(spec)
+        self.done = {name for name, node in self.graph.nodes.items() if node.op == "placeholder"}
+        self.kinds: dict[bytes, Kind] = {}
+        self.steps: list[Step] = []
+        if len(self.graph.steps) > MAX_STEPS:
+            raise Unsupported(f"its graph has more than {MAX_STEPS} operators")
+
+    def plan(self) -> Plan:
+        waiting = dict.fromkeys(self.graph.steps)
+        while waiting:
+            seed = next(iter(waiting))
+            members, group = self._grow(seed, waiting)
+            self._add(group)
+            for name in members:
+                waiting.pop(name, None)
+            self.done.update(group.results)
+        bound = {name: node.target for name, node in self.graph.nodes.items() if node.op == "placeholder"}
+        for tensor, name in zip(self.graph.spec.outputs, self.graph.returned, strict=True):
+            self._return(tensor.name, name, bound)
+        for buffer, name in self.graph.writes.items():
+            self._copy_to(bound[buffer], name, bound)
+        if len(self.kinds) > MAX_KINDS:
+            raise Unsupported(f"it needs {len(self.kinds)} different kernels, and a file holds at most {MAX_KINDS}")
+        sizes = {result: self._bytes(result) for step in self.steps for result in step.results if result not in bound}
+        offsets, tensor_bytes = place(self.steps, sizes)
+        return Plan(tuple(self.kinds.values()), tuple(self.steps), bound, offsets, tensor_bytes)
+
+    def _return(self, output: str, name: str, bound: dict[str, str]) -> None:
+        """Let a group write node ``name`` to ``output``, or copy it."""
+        base = self.graph.base(name, self.done)
+        if base in self.done and base not in bound and self.graph.offset(name, base) == 0 and self._whole(name, base):
+            bound[base] = output
+            return
+        self._copy_to(output, name, bound)
+
+    def _copy_to(self, tensor: str, name: str, bound: dict[str, str]) -> None:
+        if self.graph.layout(name, self.graph.base(name, self.done)) is None:
+            self._copy(self._views_to_copy(name))
+        group = cut(self.graph, (), self.done, (name,))
+        alias = f"{tensor}__copy"
+        self._add(Group(group.spec, group.sources, (alias,)))
+        bound[alias] = tensor
+
+    def _whole(self, name: str, base: str) -> bool:
+        return self._bytes(name) == self._bytes(base)
+
+    def _bytes(self, name: str) -> int:
+        node, size = self.graph.nodes[name], 1
+        for each in node.shape or ():
+            size *= each
+        return size * DTYPE_BYTES[node.dtype or "float32"]
+
+    def _grow(self, seed: str, waiting: Container[str]) -> tuple[frozenset[str], Group]:
+        """Return the largest set of steps around ``seed`` that a pattern recognizes. Raises ``Unsupported``."""
+        members, reason = self.graph.unit(seed), ""
+        best, reason = self._try(members)
+        if best is None:
+            self._copy_operands(members)
+            best, _ = self._try(members)
+        accepted = members
+        while True:
+            for name in self._ready(accepted, waiting) if best is not None else ():
+                group, _ = self._try(accepted | self.graph.unit(name))
+                if group is not None:
+                    accepted, best = accepted | self.graph.unit(name), group
+                    break
+            else:
+                ahead = self._look_ahead(accepted, waiting)
+                if ahead is None:
+                    break
+                accepted, best = ahead
+        if best is None:
+            raise Unsupported(reason)
+        return accepted, best
+
+    def _look_ahead(self, members: frozenset[str], waiting: Container[str]) -> tuple[frozenset[str], Group] | None:
+        for _ in range(LOOK_AHEAD):
+            name = next(self._ready(members, waiting), None)
+            if name is None:
+                return None
+            members |= self.graph.unit(name)
+            group, _ = self._try(members)
+            if group is not None:
+                return members, group
+            if self._heavy(members) >= 2:
+                return None
+        return None
+
+    def _ready(self, members: frozenset[str], waiting: Container[str]) -> Iterator[str]:
+        """Yield the steps that need a result of ``members`` and otherwise only what exists."""
+        if len(members) > MAX_MEMBERS:
+            return
+        users = {name for one in members for name in self.graph.consumers.get(one, ()) if name in waiting}
+        for name in sorted(users - members, key=self.graph.order.__getitem__):
+            bases = self.graph.bases(name, self.done)
+            if not bases.isdisjoint(members) and all(one in members or one in self.done for one in bases):
+                yield name
+
+    def _heavy(self, members: frozenset[str]) -> int:
+        return sum(self.graph.nodes[name].target in HEAVY for name in members)
+
+    def _try(self, members: frozenset[str], done: Set[str] | None = None) -> tuple[Group | None, str]:
+        """Return the group of ``members`` if a pattern recognizes it, and otherwise the reason.
+
+        Args:
+            done: The tensors that exist. By default, those that steps have computed.
+        """
+        if self._heavy(members) > 2:
+            return None, "it has more than two products"
+        try:
+            group = cut(self.graph, members, self.done if done is None else done)
+        except Unsupported as unsupported:
+            return None, str(unsupported)
+        found = _recognize(msgspec.json.encode(group.spec), self.language, self.patterns)
+        return (None, self._named(found, group)) if isinstance(found, str) else (group, "")
+
+    def _named(self, reason: str, group: Group) -> str:
+        """Return ``reason`` with the problem's names of tensors."""
+        tensors = (*group.spec.inputs, *group.spec.weights)
+        for tensor, source in zip(tensors, group.sources, strict=True):
+            own = self.graph.tensor(source.node)
+            reason = reason.replace(f"`{tensor.name}`", f"`{own.name}`" if own else "an intermediate tensor")
+        return reason
+
+    def _copy_operands(self, members: frozenset[str]) -> None:
+        """Copy as few operands of ``members`` as a pattern needs to recognize it, or all that are not in order."""
+        refs = dict.fromkeys(
+            ref
+            for member in sorted(members, key=self.graph.order.__getitem__)
+            for ref in references_of(self.graph.nodes[member])
+            if ref not in members
+        )
+        copies = {ref: self._views_to_copy(ref) for ref in refs}
+        given = [ref for ref in refs if copies[ref]]
+        for count in range(1, len(given) + 1):
+            for chosen in combinations(given, count):
+                views = dict.fromkeys(view for ref in chosen for view in copies[ref])
+                if count == len(given) or self._try(members, self.done | views.keys())[0] is not None:
+                    self._copy(views)
+                    return
+
+    def _views_to_copy(self, name: str) -> list[str]:
+        """Return the views to copy, in order, so that the elements of ``name`` are in order."""
+        found: list[str] = []
+        while (view := needs_copy(self.graph, name, self.done.union(found))) is not None:
+            found.append(view)
+        return found
+
+    def _copy(self, views: Iterable[str]) -> None:
+        """Add groups that copy ``views``."""
+        for view in views:
+            if view not in self.done:
+                self._add(cut(self.graph, (), self.done, (view,)))
+                self.done.add(view)
+
+    def _add(self, group: Group) -> None:
+        """Add a step for ``group``. Raises ``Unsupported`` if no pattern recognizes it."""
+        encoded = msgspec.json.encode(group.spec)
+        found = _recognize(encoded, self.language, self.patterns)
+        if isinstance(found, str):
+            raise Unsupported(self._named(found, group))
+        known = self.kinds.get(encoded)
+        times = 1 if known is None else known.times + 1
+        self.kinds[encoded] = Kind(group.spec, *found, times, times * _cost(group.spec))
+        self.steps.append(Step(list(self.kinds).index(encoded), group.sources, group.results))
+
+
+def _cost(spec: ProblemSpec) -> float:
+    """Return the memory traffic of a group, plus its products' operations as bytes that take equally long."""
+    shapes = {node.name: node.shape or () for node in spec.graph or ()}
+    flops = 0.0
+    for node in spec.graph or ():
+        if node.target in HEAVY:
+            refs = list(references_of(node))
+            numel = 2.0
+            for size in node.shape or ():
+                numel *= size
+            if node.target == "aten.convolution.default":
+                for size in shapes[refs[1]][1:]:
+                    numel *= size
+            else:
+                numel *= shapes[refs[-1]][-2] if len(shapes[refs[-1]]) > 1 else 1
+            flops += numel
+    return sum(tensor.nbytes for tensor in spec.tensors) + flops / FLOPS_PER_BYTE

@@ -1,0 +1,105 @@
+"""A plan: the groups of a problem, the kernel of each, and the tensors between them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from engine.problem.spec import ProblemSpec
+from engine.proposers.playbook.base import Program, Template
+
+ALIGNMENT = 256
+"""Alignment of tensors in the workspace in bytes, the same as that of the judge's buffers."""
+
+
+class Source(Struct, frozen=True):
+    """A tensor that a group reads: the tensor of node ``node``, from element ``offset`` on."""
+
+    node: str
+    offset: int = 0
+
+
+class Group(Struct, frozen=True):
+    """A part of the graph as a problem of its own, with canonical names, so that equal parts are equal.
+
+    ``sources`` and ``results`` list the nodes behind the arguments of ``launch``, in their order.
+    """
+
+    spec: ProblemSpec
+    sources: tuple[Source, ...]
+    results: tuple[str, ...]
+
+
+class Kind(Struct, frozen=True):
+    """The kernel of one or several groups.
+
+    Attributes:
+        times: How many groups the kernel computes.
+        cost: The memory traffic and the arithmetic of all those groups together, in bytes that take equally long.
+    """
+
+    spec: ProblemSpec
+    pattern: str
+    program: Program
+    template: Template
+    times: int
+    cost: float
+
+
+class Step(Struct, frozen=True):
+    """One launch of ``kind`` (a position in ``Plan.kinds``)."""
+
+    kind: int
+    sources: tuple[Source, ...]
+    results: tuple[str, ...]
+
+
+class Plan(Struct, frozen=True):
+    """All steps in order. ``bound`` maps nodes to the problem's tensors, ``offsets`` other nodes to the workspace."""
+
+    kinds: tuple[Kind, ...]
+    steps: tuple[Step, ...]
+    bound: dict[str, str]
+    offsets: dict[str, int]
+    tensor_bytes: int
+
+    @property
+    def shares(self) -> tuple[float, ...]:
+        """Return each kind's share of the whole cost."""
+        total = sum(kind.cost for kind in self.kinds) or 1.0
+        return tuple(kind.cost / total for kind in self.kinds)
+
+
+def place(steps: Sequence[Step], sizes: dict[str, int]) -> tuple[dict[str, int], int]:
+    """Return the offset of each tensor in the workspace, and the size of all of them in bytes.
+
+    Args:
+        sizes: The size of each tensor that the workspace holds, in bytes.
+
+    Tensors share memory if no step needs both.
+    """
+    first: dict[str, int] = {}
+    last: dict[str, int] = {}
+    for number, step in enumerate(steps):
+        for name in (*step.results, *(source.node for source in step.sources)):
+            if name in sizes:
+                first.setdefault(name, number)
+                last[name] = number
+    offsets: dict[str, int] = {}
+    end = 0
+    for name in sorted(first, key=lambda one: (-sizes[one], first[one])):
+        size = -(-sizes[name] // ALIGNMENT) * ALIGNMENT
+        taken = sorted(
+            (offsets[other], offsets[other] + -(-sizes[other] // ALIGNMENT) * ALIGNMENT)
+            for other in offsets
+            if first[other] <= last[name] and first[name] <= last[other]
+        )
+        at = 0
+        for begin, stop in taken:
+            if at + size <= begin:
+                break
+            at = max(at, stop)
+        offsets[name] = at
+        end = max(end, at + size)
+    return offsets, end

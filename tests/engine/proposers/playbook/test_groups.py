@@ -1,0 +1,203 @@
+"""Problems as groups: how the playbook partitions them, and the results of its C++ and CUDA kernels."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from engine.problem.spec import Language, ProblemSpec
+from engine.proposers.playbook.base import Program, Unsupported
+from engine.proposers.playbook.patterns import PATTERNS
+from engine.proposers.playbook.patterns.groups.plan import Source, Step, place
+from engine.proposers.playbook.patterns.groups.template import Groups
+from engine.proposers.playbook.transformations import catalog
+from engine.session.records.other_sizes import NOT_FOR_THIS_SIZE
+from tests.engine.proposers.playbook import cuda_harness
+from tests.engine.proposers.playbook.cpp_harness import Problem, build, check_all, make_problem
+from tests.engine.proposers.playbook.cuda_harness import A100, H200
+from tests.engine.proposers.playbook.wandering import CPU, wander
+
+Shapes = dict[str, tuple[int, ...]]
+SELF_ATTENTION = """
+q, k, v = self.l(x).split(8, 2)
+q, k, v = (one.view(2, 5, 2, 4).transpose(1, 2) for one in (q, k, v))
+y = torch.softmax(q @ k.transpose(-2, -1) * 0.5, -1) @ v
+return self.p(y.transpose(1, 2).reshape(2, 5, 8))""".strip()
+CASES: dict[str, tuple[str, str, Shapes, str]] = {
+    "sum_of_product": ("self.l = nn.Linear(37, 19)", "return F.gelu(self.l(x)).sum(1)", {"x": (13, 37)},
+                       "matmul rows"),
+    "mlp": ("self.a = nn.Linear(9, 17); self.b = nn.Linear(17, 17); self.c = nn.Linear(17, 17)",
+            "return self.c(F.relu(self.b(F.relu(self.a(x)))))", {"x": (5, 9)}, "matmul matmul matmul"),
+    "two_outputs": ("self.l = nn.Linear(11, 7)", "y = self.l(x)\nreturn y.softmax(-1), y.view(-1), y.mean()",
+                    {"x": (3, 5, 11)}, "matmul rows rows"),
+    "softmax_of_product": ("", "return torch.softmax(x @ y, 0)", {"x": (7, 6), "y": (6, 5)}, "matmul reductions"),
+    "reduced_twice": ("self.l = nn.Linear(7, 5)",
+                      "y = self.l(x).sum(1, keepdim=True)\nreturn torch.logsumexp(y.mean(1, keepdim=True), 1)",
+                      {"x": (6, 7)}, "matmul rows"),
+    "group_norm_3d": ("self.l = nn.Linear(6, 6); self.n = nn.GroupNorm(2, 4)", "return self.n(self.l(x)).mean(1)",
+                      {"x": (2, 4, 3, 5, 6)}, "matmul rows reductions"),
+    "batch_norm": ("self.c = nn.Conv2d(3, 5, 3); self.n = nn.BatchNorm2d(5)",
+                   "return F.relu(self.n(self.c(x))) * 2", {"x": (3, 3, 9, 11)}, "conv reductions"),
+    "residual": ("self.a = nn.Conv2d(6, 6, 3, padding=1, bias=False); self.m = nn.BatchNorm2d(6); "
+                 "self.n = nn.BatchNorm2d(6)",
+                 "y = F.relu(self.m(self.a(x)))\nreturn F.relu(self.n(self.a(y)) + x)", {"x": (2, 6, 7, 5)},
+                 "conv reductions conv reductions"),
+    "pooled_twice": ("self.c = nn.Conv2d(3, 4, 3)", "return F.avg_pool2d(F.avg_pool2d(self.c(x), 2), 2).flatten(1)",
+                     {"x": (2, 3, 13, 11)}, "conv pooling pooling"),
+    "inception": ("self.a = nn.Conv2d(3, 4, 1); self.b = nn.Conv2d(3, 5, 3, padding=1)",
+                  "return torch.cat([self.a(x), F.relu(self.b(x)), x], 1)", {"x": (2, 3, 5, 7)}, "conv conv copies"),
+    "self_attention": ("self.l = nn.Linear(8, 24); self.p = nn.Linear(8, 8)", SELF_ATTENTION, {"x": (2, 5, 8)},
+                       "matmul attention copies matmul"),
+    "shuffle": ("self.c = nn.Conv2d(6, 6, 1, groups=3)",
+                "return F.relu(self.c(x).view(2, 3, 2, 3, 5).transpose(1, 2).reshape(2, 6, 3, 5)).sum(1)",
+                {"x": (2, 6, 3, 5)}, "conv copies reductions"),
+    "outer_dimension": ("", "return (x @ y).sum(1, keepdim=True) * z", {"x": (3, 4, 5), "y": (5, 6), "z": (3, 7, 6)},
+                        "matmul reductions copies pointwise"),
+    "triangle": ("", "return torch.tril(torch.tril(x) @ torch.tril(y), -1)", {"x": (6, 6), "y": (6, 6)},
+                 "copies copies matmul copies"),
+    "patches": ("self.l = nn.Linear(12, 5)",
+                "p = x.unfold(2, 2, 2).unfold(3, 2, 2).reshape(2, -1, 12)\nreturn torch.cat([p[:, :1], p[:, 2:]], 1), "
+                "self.l(p)", {"x": (2, 3, 4, 6)}, "copies copies matmul"),
+    "rolled": ("self.l = nn.Linear(4, 4)",
+               "y = F.pad(torch.roll(x, (1, -2), (1, 2)), (0, 0, 1, 2))\nreturn self.l(y).relu().max(1).values",
+               {"x": (2, 5, 6, 4)}, "copies copies matmul reductions"),
+    "hidden": ("self.register_buffer('hidden', torch.zeros(3, 4)); self.l = nn.Linear(9, 4)",
+               "self.hidden.copy_(torch.tanh(self.l(torch.cat((x, self.hidden), 1))))\nreturn self.hidden * 2",
+               {"x": (3, 5)}, "copies matmul pointwise"),
+}  # fmt: skip
+
+
+def partitioned(spec: ProblemSpec, language: Language = "cpp") -> tuple[Groups, Program]:
+    template = next(one for one in PATTERNS[-1].templates if one.language == language)
+    program = PATTERNS[-1].recognize(spec)
+    assert isinstance(template, Groups) and program is not None
+    return template, program
+
+
+def kernel_of(spec: ProblemSpec) -> str:
+    template, program = partitioned(spec)
+    return template.emit(program, template.starts(program, spec, CPU)[0].recipe, spec)
+
+
+@pytest.fixture(scope="module")
+def problems(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Problem]:
+    folder = tmp_path_factory.mktemp("groups")
+    return {name: make_problem(folder, forward, shapes, init) for name, (init, forward, shapes, _) in CASES.items()}
+
+
+def test_groups_are_as_large_as_patterns_allow(problems: dict[str, Problem]) -> None:
+    found = {}
+    for name, problem in problems.items():
+        template, program = partitioned(problem.spec)
+        plan = template.plan(program)
+        found[name] = " ".join(plan.kinds[step.kind].pattern for step in plan.steps)
+    assert found == {name: case[-1] for name, case in CASES.items()}
+
+
+def test_every_kernel_in_cpp_is_right(problems: dict[str, Problem], tmp_path: Path) -> None:
+    kernels = []
+    for problem in problems.values():
+        template, program = partitioned(problem.spec)
+        recipes = [start.recipe for start in template.starts(program, problem.spec, CPU)]
+        recipes.append(wander(template, program, problem.spec, 7))
+        kernels += [(problem, template.emit(program, recipe, problem.spec)) for recipe in recipes]
+    check_all(kernels, tmp_path, optimize="-O1")
+
+
+def test_every_kernel_in_cuda_is_right(problems: dict[str, Problem], tmp_path: Path) -> None:
+    kernels: list[tuple[Problem, str]] = []
+    for problem in problems.values():
+        template, program = partitioned(problem.spec, "cu")
+        recipes = [template.starts(program, problem.spec, A100)[-1].recipe]
+        recipes.append(wander(template, program, problem.spec, 3, A100))
+        kernels += [(problem, template.emit(program, recipe, problem.spec)) for recipe in recipes]
+    built = cuda_harness.compile_all_emulated(tmp_path, [(problem.spec, source) for problem, source in kernels])
+    for (problem, source), kernel in zip(kernels, built, strict=True):
+        cuda_harness.check(problem, cuda_harness.run(problem, kernel, "cpu"), tf32=True, message=source)
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not installed")
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a", "sm_100"])
+def test_nvcc_takes_the_kernels(problems: dict[str, Problem], tmp_path: Path, arch: str) -> None:
+    kernels = []
+    for name in ("batch_norm", "self_attention"):
+        spec = problems[name].spec
+        template, program = partitioned(spec, "cu")
+        device = cuda_harness.DeviceFact("gpu", "cuda", "", arch, 80 << 30, 108)
+        kernels.append((name, spec, template.emit(program, template.starts(program, spec, device)[0].recipe, spec)))
+    code = cuda_harness.machine_code(tmp_path, kernels, arch).read_bytes()
+    assert b"kernel_0" in code and b"kernel_1" in code
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", CASES)
+def test_results_on_a_gpu(problems: dict[str, Problem], tmp_path: Path, name: str) -> None:
+    problem = problems[name]
+    template, program = partitioned(problem.spec, "cu")
+    for start in template.starts(program, problem.spec, H200):
+        source = template.emit(program, start.recipe, problem.spec)
+        library = cuda_harness.compile_cuda(tmp_path, problem.spec, source, H200.arch)
+        cuda_harness.check(problem, cuda_harness.run(problem, cuda_harness.Kernel(library), "cuda"), tf32=True)
+
+
+def test_equal_groups_share_a_kernel_and_memory(problems: dict[str, Problem]) -> None:
+    template, program = partitioned(problems["mlp"].spec)
+    plan = template.plan(program)
+    assert [step.kind for step in plan.steps] == [0, 1, 2] and plan.kinds[1].spec != plan.kinds[2].spec
+    template, program = partitioned(problems["residual"].spec)
+    plan = template.plan(program)
+    assert plan.steps[0].kind == plan.steps[2].kind
+    assert plan.tensor_bytes < sum(4 * 2 * 6 * 7 * 5 for step in plan.steps[:-1]) + 2 * 256
+
+
+def test_tensors_share_memory_only_when_no_step_needs_both() -> None:
+    names = "abcde"
+    steps = [Step(0, (Source(names[k - 1]),) if k else (), (name,)) for k, name in enumerate(names)]
+    steps.append(Step(0, (Source("a"), Source("e")), ("f",)))
+    sizes = {name: 1000 * (k + 1) for k, name in enumerate(names)}
+    offsets, end = place(steps, sizes)
+    together = [("a", other) for other in "bcde"] + [("b", "c"), ("c", "d"), ("d", "e")]
+    for one, other in together:
+        assert offsets[one] + sizes[one] <= offsets[other] or offsets[other] + sizes[other] <= offsets[one]
+    assert all(offset % 256 == 0 for offset in offsets.values()) and end < sum(sizes.values())
+
+
+def test_a_transformation_changes_one_kernel_or_all(problems: dict[str, Problem]) -> None:
+    spec = problems["mlp"].spec
+    template, program = partitioned(spec)
+    plain = template.starts(program, spec, CPU)[-1].recipe
+    names = [one.name for one in template.transformations(program, plain, CPU)]
+    single = next(name for name in names if name.endswith("@1"))
+    everywhere = single.replace("@1", "@all")
+    assert everywhere in names
+    changed = {}
+    for name in (single, everywhere):
+        found = catalog.find(template, program, plain, name, CPU)
+        assert found is not None
+        after = found[0].choices
+        changed[name] = {key.split(".")[0] for key, value in after.items() if plain.choices[key] != value}
+        assert template.emit(program, found[0], spec) != template.emit(program, plain, spec)
+    assert changed == {single: {"1"}, everywhere: {"0", "1", "2"}}
+
+
+@pytest.mark.parametrize(
+    ("init", "forward", "reason"),
+    [
+        ("", "return torch.linalg.inv(x) @ x", "no pattern covers the operator linalg_inv_ex"),
+        ("self.l = nn.Linear(6, 6)", "return self.l(x).argmax(1).float()", "int64"),
+    ],
+)
+def test_a_refusal_gives_the_reason_of_a_part(tmp_path: Path, init: str, forward: str, reason: str) -> None:
+    template, program = partitioned(make_problem(tmp_path, forward, {"x": (6, 6)}, init).spec)
+    assert reason in (template.refusal(program) or "")
+    with pytest.raises(Unsupported, match=reason):
+        template.plan(program)
+
+
+def test_groups_hold_a_kernel_to_its_sizes(tmp_path: Path) -> None:
+    init, forward, _, _ = CASES["sum_of_product"]
+    here, there = (make_problem(tmp_path, forward, {"x": (rows, 37)}, init) for rows in (13, 14))
+    with pytest.raises(AssertionError, match=NOT_FOR_THIS_SIZE):
+        build(tmp_path, there.spec, kernel_of(here.spec))
