@@ -34,7 +34,7 @@ from engine.evaluation.judge_process import JudgeProcess, child_environment, how
 from engine.evaluation.log_tap import LogTap
 from engine.evaluation.sandbox.probe import SandboxReport, describe, probe
 from engine.evaluation.sandbox.runner import RunnerEnded
-from engine.problem.spec import LANGUAGE_OF_DEVICE, Language, ProblemSpec
+from engine.problem.spec import LANGUAGE_OF_DEVICE, MODULES, Language, ProblemSpec
 from engine.session.records.verdict import Baseline, BuildReport, Stage, Standing, Verdict
 from engine.system.child import end_group, end_what_it_leaves
 from engine.system.python_process import python_command
@@ -377,7 +377,7 @@ class LocalEvaluator:
 
     def _kernel(self, problem: ProblemSpec, language: Language, source: str) -> KernelSource:
         """Return a kernel of ``problem`` for any host. C++ and CUDA kernels need the problem's header."""
-        header = "" if language == "py" else self._headers[problem.id]
+        header = "" if language in MODULES else self._headers[problem.id]
         return kernel_source(problem, header, language, source, self._devices[0])
 
     @contextlib.asynccontextmanager

@@ -21,6 +21,7 @@ from engine.evaluation.device_waits import Wait
 from engine.evaluation.evaluator import EvaluationError, Evaluator
 from engine.evaluation.local_evaluator import LocalEvaluator
 from engine.exit_codes import ExitCode
+from engine.problem.spec import suffix_of
 from engine.proposers.protocol import UNUSABLE, Proposer
 from engine.proposers.registry import make_proposers
 from engine.search.context import Context
@@ -509,9 +510,13 @@ class Search:
                 if best is not None:
                     variant = self._state.variants[best]
                     source = self.context.sources.text(variant.source)
-                    await asyncio.to_thread(write_best, self.context.paths, problem.id, f".{variant.language}", source)
+                    suffix = suffix_of(variant.language)
+                    await asyncio.to_thread(write_best, self.context.paths, problem.id, suffix, source)
+                    stale = {suffix_of(language) for language in problem.languages} - {suffix}
                 else:
-                    self.context.paths.best(problem.id, f".{problem.language}").unlink(missing_ok=True)
+                    stale = {suffix_of(language) for language in problem.languages}
+                for suffix in stale:
+                    self.context.paths.best(problem.id, suffix).unlink(missing_ok=True)
 
     # Budget and deferred work
 

@@ -93,12 +93,14 @@ class DeviceFree(Event, tag="device_free"):
 
 class ProblemAdded(Event, tag="problem_added"):
     """The search accepted a problem. ``header`` is the C header for the problem's kernels, or "" for languages that
-    need no header.
+    need no header. ``languages``: the languages in which the search writes its kernels, ``language`` first; () means
+    only ``language``.
     """
 
     problem: ProblemSpec
     language: Language = field(name="form")
     header: str
+    languages: tuple[Language, ...] = ()
 
 
 class ProblemRefused(Event, tag="problem_refused"):

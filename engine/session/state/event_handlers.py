@@ -85,7 +85,9 @@ def _device_free(state: SessionData, event: ev.DeviceFree, time: float) -> None:
 
 
 def _problem_added(state: SessionData, event: ev.ProblemAdded, time: float) -> None:
-    state.problems[event.problem.id] = ProblemState(event.problem, event.language, event.header, time)
+    state.problems[event.problem.id] = ProblemState(
+        event.problem, event.language, event.header, time, languages=event.languages or (event.language,)
+    )
 
 
 def _problem_refused(state: SessionData, event: ev.ProblemRefused, time: float) -> None:

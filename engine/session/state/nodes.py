@@ -136,6 +136,8 @@ class ProblemState(Struct):
     standings: tuple[Standing, ...] = ()
     runoff_at: float = 0.0
     """When the last runoff ended."""
+    languages: tuple[Language, ...] = ()
+    """Languages in which the search writes kernels, the problem's own first."""
     cannot_write: str | None = None
     """The reason why no proposer in the config can write a kernel for the problem, or None. If there is a reason, the
     problem stays open for kernels that a person seeds.

@@ -50,7 +50,8 @@ def compare(
         raise click.UsageError("--quick is the default of compare; give --thorough alone")
     if first == second:
         names = [f"{first} (a)", f"{first} (b)"]
-    kernels = {name: (language_of(path), read_kernel(path)) for name, path in zip(names, (first, second), strict=True)}
+    texts = {name: (path, read_kernel(path)) for name, path in zip(names, (first, second), strict=True)}
+    kernels = {name: (language_of(path, text), text) for name, (path, text) in texts.items()}
     problem_file(problem)
     config = evaluation_config(config_path, device)
 

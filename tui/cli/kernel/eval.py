@@ -57,7 +57,8 @@ def evaluate(
     """
     from tui.console.file_names import of_own_file
 
-    language, source = language_of(kernel), read_kernel(kernel)
+    source = read_kernel(kernel)
+    language = language_of(kernel, source)
     wanted = _wanted_sizes(shapes, problem_file(problem))
     config = evaluation_config(config_path, device)
     at_sizes: list[AtSizes] = []

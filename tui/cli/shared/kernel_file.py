@@ -21,11 +21,11 @@ def read_kernel(path: Path) -> str:
     return read_text(path)
 
 
-def language_of(path: Path) -> Language:
-    """Return the kernel language for a file suffix. Raises Failure for an unknown suffix."""
-    from engine.problem.spec import LANGUAGE_OF_SUFFIX
+def language_of(path: Path, source: str = "") -> Language:
+    """Return the language of a kernel file with the text ``source``. Raises Failure for an unknown suffix."""
+    from engine.problem.spec import language_of_file
 
-    if (language := LANGUAGE_OF_SUFFIX.get(path.suffix)) is None:
+    if (language := language_of_file(path.suffix, source)) is None:
         of_session = re.fullmatch(r"v\d+", path.name) is not None and not path.exists()
         hint = (
             f"; export a session's kernel first: kernel-tui export SESSION {path.name} -o {path.name}.py. "
