@@ -137,6 +137,11 @@ class SearchConfig(Table):
     """
     fixes: int = Field(default=2, ge=0, le=10)
     """Maximum number of attempts to repair a failed kernel."""
+    languages: Annotated[tuple[Literal["cuda", "triton", "cpp", "python"], ...], Field(strict=False)] = ()
+    """Languages in which models write kernels. By default, ``cuda`` on a GPU and ``cpp`` on a CPU. With several
+    languages, each idea names one. ``triton`` needs a GPU and the package ``triton``. The playbook writes only ``cuda``
+    and ``cpp``.
+    """
     allocation: Literal["weights", "adaptive"] = "weights"
     """How the search divides requests among models. ``weights``: in proportion to ``weight``. ``adaptive``: in
     proportion to ``weight`` times the model's speedup gain per dollar.

@@ -8,6 +8,7 @@ specification into the C header for kernels.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from math import prod
 from typing import Any, Literal
 
@@ -32,10 +33,13 @@ LANGUAGE_OF_SUFFIX: dict[str, Language] = {".cpp": "cpp", ".cu": "cu", ".py": "p
 LANGUAGE_NAMES: dict[Language, str] = {"cu": "cuda", "cpp": "cpp", "py": "python", "triton": "triton"}
 """The names that a person reads and types, on screens, in options and in JSON that commands print. Sessions have the
 keys."""
+LANGUAGE_TITLES: dict[Language, str] = {"cu": "CUDA C++", "cpp": "C++", "py": "Python", "triton": "Triton"}
+"""The names in sentences for language models."""
 MODULES: tuple[Language, ...] = ("py", "triton")
 """Languages of kernels that are Python modules with a ``ModelNew``. The judge treats them alike."""
 DeviceKind = Literal["cpu", "cuda"]
 LANGUAGE_OF_DEVICE: dict[DeviceKind, Language] = {"cpu": "cpp", "cuda": "cu"}
+LANGUAGE_KEYS: dict[str, Language] = {name: language for language, name in LANGUAGE_NAMES.items()}
 LANGUAGES_OF_DEVICE: dict[DeviceKind, tuple[Language, ...]] = {"cpu": ("cpp", "py"), "cuda": ("cu", "triton", "py")}
 """Languages that a device runs, its own first. Triton compiles for GPUs only."""
 _IMPORTS_TRITON = re.compile(r"^\s*(?:import|from)\s+triton\b", re.MULTILINE)
@@ -138,6 +142,16 @@ class ProblemSpec(Struct, frozen=True, omit_defaults=True):
             return ("cu", "cpp", "py", "triton")
         known = bool(self.outputs) and all(tensor.dtype in DTYPE_BYTES for tensor in self.tensors)
         return MODULES if known else ()
+
+    def languages_on(self, device: DeviceKind, names: Sequence[str]) -> tuple[Language, ...]:
+        """Return the languages of the problem's kernels on ``device``, the language that the playbook writes first.
+
+        ``names``: the config's languages, by default the device's own. A problem that accepts no C kernels gets Python
+        kernels unless ``names`` has Triton.
+        """
+        wanted = [LANGUAGE_KEYS[name] for name in names] or [LANGUAGE_OF_DEVICE[device]]
+        accepted = [one for one in dict.fromkeys(wanted) if one in MODULES or self.c_refusal is None]
+        return tuple(sorted(accepted, key=lambda language: language in MODULES)) or ("py",)
 
     @property
     def inputs(self) -> tuple[TensorSpec, ...]:

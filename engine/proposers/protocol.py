@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any, Literal, Protocol
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from engine.config.roles import Role
 from engine.devices.fact import DeviceFact
@@ -43,6 +44,10 @@ CATEGORY_NAMES: dict[str, str] = {
     "first": "first kernel",
     "other": "other",
 }
+
+
+LANGUAGE = "language"
+"""Key in an idea's ``data`` if its problem has several languages. The value is the language of the idea's kernels."""
 
 
 class Kernel(Struct, frozen=True):
@@ -100,7 +105,10 @@ class Demands(Struct, frozen=True):
 
 
 class Task(Struct, frozen=True):
-    """A problem as proposers see it: specification, C header, language, target device, SOL and baselines."""
+    """A problem as proposers see it: specification, C header, language, target device, SOL and baselines.
+
+    ``languages``: all languages in which the search writes kernels, ``language`` first; () means only ``language``.
+    """
 
     problem: ProblemSpec
     header: str
@@ -110,6 +118,17 @@ class Task(Struct, frozen=True):
     eager_ms: float | None
     compile_ms: float | None = None
     demands: Demands = Demands()
+    languages: tuple[Language, ...] = ()
+
+    @property
+    def allowed(self) -> tuple[Language, ...]:
+        return self.languages or (self.language,)
+
+    def in_language(self, language: object) -> Task:
+        """Return the task for a kernel in ``language``, or the task itself if the problem has no such kernels."""
+        if language == self.language or language not in self.allowed:
+            return self
+        return replace(self, language=language)
 
 
 class Board(Struct, frozen=True):

@@ -147,15 +147,15 @@ def matching(
 
 
 def best_for(
-    library: Library, spec: ProblemSpec, language: Language, device: DeviceFact, count: int
+    library: Library, spec: ProblemSpec, languages: Collection[Language], device: DeviceFact, count: int
 ) -> list[tuple[SavedKernel, str]]:
     """Choose up to ``count`` kernels for a warm start of ``spec``, each with the reason for the choice.
 
-    Only kernels for the same problem in the same language qualify, without duplicate sources. Kernels that were judged
-    on the same type of device come first, sorted by time. Other kernels follow, sorted by speedup.
+    Only kernels for the same problem in one of ``languages`` qualify, without duplicate sources. Kernels that were
+    judged on the same type of device come first, sorted by time. Other kernels follow, sorted by speedup.
     """
     key = problem_key(spec)
-    fitting = [one for one in library.kernels if one.key == key and one.language == language]
+    fitting = [one for one in library.kernels if one.key == key and one.language in languages]
     fitting.sort(key=lambda one: (False, one.ms) if one.device == device.name else (True, -one.speedup))
     chosen: list[tuple[SavedKernel, str]] = []
     for one in fitting:

@@ -44,6 +44,7 @@ def task_of(state: SessionState, problem: ProblemState, device: DeviceFact, dema
         eager_ms=_baseline_ms(problem, "eager"),
         compile_ms=_baseline_ms(problem, "compile"),
         demands=demands,
+        languages=problem.languages,
     )
 
 
@@ -87,7 +88,7 @@ def siblings_of(state: SessionState, problem: str, texts: Texts) -> tuple[Kernel
 
 
 def examples_of(state: SessionState, problem: ProblemState, texts: Texts) -> tuple[ExampleKernel, ...]:
-    """Return the best kernel of every other problem in the same language, if that kernel beats eager.
+    """Return the best kernel of every other problem in one of the problem's languages, if that kernel beats eager.
 
     The most closely related problems come first: those whose traced references share the most operators.
     """
@@ -95,7 +96,9 @@ def examples_of(state: SessionState, problem: ProblemState, texts: Texts) -> tup
     own = _operators(problem)
     for other in state.problems.values():
         best = state.variants.get(other.best) if other.best is not None else None
-        if other.id == problem.id or other.language != problem.language or best is None or (best.speedup or 0.0) <= 1.0:
+        if other.id == problem.id or best is None or (best.speedup or 0.0) <= 1.0:
+            continue
+        if best.language not in problem.languages:
             continue
         speedup = best.speedup or 0.0
         idea = state.ideas[best.idea].text

@@ -31,7 +31,7 @@ class WarmStart:
             return
         problem = context.state.problems[problem_id]
         library = await self._read()
-        chosen = best_for(library, problem.spec, problem.language, context.device, context.config.search.parents)
+        chosen = best_for(library, problem.spec, problem.languages, context.device, context.config.search.parents)
         known = {proposer.name for proposer, _ in context.proposers}
         for saved, reason in chosen:
             name, digest, is_new = context.sources.claim(problem_id, saved.source, context.ids.variant)

@@ -160,7 +160,7 @@ class CudaBackend(Backend):
 
     def launches(self, call: Callable[[], object], stream: int | None = None) -> list[Any]:
         try:
-            return recorded(self._driver, self._stream if stream is None else c_void_p(stream), call, CudaError)
+            return recorded(self._driver.call, self._stream if stream is None else c_void_p(stream), call, CudaError)
         except (CudaError, AttributeError):  # An old driver may lack a function.
             return []
 

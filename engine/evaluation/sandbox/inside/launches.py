@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from engine.evaluation.sandbox.inside.cuda import Driver
+    Driver = Callable[..., None]
+    """Calls a function of the CUDA driver by its name, or raises the driver's exception."""
 
 _MOST = 64
 """Number of launches to report."""
@@ -34,12 +35,12 @@ def recorded(driver: Driver, stream: c_void_p, call: Callable[[], object], faile
     for example because it waits for the device. ``failed``: the driver's exception.
     """
     graph = c_void_p()
-    driver.call("cuStreamBeginCapture_v2", stream, Cuda.CAPTURE_RELAXED)
+    driver("cuStreamBeginCapture_v2", stream, Cuda.CAPTURE_RELAXED)
     try:
         call()
     finally:
         try:
-            driver.call("cuStreamEndCapture", stream, byref(graph))
+            driver("cuStreamEndCapture", stream, byref(graph))
         except failed:
             graph = c_void_p()
     if not graph.value:
@@ -47,17 +48,17 @@ def recorded(driver: Driver, stream: c_void_p, call: Callable[[], object], faile
     try:
         return [_launch(driver, node) for node in _kernel_nodes(driver, graph)[:_MOST]]
     finally:
-        driver.call("cuGraphDestroy", graph)
+        driver("cuGraphDestroy", graph)
 
 
 def _kernel_nodes(driver: Driver, graph: c_void_p) -> list[c_void_p]:
     count, kind = c_size_t(), c_int()
-    driver.call("cuGraphGetNodes", graph, None, byref(count))
+    driver("cuGraphGetNodes", graph, None, byref(count))
     nodes = (c_void_p * max(count.value, 1))()
-    driver.call("cuGraphGetNodes", graph, nodes, byref(count))
+    driver("cuGraphGetNodes", graph, nodes, byref(count))
     found = []
     for node in map(c_void_p, nodes[: count.value]):
-        driver.call("cuGraphNodeGetType", node, byref(kind))
+        driver("cuGraphNodeGetType", node, byref(kind))
         if kind.value == Cuda.KERNEL_NODE:
             found.append(node)
     return found
@@ -65,11 +66,11 @@ def _kernel_nodes(driver: Driver, graph: c_void_p) -> list[c_void_p]:
 
 def _launch(driver: Driver, node: c_void_p) -> dict[str, Any]:
     held = ctypes.create_string_buffer(_PARAMETERS.size)
-    driver.call("cuGraphKernelNodeGetParams_v2", node, held)
+    driver("cuGraphKernelNodeGetParams_v2", node, held)
     function, *shape, _, _, kernel, _ = _PARAMETERS.unpack(held.raw)
     if not function:
         found = c_void_p()
-        driver.call("cuKernelGetFunction", byref(found), c_void_p(kernel))
+        driver("cuKernelGetFunction", byref(found), c_void_p(kernel))
         function = found.value
     grid, block, dynamic = shape[:3], shape[3:6], shape[6]
     registers, static, local = (
@@ -77,7 +78,7 @@ def _launch(driver: Driver, node: c_void_p) -> dict[str, Any]:
     )
     blocks, threads = c_int(), block[0] * block[1] * block[2]
     arguments = c_void_p(function), c_int(threads), c_size_t(dynamic)
-    driver.call("cuOccupancyMaxActiveBlocksPerMultiprocessor", byref(blocks), *arguments)
+    driver("cuOccupancyMaxActiveBlocksPerMultiprocessor", byref(blocks), *arguments)
     return {
         "kernel": _name(driver, function)[:_MOST_NAME_CHARS],
         "grid": grid,
@@ -92,7 +93,7 @@ def _launch(driver: Driver, node: c_void_p) -> dict[str, Any]:
 
 def _attribute(driver: Driver, function: int, which: int) -> int:
     value = c_int()
-    driver.call("cuFuncGetAttribute", byref(value), c_uint(which), c_void_p(function))
+    driver("cuFuncGetAttribute", byref(value), c_uint(which), c_void_p(function))
     return value.value
 
 
@@ -100,7 +101,7 @@ def _name(driver: Driver, function: int) -> str:
     """Return the kernel's name, or "" from a driver before CUDA 12.3."""
     name = c_char_p()
     try:
-        driver.call("cuFuncGetName", byref(name), c_void_p(function))
+        driver("cuFuncGetName", byref(name), c_void_p(function))
     except AttributeError:
         return ""
     return (name.value or b"").decode(errors="replace")
