@@ -67,6 +67,7 @@ __all__ = [
     "OpenAIModel",
     "PlaybookModel",
     "Preset",
+    "ProfileConfig",
     "PromptsConfig",
     "RemoteModel",
     "ReplayModel",
@@ -171,6 +172,16 @@ class PromptsConfig(Table):
     """Directory of templates that replace the built-in templates with the same names."""
 
 
+class ProfileConfig(Table):
+    """What models see of the hardware."""
+
+    counters: bool = False
+    """Whether to read hardware counters of each round's leading kernels with Nsight Compute (``ncu``). Prompts then
+    name the measured bottleneck. ncu cannot profile in the sandbox, so these kernels, which passed the judge, run with
+    your permissions.
+    """
+
+
 class EvaluationConfig(Table):
     """How the judge builds, checks and times kernels."""
 
@@ -245,6 +256,7 @@ class Config(Table):
     budget: BudgetConfig = BudgetConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     prompts: PromptsConfig = PromptsConfig()
+    profile: ProfileConfig = ProfileConfig()
     models: Annotated[tuple[ModelConfig, ...], Field(min_length=1, strict=False)] = (PlaybookModel(),)
 
     @field_validator("models")

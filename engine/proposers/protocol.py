@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from engine.config.roles import Role
 from engine.devices.fact import DeviceFact
 from engine.problem.spec import Language, ProblemSpec
+from engine.session.records.counters import KernelCounters
 from engine.session.records.events import Selected
 from engine.session.records.verdict import Verdict
 
@@ -53,7 +54,7 @@ LANGUAGE = "language"
 class Kernel(Struct, frozen=True):
     """A kernel with a verdict: an idea's parent, or an earlier kernel for the problem.
 
-    ``idea`` is the text of the kernel's idea.
+    ``idea`` is the text of the kernel's idea. ``counters`` are its hardware counters, () if unknown.
     """
 
     variant: str
@@ -63,6 +64,7 @@ class Kernel(Struct, frozen=True):
     proposer: str
     data: dict[str, Any] = {}
     idea: str = ""
+    counters: tuple[KernelCounters, ...] = ()
 
 
 class TriedIdea(Struct, frozen=True):

@@ -46,7 +46,7 @@ class Context:
     reasons. ``closed`` maps problems to the spending limit that they reached. ``unopened`` maps problems to the error
     with which the judge failed to open them. ``closing`` names problems whose turn is ending, so that no kernel of
     theirs is queued any more. ``awaiting_replies`` names problems whose turn has no minutes left, so that the search
-    only waits for calls in flight.
+    only waits for calls in flight. ``no_counters``: this machine gives no hardware counters.
     """
 
     config: Config
@@ -70,6 +70,7 @@ class Context:
     unopened: dict[str, str] = field(default_factory=dict)
     closing: set[str] = field(default_factory=set)
     awaiting_replies: set[str] = field(default_factory=set)
+    no_counters: bool = False
     _refusals: dict[tuple[str, str], str | None] = field(default_factory=dict)
 
     @property

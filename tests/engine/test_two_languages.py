@@ -1,4 +1,7 @@
-"""Searches with several languages: each idea names one, kernels of all languages meet in the runoff."""
+"""Searches with several languages: each idea names one, kernels of all languages meet in the runoff.
+
+The same search asks for hardware counters, which a CPU does not have: it says so once and goes on.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ from engine.devices.fact import DeviceFact
 from engine.exit_codes import ExitCode
 from engine.problem.spec import language_of_file
 from engine.search.problem_loader import cannot_run
+from engine.session.records.events import LogLine
 from engine.session.state.session_state import SessionState, fold
 from engine.session.store import SessionPaths, SessionReader
 from tests.commandline import KernelTui
@@ -33,6 +37,8 @@ device = "cpu"
 trials = 3
 max_pairs = 8
 torch_compile = false
+[profile]
+counters = true
 [[models]]
 provider = "command"
 command = ["{python}", "{folder}/author.py"]
@@ -101,7 +107,8 @@ def test_ideas_name_languages_and_all_kernels_meet_in_the_runoff(kernel_tui: Ker
     code, said = ends(kernel_tui, tmp_path, '["cpp", "python"]')
     assert code == 0, said
     with SessionReader(SessionPaths.at(tmp_path / "sessions" / "both")) as reader:
-        state: SessionState = fold(reader.read())
+        events = list(reader.read())
+        state: SessionState = fold(events)
         problem = state.problems["softmax"]
         assert problem.languages == ("cpp", "py")
         by_language = {
@@ -118,6 +125,8 @@ def test_ideas_name_languages_and_all_kernels_meet_in_the_runoff(kernel_tui: Ker
         assert reader.text(best.source)
         files = sorted(one.suffix for one in (tmp_path / "sessions" / "both" / "best").iterdir())
     assert files == [f".{best.language}"]
+    logged = [one.event.text for one in events if isinstance(one.event, LogLine)]
+    assert sum("no hardware counters" in text for text in logged) == 1, logged
 
 
 def test_triton_without_a_gpu_is_refused_with_a_remedy(kernel_tui: KernelTui, tmp_path: Path) -> None:

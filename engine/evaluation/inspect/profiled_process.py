@@ -1,8 +1,9 @@
 """The process that ncu profiles. It draws the problem's inputs and calls one kernel.
 
-Usage: ``python -m engine.evaluation.inspect.profiled_process KERNEL DEVICE < problem.json``. KERNEL is a built library,
-or the ``kernel.py`` of a built module. DEVICE is ``cuda`` or ``cpu``. The kernel runs with the user's permissions,
-because ncu cannot profile a process in the sandbox.
+Usage: ``python -m engine.evaluation.inspect.profiled_process KERNEL DEVICE [ID] < problem.json``. KERNEL is a built
+library, or the ``kernel.py`` of a built module. DEVICE is ``cuda`` or ``cpu``. With the GPU's ID, the process waits
+until no judge uses that GPU. The kernel runs with the user's permissions, because ncu cannot profile a process in the
+sandbox.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import torch
 
 from engine.evaluation.build.python_modules import CACHE, EXTENSIONS
 from engine.evaluation.inputs.reference import Reference
+from engine.evaluation.judge.device_lock import alone
 from engine.evaluation.sandbox.inside.python_kernel import extensions
 from engine.problem.model import SEED
 from engine.problem.spec import ProblemSpec
@@ -99,8 +101,10 @@ def _workspace_bytes(kernel: ctypes.CDLL) -> int:
 
 
 def main(arguments: list[str]) -> int:
-    kernel, device = arguments
-    code = run(msgspec.json.decode(sys.stdin.buffer.read(), type=ProblemSpec), Path(kernel), device)
+    kernel, device, *lock = arguments
+    problem = msgspec.json.decode(sys.stdin.buffer.read(), type=ProblemSpec)
+    with alone(lock[0], lambda: False) if lock else contextlib.nullcontext():
+        code = run(problem, Path(kernel), device)
     if code != 0:
         sys.stderr.write(f"launch returned {code}\n")
     return 1 if code else 0

@@ -70,7 +70,13 @@ class KernelProfile(Struct, frozen=True):
 
 
 class ProfileError(Exception):
-    """ncu returned no counters; the message gives the reason and the remedy."""
+    """ncu returned no counters; the message gives the reason and the remedy. ``lasting``: whether this machine's setup
+    is the reason.
+    """
+
+    def __init__(self, reason: str, *, lasting: bool = False) -> None:
+        super().__init__(reason)
+        self.lasting = lasting
 
 
 def find_ncu() -> str:
@@ -98,7 +104,7 @@ async def profile(
     """Run a built CUDA kernel or module under ncu, outside the sandbox. Return its counters, with one entry per launch.
 
     ``report``: where to keep ncu's report, a name that ends in ``.ncu-rep``. ``device``: the GPU's NVML id; by default
-    the first. The caller must hold the device. Raises ``NoTool`` and ``ProfileError``. Cancelling ends ncu and the
+    the first, which the caller must hold. Raises ``NoTool`` and ``ProfileError``. Cancelling ends ncu and the
     kernel.
     """
     ncu, printed = find_ncu(), ("--csv", "--page", "raw", "--print-units", "base")
@@ -108,13 +114,15 @@ async def profile(
     command = [
         *(ncu, *(printed if report is None else ("--force-overwrite", "--export", str(report)))),
         *("--profile-from-start", "off", "--target-processes", "all", "--metrics", ",".join(metrics)),
-        *python_command("engine.evaluation.inspect.profiled_process", str(kernel), "cuda"),
+        *python_command(
+            "engine.evaluation.inspect.profiled_process", str(kernel), "cuda", *([device] if device else [])
+        ),
     ]
     text, status = await _output(command, msgspec.json.encode(problem), environment)
     if report is not None and report.exists():
         text, _ = await _output([ncu, "--import", str(report), *printed], b"", environment)
     if (refusal := why_not(text)) is not None:
-        raise ProfileError(refusal)
+        raise ProfileError(refusal, lasting=True)
     if found := tuple(parse(text)):
         return found
     said = [line.strip() for line in text.splitlines() if line.strip()][-3:]

@@ -64,6 +64,7 @@ def kernel_of(state: SessionState, variant: VariantState, texts: Texts) -> Kerne
         variant.proposer,
         variant.data,
         state.ideas[variant.idea].text,
+        variant.profile.launches if variant.profile is not None else (),
     )
 
 

@@ -16,6 +16,7 @@ from msgspec import Struct, field
 
 from engine.devices.fact import DeviceFact
 from engine.problem.spec import Language, ProblemSpec
+from engine.session.records.counters import Bottleneck, KernelCounters
 from engine.session.records.model_calls import CallSite, FailureKind, Finish, Purpose, Usage
 from engine.session.records.other_sizes import AtSizes
 from engine.session.records.verdict import Baseline, Stage, Standing, Verdict
@@ -293,6 +294,17 @@ class VerdictGiven(Event, tag="verdict_given"):
     why: str = ""
 
 
+class Profiled(Event, tag="profiled"):
+    """ncu read the hardware counters of a correct kernel. ``launches``: one call's launches. ``report``: the name of
+    ncu's report in the session's directory, which Nsight Compute opens.
+    """
+
+    variant: str
+    launches: tuple[KernelCounters, ...]
+    bottleneck: Bottleneck | None = None
+    report: str = ""
+
+
 class RunoffFinished(Event, tag="heat_finished"):
     """The judge timed a problem's leading kernels side by side. ``standings`` is sorted, fastest first."""
 
@@ -445,6 +457,7 @@ AnyEvent = (
     | VariantStage
     | VerdictGiven
     | RunoffFinished
+    | Profiled
     | SizesChecked
     | RoundFinished
     | ProblemFinished

@@ -9,6 +9,7 @@ from msgspec import Struct, field
 from engine.problem.spec import Language, ProblemSpec
 from engine.session.records.events import (
     AnswerMissing,
+    Profiled,
     Selected,
     SizesChecked,
     SourceRepeated,
@@ -44,6 +45,8 @@ class VariantState(Struct):
     selected_because: str | None = None
     dropped: str | None = None
     at_sizes: SizesChecked | None = None
+    profile: Profiled | None = None
+    """The kernel's hardware counters."""
 
     @property
     def was_judged(self) -> bool:
