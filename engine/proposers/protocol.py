@@ -18,6 +18,7 @@ from engine.problem.spec import Language, ProblemSpec
 from engine.session.records.counters import KernelCounters
 from engine.session.records.events import Selected
 from engine.session.records.verdict import Verdict
+from engine.session.worked_ideas import WorkedIdea
 
 Category = Literal["memory", "latency", "precision", "compute", "parallelism", "control", "first", "other"]
 """An idea's category: the six classes in Stanford CRFM's "fast kernels", ``first`` for a first kernel, and ``other``
@@ -137,7 +138,8 @@ class Board(Struct, frozen=True):
     """A problem's search, as proposers see it.
 
     Contains the open round, all ideas and kernels of the problem (oldest first), and the best kernels of other
-    problems. ``lineage`` lists the kernels from which the parent descends, starting with the parent.
+    problems. ``lineage`` lists the kernels from which the parent descends, starting with the parent. ``worked`` lists
+    ideas that made kernels of other problems faster, or of any problem in earlier sessions.
     """
 
     round: int = 0
@@ -145,6 +147,7 @@ class Board(Struct, frozen=True):
     kernels: tuple[Kernel, ...] = ()
     examples: tuple[ExampleKernel, ...] = ()
     lineage: tuple[str, ...] = ()
+    worked: tuple[WorkedIdea, ...] = ()
 
 
 class IdeaDraft(Struct, frozen=True):

@@ -23,6 +23,7 @@ from engine.session.journal import Journal
 from engine.session.records.events import LogLine, StopReason
 from engine.session.state.session_state import ProblemState, SessionState
 from engine.session.store import SessionPaths
+from engine.session.worked_ideas import WorkedIdea
 from engine.system import clock
 
 
@@ -47,6 +48,7 @@ class Context:
     with which the judge failed to open them. ``closing`` names problems whose turn is ending, so that no kernel of
     theirs is queued any more. ``awaiting_replies`` names problems whose turn has no minutes left, so that the search
     only waits for calls in flight. ``no_counters``: this machine gives no hardware counters.
+    ``remembered``: ideas that worked in the sessions of ``warm_start``.
     """
 
     config: Config
@@ -71,6 +73,7 @@ class Context:
     closing: set[str] = field(default_factory=set)
     awaiting_replies: set[str] = field(default_factory=set)
     no_counters: bool = False
+    remembered: tuple[WorkedIdea, ...] = ()
     _refusals: dict[tuple[str, str], str | None] = field(default_factory=dict)
 
     @property

@@ -59,6 +59,7 @@ class Opening:
             # Both steps start a process that imports torch, so run the steps in parallel.
             inspection = asyncio.ensure_future(inspect_files(new)) if new else None
             await self._measure_device()
+            await self._warm_start.remember()
             for name in list(self._state.problems):
                 if name not in self._state.refused and await self._open(name):
                     await self._say_who_writes(name)
@@ -83,6 +84,7 @@ class Opening:
         inspection = asyncio.ensure_future(inspect_files(new))
         try:
             await self._measure_device()
+            await self._warm_start.remember()
             for file, answer in zip(new, await inspection, strict=True):
                 if isinstance(answer, ProblemSpec):
                     await self._add(answer)

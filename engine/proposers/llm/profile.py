@@ -20,7 +20,7 @@ _SHOWN = 0.005
 """Smaller shares of the arithmetic rate are left out."""
 _MOST_KINDS = 9
 """Number of instruction kinds to name."""
-_MOST_LAUNCHES = 3
+_MOST_LAUNCHES = 2
 """Number of different launches to describe."""
 _MEASURED = {
     "memory": "memory",
@@ -29,8 +29,11 @@ _MEASURED = {
 }
 
 
-def profile_lines(task: Task, kernel: Kernel) -> list[str]:
-    """Return one fact per line. A kernel without a time has no bottleneck."""
+def profile_lines(task: Task, kernel: Kernel, *, brief: bool = False) -> list[str]:
+    """Return one fact per line. A kernel without a time has no bottleneck.
+
+    ``brief``: leave out the instructions if hardware counters are known.
+    """
     verdict, build, lines = kernel.verdict, kernel.verdict.build, []
     measured = bottleneck_of(kernel.counters)
     if measured is not None:
@@ -49,7 +52,7 @@ def profile_lines(task: Task, kernel: Kernel) -> list[str]:
             shared += ", and dynamic shared memory"
         lines.append(f"{build.registers} registers per thread, {build.spill_bytes or 0} bytes spilled, {shared}")
         lines += _occupancy_lines(task.device.arch, build.registers, build.shared_bytes or 0, kernel.source)
-    if build.instructions:
+    if build.instructions and not (brief and measured is not None):
         lines.append(_instructions_line(build.instructions))
     return lines
 
@@ -109,20 +112,17 @@ def _launch_lines(task: Task, verdict: Verdict) -> list[str]:
 
 
 def _launch_words(task: Task, launch: Launch, count: int) -> str:
-    shared = " + ".join(
-        f"{size:,} bytes of {kind} shared memory"
-        for size, kind in ((launch.static_shared_bytes, "static"), (launch.dynamic_shared_bytes, "dynamic"))
-        if size
-    )
+    sizes = ((launch.static_shared_bytes, "static"), (launch.dynamic_shared_bytes, "dynamic"))
+    shared = " + ".join(f"{size:,} bytes {kind}" for size, kind in sizes if size)
     said = f"launches {launch.kernel[:60]}{f' {count} times' if count > 1 else ''}: {launch.blocks:,} blocks of "
-    said += f"{launch.threads} threads, {launch.registers} registers, {shared or 'no shared memory'}"
+    said += f"{launch.threads} threads, {launch.registers} registers, {shared or 'no'} shared memory"
     found = occupancy(task.device.arch, launch.threads, launch.registers, launch.shared_bytes)
     if not launch.blocks_per_sm or found is None:
         return said
     share = found.share * launch.blocks_per_sm / found.blocks if found.blocks else found.share
     waves = launch.blocks / (launch.blocks_per_sm * task.device.cores) if task.device.cores else 0.0
-    said += f"; occupancy {share:.0%} ({launch.blocks_per_sm} blocks per SM, limited by {' and '.join(found.limits)})"
-    return f"{said}, {waves:.3g} waves"
+    limits = " and ".join(found.limits)
+    return f"{said}; occupancy {share:.0%} ({launch.blocks_per_sm} blocks per SM, by {limits}), {waves:.3g} waves"
 
 
 def _occupancy_words(one: Occupancy) -> str:

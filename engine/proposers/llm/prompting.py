@@ -37,10 +37,11 @@ IDEAS_SCHEMA: dict[str, Any] = {
             "items": {
                 "type": "object",
                 "additionalProperties": False,
-                "required": ["category", "bottleneck", "text", "variants"],
+                "required": ["category", "bottleneck", "method", "text", "variants"],
                 "properties": {
                     "category": {"type": "string", "enum": list(IDEA_CATEGORIES)},
                     "bottleneck": _TEXT,
+                    "method": _TEXT,
                     "text": _TEXT,
                     "variants": {"type": "array", "items": _TEXT},
                 },
@@ -101,9 +102,12 @@ class Prompts:
             suffixes=list(task.allowed),
             parent=parent,
             leaders=facts.leaders(board, parent),
-            other=facts.shown_source(board, parent),
+            other=(other := facts.shown_source(board, parent)),
+            other_diff=facts.changes_between(parent, other),
             tried=facts.relevant_ideas(board, parent),
+            lineage=(parent.variant if parent is not None else None, *board.lineage),
             examples=facts.examples(board),
+            worked=facts.worked_elsewhere(task, board),
             count=count,
             categories={key: CATEGORY_NAMES[key] for key in IDEA_CATEGORIES},
         )
@@ -166,9 +170,10 @@ class Prompts:
             "device": facts.device_lines(task),
             "cost": facts.cost_line(task),
             "score": lambda kernel: facts.score(task, kernel),
-            "profile": lambda kernel: profile_lines(task, kernel),
+            "profile": lambda kernel: profile_lines(task, kernel, brief=purpose != "ideas"),
             "resources": lambda kernel: "; ".join(profile_lines(task, kernel)),  # the same in templates of a session
             "tried_line": facts.tried_line,
+            "worked_line": facts.worked_line,
         }
         return Prompt(purpose, self._render("system", shared), self._render(purpose, shared | more), schema)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from engine.config.roles import Role
+from engine.proposers.idea_methods import BOTTLENECK, METHOD
 from engine.proposers.llm.approaches import VARIANTS
 from engine.proposers.llm.model_protocol import Prompt, Reply
 from engine.proposers.llm.prompting import Prompts, language_of
@@ -30,7 +31,6 @@ from engine.proposers.protocol import (
 from engine.session.records.events import Selected
 from engine.session.records.model_calls import CallSite, Purpose, call_name
 
-BOTTLENECK = "bottleneck"
 _KEPT_CHARS = 20_000
 
 
@@ -115,6 +115,8 @@ class Language:
             data: dict[str, Any] = {CALL: call_name(site)}
             if idea.bottleneck:
                 data[BOTTLENECK] = idea.bottleneck
+            if idea.method:
+                data[METHOD] = idea.method
             if idea.variants:
                 data[VARIANTS] = list(idea.variants)
             if len(task.allowed) > 1:

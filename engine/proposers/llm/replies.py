@@ -25,6 +25,7 @@ MAX_IDEA_CHARS = 6_000
 _MAX_VARIANTS = 8
 _MAX_VARIANT_CHARS = 600
 _MAX_IDEAS = 64
+_MAX_METHOD_CHARS = 120
 _MAX_TRIES = 400
 """Maximum number of positions at which the parser looks for a JSON object."""
 
@@ -58,8 +59,8 @@ class Unusable(Exception):
 
 
 class ReadIdea(Struct, frozen=True):
-    """An idea as parsed from a reply. ``bottleneck`` and ``variants`` may be empty. A variant is a way to write the
-    idea's kernel. ``language`` is None if the reply names no known language.
+    """An idea as parsed from a reply. ``bottleneck``, ``method`` and ``variants`` may be empty. A variant is a way to
+    write the idea's kernel. ``language`` is None if the reply names no known language.
     """
 
     category: str
@@ -67,6 +68,7 @@ class ReadIdea(Struct, frozen=True):
     bottleneck: str
     variants: tuple[str, ...] = ()
     language: Language | None = None
+    method: str = ""
 
 
 class _Block(Struct, frozen=True):
@@ -210,6 +212,7 @@ def _ideas_of(value: Any) -> Iterator[ReadIdea]:
                 _line(bottleneck)[:400] if isinstance(bottleneck, str) else "",
                 _variants(one.get("variants")),
                 _language(one.get("language")),
+                _line(method)[:_MAX_METHOD_CHARS] if isinstance(method := one.get("method"), str) else "",
             )
 
 

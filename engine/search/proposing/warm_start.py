@@ -63,6 +63,13 @@ class WarmStart:
             )
             await context.journal.record(idea, variant)
 
+    async def remember(self) -> None:
+        """Offer the ideas that worked in earlier sessions to proposers. Raises SessionError if the session cannot be
+        written.
+        """
+        if self._context.config.warm_start:
+            self._context.remembered = (await self._read()).ideas
+
     async def _read(self) -> Library:
         if self._library is None:
             context = self._context

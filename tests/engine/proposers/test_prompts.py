@@ -295,8 +295,8 @@ def test_a_recorded_launch_shows_its_dynamic_shared_memory_and_its_waves() -> No
     lines = profile_lines(task(), shown)
     (line,) = [line for line in lines if line.startswith("launches rows 2 times")]
     assert "264 blocks of 256 threads, 64 registers" in line
-    assert "1,024 bytes of static shared memory + 65,536 bytes of dynamic shared memory" in line
-    assert "occupancy 38% (3 blocks per SM, limited by shared memory), 0.667 waves" in line
+    assert "1,024 bytes static + 65,536 bytes dynamic shared memory" in line
+    assert "occupancy 38% (3 blocks per SM, by shared memory), 0.667 waves" in line
     assert not any("static shared memory, and dynamic" in line for line in lines)
 
 
