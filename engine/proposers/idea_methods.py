@@ -23,7 +23,7 @@ _BOTTLENECKS = {
     "occupancy": r"occupanc|idle sms?|too few (?:blocks|warps|threads)|waves?\b|load balanc|underus|utili[sz]",
     "memory": r"bandwidth|dram|memory[- ]bound|memory traffic|global (?:loads|memory)|uncoalesced|re-?read|l2\b|cache"
     r"|bytes|traffic|hbm",
-    "shared memory": r"bank conflict|shared[- ]memory (?:traffic|bandwidth)|smem",
+    "shared memory": r"bank conflict|shared[- ]memory (?:traffic|bandwidth)",
     "compute": r"compute[- ]bound|arithmetic|flops?\b|fma|tensor core|sfu|special function|instruction|alu|precision"
     r"|expf?\b|division|adders?\b",
 }

@@ -214,21 +214,22 @@ def changes_between(parent: Kernel | None, other: Kernel | None) -> str | None:
 def worked_elsewhere(task: Task, board: Board) -> list[WorkedIdea]:
     """Return ideas that made kernels of similar problems faster, the most similar problems first.
 
-    Similar problems share operators. Each method counts once, and not if the problem's search has tried it.
+    Similar problems share operators; a reference that could not be traced is similar to all. Each combination of
+    methods counts once, and not if the problem's search has tried it.
     """
     own = operators_of(task.problem)
 
     def similarity(idea: WorkedIdea) -> float:
         return len(own & idea.operators) / len(own | idea.operators) if own else 0.0
 
-    seen = {gist_of(idea.text, idea.data) for idea in board.tried}
+    seen = {gist_of(idea.text, idea.data).methods for idea in board.tried}
     chosen: list[WorkedIdea] = []
     for idea in sorted(board.worked, key=lambda one: (-similarity(one), -one.gain)):
-        gist = gist_of(idea.text, idea.data)
-        if len(chosen) == MOST_WORKED or not similarity(idea):
+        methods = gist_of(idea.text, idea.data).methods or frozenset([idea.text])
+        if len(chosen) == MOST_WORKED or (own and not similarity(idea)):
             break
-        if idea.language in task.allowed and gist not in seen:
-            seen.add(gist)
+        if idea.language in task.allowed and methods not in seen:
+            seen.add(methods)
             chosen.append(idea)
     return chosen
 

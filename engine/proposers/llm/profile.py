@@ -25,22 +25,23 @@ _MOST_LAUNCHES = 2
 _MEASURED = {
     "memory": "memory",
     "compute": "arithmetic or instruction issue",
-    "latency": "latency: no unit is near its peak, so warps wait, or there are too few of them",
+    "latency": "latency (no unit is near its peak)",
 }
 
 
 def profile_lines(task: Task, kernel: Kernel, *, brief: bool = False) -> list[str]:
     """Return one fact per line. A kernel without a time has no bottleneck.
 
-    ``brief``: leave out the instructions if hardware counters are known.
+    ``brief``: fewer counters and launches and, with counters, no instructions, for prompts that ask for a kernel.
     """
     verdict, build, lines = kernel.verdict, kernel.verdict.build, []
     measured = bottleneck_of(kernel.counters)
     if measured is not None:
-        lines.append(f"bottleneck, by hardware counters: {_MEASURED[measured]}. {counters_in_words(kernel.counters)}")
+        figures = counters_in_words(kernel.counters, brief=brief)
+        lines.append(f"bottleneck, by hardware counters: {_MEASURED[measured]}. {figures}")
     elif verdict.correct and verdict.kernel is not None:
         lines.append(f"bottleneck: {bottleneck(task, verdict.kernel.median_ms)}")
-    lines += _launch_lines(task, verdict)
+    lines += _launch_lines(task, verdict, 1 if brief else _MOST_LAUNCHES)
     if build is None:
         return lines
     if verdict.launches:
@@ -102,12 +103,12 @@ def _occupancy_lines(arch: str, registers: int, shared_bytes: int, source: str) 
     return [_occupancy_words(one) for one in sorted(filter(None, found), key=lambda one: one.share)[:1]]
 
 
-def _launch_lines(task: Task, verdict: Verdict) -> list[str]:
+def _launch_lines(task: Task, verdict: Verdict, most: int) -> list[str]:
     """Describe the launches of one call, as the driver recorded them. Equal launches share a line."""
     counts = Counter(verdict.launches)
-    lines = [_launch_words(task, launch, count) for launch, count in list(counts.items())[:_MOST_LAUNCHES]]
-    if len(counts) > _MOST_LAUNCHES:
-        lines.append(f"and {len(counts) - _MOST_LAUNCHES} more launches")
+    lines = [_launch_words(task, launch, count) for launch, count in list(counts.items())[:most]]
+    if len(counts) > most:
+        lines.append(f"and {len(counts) - most} more launches")
     return lines
 
 

@@ -30,6 +30,7 @@ FIGURES: dict[str, str] = {
     "smsp__issue_active.avg.pct_of_peak_sustained_active": "issue slots",
 }
 """Metrics in percent, with the names for screens and prompts."""
+_MAIN = (DRAM, SM, "sm__warps_active.avg.pct_of_peak_sustained_active")
 _STALL = "smsp__average_warps_issue_stalled_{}_per_issue_active.ratio"
 STALLS: dict[str, str] = {
     _STALL.format("long_scoreboard"): "global memory",
@@ -78,13 +79,17 @@ def top_stall(launch: KernelCounters) -> tuple[str, float] | None:
     return max(known, key=lambda one: one[1], default=None)
 
 
-def counters_in_words(launches: Sequence[KernelCounters]) -> str:
-    """Describe the longest launch in one line: its figures in percent of peak, and its main stall."""
+def counters_in_words(launches: Sequence[KernelCounters], *, brief: bool = False) -> str:
+    """Describe the longest launch in one line: its figures in percent of peak, and its main stall.
+
+    ``brief``: only what tells memory, compute and latency apart.
+    """
     if (main := longest(launches)) is None:
         return ""
-    figures = [f"{words} {main.metrics[name]:.0f}%" for name, words in FIGURES.items() if name in main.metrics]
+    shown = {name: words for name, words in FIGURES.items() if not brief or name in _MAIN}
+    figures = [f"{words} {main.metrics[name]:.0f}%" for name, words in shown.items() if name in main.metrics]
     if (stall := top_stall(main)) is not None:
-        figures.append(f"most stalls on {stall[0]} ({stall[1]:.1f} warps per instruction)")
+        figures.append(f"stalls on {stall[0]} ({stall[1]:.1f} warps per issue)")
     total = sum(one.us for one in launches)
     share = f", {main.us / total:.0%} of the time in {main.kernel[:60]}" if len(launches) > 1 and total else ""
     return ", ".join(figures) + share

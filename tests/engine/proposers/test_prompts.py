@@ -9,7 +9,7 @@ from msgspec import structs
 
 from engine.config.schema import parse_config
 from engine.devices.fact import DeviceFact
-from engine.problem.spec import MODULES, Language, ProblemSpec, TensorSpec
+from engine.problem.spec import MODULES, GraphNode, Language, ProblemSpec, TensorSpec
 from engine.proposers.llm.facts import TRIED, device_lines
 from engine.proposers.llm.profile import bottleneck, profile_lines
 from engine.proposers.llm.prompting import Prompts, TemplateProblem
@@ -19,6 +19,7 @@ from engine.search.context import demands_of
 from engine.session.records.counters import DRAM, MEMORY, SM, STALLS, TIME, KernelCounters, bottleneck_of
 from engine.session.records.model_calls import CallSite, call_name
 from engine.session.records.verdict import BuildReport, Launch, Timing, Verdict
+from engine.session.worked_ideas import WorkedIdea
 
 SPEC = ProblemSpec(
     id="rows",
@@ -57,6 +58,7 @@ BOARD = Board(
     kernels=(kernel("v1", 0.6), kernel("v2", 0.2), kernel("v3", 0.25), kernel("v4", 0.22, "the idea of v2")),
     examples=(ExampleKernel("gelu", "v9", "cu", "// source of v9\n", 3.0, "Four values a thread."),),
     lineage=("v1",),
+    worked=(WorkedIdea("gelu", "", "cu", "Four values a thread.", {}, 3.0, None, frozenset()),),
 )
 
 
@@ -315,7 +317,7 @@ def test_measured_counters_replace_the_estimated_bottleneck(metrics: dict[str, f
     lines = profile_lines(task(), structs.replace(kernel("v1", 0.2), counters=counters))
     (line,) = [line for line in lines if line.startswith("bottleneck")]
     assert "by hardware counters" in line and f"DRAM {metrics[DRAM]:.0f}%" in line
-    assert "most stalls on global memory (12.5 warps per instruction)" in line and "100% of the time in rows" in line
+    assert "stalls on global memory (12.5 warps per issue)" in line and "100% of the time in rows" in line
 
 
 def test_with_two_languages_ideas_name_one_and_see_the_rules_of_both() -> None:
@@ -331,3 +333,36 @@ def test_with_two_languages_ideas_name_one_and_see_the_rules_of_both() -> None:
     assert "Rules for" not in port.user and "```cuda\n// source of v1" in port.user
     alone = Prompts().ideas(task(), None, Board(), 2)
     assert "names the language" not in alone.user and "Rules for" not in alone.user
+
+
+def worked(problem: str, text: str, speedup: float, *operators: str, session: str = "") -> WorkedIdea:
+    return WorkedIdea(problem, session, "cu", text, {}, speedup, 1.0, frozenset(operators))
+
+
+def test_ideas_that_worked_on_similar_problems_are_offered_once_per_method() -> None:
+    graph = (GraphNode("a", "call", "aten._softmax.default"), GraphNode("b", "call", "aten.mul.Tensor"))
+    spec = structs.replace(SPEC, graph=graph)
+    found = (
+        worked("matmul", "Use the tensor cores with wmma.", 5.0, "aten.mm.default"),
+        worked("rows2", "Read each row once: online softmax.", 1.8, "aten._softmax.default"),
+        worked("scaled", "Keep the row in registers.", 1.3, "aten._softmax.default", "aten.mul.Tensor", session="old"),
+        worked("scaled", "Stage rows in smem.", 1.5, "aten._softmax.default", "aten.mul.Tensor"),
+        worked("rows3", "One pass with a running max.", 1.2, "aten._softmax.default"),
+    )
+    board = structs.replace(BOARD, worked=found)
+    text = Prompts().ideas(structs.replace(task(), problem=spec), BOARD.kernels[0], board, 2).user
+    section = text.split("## Ideas that worked for similar problems")[1].split("##")[0].strip().splitlines()
+    assert section == [
+        "- scaled in session old, 1.00x to 1.30x eager: Keep the row in registers.",
+        "- rows2, 1.00x to 1.80x eager: Read each row once: online softmax.",
+    ], "BOARD's search has tried shared memory; a running max is one pass too; matrix products share no operator"
+
+
+def test_a_second_source_is_shown_as_a_diff_if_that_is_shorter() -> None:
+    lines = [f"    x{number} += y{number};" for number in range(60)]
+    slow, fast = kernel("v1", 0.6), kernel("v2", 0.2)
+    slow = structs.replace(slow, source="\n".join(lines))
+    fast = structs.replace(fast, source="\n".join([*lines[:30], "    // unrolled", *lines[30:]]))
+    text = Prompts().ideas(task(), slow, Board(kernels=(slow, fast)), 2).user
+    assert "v2 differs from v1 as follows:" in text and "+    // unrolled" in text
+    assert text.count("x59 += y59") == 1
