@@ -12,7 +12,7 @@ import click
 from engine.exit_codes import ExitCode
 from engine.suggestions import did_you_mean
 from tui.cli.shared.common import Failure, find, json_option, print_json, sessions_option
-from tui.cli.shared.kernel_file import inspect_problem, language_of, read_kernel
+from tui.cli.shared.kernel_file import inspect_problem, kernel_of
 from tui.console.progress_line import working
 
 if TYPE_CHECKING:
@@ -49,8 +49,7 @@ def profile(what: str, variant: str | None, problem: str | None, trust: bool, ro
         source, language, spec = _of_session(root, what, variant, trust)
         name = f"{variant}{suffix_of(language)}"
     elif problem is not None:
-        source = read_kernel(Path(what))
-        language = language_of(Path(what), source)
+        language, source = kernel_of(Path(what))
         with working("inspecting the problem", quiet=as_json):
             spec = asyncio.run(inspect_problem(problem))
         name = Path(what).name

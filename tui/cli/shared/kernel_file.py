@@ -35,6 +35,13 @@ def language_of(path: Path, source: str = "") -> Language:
     return language
 
 
+def kernel_of(path: Path) -> tuple[Language, str]:
+    """Return a kernel file's language and text. Raises Failure for an unknown suffix, and UnreadableFile."""
+    language_of(path)
+    source = read_kernel(path)
+    return language_of(path, source), source
+
+
 def no_arch_for_cpp(kernel: Path | str, language: Language, arch: str | None) -> None:
     """Raise Failure if ``--arch`` would be ignored."""
     if language == "cpp" and arch is not None:
