@@ -42,7 +42,7 @@ LANGUAGE_OF_DEVICE: dict[DeviceKind, Language] = {"cpu": "cpp", "cuda": "cu"}
 LANGUAGE_KEYS: dict[str, Language] = {name: language for language, name in LANGUAGE_NAMES.items()}
 LANGUAGES_OF_DEVICE: dict[DeviceKind, tuple[Language, ...]] = {"cpu": ("cpp", "py"), "cuda": ("cu", "triton", "py")}
 """Languages that a device runs, its own first. Triton compiles for GPUs only."""
-_IMPORTS_TRITON = re.compile(r"^\s*(?:import|from)\s+triton\b", re.MULTILINE)
+_IMPORTS_TRITON = re.compile(r"^\s*(?:import\s+(?:[\w.]+\s*,\s*)*|from\s+)triton\b", re.MULTILINE)
 
 
 def suffix_of(language: Language) -> str:
@@ -53,7 +53,12 @@ def suffix_of(language: Language) -> str:
 def language_of_file(suffix: str, source: str) -> Language | None:
     """Return the language of a kernel file, or None for an unknown suffix. A module that imports Triton is Triton."""
     language = LANGUAGE_OF_SUFFIX.get(suffix)
-    return "triton" if language == "py" and _IMPORTS_TRITON.search(source) else language
+    return "triton" if language == "py" and imports_triton(source) else language
+
+
+def imports_triton(source: str) -> bool:
+    """Return whether a module imports Triton at the beginning of a line."""
+    return _IMPORTS_TRITON.search(source) is not None
 
 
 class TensorSpec(Struct, frozen=True, omit_defaults=True):

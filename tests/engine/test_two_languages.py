@@ -146,5 +146,6 @@ def test_a_gpu_runs_triton_but_no_cpp(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_module_that_imports_triton_is_triton() -> None:
     assert language_of_file(".py", "import torch\nimport triton\n") == "triton"
-    assert language_of_file(".py", "import torch\n# no import triton\n") == "py"
+    assert language_of_file(".py", "import torch, triton\n") == "triton"
+    assert language_of_file(".py", "import torch\n# no import triton\nimport tritonic\n") == "py"
     assert language_of_file(".cu", "// import triton\n") == "cu"
