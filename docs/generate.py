@@ -15,7 +15,7 @@ import textwrap
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import UnionType
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import click
 from msgspec import Struct
@@ -218,6 +218,8 @@ def _json_type(kind: Any) -> str:
     origin, inner = get_origin(kind), get_args(kind)
     if origin is Literal:
         return ", ".join(f"`{json.dumps(value)}`" for value in inner)
+    if origin is Annotated:
+        return _json_type(inner[0])
     if origin in (Union, UnionType):
         return " or ".join(map(_json_type, inner))
     if origin is tuple:

@@ -67,6 +67,7 @@ __all__ = [
     "OpenAIModel",
     "PlaybookModel",
     "Preset",
+    "ProfileConfig",
     "PromptsConfig",
     "RemoteModel",
     "ReplayModel",
@@ -137,6 +138,11 @@ class SearchConfig(Table):
     """
     fixes: int = Field(default=2, ge=0, le=10)
     """Maximum number of attempts to repair a failed kernel."""
+    languages: Annotated[tuple[Literal["cuda", "triton", "cpp", "python"], ...], Field(strict=False)] = ()
+    """Languages in which models write kernels. By default, ``cuda`` on a GPU and ``cpp`` on a CPU. With several
+    languages, each idea names one. ``triton`` needs a GPU and the package ``triton``. The playbook writes only ``cuda``
+    and ``cpp``.
+    """
     allocation: Literal["weights", "adaptive"] = "weights"
     """How the search divides requests among models. ``weights``: in proportion to ``weight``. ``adaptive``: in
     proportion to ``weight`` times the model's speedup gain per dollar.
@@ -164,6 +170,16 @@ class PromptsConfig(Table):
 
     directory: ResolvedPath | None = None
     """Directory of templates that replace the built-in templates with the same names."""
+
+
+class ProfileConfig(Table):
+    """What models see of the hardware."""
+
+    counters: bool = False
+    """Whether to read hardware counters of each round's leading kernels with Nsight Compute (``ncu``). Prompts then
+    name the measured bottleneck. ncu cannot profile in the sandbox, so these kernels, which passed the judge, run with
+    your permissions.
+    """
 
 
 class EvaluationConfig(Table):
@@ -240,6 +256,7 @@ class Config(Table):
     budget: BudgetConfig = BudgetConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     prompts: PromptsConfig = PromptsConfig()
+    profile: ProfileConfig = ProfileConfig()
     models: Annotated[tuple[ModelConfig, ...], Field(min_length=1, strict=False)] = (PlaybookModel(),)
 
     @field_validator("models")

@@ -9,7 +9,7 @@ from engine.config.schema import CommandModel, Config, RemoteModel
 from engine.doctor.finding import Finding, Level
 from engine.doctor.tools import Gpus
 from engine.problem.catalog import inspect_files, resolve
-from engine.problem.spec import LANGUAGE_NAMES, Language, ProblemSpec
+from engine.problem.spec import LANGUAGE_NAMES, ProblemSpec
 from engine.proposers.coverage import MANUAL_TABLE, writers_of
 from engine.proposers.llm.clients.command.program import ProgramMissing, check_program
 from engine.proposers.llm.clients.retirement import retirement
@@ -75,14 +75,15 @@ def coverage(config: Config | None, gpus: Gpus) -> Finding:
             reason = spec.c_refusal if isinstance(spec, ProblemSpec) else str(spec)
             without.append(f"{spec.id}: {reason}")
             continue
-        language: Language = "py" if spec.c_refusal is not None else "cu" if on_gpu else "cpp"
+        languages = spec.languages_on("cuda" if on_gpu else "cpu", config.search.languages)
         writers = writers_of(config, spec)
-        able = [one.proposer for one in writers if language in one.languages]
+        able = [one.proposer for one in writers if set(languages) & set(one.languages)]
         if able or not writers:
             told.append(f"{spec.id}: {', '.join(able) or 'replay'}")
         else:
             without.append(
-                f"no proposer can write a {LANGUAGE_NAMES[language]} kernel for {spec.id}: {writers[0].refusal}"
+                f"no proposer can write a {' or '.join(LANGUAGE_NAMES[language] for language in languages)} kernel for "
+                f"{spec.id}: {writers[0].refusal}"
             )
     if not without:
         return Finding(name, "ok", "; ".join(told))

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Sequence
 from engine.evaluation.evaluator import EvaluationError, Evaluator
 from engine.problem.c_header import derive_header
 from engine.problem.resize import Resized, shape_words
-from engine.problem.spec import Language
+from engine.problem.spec import MODULES, Language
 from engine.session.records.other_sizes import NOT_FOR_THIS_SIZE, AtSizes
 from engine.session.records.verdict import Verdict
 
@@ -27,7 +27,7 @@ async def judge_at_sizes(
     """
     for place in places:
         try:
-            header = "" if language == "py" else derive_header(place.problem, language)
+            header = "" if language in MODULES else derive_header(place.problem, language)
             await evaluator.open(place.problem, header)
             verdict = await evaluator.evaluate(place.problem, language, source, lambda stage: None)
             if verdict.status == "error":  # The kernel is not at fault, so retry once, as a search does.

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Protocol
 
 from msgspec import Struct
 
 from engine.devices.fact import DeviceFact
 from engine.problem.spec import Language, ProblemSpec
+from engine.session.records.counters import KernelCounters
 from engine.session.records.verdict import Baseline, Stage, Standing, Verdict
 
 
@@ -38,6 +40,14 @@ class EvaluationError(Exception):
     def __init__(self, reason: str, variant: str | None = None) -> None:
         super().__init__(reason)
         self.variant = variant
+
+
+class CountersUnavailable(EvaluationError):
+    """There are no hardware counters. ``lasting``: the same will happen for every kernel on this machine."""
+
+    def __init__(self, reason: str, *, lasting: bool = False) -> None:
+        super().__init__(reason)
+        self.lasting = lasting
 
 
 class JudgeDied(EvaluationError):
@@ -101,6 +111,16 @@ class Evaluator(Protocol):
 
     async def compile_baseline(self, problem: ProblemSpec) -> Baseline:
         """Time ``torch.compile`` of the reference, alone on the device."""
+        ...
+
+    async def counters(
+        self, problem: ProblemSpec, language: Language, source: str, report: Path
+    ) -> tuple[KernelCounters, ...]:
+        """Read the hardware counters of a correct kernel with ncu, alone on the device. The kernel runs outside the
+        sandbox, so its source must have passed the judge. ``report``: where to keep ncu's report.
+
+        Raises ``CountersUnavailable``.
+        """
         ...
 
     async def evict(self) -> None:

@@ -23,8 +23,9 @@ from engine.evaluation.build.builder import Builder
 from engine.evaluation.build.compilers import NoCompiler, compiler_of, default_cache, remove_leftovers
 from engine.evaluation.build.kernel_source import KernelSource, kernel_source
 from engine.evaluation.device_waits import DeviceWatch, Wait
-from engine.evaluation.evaluator import EvaluationError, JudgeDied, Known, Opened
+from engine.evaluation.evaluator import CountersUnavailable, EvaluationError, JudgeDied, Known, Opened
 from engine.evaluation.free_memory import lack_of_room
+from engine.evaluation.inspect.profiler import DEADLINE_S, ProfileError, profile
 from engine.evaluation.judge import messages
 from engine.evaluation.judge.admission import need_of
 from engine.evaluation.judge.device_lock import shared
@@ -34,10 +35,12 @@ from engine.evaluation.judge_process import JudgeProcess, child_environment, how
 from engine.evaluation.log_tap import LogTap
 from engine.evaluation.sandbox.probe import SandboxReport, describe, probe
 from engine.evaluation.sandbox.runner import RunnerEnded
-from engine.problem.spec import LANGUAGE_OF_DEVICE, Language, ProblemSpec
+from engine.problem.spec import LANGUAGE_OF_DEVICE, MODULES, Language, ProblemSpec
+from engine.session.records.counters import COUNTERS, KernelCounters
 from engine.session.records.verdict import Baseline, BuildReport, Stage, Standing, Verdict
 from engine.system.child import end_group, end_what_it_leaves
 from engine.system.python_process import python_command
+from engine.system.tool_paths import NoTool
 
 _OPEN_S, _JUDGE_S, _RUNOFF_S, _COMPILE_S = 300.0, 600.0, 300.0, 300.0
 _JUDGING = ("start", "check", "timing", "kernelbench")
@@ -241,6 +244,28 @@ class LocalEvaluator:
             how = how_it_ended(process.returncode or 0)
             return Baseline("compile", failure=f"the process that measures torch.compile {how}{self._errors[1]}")
 
+    async def counters(
+        self, problem: ProblemSpec, language: Language, source: str, report: Path
+    ) -> tuple[KernelCounters, ...]:
+        if self._devices[0].kind != "cuda":
+            raise CountersUnavailable("only GPUs have counters that ncu reads", lasting=True)
+        built = await self._builder.built(self._kernel(problem, language, source))
+        if built is None:
+            raise CountersUnavailable("the kernel no longer builds")
+        async with self._take(problem.id) as judge:
+            await self._make_room(judge, problem)
+            device = judge.settings.device_id
+            try:
+                async with self._watch.wanted(device, DEADLINE_S):
+                    found = await profile(problem, built, COUNTERS, report, device)
+            except NoTool as error:
+                raise CountersUnavailable(str(error), lasting=True) from None
+            except ProfileError as error:
+                raise CountersUnavailable(str(error), lasting=error.lasting) from None
+            except TimeoutError:
+                raise CountersUnavailable(f"the device was not free within {DEADLINE_S:g} s") from None
+        return tuple(KernelCounters(one.kernel, {each.name: each.value for each in one.metrics}) for one in found)
+
     async def evict(self) -> None:
         for judge in self._judges:
             if judge.opened:
@@ -377,7 +402,7 @@ class LocalEvaluator:
 
     def _kernel(self, problem: ProblemSpec, language: Language, source: str) -> KernelSource:
         """Return a kernel of ``problem`` for any host. C++ and CUDA kernels need the problem's header."""
-        header = "" if language == "py" else self._headers[problem.id]
+        header = "" if language in MODULES else self._headers[problem.id]
         return kernel_source(problem, header, language, source, self._devices[0])
 
     @contextlib.asynccontextmanager

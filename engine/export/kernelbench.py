@@ -23,7 +23,7 @@ from engine.export import ExportError
 from engine.export.model_class import model_new
 from engine.export.rejected_words import check_words, without_refused_words
 from engine.problem.c_header import ctype, derive_header, prototype
-from engine.problem.spec import Language, ProblemSpec, TensorSpec
+from engine.problem.spec import MODULES, Language, ProblemSpec, TensorSpec
 
 _ATEN_DTYPES = {
     "float64": "at::kDouble",
@@ -78,7 +78,7 @@ def solution(problem: ProblemSpec, language: Language, source: str, about: str =
     A ``.cpp`` kernel runs on the CPU, which KernelBench's evaluator does not support. A ``.py`` kernel is already a
     solution. Raises ``ExportError``.
     """
-    if language == "py":
+    if language in MODULES:
         return source
     _refuse(problem)
     name = _free_name(problem.source)

@@ -12,7 +12,9 @@ from msgspec import Struct
 
 from engine.config.tolerance import SessionTolerance, tolerance_of
 from engine.problem.spec import LANGUAGE_NAMES
-from engine.session.records.verdict import UNJUDGED, Verdict
+from engine.session.records.counters import KernelCounters
+from engine.session.records.events import Profiled
+from engine.session.records.verdict import UNJUDGED, Launch, Verdict
 from engine.session.state.nodes import VariantState
 from engine.session.state.session_state import SessionState
 
@@ -37,6 +39,10 @@ class Outcome(Struct, frozen=True):
     kernelbench: str | None
     flags: tuple[str, ...]
     log: str
+    launches: tuple[Launch, ...] = ()
+    bottleneck: str | None = None
+    """By hardware counters; None if they were not read."""
+    counters: tuple[KernelCounters, ...] = ()
 
 
 class Written(Struct, frozen=True):
@@ -108,13 +114,13 @@ def encode(record: Record) -> bytes:
 
 
 def _written(variant: VariantState, text: Callable[[str], str]) -> Written:
-    outcome = _outcome(variant.verdict) if variant.verdict is not None else None
+    outcome = _outcome(variant.verdict, variant.profile) if variant.verdict is not None else None
     return Written(
         variant.id, LANGUAGE_NAMES[variant.language], text(variant.source), variant.proposer, variant.note, outcome
     )
 
 
-def _outcome(verdict: Verdict) -> Outcome:
+def _outcome(verdict: Verdict, profile: Profiled | None) -> Outcome:
     return Outcome(
         verdict.status,
         verdict.reason,
@@ -129,4 +135,7 @@ def _outcome(verdict: Verdict) -> Outcome:
         verdict.kernelbench.status if verdict.kernelbench is not None else None,
         verdict.flags,
         verdict.build.log if verdict.build is not None else "",
+        verdict.launches,
+        profile.bottleneck if profile is not None else None,
+        profile.launches if profile is not None else (),
     )

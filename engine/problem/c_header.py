@@ -10,7 +10,7 @@ turns this overload into a build error.
 
 from __future__ import annotations
 
-from engine.problem.spec import LANGUAGE_NAMES, Language, ProblemSpec, ScalarSpec, TensorSpec
+from engine.problem.spec import LANGUAGE_NAMES, MODULES, Language, ProblemSpec, ScalarSpec, TensorSpec
 
 _CTYPES = {
     "float64": "double",
@@ -48,8 +48,8 @@ def derive_header(spec: ProblemSpec, language: Language) -> str:
     A tensor ``x`` of shape (m, n) gets the ``long long`` constants ``x_dim0`` = m, ``x_dim1`` = n and ``x_numel`` = m
     n. Scalars keep their names. Raises ``HeaderError`` for a problem without a C interface.
     """
-    if language == "py":
-        raise HeaderError("a .py kernel defines ModelNew and needs no C header")
+    if language in MODULES:
+        raise HeaderError("a Python or Triton kernel defines ModelNew and needs no C header")
     if spec.c_refusal is not None:
         raise HeaderError(f"{spec.id} accepts Python kernels only: {spec.c_refusal}")
     lines = [f"// Derived from {spec.name}; the kernel defines launch as declared below.", "#pragma once"]

@@ -7,6 +7,8 @@ specification into the C header for kernels.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from math import prod
 from typing import Any, Literal
 
@@ -26,13 +28,37 @@ DTYPE_BYTES = {
 }
 
 Role = Literal["input", "parameter", "buffer", "output"]
-Language = Literal["cpp", "cu", "py"]
+Language = Literal["cpp", "cu", "py", "triton"]
 LANGUAGE_OF_SUFFIX: dict[str, Language] = {".cpp": "cpp", ".cu": "cu", ".py": "py"}
-LANGUAGE_NAMES: dict[Language, str] = {"cu": "cuda", "cpp": "cpp", "py": "python"}
-"""The names that a person reads and types, on screens, in options and in JSON that commands print. Sessions and file
-suffixes have the keys. A Triton kernel is ``python``."""
+LANGUAGE_NAMES: dict[Language, str] = {"cu": "cuda", "cpp": "cpp", "py": "python", "triton": "triton"}
+"""The names that a person reads and types, on screens, in options and in JSON that commands print. Sessions have the
+keys."""
+LANGUAGE_TITLES: dict[Language, str] = {"cu": "CUDA C++", "cpp": "C++", "py": "Python", "triton": "Triton"}
+"""The names in sentences for language models."""
+MODULES: tuple[Language, ...] = ("py", "triton")
+"""Languages of kernels that are Python modules with a ``ModelNew``. The judge treats them alike."""
 DeviceKind = Literal["cpu", "cuda"]
 LANGUAGE_OF_DEVICE: dict[DeviceKind, Language] = {"cpu": "cpp", "cuda": "cu"}
+LANGUAGE_KEYS: dict[str, Language] = {name: language for language, name in LANGUAGE_NAMES.items()}
+LANGUAGES_OF_DEVICE: dict[DeviceKind, tuple[Language, ...]] = {"cpu": ("cpp", "py"), "cuda": ("cu", "triton", "py")}
+"""Languages that a device runs, its own first. Triton compiles for GPUs only."""
+_IMPORTS_TRITON = re.compile(r"^\s*(?:import\s+(?:[\w.]+\s*,\s*)*|from\s+)triton\b", re.MULTILINE)
+
+
+def suffix_of(language: Language) -> str:
+    """Return the suffix of a kernel's file, such as ``.cu``. A Triton kernel is a ``.py`` file."""
+    return ".py" if language == "triton" else f".{language}"
+
+
+def language_of_file(suffix: str, source: str) -> Language | None:
+    """Return the language of a kernel file, or None for an unknown suffix. A module that imports Triton is Triton."""
+    language = LANGUAGE_OF_SUFFIX.get(suffix)
+    return "triton" if language == "py" and imports_triton(source) else language
+
+
+def imports_triton(source: str) -> bool:
+    """Return whether a module imports Triton at the beginning of a line."""
+    return _IMPORTS_TRITON.search(source) is not None
 
 
 class TensorSpec(Struct, frozen=True, omit_defaults=True):
@@ -97,7 +123,7 @@ class ProblemSpec(Struct, frozen=True, omit_defaults=True):
     - ``sol_bytes``: minimum memory traffic; inputs, parameters and buffers read once, outputs written once
     - ``flops``: operations by ``torch.utils.flop_counter``, plus one per element of each pointwise output; or None
     - ``graph``: the reference as ATen operators, or None if tracing failed
-    - ``random``: whether the model draws random numbers; the judge then seeds model and kernel (``.py`` only) alike
+    - ``random``: whether the model draws random numbers; the judge then seeds model and kernel (modules only) alike
     """
 
     id: str
@@ -118,9 +144,19 @@ class ProblemSpec(Struct, frozen=True, omit_defaults=True):
         unsupported.
         """
         if self.c_refusal is None:
-            return ("cu", "cpp", "py")
+            return ("cu", "cpp", "py", "triton")
         known = bool(self.outputs) and all(tensor.dtype in DTYPE_BYTES for tensor in self.tensors)
-        return ("py",) if known else ()
+        return MODULES if known else ()
+
+    def languages_on(self, device: DeviceKind, names: Sequence[str]) -> tuple[Language, ...]:
+        """Return the languages of the problem's kernels on ``device``, the language that the playbook writes first.
+
+        ``names``: the config's languages, by default the device's own. A problem that accepts no C kernels gets Python
+        kernels unless ``names`` has Triton.
+        """
+        wanted = [LANGUAGE_KEYS[name] for name in names] or [LANGUAGE_OF_DEVICE[device]]
+        accepted = [one for one in dict.fromkeys(wanted) if one in MODULES or self.c_refusal is None]
+        return tuple(sorted(accepted, key=lambda language: language in MODULES)) or ("py",)
 
     @property
     def inputs(self) -> tuple[TensorSpec, ...]:

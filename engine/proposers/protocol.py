@@ -10,12 +10,15 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any, Literal, Protocol
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from engine.config.roles import Role
 from engine.devices.fact import DeviceFact
 from engine.problem.spec import Language, ProblemSpec
+from engine.session.records.counters import KernelCounters
 from engine.session.records.events import Selected
 from engine.session.records.verdict import Verdict
+from engine.session.worked_ideas import WorkedIdea
 
 Category = Literal["memory", "latency", "precision", "compute", "parallelism", "control", "first", "other"]
 """An idea's category: the six classes in Stanford CRFM's "fast kernels", ``first`` for a first kernel, and ``other``
@@ -45,10 +48,14 @@ CATEGORY_NAMES: dict[str, str] = {
 }
 
 
+LANGUAGE = "language"
+"""Key in an idea's ``data`` if its problem has several languages. The value is the language of the idea's kernels."""
+
+
 class Kernel(Struct, frozen=True):
     """A kernel with a verdict: an idea's parent, or an earlier kernel for the problem.
 
-    ``idea`` is the text of the kernel's idea.
+    ``idea`` is the text of the kernel's idea. ``counters`` are its hardware counters, () if unknown.
     """
 
     variant: str
@@ -58,6 +65,7 @@ class Kernel(Struct, frozen=True):
     proposer: str
     data: dict[str, Any] = {}
     idea: str = ""
+    counters: tuple[KernelCounters, ...] = ()
 
 
 class TriedIdea(Struct, frozen=True):
@@ -100,7 +108,10 @@ class Demands(Struct, frozen=True):
 
 
 class Task(Struct, frozen=True):
-    """A problem as proposers see it: specification, C header, language, target device, SOL and baselines."""
+    """A problem as proposers see it: specification, C header, language, target device, SOL and baselines.
+
+    ``languages``: all languages in which the search writes kernels, ``language`` first; () means only ``language``.
+    """
 
     problem: ProblemSpec
     header: str
@@ -110,13 +121,25 @@ class Task(Struct, frozen=True):
     eager_ms: float | None
     compile_ms: float | None = None
     demands: Demands = Demands()
+    languages: tuple[Language, ...] = ()
+
+    @property
+    def allowed(self) -> tuple[Language, ...]:
+        return self.languages or (self.language,)
+
+    def in_language(self, language: object) -> Task:
+        """Return the task for a kernel in ``language``, or the task itself if the problem has no such kernels."""
+        if language == self.language or language not in self.allowed:
+            return self
+        return replace(self, language=language)
 
 
 class Board(Struct, frozen=True):
     """A problem's search, as proposers see it.
 
     Contains the open round, all ideas and kernels of the problem (oldest first), and the best kernels of other
-    problems. ``lineage`` lists the kernels from which the parent descends, starting with the parent.
+    problems. ``lineage`` lists the kernels from which the parent descends, starting with the parent. ``worked`` lists
+    ideas that made kernels of other problems faster, or of any problem in earlier sessions.
     """
 
     round: int = 0
@@ -124,6 +147,7 @@ class Board(Struct, frozen=True):
     kernels: tuple[Kernel, ...] = ()
     examples: tuple[ExampleKernel, ...] = ()
     lineage: tuple[str, ...] = ()
+    worked: tuple[WorkedIdea, ...] = ()
 
 
 class IdeaDraft(Struct, frozen=True):

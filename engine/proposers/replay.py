@@ -65,7 +65,7 @@ class Replay:
         if recorded is None:
             there = ", ".join(self._record.problems) or "none"
             return f"{self._record.name} has no problem {task.problem.id} to replay; it has {there}"
-        if recorded.language != task.language:
+        if recorded.language not in task.allowed:
             return (
                 f"{self._record.name} has {LANGUAGE_NAMES[recorded.language]} kernels for this problem, "
                 f"but this device needs {LANGUAGE_NAMES[task.language]}"

@@ -23,6 +23,7 @@ from engine.session.journal import Journal
 from engine.session.records.events import LogLine, StopReason
 from engine.session.state.session_state import ProblemState, SessionState
 from engine.session.store import SessionPaths
+from engine.session.worked_ideas import WorkedIdea
 from engine.system import clock
 
 
@@ -46,7 +47,8 @@ class Context:
     reasons. ``closed`` maps problems to the spending limit that they reached. ``unopened`` maps problems to the error
     with which the judge failed to open them. ``closing`` names problems whose turn is ending, so that no kernel of
     theirs is queued any more. ``awaiting_replies`` names problems whose turn has no minutes left, so that the search
-    only waits for calls in flight.
+    only waits for calls in flight. ``no_counters``: this machine gives no hardware counters.
+    ``remembered``: ideas that worked in the sessions of ``warm_start``.
     """
 
     config: Config
@@ -70,6 +72,8 @@ class Context:
     unopened: dict[str, str] = field(default_factory=dict)
     closing: set[str] = field(default_factory=set)
     awaiting_replies: set[str] = field(default_factory=set)
+    no_counters: bool = False
+    remembered: tuple[WorkedIdea, ...] = ()
     _refusals: dict[tuple[str, str], str | None] = field(default_factory=dict)
 
     @property

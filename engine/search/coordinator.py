@@ -21,13 +21,14 @@ from engine.evaluation.device_waits import Wait
 from engine.evaluation.evaluator import EvaluationError, Evaluator
 from engine.evaluation.local_evaluator import LocalEvaluator
 from engine.exit_codes import ExitCode
+from engine.problem.spec import LANGUAGE_KEYS, MODULES, suffix_of
 from engine.proposers.protocol import UNUSABLE, Proposer
 from engine.proposers.registry import make_proposers
 from engine.search.context import Context
 from engine.search.deferred_work import Owed
 from engine.search.ids import Ids
 from engine.search.kernel_sources import Sources
-from engine.search.problem_loader import Opening
+from engine.search.problem_loader import Opening, cannot_run
 from engine.search.problem_search import ProblemSearch
 from engine.search.proposing.proposer_context import SEEDED, same_code
 from engine.search.queue import EvaluationQueue, Priority
@@ -181,7 +182,8 @@ async def _run_with(
         journal.post(DeviceFree(device=device.id, seconds=seconds))
 
     scratch = paths.directory / "scratch"
-    evaluator: Evaluator = LocalEvaluator(config.evaluation, scratch, on_wait=on_wait, on_free=on_free)
+    modules = any(LANGUAGE_KEYS[name] in MODULES for name in config.search.languages)
+    evaluator: Evaluator = LocalEvaluator(config.evaluation, scratch, on_wait=on_wait, on_free=on_free, modules=modules)
     try:
         if find_spec("torch") is None:
             raise NoTools("PyTorch is not installed, so no reference can run. Install it: pip install torch")
@@ -189,6 +191,8 @@ async def _run_with(
             devices = await evaluator.start()
         except EvaluationError as error:
             raise NoTools(str(error)) from error
+        if (why := cannot_run(config.search.languages, devices[0])) is not None:
+            raise NoTools(why)
         await journal.record(
             EngineStarted(
                 pid=os.getpid(),
@@ -509,9 +513,13 @@ class Search:
                 if best is not None:
                     variant = self._state.variants[best]
                     source = self.context.sources.text(variant.source)
-                    await asyncio.to_thread(write_best, self.context.paths, problem.id, f".{variant.language}", source)
+                    suffix = suffix_of(variant.language)
+                    await asyncio.to_thread(write_best, self.context.paths, problem.id, suffix, source)
+                    stale = {suffix_of(language) for language in problem.languages} - {suffix}
                 else:
-                    self.context.paths.best(problem.id, f".{problem.language}").unlink(missing_ok=True)
+                    stale = {suffix_of(language) for language in problem.languages}
+                for suffix in stale:
+                    self.context.paths.best(problem.id, suffix).unlink(missing_ok=True)
 
     # Budget and deferred work
 

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
+from importlib.util import find_spec
 
+from engine.devices.fact import DeviceFact
 from engine.evaluation.evaluator import EvaluationError, JudgeKilled
 from engine.exit_codes import ExitCode
 from engine.problem.c_header import derive_header
 from engine.problem.catalog import CatalogError, inspect_files, resolve
 from engine.problem.failure import ProblemFailure
 from engine.problem.names import ProblemFile
-from engine.problem.spec import LANGUAGE_OF_DEVICE, Language, ProblemSpec
+from engine.problem.spec import (
+    LANGUAGE_KEYS,
+    LANGUAGE_NAMES,
+    LANGUAGES_OF_DEVICE,
+    MODULES,
+    ProblemSpec,
+)
 from engine.proposers.coverage import remedies, session_argument
 from engine.search.context import Context
 from engine.search.proposing.warm_start import WarmStart
@@ -51,6 +59,7 @@ class Opening:
             # Both steps start a process that imports torch, so run the steps in parallel.
             inspection = asyncio.ensure_future(inspect_files(new)) if new else None
             await self._measure_device()
+            await self._warm_start.remember()
             for name in list(self._state.problems):
                 if name not in self._state.refused and await self._open(name):
                     await self._say_who_writes(name)
@@ -75,6 +84,7 @@ class Opening:
         inspection = asyncio.ensure_future(inspect_files(new))
         try:
             await self._measure_device()
+            await self._warm_start.remember()
             for file, answer in zip(new, await inspection, strict=True):
                 if isinstance(answer, ProblemSpec):
                     await self._add(answer)
@@ -122,10 +132,15 @@ class Opening:
             reason = spec.c_refusal or "the judge cannot evaluate kernels for this problem"
             await self._context.journal.record(ProblemRefused(problem=spec.id, path=spec.path, reason=reason))
             return False
-        language: Language = "py" if spec.c_refusal is not None else LANGUAGE_OF_DEVICE[self._context.device.kind]
-        header = "" if language == "py" else derive_header(spec, language)
+        languages = spec.languages_on(self._context.device.kind, self._context.config.search.languages)
+        header = "" if languages[0] in MODULES else derive_header(spec, languages[0])
         await self._context.journal.record(
-            ProblemAdded(problem=spec, language=language, header=header),
+            ProblemAdded(
+                problem=spec,
+                language=languages[0],
+                header=header,
+                languages=languages if len(languages) > 1 else (),
+            ),
             RoundStarted(problem=spec.id, round=0, parents=()),
         )
         return True
@@ -172,3 +187,19 @@ class Opening:
 
     async def _refuse(self, file: ProblemFile, reason: str) -> None:
         await self._context.journal.record(ProblemRefused(problem=file.id, path=str(file.path), reason=reason))
+
+
+def cannot_run(names: Sequence[str], device: DeviceFact) -> str | None:
+    """Return why ``device`` cannot run kernels in the config's languages, with a remedy; None if it can."""
+    runs = LANGUAGES_OF_DEVICE[device.kind]
+    for name in names:
+        if LANGUAGE_KEYS[name] not in runs:
+            needs = "a CPU" if name == "cpp" else "an NVIDIA GPU with nvcc"
+            possible = ", ".join(f'"{LANGUAGE_NAMES[language]}"' for language in runs)
+            return (
+                f'search.languages has "{name}", which needs {needs}, but this search runs on {device.name}; remove '
+                f"the key, or choose from: {possible}"
+            )
+    if "triton" in names and find_spec("triton") is None:
+        return 'search.languages has "triton", but the package triton is not installed; pip install triton'
+    return None

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from engine.evaluation.evaluator import EvaluationError
+from engine.evaluation.evaluator import CountersUnavailable, EvaluationError
 from engine.problem.spec import Language
 from engine.proposers.protocol import NUMBER, Proposer
 from engine.search.context import Context
@@ -31,10 +31,12 @@ from engine.search.proposing.proposer_requests import Questions
 from engine.search.proposing.untried import nothing_left
 from engine.search.strategies import STRATEGIES, Selection
 from engine.search.strategies.runoff_choice import runoff_leaders
+from engine.session.records.counters import bottleneck_of
 from engine.session.records.events import (
     BY_HAND,
     LogLine,
     ProblemFinished,
+    Profiled,
     RoundFinished,
     RoundStarted,
     RunoffFinished,
@@ -45,6 +47,8 @@ from engine.session.records.events import (
 from engine.session.records.model_calls import CallSite, Purpose
 from engine.session.state.session_state import IdeaState, ProblemState, RoundState, VariantState
 
+PROFILES = "profiles"
+"""Folder of ncu's reports in the session's directory."""
 FIXABLE = frozenset({"build_error", "wrong", "out_of_bounds", "crashed", "timeout", "memory"})
 
 
@@ -63,6 +67,7 @@ class ProblemSearch:
         self._jobs: dict[tuple[str, ...], asyncio.Task[bool | None]] = {}
         self._done: set[tuple[str, ...]] = set()
         self._failure: BaseException | None = None
+        self._tried_to_count: set[str] = set()
 
     @property
     def problem(self) -> ProblemState:
@@ -164,6 +169,10 @@ class ProblemSearch:
         if round_ is not None:
             if self._wants_runoff(round_):
                 self._start(_runoff_job(round_, self._runoff_leaders()), self._runoff(round_))
+                return True
+            if uncounted := self._uncounted():
+                names = [variant.id for variant in uncounted]
+                self._start(("counters", str(round_.number), *names), self._read_counters(uncounted))
                 return True
             if self.needs_person:
                 return False
@@ -356,6 +365,38 @@ class ProblemSearch:
                 await again(variant, str(error))
             return
         await self.context.journal.record(RunoffFinished(problem=self.id, round=round_.number, standings=standings))
+
+    def _uncounted(self) -> list[VariantState]:
+        """Return the leading kernels whose hardware counters the config requests and the search has not tried to
+        read.
+        """
+        if not self.context.config.profile.counters or self.context.no_counters:
+            return []
+        leaders = self._state.leaders(self.id, self.context.config.search.parents)
+        return [one for one in leaders if one.profile is None and one.id not in self._tried_to_count]
+
+    async def _read_counters(self, variants: Sequence[VariantState]) -> None:
+        """Read hardware counters. Without permission or without ncu, say so once, and go on."""
+        folder = self.context.paths.directory / PROFILES
+        for variant in variants:
+            if self.context.no_counters:
+                return
+            self._tried_to_count.add(variant.id)
+            report = folder / f"{variant.id}.ncu-rep"
+            source = self.context.sources.text(variant.source)
+            try:
+                folder.mkdir(exist_ok=True)
+                launches = await self.context.evaluator.counters(self.problem.spec, variant.language, source, report)
+            except (CountersUnavailable, OSError) as error:
+                self.context.no_counters = isinstance(error, CountersUnavailable) and error.lasting
+                then = "; the search goes on without counters" if self.context.no_counters else ""
+                text = f"{variant.id}: no hardware counters: {error}{then}"
+                await self.context.journal.record(LogLine(level="warning", text=text))
+                continue
+            kept = f"{PROFILES}/{report.name}" if report.exists() else ""
+            await self.context.journal.record(
+                Profiled(variant=variant.id, launches=launches, bottleneck=bottleneck_of(launches), report=kept)
+            )
 
     async def _close(self, round_: RoundState) -> None:
         selection = (await self._select(round_.number)).selection

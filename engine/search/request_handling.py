@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from engine.problem.spec import LANGUAGE_NAMES
+from engine.problem.spec import LANGUAGE_NAMES, MODULES
 from engine.search.context import Context
 from engine.search.proposing.proposer_context import SEEDED
 from engine.search.proposing.untried import why_nothing_new
@@ -245,10 +245,12 @@ class Steering:
             parent = written_for.parent
         if not command.source.strip():
             raise Refused("the kernel is empty")
-        if command.language != problem.language:
+        module = command.language in MODULES and any(language in MODULES for language in problem.languages)
+        if command.language not in problem.languages and not module:
+            named = " or ".join(LANGUAGE_NAMES[language] for language in problem.languages)
             raise Refused(
-                f"on this device, kernels for {problem.id} are in {LANGUAGE_NAMES[problem.language]}; the judge cannot "
-                f"evaluate a {LANGUAGE_NAMES[command.language]} kernel"
+                f"kernels for {problem.id} are in {named} in this search, and this is a "
+                f"{LANGUAGE_NAMES[command.language]} kernel"
             )
         name, digest, is_new = self._context.sources.claim(problem.id, command.source, self._context.ids.variant)
         if not is_new:

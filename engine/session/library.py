@@ -18,6 +18,7 @@ from engine.problem.spec import Language, ProblemSpec
 from engine.session.records.speedup_text import marked_speedup
 from engine.session.state.session_state import SessionState, fold
 from engine.session.store import SessionError, SessionPaths, SessionReader
+from engine.session.worked_ideas import WorkedIdea, worked_ideas
 from engine.system.globbing import TooWide, matches
 
 _NOT_NEEDED = ("variant_stage", "log_line", "command_handled", "round_started", "round_finished")
@@ -55,11 +56,14 @@ class SavedKernel(Struct, frozen=True, kw_only=True):
 
 
 class Library(Struct, frozen=True):
-    """Kernels from several sessions. ``unread`` lists each unreadable session with the reason."""
+    """Kernels from several sessions. ``unread`` lists each unreadable session with the reason. ``ideas`` lists the
+    ideas that made kernels faster.
+    """
 
     kernels: tuple[SavedKernel, ...]
     sessions: int
     unread: tuple[str, ...]
+    ideas: tuple[WorkedIdea, ...] = ()
 
 
 def problem_key(spec: ProblemSpec) -> str:
@@ -92,6 +96,7 @@ def read_library(patterns: Iterable[Path | str], *, without: Collection[Path] = 
     ``without`` lists session directories to skip. An unreadable session is skipped and reported.
     """
     kernels: list[SavedKernel] = []
+    ideas: list[WorkedIdea] = []
     unread: list[str] = []
     damaged = 0
     left_out = {path.resolve() for path in without}
@@ -104,13 +109,15 @@ def read_library(patterns: Iterable[Path | str], *, without: Collection[Path] = 
     for directory in directories:
         try:
             with SessionReader(SessionPaths.at(directory)) as reader:
-                kernels += _kernels_of(reader, fold(reader.read(without=_NOT_NEEDED)))
+                state = fold(reader.read(without=_NOT_NEEDED))
+                kernels += _kernels_of(reader, state)
+                ideas += worked_ideas(state, state.name)
         except SessionError as error:
             unread.append(str(error))
             damaged += 1
     # Sort by time, because a speedup also depends on the machine's state while the reference ran.
     kernels.sort(key=lambda one: (one.problem, one.key, one.device, one.ms))
-    return Library(tuple(kernels), len(directories) - damaged, tuple(unread))
+    return Library(tuple(kernels), len(directories) - damaged, tuple(unread), tuple(ideas))
 
 
 def matching(
@@ -147,15 +154,15 @@ def matching(
 
 
 def best_for(
-    library: Library, spec: ProblemSpec, language: Language, device: DeviceFact, count: int
+    library: Library, spec: ProblemSpec, languages: Collection[Language], device: DeviceFact, count: int
 ) -> list[tuple[SavedKernel, str]]:
     """Choose up to ``count`` kernels for a warm start of ``spec``, each with the reason for the choice.
 
-    Only kernels for the same problem in the same language qualify, without duplicate sources. Kernels that were judged
-    on the same type of device come first, sorted by time. Other kernels follow, sorted by speedup.
+    Only kernels for the same problem in one of ``languages`` qualify, without duplicate sources. Kernels that were
+    judged on the same type of device come first, sorted by time. Other kernels follow, sorted by speedup.
     """
     key = problem_key(spec)
-    fitting = [one for one in library.kernels if one.key == key and one.language == language]
+    fitting = [one for one in library.kernels if one.key == key and one.language in languages]
     fitting.sort(key=lambda one: (False, one.ms) if one.device == device.name else (True, -one.speedup))
     chosen: list[tuple[SavedKernel, str]] = []
     for one in fitting:

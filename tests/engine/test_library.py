@@ -15,6 +15,8 @@ from engine.devices.fact import DeviceFact
 from engine.problem.c_header import derive_header
 from engine.problem.catalog import inspect_files, resolve
 from engine.problem.spec import ProblemSpec
+from engine.proposers.llm.facts import worked_elsewhere, worked_line
+from engine.proposers.protocol import Board, Task
 from engine.session.library import best_for, matching, problem_key, read_library, session_directories
 from engine.session.records.events import EngineStarted, IdeaProposed, ProblemAdded, RoundStarted, VariantWritten
 from engine.session.records.events import VerdictGiven as Given
@@ -167,15 +169,28 @@ def test_the_best_of_the_very_same_problem_are_chosen_with_reasons(
 ) -> None:
     library = read_library([examples / "sessions"])
     spec = specs["renamed"]
-    chosen = best_for(library, spec, "cpp", CPU, 2)
+    chosen = best_for(library, spec, ("cpp",), CPU, 2)
     assert [(one.session, one.variant) for one, _ in chosen] == [("first", "v2"), ("second", "v2")]
     assert chosen[0][1] == (
         "the fastest of 4 kernels for the same problem on this type of device: 3.33 ms, 3.00x eager"
     )
     elsewhere = DeviceFact(id="c", kind="cpu", name="New", arch="x86_64", memory_bytes=1, cores=1)
-    assert "on An old processor, another device" in best_for(library, spec, "cpp", elsewhere, 1)[0][1]
-    assert best_for(library, spec, "cu", CPU, 2) == []
-    assert best_for(library, specs["rows"], "cpp", CPU, 2) == []
+    assert "on An old processor, another device" in best_for(library, spec, ("cpp",), elsewhere, 1)[0][1]
+    assert best_for(library, spec, ("cu",), CPU, 2) == []
+    assert best_for(library, specs["rows"], ("cpp",), CPU, 2) == []
+
+
+def test_ideas_that_worked_in_earlier_sessions_are_offered_for_similar_problems(
+    examples: Path, specs: dict[str, ProblemSpec]
+) -> None:
+    library = read_library([examples / "sessions"])
+    assert {(idea.session, idea.problem) for idea in library.ideas} >= {("first", "softmax"), ("other", "columns")}
+    task = Task(specs["rows"], "", "cpp", CPU, None, None)
+    offered = worked_elsewhere(task, Board(worked=library.ideas))
+    assert offered[0].text == "Try to be swift." and "columns in session other" in worked_line(offered[0])
+    assert len(offered) == 3
+    gpu = Task(specs["rows"], "", "cu", CPU, None, None)
+    assert worked_elsewhere(gpu, Board(worked=library.ideas)) == []
 
 
 def test_a_new_search_begins_with_the_best_of_earlier_sessions(

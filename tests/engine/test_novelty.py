@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from engine.problem.spec import ProblemSpec
+from engine.proposers.idea_methods import gist_of
 from engine.proposers.protocol import TriedIdea
 from engine.search.proposing.model_choice import LEAST_SHARE, choose, earned_weights
 from engine.search.proposing.novelty import repeated
@@ -41,7 +42,51 @@ TEXT = "Stage a tile of 64 by 64 values in shared memory, padded against bank co
 )
 def test_the_same_idea_in_other_words(text: str, repeats: bool) -> None:
     found = repeated(text, [TriedIdea("i1", "v1", "memory", TEXT, 1.2)])
-    assert (found is not None and found.idea == "i1" and found.share >= 0.7) is repeats
+    assert (found is not None and found.idea == "i1") is repeats
+
+
+PIPELINE = (
+    "The kernel waits for global memory. Stage tiles of A and B through shared memory with cp.async and double "
+    "buffering, so that the loads of the next tile overlap the tensor cores' work on this one."
+)
+SAME_PIPELINE = (
+    "Warps stall on long scoreboard. Double-buffer smem: asynchronous copies fetch the next tile of A and B while "
+    "mma.sync consumes the present tile, which overlaps loads with the tensor cores."
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "data", "repeats"),
+    [
+        pytest.param(SAME_PIPELINE, {}, True, id="the same methods in other words"),
+        pytest.param(SAME_PIPELINE.replace("next tile", "next tile of 128"), {}, True, id="only one names a size"),
+        pytest.param(
+            "Stage tiles of A and B in shared memory and swizzle them, so that the tensor cores' loads meet no bank "
+            "conflicts.",
+            {},
+            False,
+            id="another method",
+        ),
+        pytest.param(
+            SAME_PIPELINE,
+            {"bottleneck": "too few blocks fill the SMs: occupancy is 25%", "method": "split-k with atomics"},
+            False,
+            id="its model names another bottleneck and another method",
+        ),
+    ],
+)
+def test_an_idea_is_known_by_its_bottleneck_and_its_methods(text: str, data: dict[str, str], repeats: bool) -> None:
+    found = repeated(text, [TriedIdea("i1", "v1", "latency", PIPELINE, 1.2)], data)
+    assert (found is not None) is repeats, (found, gist_of(text, data), gist_of(PIPELINE, {}))
+    if found is not None:
+        assert found.share < 0.7 and "the same methods" in found.why
+
+
+def test_other_tile_sizes_are_another_idea() -> None:
+    of_64 = "Tile the product by 64 in shared memory, with 4 by 4 register tiles and wide loads of float4."
+    of_128 = "In smem, keep blocks of 128; each thread's micro-tile in registers is 8 by 8, read with float4 loads."
+    assert gist_of(of_64, {}) == gist_of(of_128, {})
+    assert repeated(of_128, [TriedIdea("i1", "v1", "memory", of_64, 1.2)]) is None
 
 
 def test_an_idea_that_came_to_nothing_may_be_tried_once_more() -> None:

@@ -26,11 +26,11 @@ def test_the_option_takes_the_name_and_the_suffix(option: str, typed: str, store
 def test_help_has_the_names_and_no_old_option(kernel_tui: KernelTui) -> None:
     for command in ("kernels", "seed-kernel"):
         said = kernel_tui(command, "--help").stdout
-        assert "--language [cuda|cpp|python]" in said and "--form" not in said
+        assert "--language [cuda|cpp|python|triton]" in said and "--form" not in said
 
 
 def test_an_unknown_language_is_refused_with_the_known_ones(kernel_tui: KernelTui) -> None:
-    refused = kernel_tui("kernels", "--language", "triton", *SESSIONS)
+    refused = kernel_tui("kernels", "--language", "rust", *SESSIONS)
     assert refused.returncode == ExitCode.USAGE
     assert all(repr(name) in refused.stderr for name in LANGUAGE_NAMES.values())
 
@@ -50,8 +50,8 @@ def test_other_json_and_tables_have_the_names(kernel_tui: KernelTui) -> None:
     assert kernel_tui.json("show", str(BY_HAND), kernel)["language"] == "cuda"
     assert "cuda" in kernel_tui("sessions", "--compare", str(BY_HAND), str(BY_HAND)).stdout
     (row,) = kernel_tui.json("problems", "builtin:quickstart/softmax")
-    assert row["languages"] == ["cuda", "cpp", "python"]
+    assert row["languages"] == ["cuda", "cpp", "python", "triton"]
     assert row["proposers"][0]["languages"] == ["cuda", "cpp"]
-    assert "cuda cpp python" in kernel_tui("problems", "builtin:quickstart/softmax").stdout
+    assert "cuda cpp python triton" in kernel_tui("problems", "builtin:quickstart/softmax").stdout
     training = kernel_tui("export", str(BY_HAND), "--training", "-").stdout.splitlines()
     assert {kernel_tui.decode(line)["kernel"]["language"] for line in training} == {"cuda"}

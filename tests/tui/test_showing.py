@@ -15,12 +15,15 @@ from textual.strip import Strip
 
 from benchmarks.synthetic_session import CPU, Search, Shape, write_session
 from engine.exit_codes import ExitCode
+from engine.export.training import records
+from engine.session.records.counters import DRAM, SM, TIME, KernelCounters, bottleneck_of
 from engine.session.records.events import (
     EngineStopped,
     IdeaProposed,
     ModelCallFailed,
     ModelCallStarted,
     NodePruned,
+    Profiled,
     Recorded,
     RoundFinished,
     RoundStarted,
@@ -28,7 +31,7 @@ from engine.session.records.events import (
 )
 from engine.session.records.model_calls import CallSite
 from engine.session.records.speedup_text import UNSURE, speedup
-from engine.session.records.verdict import KernelBenchVerdict, Standing, Timing, Verdict
+from engine.session.records.verdict import KernelBenchVerdict, Launch, Standing, Timing, Verdict
 from engine.session.state.session_state import SessionState
 from engine.session.store import EngineLock, EventWriter, SessionPaths, SessionReader
 from tests.commandline import KernelTui
@@ -147,6 +150,32 @@ def test_a_kernel_with_the_machine_code_of_another_shows_its_times(
     )
     row = RowLines(model, monochrome(), ascii_only=False).draw(Row("variant", same.id, 3), 100).text
     assert f"{same.id}  = {first.id}  " in row and figure in row
+
+
+def test_launches_and_hardware_counters_are_evidence_and_training_data(session: SessionPaths) -> None:
+    state = opened(session).state
+    name = state.problems["softmax"].best
+    assert name is not None
+    verdict = state.variants[name].verdict
+    assert verdict is not None
+    launch = Launch("rows", (500, 1, 1), (256, 1, 1), 40, 1024, 65536, 0, 3)
+    counters = (KernelCounters("rows", {DRAM: 91.2, SM: 12.0, TIME: 42_500.0}),)
+    lock, writer = EngineLock(session), EventWriter(session)
+    writer.append(VerdictGiven(variant=name, verdict=replace(verdict, launches=(launch,))))
+    writer.append(
+        Profiled(variant=name, launches=counters, bottleneck=bottleneck_of(counters), report="profiles/v1.ncu-rep")
+    )
+    writer.close()
+    lock.release()
+    model = opened(session)
+    shown = "\n".join(one.text for one in evidence_lines(model, model.state.variants[name], monochrome(), 120))
+    assert "rows: 500 blocks of 256 threads, 40 registers, 1,024 B static, 65,536 B dynamic shared memory" in shown
+    assert re.search(r"bottleneck +memory", shown) and "rows, 42.5 us: DRAM 91%, SM pipes 12%" in shown
+    assert "profiles/v1.ncu-rep, for Nsight Compute" in shown
+    with SessionReader(session) as reader:
+        (line,) = (one for one in records(model.state, reader.text) if one.kernel.variant == name)
+    assert line.kernel.outcome is not None
+    assert (line.kernel.outcome.bottleneck, line.kernel.outcome.launches) == ("memory", (launch,))
 
 
 def test_a_best_kernel_that_kernelbench_would_refuse_says_so_wherever_it_stands(

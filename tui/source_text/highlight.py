@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from engine.problem.spec import Language
+from engine.problem.spec import MODULES, Language
 
 if TYPE_CHECKING:
     from pygments.lexer import Lexer
@@ -54,7 +54,7 @@ def _tokens(text: str, language: Language) -> Iterator[tuple[str, str]]:
 
 @lru_cache(maxsize=4)
 def _lexer(language: Language) -> Lexer:
-    if language == "py":
+    if language in MODULES:
         from pygments.lexers.python import PythonLexer
 
         return PythonLexer(stripnl=False, ensurenl=False)

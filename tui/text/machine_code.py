@@ -10,6 +10,7 @@ from tui.text.sanitize import one_line
 
 if TYPE_CHECKING:
     from engine.evaluation.inspect.machine_code import Function
+    from engine.session.records.verdict import Launch
 
 USUAL_BLOCKS = (128, 256, 512, 1024)
 
@@ -70,6 +71,16 @@ def occupancies(
             yield f"{occupancy_words(found, dynamic)}{guess}"
     if not dynamic_shared and not_counted(source):
         yield "not counted: dynamic shared memory, whose size is not a literal; fewer blocks may fit"
+
+
+def launch_words(launch: Launch) -> str:
+    """Describe a recorded launch: its kernel, its shape, and the resources of a block."""
+    shared = f"{launch.static_shared_bytes:,} B static, {launch.dynamic_shared_bytes:,} B dynamic shared memory"
+    resident = f", {launch.blocks_per_sm} blocks per SM" if launch.blocks_per_sm else ""
+    return (
+        f"{one_line(launch.kernel, 60)}: {launch.blocks:,} blocks of {launch.threads} threads, "
+        f"{launch.registers} registers, {shared}{resident}"
+    )
 
 
 def not_counted(source: str) -> bool:

@@ -56,6 +56,8 @@ def line_of(event: AnyEvent, state: SessionState, best: dict[str, str | None]) -
             return _verdict(event, state, best)
         case ev.RunoffFinished() if event.standings:
             return f"{event.problem}: runoff of {len(event.standings)} kernels, fastest: {event.standings[0].variant}"
+        case ev.Profiled() if event.bottleneck is not None:
+            return f"{event.variant}: hardware counters show the bottleneck: {event.bottleneck}"
         case ev.SizesChecked():
             words = one_line(event.note or sizes_in_words(event.results))
             return f"{event.problem}: {event.variant} at other sizes: {words}"

@@ -7,6 +7,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from engine.config.tolerance import SessionTolerance
+from engine.problem.spec import suffix_of
 from engine.session.records.other_sizes import only_searched_sizes, sizes_in_words
 from engine.session.records.verdict import Baseline
 from engine.session.records.verdict_text import disturbance, is_disturbed, kernelbench_words
@@ -171,7 +172,7 @@ def _row(state: SessionState, problem: ProblemState, directory: Path, without: s
         compile_unsure=compiled is not None and is_disturbed(compiled),
         sol_share=verdict.sol_share if verdict is not None else None,
         kernelbench=kernelbench_words(theirs) if theirs is not None else "",
-        file=str(directory / "best" / f"{problem.id}.{best.language}") if best is not None else None,
+        file=str(directory / "best" / f"{problem.id}{suffix_of(best.language)}") if best is not None else None,
         sizes=at_other_sizes(best) if best is not None else "",
         remark="; ".join(filter(None, _remarks(state, problem, best, compiled))),
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
+from pathlib import Path
 
 from engine.evaluation.build.build_cache import BuildCache
 from engine.evaluation.build.kernel_source import KernelSource
@@ -46,6 +47,11 @@ class Builder:
             return await self._build(kernel, on_stage)
         on_stage("building")
         return await begun
+
+    async def built(self, kernel: KernelSource) -> Path | None:
+        """Return the built kernel, usually from the cache; None if it does not build. Raises as :meth:`build`."""
+        found = self._cache.find(kernel) or await self._cache.build(kernel)
+        return found.library
 
     async def close(self) -> None:
         """Cancel the builds that :meth:`begin` started but :meth:`build` did not return."""

@@ -65,8 +65,8 @@ def default_cache() -> Path:
 
 
 def flags_of(language: Language) -> tuple[str, ...]:
-    """Return a language's compiler flags, except the flags for the architecture; () for ``.py``."""
-    return {"cu": CUDA_FLAGS, "cpp": CPP_FLAGS, "py": ()}[language]
+    """Return a language's compiler flags, except the flags for the architecture; () for modules."""
+    return {"cu": CUDA_FLAGS, "cpp": CPP_FLAGS}.get(language, ())
 
 
 def command_line(

@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from engine.devices.fact import DeviceFact
 from engine.evaluation.build.compilers import flags_of
-from engine.problem.spec import DeviceKind, Language, ProblemSpec
+from engine.problem.spec import MODULES, DeviceKind, Language, ProblemSpec
 
 
 class KernelSource(Struct, frozen=True, omit_defaults=True):
@@ -17,6 +17,7 @@ class KernelSource(Struct, frozen=True, omit_defaults=True):
 
     The builder compiles a ``.cpp`` or ``.cu`` kernel with ``flags``, after the text ``header``. The builder executes a
     ``.py`` kernel together with ``problem``, the problem file's text. Fields that a language does not use are "".
+    Triton kernels have the language "py", because they build alike.
     """
 
     language: Language
@@ -34,6 +35,6 @@ def kernel_source(
     """Return the :class:`KernelSource` for a host with ``device``. ``header``: the C header derived from
     ``problem``.
     """
-    if language == "py":
-        return KernelSource(language, source, device.kind, device.arch, problem=problem.source)
+    if language in MODULES:
+        return KernelSource("py", source, device.kind, device.arch, problem=problem.source)
     return KernelSource(language, source, device.kind, device.arch, header, flags_of(language))

@@ -19,6 +19,7 @@ import engine
 from engine.evaluation.build.compilers import CacheEntry, NoCompiler, host_isa, trimmed
 from engine.evaluation.judge_policy import POLICY
 from engine.evaluation.sandbox.inside.python_kernel.extensions import BUILDING_VARIABLE, DIRECTORY_VARIABLE, failures
+from engine.problem.spec import imports_triton
 from engine.session.records.verdict import BuildReport
 from engine.system.child import Overrun, run_bounded
 from engine.system.python_process import python_command, python_path
@@ -31,7 +32,7 @@ _BUILDS = ("cpp_extension", "load_inline", "kernel_tui")
 _NOISE = re.compile(
     r"^\[\d+/\d+\] .*$\n?|^ninja: .*$\n?|^FAILED: .*$\n?|^Error building extension .*$\n?", re.MULTILINE
 )
-_COMPILES_WHEN_CALLED = re.compile(r"^\s*(?:import|from)\s+triton\b|\btorch\.compile\b", re.MULTILINE)
+_TORCH_COMPILE = re.compile(r"\btorch\.compile\b")
 
 
 def starts_compilers(source: str, kind: str, *, libraries: bool) -> bool:
@@ -40,7 +41,8 @@ def starts_compilers(source: str, kind: str, *, libraries: bool) -> bool:
     The runner must permit such compilers. Triton does not run on a CPU, and ``torch.compile`` counts only if
     ``libraries`` is set.
     """
-    return (kind == "cuda" or libraries) and _COMPILES_WHEN_CALLED.search(source) is not None
+    compiles_when_called = imports_triton(source) or _TORCH_COMPILE.search(source) is not None
+    return (kind == "cuda" or libraries) and compiles_when_called
 
 
 async def build_module(

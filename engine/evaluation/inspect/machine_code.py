@@ -18,7 +18,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from engine.evaluation.build.compilers import CUDA_FLAGS, command_line, compiler_of, run_compiler
-from engine.problem.spec import Language
+from engine.problem.spec import MODULES, Language
 from engine.system.tool_paths import NoTool, find_cuda_tool
 
 _NOT_FOR_CUBIN = ("-Xcompiler", "-fPIC", "-shared")
@@ -68,7 +68,7 @@ async def machine_code(source: str, language: Language, header: str, arch: str) 
 
     Raises ``DoesNotBuild``, ``NoCompiler``, ``NoTool``, and ``ValueError`` for a ``.py`` kernel.
     """
-    if language == "py":
+    if language in MODULES:
         raise ValueError("a .py kernel has no machine code of its own; pass a .cu or .cpp kernel to sass")
     with tempfile.TemporaryDirectory(prefix="kernel-tui-code-") as directory:
         work = Path(directory)

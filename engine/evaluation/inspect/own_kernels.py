@@ -1,7 +1,8 @@
 """Find the names of a ``.py`` module's CUDA kernels: compiled in advance, written in Triton, or compiled by NVRTC.
 
 CUDA registers each kernel under a name that the library contains as a constant. CUPTI reports C++ names with template
-arguments and parameters.
+arguments and parameters, and Triton's names as they are. A module may name a kernel like a library's, so a name that
+only the source proves is not enough: a Triton name must match exactly, and must not look like cuBLAS's own.
 """
 
 from __future__ import annotations
@@ -21,20 +22,35 @@ _WORD = re.compile(rb"(?<=\0)[A-Za-z_$][\w$.]*(?=\0)")
 _DECLARED = re.compile(r"__global__\s+(?:[\w\s]|\([^()]*\))*?\b(?!__launch_bounds__)(\w+)\s*\(")
 
 
-class OwnKernels:
-    """A set of kernel names that understands CUPTI's notation: ``name in own``."""
+_OF_A_LIBRARY = re.compile(
+    r"nvjet_|(?:(?:maxwell|volta|turing|ampere|hopper|blackwell)_|sm\d+_|cutlass|cudnn)\w*"
+    r"(?:gemm|conv|fprop|dgrad|wgrad|xmma|cutlass|cudnn)"
+)
+"""Plain C names of kernels in cuBLAS and cuDNN, such as ``ampere_sgemm_128x64_nn``."""
 
-    def __init__(self, compiled: set[str], written: set[str]) -> None:
-        self._compiled, self._written = compiled, written
+
+class OwnKernels:
+    """A set of kernel names that understands CUPTI's notation: ``name in own``.
+
+    ``compiled``: names in the module's libraries. ``written``: CUDA C++ kernels in the source. ``triton``: Triton
+    kernels in the source.
+    """
+
+    def __init__(self, compiled: set[str], written: set[str], triton: set[str]) -> None:
+        self._compiled, self._written, self._triton = compiled, written, triton
 
     def __contains__(self, name: str) -> bool:
-        return name in self._compiled or work.short(name).rpartition("::")[2] in self._written
+        if name in self._compiled:
+            return True
+        if _OF_A_LIBRARY.match(name):
+            return False
+        return name in self._triton or work.short(name).rpartition("::")[2] in self._written
 
 
 def of(source: str, libraries: Sequence[Path]) -> OwnKernels:
     """Return the kernels of a module and of the libraries that it compiled."""
     compiled = {name[: POLICY.library.name_chars] for library in libraries for name in _registered(library)}
-    return OwnKernels(compiled, {*_DECLARED.findall(source), *_in_triton(source)})
+    return OwnKernels(compiled, set(_DECLARED.findall(source)), _in_triton(source))
 
 
 def _registered(library: Path) -> set[str]:

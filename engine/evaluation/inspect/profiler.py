@@ -9,7 +9,7 @@ import asyncio
 import csv
 import io
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -70,7 +70,13 @@ class KernelProfile(Struct, frozen=True):
 
 
 class ProfileError(Exception):
-    """ncu returned no counters; the message gives the reason and the remedy."""
+    """ncu returned no counters; the message gives the reason and the remedy. ``lasting``: whether this machine's setup
+    is the reason.
+    """
+
+    def __init__(self, reason: str, *, lasting: bool = False) -> None:
+        super().__init__(reason)
+        self.lasting = lasting
 
 
 def find_ncu() -> str:
@@ -88,40 +94,59 @@ def find_ncu() -> str:
     )
 
 
-async def profile(problem: ProblemSpec, library: Path) -> tuple[KernelProfile, ...]:
-    """Run a built ``.cu`` kernel under ncu, outside the sandbox. Return its counters, with one entry per launch.
+async def profile(
+    problem: ProblemSpec,
+    kernel: Path,
+    metrics: Collection[str] = METRICS,
+    report: Path | None = None,
+    device: str | None = None,
+) -> tuple[KernelProfile, ...]:
+    """Run a built CUDA kernel or module under ncu, outside the sandbox. Return its counters, with one entry per launch.
 
-    The caller must hold the device. Raises ``NoTool`` and ``ProfileError``. Cancelling ends ncu and the kernel.
+    ``report``: where to keep ncu's report, a name that ends in ``.ncu-rep``. ``device``: the GPU's NVML id; by default
+    the first, which the caller must hold. Raises ``NoTool`` and ``ProfileError``. Cancelling ends ncu and the
+    kernel.
     """
+    ncu, printed = find_ncu(), ("--csv", "--page", "raw", "--print-units", "base")
+    environment = {**os.environ, "PYTHONPATH": python_path()}
+    if device is not None:
+        environment |= {"CUDA_VISIBLE_DEVICES": device, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
     command = [
-        *(find_ncu(), "--csv", "--page", "raw", "--print-units", "base", "--profile-from-start", "off"),
-        *("--target-processes", "all", "--metrics", ",".join(METRICS)),
-        *python_command("engine.evaluation.inspect.profiled_process", str(library), "cuda"),
+        *(ncu, *(printed if report is None else ("--force-overwrite", "--export", str(report)))),
+        *("--profile-from-start", "off", "--target-processes", "all", "--metrics", ",".join(metrics)),
+        *python_command(
+            "engine.evaluation.inspect.profiled_process", str(kernel), "cuda", *([device] if device else [])
+        ),
     ]
+    text, status = await _output(command, msgspec.json.encode(problem), environment)
+    if report is not None and report.exists():
+        text, _ = await _output([ncu, "--import", str(report), *printed], b"", environment)
+    if (refusal := why_not(text)) is not None:
+        raise ProfileError(refusal, lasting=True)
+    if found := tuple(parse(text)):
+        return found
+    said = [line.strip() for line in text.splitlines() if line.strip()][-3:]
+    raise ProfileError(f"ncu exited with status {status} and reported no counters: {' / '.join(said)[:600]}")
+
+
+async def _output(command: Sequence[str], given: bytes, environment: Mapping[str, str]) -> tuple[str, int | None]:
+    """Run ncu. Return its output and its status."""
     process = await asyncio.create_subprocess_exec(
         *command,
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
         process_group=0,
-        env={**os.environ, "PYTHONPATH": python_path()},
+        env=environment,
     )
     try:
-        output, _ = await asyncio.wait_for(process.communicate(msgspec.json.encode(problem)), DEADLINE_S)
+        output, _ = await asyncio.wait_for(process.communicate(given), DEADLINE_S)
     except TimeoutError:
         raise ProfileError(f"ncu did not finish within {DEADLINE_S:g} s; try a smaller problem") from None
     finally:
         if process.returncode is None:
             await end_group(process)
-    text = output.decode(errors="replace")
-    if (refusal := why_not(text)) is not None:
-        raise ProfileError(refusal)
-    if found := tuple(parse(text)):
-        return found
-    said = [line.strip() for line in text.splitlines() if line.strip()][-3:]
-    raise ProfileError(
-        f"ncu exited with status {process.returncode} and reported no counters: {' / '.join(said)[:600]}"
-    )
+    return output.decode(errors="replace"), process.returncode
 
 
 def why_not(output: str) -> str | None:

@@ -116,7 +116,7 @@ def on_gpu(ran: Ran, is_own: Callable[[str], bool]) -> LibraryWork:
     """
     own_us, others = 0.0, list[tuple[str, Weight, float]]()
     for name, operator, us in ran.kernels:
-        if is_own(name):
+        if is_own(name) and not operator:  # PyTorch's operators launch only PyTorch's kernels.
             own_us += us
         else:
             others.append((_spoken(operator) if operator else short(name), _weight(operator or name), us))

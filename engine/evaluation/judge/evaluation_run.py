@@ -24,6 +24,7 @@ from engine.evaluation.correctness import comparison
 from engine.evaluation.correctness.kernelbench import SecondOpinion
 from engine.evaluation.correctness.output_validation import PROPERTY, Answers, check_writes
 from engine.evaluation.correctness.precision import Precision, PrecisionClassifier
+from engine.evaluation.inspect import work
 from engine.evaluation.inspect.library_calls import Libraries
 from engine.evaluation.judge import checks
 from engine.evaluation.judge.checks import Check
@@ -43,7 +44,7 @@ from engine.evaluation.timing.cpu_contention import CpuContention
 from engine.evaluation.timing.speedup import counted, timed
 from engine.evaluation.timing.statistics import Pairs
 from engine.evaluation.timing.wall_clock_probe import WallClockProbe
-from engine.session.records.verdict import BUSY, BuildReport, CheckResult, Stage, Verdict
+from engine.session.records.verdict import BUSY, BuildReport, CheckResult, Launch, Stage, Verdict
 
 _PAIRS, _CLOCK, _DEVICE = POLICY.pairs, POLICY.clock, POLICY.device
 
@@ -96,20 +97,19 @@ class EvaluationRun:
         try:
             self._on_stage("checking")
             started = time.perf_counter()
-            with (
-                runner_for(self.library, settings, limits, self._cancelled) as runner,
-                theirs.before_the_end_of(runner, lambda: self.calls),
-            ):
-                self.runner = runner
-                self._perform_all(checks.WHILE_LOADING)
-                self._stage_s["start"] = time.perf_counter() - started
-                with self._stage("check"):
-                    self._perform_all(checks.WHILE_CHECKING)
-                self._on_stage("timing")
-                with self._stage("timing"), self._contention():
-                    self._perform_all(checks.WHILE_TIMING)
+            with runner_for(self.library, settings, limits, self._cancelled) as runner:
+                with theirs.before_the_end_of(runner, lambda: self.calls):
+                    self.runner = runner
+                    self._perform_all(checks.WHILE_LOADING)
+                    self._stage_s["start"] = time.perf_counter() - started
+                    with self._stage("check"):
+                        self._perform_all(checks.WHILE_CHECKING)
+                    self._on_stage("timing")
+                    with self._stage("timing"), self._contention():
+                        self._perform_all(checks.WHILE_TIMING)
+                launches = self._launches(runner)
             self._perform_all(checks.AFTERWARDS)
-            verdict = self._timed(verdict)
+            verdict = replace(self._timed(verdict), launches=launches)
         except RunnerEnded as ended:
             self._note(passed=False, words=str(ended))
             verdict = replace(verdict, status=STATUS_OF_END[ended.end], reason=str(ended))
@@ -379,6 +379,13 @@ class EvaluationRun:
             self.others_share = self._shares.share()
 
     # Verdict
+
+    def _launches(self, runner: Runner) -> tuple[Launch, ...]:
+        """Return the GPU launches of one call, with readable names. Nothing that counts follows in this process."""
+        if self.settings.kind != "cuda":
+            return ()
+        found = runner.launches(self.problem.call_seed())
+        return tuple(replace(one, kernel=work.short(torch._C._demangle(one.kernel))) for one in found)
 
     def _timed(self, verdict: Verdict) -> Verdict:
         """Return ``verdict`` with times, precision and remarks."""

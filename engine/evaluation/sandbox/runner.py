@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from msgspec import Struct, to_builtins
+from msgspec import Struct, ValidationError, convert, to_builtins
 
 from engine.evaluation.judge_policy import GIB, MIB, POLICY
 from engine.evaluation.sandbox import post_mortem
@@ -31,6 +31,7 @@ from engine.evaluation.sandbox.post_mortem import End
 from engine.evaluation.sandbox.process_facts import Usage, mappings_of, usage_of
 from engine.evaluation.sandbox.resource_limits import Limits
 from engine.evaluation.sandbox.shared_memory import Gate
+from engine.session.records.verdict import Launch
 from engine.system.child import is_suspended
 
 if TYPE_CHECKING:
@@ -205,6 +206,16 @@ class Runner:
         if not isinstance(times, list) or not _are_possible(times, len(slots), wall_ms):
             raise RunnerEnded("forbidden", "it forged its times: the reported times are impossible")
         return [float(value) for value in times], wall_ms
+
+    def launches(self, seed: int | None = None) -> tuple[Launch, ...]:
+        """Return the GPU launches of one call on the first slot, as the kernel's process reports them.
+
+        Returns () if they are unknown. This may end the process, so it must be its last call.
+        """
+        with contextlib.suppress(RunnerEnded, ValidationError):
+            answer, _ = self._ask({"slots": [0], "seed": seed, "launches": True})
+            return convert(answer.get("launches"), tuple[Launch, ...])[: _SANDBOX.reported_names]
+        return ()
 
     def call_behind_gate(
         self,

@@ -30,6 +30,16 @@ _CPU = (
     "Be bold: combine the idea with one other change that it makes possible.",
 )
 _PYTHON = (_ANY, f"Choose a decomposition of the work other than the obvious one. {_KEEPING}", _CUDA[-1])
+_TRITON = (
+    _ANY,
+    "Choose a decomposition of the work other than the obvious one: other block shapes, another loop order, or several "
+    f"rows or tiles per program. {_KEEPING}",
+    "Aim at memory-level parallelism: larger blocks, more `num_stages`, loads ahead of their use.",
+    "Aim at occupancy and balance: smaller blocks, other `num_warps`, a grid that fills every SM in whole waves.",
+    "Let `@triton.autotune` choose among at most eight configurations that differ in block shape, `num_warps` and "
+    "`num_stages`.",
+    "Be bold: combine the idea with one other change that it makes possible.",
+)
 
 
 VARIANTS = "variants"
@@ -43,5 +53,5 @@ def approach(language: Language, number: int, idea: IdeaDraft | None = None) -> 
     proposed = idea.data.get(VARIANTS) if idea is not None else None
     if isinstance(proposed, list) and number < len(proposed):
         return f"Write this variant of the idea: {proposed[number]}"
-    known = {"cu": _CUDA, "cpp": _CPU, "py": _PYTHON}[language]
+    known = {"cu": _CUDA, "cpp": _CPU, "py": _PYTHON, "triton": _TRITON}[language]
     return known[number % len(known)]

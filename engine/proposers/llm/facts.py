@@ -7,11 +7,14 @@ they see only the best kernel.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from msgspec import Struct
 
+from engine.proposers.idea_methods import METHOD, gist_of
 from engine.proposers.protocol import CATEGORY_NAMES, Board, ExampleKernel, Kernel, Task, TriedIdea
+from engine.session.worked_ideas import WorkedIdea, operators_of
 
 LEADERS = 3
 TRIED = 16
@@ -20,7 +23,13 @@ FAILED = 3
 """Number of failed kernels of an idea to name."""
 _EXAMPLE_CHARS = 6_500
 _DIFF_CHARS = 4_000
-_IDEA_CHARS = 260
+_IDEA_CHARS = 180
+_FURTHER_IDEA_CHARS = 110
+"""Length of an earlier idea that is neither for the parent nor for one of its ancestors."""
+MOST_WORKED = 3
+"""Number of ideas from other problems and sessions to name."""
+_SHORTER = 0.7
+"""A diff replaces a source if it is at most this share of the source."""
 _MEMORY_BOUND = 0.9
 """If operations account for less than this share of the SOL time, the problem counts as memory-bound."""
 
@@ -193,6 +202,54 @@ def shown_source(board: Board, parent: Kernel | None) -> Kernel | None:
     return best if (best.verdict.speedup or 0.0) > (parent.verdict.speedup or 0.0) else None
 
 
+def changes_between(parent: Kernel | None, other: Kernel | None) -> str | None:
+    """Return the diff from the parent's source to the other's, or None if it is not much shorter than the source."""
+    if parent is None or other is None:
+        return None
+    lines = difflib.unified_diff(parent.source.splitlines(), other.source.splitlines(), lineterm="", n=1)
+    diff = "\n".join(list(lines)[2:])
+    return diff if 0 < len(diff) <= _SHORTER * len(other.source) else None
+
+
+def worked_elsewhere(task: Task, board: Board) -> list[WorkedIdea]:
+    """Return ideas that made kernels of similar problems faster, the most similar problems first.
+
+    Similar problems share operators; a reference that could not be traced is similar to all. Each combination of
+    methods counts once, and not if the problem's search has tried it.
+    """
+    own = operators_of(task.problem)
+
+    def similarity(idea: WorkedIdea) -> float:
+        return len(own & idea.operators) / len(own | idea.operators) if own else 0.0
+
+    seen = {gist_of(idea.text, idea.data).methods for idea in board.tried}
+    chosen: list[WorkedIdea] = []
+    for idea in sorted(board.worked, key=lambda one: (-similarity(one), -one.gain)):
+        methods = gist_of(idea.text, idea.data).methods or frozenset([idea.text])
+        if len(chosen) == MOST_WORKED or (own and not similarity(idea)):
+            break
+        if idea.language in task.allowed and methods not in seen:
+            seen.add(methods)
+            chosen.append(idea)
+    return chosen
+
+
+def worked_line(idea: WorkedIdea) -> str:
+    """Describe an idea that worked elsewhere in one line."""
+    before = f"{idea.before:.2f}x to " if idea.before is not None else ""
+    session = f" in session {idea.session}" if idea.session else ""
+    return (
+        f"{idea.problem}{session}, {before}{idea.speedup:.2f}x eager: {_idea_words(idea.text, idea.data, _IDEA_CHARS)}"
+    )
+
+
+def _idea_words(text: str, data: Mapping[str, Any], most: int) -> str:
+    """Return the idea's method in its model's words, if any, and the start of its text."""
+    method = str(data.get(METHOD) or "")
+    said = f"{method}: {text}" if method else text
+    return said if len(said) <= most else said[: most - 3] + "..."
+
+
 def relevant_ideas(board: Board, parent: Kernel | None) -> list[TriedIdea]:
     """Return at most ``TRIED`` earlier ideas that are relevant for the next request, oldest first.
 
@@ -215,9 +272,9 @@ def relevant_ideas(board: Board, parent: Kernel | None) -> list[TriedIdea]:
     return [idea for idea in tried if idea.idea in chosen]
 
 
-def tried_line(idea: TriedIdea) -> str:
-    """Describe an idea and its result in one line."""
-    text = idea.text if len(idea.text) <= _IDEA_CHARS else idea.text[: _IDEA_CHARS - 3] + "..."
+def tried_line(idea: TriedIdea, near: bool = True) -> str:
+    """Describe an idea and its result in one line. ``near``: it was for the parent or one of its ancestors."""
+    text = _idea_words(idea.text, idea.data, _IDEA_CHARS if near else _FURTHER_IDEA_CHARS)
     category = CATEGORY_NAMES.get(idea.category, idea.category)
     if idea.speedup is None:
         return f"({category}) {text} -> {idea.failure[:160] or 'no correct kernel'}"

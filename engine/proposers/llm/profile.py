@@ -1,12 +1,16 @@
-"""Describe what limits a kernel, for prompts: its bottleneck, occupancy and instructions. All functions are pure.
+"""Describe what limits a kernel, for prompts: its bottleneck, launches and instructions. All functions are pure.
 
-The figures come from the verdict and from the machine code. They need no hardware counters.
+The figures come from the verdict, from the machine code and, if the config requests them, from hardware counters.
 """
 
 from __future__ import annotations
 
+from collections import Counter
+
 from engine.devices.occupancy import Occupancy, asks_for_dynamic_shared, launch_shapes, occupancy
 from engine.proposers.protocol import Kernel, Task
+from engine.session.records.counters import bottleneck_of, counters_in_words
+from engine.session.records.verdict import Launch, Verdict
 
 _CLEAR = 0.6
 """A kernel that reaches this share of a peak is limited by that peak."""
@@ -16,22 +20,40 @@ _SHOWN = 0.005
 """Smaller shares of the arithmetic rate are left out."""
 _MOST_KINDS = 9
 """Number of instruction kinds to name."""
+_MOST_LAUNCHES = 2
+"""Number of different launches to describe."""
+_MEASURED = {
+    "memory": "memory",
+    "compute": "arithmetic or instruction issue",
+    "latency": "latency (no unit is near its peak)",
+}
 
 
-def profile_lines(task: Task, kernel: Kernel) -> list[str]:
-    """Return one fact per line. A kernel without a time has no bottleneck."""
+def profile_lines(task: Task, kernel: Kernel, *, brief: bool = False) -> list[str]:
+    """Return one fact per line. A kernel without a time has no bottleneck.
+
+    ``brief``: fewer counters and launches and, with counters, no instructions, for prompts that ask for a kernel.
+    """
     verdict, build, lines = kernel.verdict, kernel.verdict.build, []
-    if verdict.correct and verdict.kernel is not None:
+    measured = bottleneck_of(kernel.counters)
+    if measured is not None:
+        figures = counters_in_words(kernel.counters, brief=brief)
+        lines.append(f"bottleneck, by hardware counters: {_MEASURED[measured]}. {figures}")
+    elif verdict.correct and verdict.kernel is not None:
         lines.append(f"bottleneck: {bottleneck(task, verdict.kernel.median_ms)}")
+    lines += _launch_lines(task, verdict, 1 if brief else _MOST_LAUNCHES)
     if build is None:
         return lines
-    if build.registers is not None:
+    if verdict.launches:
+        if build.spill_bytes:
+            lines.append(f"{build.spill_bytes} bytes spilled per thread")
+    elif build.registers is not None:
         shared = f"{build.shared_bytes or 0} bytes of static shared memory"
         if asks_for_dynamic_shared(kernel.source):
             shared += ", and dynamic shared memory"
         lines.append(f"{build.registers} registers per thread, {build.spill_bytes or 0} bytes spilled, {shared}")
         lines += _occupancy_lines(task.device.arch, build.registers, build.shared_bytes or 0, kernel.source)
-    if build.instructions:
+    if build.instructions and not (brief and measured is not None):
         lines.append(_instructions_line(build.instructions))
     return lines
 
@@ -79,6 +101,29 @@ def _occupancy_lines(arch: str, registers: int, shared_bytes: int, source: str) 
         for shape in launch_shapes(source)
     }
     return [_occupancy_words(one) for one in sorted(filter(None, found), key=lambda one: one.share)[:1]]
+
+
+def _launch_lines(task: Task, verdict: Verdict, most: int) -> list[str]:
+    """Describe the launches of one call, as the driver recorded them. Equal launches share a line."""
+    counts = Counter(verdict.launches)
+    lines = [_launch_words(task, launch, count) for launch, count in list(counts.items())[:most]]
+    if len(counts) > most:
+        lines.append(f"and {len(counts) - most} more launches")
+    return lines
+
+
+def _launch_words(task: Task, launch: Launch, count: int) -> str:
+    sizes = ((launch.static_shared_bytes, "static"), (launch.dynamic_shared_bytes, "dynamic"))
+    shared = " + ".join(f"{size:,} bytes {kind}" for size, kind in sizes if size)
+    said = f"launches {launch.kernel[:60]}{f' {count} times' if count > 1 else ''}: {launch.blocks:,} blocks of "
+    said += f"{launch.threads} threads, {launch.registers} registers, {shared or 'no'} shared memory"
+    found = occupancy(task.device.arch, launch.threads, launch.registers, launch.shared_bytes)
+    if not launch.blocks_per_sm or found is None:
+        return said
+    share = found.share * launch.blocks_per_sm / found.blocks if found.blocks else found.share
+    waves = launch.blocks / (launch.blocks_per_sm * task.device.cores) if task.device.cores else 0.0
+    limits = " and ".join(found.limits)
+    return f"{said}; occupancy {share:.0%} ({launch.blocks_per_sm} blocks per SM, by {limits}), {waves:.3g} waves"
 
 
 def _occupancy_words(one: Occupancy) -> str:

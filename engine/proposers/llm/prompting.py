@@ -13,13 +13,13 @@ from typing import Any
 
 import jinja2
 
-from engine.problem.spec import LANGUAGE_NAMES
+from engine.problem.spec import LANGUAGE_NAMES, LANGUAGE_TITLES, MODULES, Language
 from engine.proposers.llm import facts
 from engine.proposers.llm.approaches import approach
 from engine.proposers.llm.model_protocol import Prompt
 from engine.proposers.llm.profile import profile_lines
 from engine.proposers.llm.trimming import failure
-from engine.proposers.protocol import CATEGORY_NAMES, Board, IdeaDraft, Kernel, Task
+from engine.proposers.protocol import CATEGORY_NAMES, LANGUAGE, Board, IdeaDraft, Kernel, Task
 from engine.session.records.model_calls import Purpose
 
 SUFFIX = ".md.j2"
@@ -37,10 +37,11 @@ IDEAS_SCHEMA: dict[str, Any] = {
             "items": {
                 "type": "object",
                 "additionalProperties": False,
-                "required": ["category", "bottleneck", "text", "variants"],
+                "required": ["category", "bottleneck", "method", "text", "variants"],
                 "properties": {
                     "category": {"type": "string", "enum": list(IDEA_CATEGORIES)},
                     "bottleneck": _TEXT,
+                    "method": _TEXT,
                     "text": _TEXT,
                     "variants": {"type": "array", "items": _TEXT},
                 },
@@ -49,6 +50,27 @@ IDEAS_SCHEMA: dict[str, Any] = {
     },
 }
 """JSON schema for a reply with ideas. Each idea names one bottleneck, one method and ways to write its kernel."""
+
+
+def language_of(idea: IdeaDraft, parent: Kernel | None) -> object:
+    """Return the language of an idea's kernels: the idea's own, else its parent's, else None."""
+    return idea.data.get(LANGUAGE) or (parent.language if parent is not None else None)
+
+
+def ideas_schema(task: Task) -> dict[str, Any]:
+    """Return the schema of a reply with ideas. If the problem has several languages, each idea names one."""
+    if len(task.allowed) == 1:
+        return IDEAS_SCHEMA
+    item = IDEAS_SCHEMA["properties"]["ideas"]["items"]
+    named = {"type": "string", "enum": [LANGUAGE_NAMES[language] for language in task.allowed]}
+    item = item | {"required": [*item["required"], LANGUAGE], "properties": item["properties"] | {LANGUAGE: named}}
+    ideas = IDEAS_SCHEMA["properties"]["ideas"] | {"items": item}
+    return IDEAS_SCHEMA | {"properties": {"ideas": ideas}}
+
+
+def fence_of(language: Language) -> str:
+    """Return the word after the opening fence of a source."""
+    return "python" if language in MODULES else LANGUAGE_NAMES[language]
 
 
 class TemplateProblem(Exception):
@@ -76,18 +98,23 @@ class Prompts:
         return self._prompt(
             "ideas",
             task,
-            schema=IDEAS_SCHEMA,
+            schema=ideas_schema(task),
+            suffixes=list(task.allowed),
             parent=parent,
             leaders=facts.leaders(board, parent),
-            other=facts.shown_source(board, parent),
+            other=(other := facts.shown_source(board, parent)),
+            other_diff=facts.changes_between(parent, other),
             tried=facts.relevant_ideas(board, parent),
+            lineage=(parent.variant if parent is not None else None, *board.lineage),
             examples=facts.examples(board),
+            worked=facts.worked_elsewhere(task, board),
             count=count,
             categories={key: CATEGORY_NAMES[key] for key in IDEA_CATEGORIES},
         )
 
     def kernel(self, task: Task, idea: IdeaDraft, parent: Kernel | None, board: Board, number: int) -> Prompt:
         """Build the prompt for kernel ``number`` of ``idea``. Raises :class:`TemplateProblem`."""
+        task = task.in_language(language_of(idea, parent))
         return self._prompt(
             "kernel",
             task,
@@ -103,6 +130,7 @@ class Prompts:
 
         If the last reply contained no kernel, ``unusable`` gives the reason, and ``failed.source`` is the reply.
         """
+        task = task.in_language(failed.language)
         return self._prompt(
             "fix",
             task,
@@ -134,14 +162,18 @@ class Prompts:
             "task": task,
             "suffix": task.language,
             "form": task.language,  # its name in templates of earlier versions, which a session may hold
-            "language": {"cu": "CUDA C++", "cpp": "C++", "py": "Python"}[task.language],
-            "fence": LANGUAGE_NAMES[task.language],
+            "language": LANGUAGE_TITLES[task.language],
+            "languages": [LANGUAGE_NAMES[language] for language in task.allowed],
+            "titles": LANGUAGE_TITLES,
+            "fence": fence_of(task.language),
+            "fence_of": fence_of,
             "device": facts.device_lines(task),
             "cost": facts.cost_line(task),
             "score": lambda kernel: facts.score(task, kernel),
-            "profile": lambda kernel: profile_lines(task, kernel),
+            "profile": lambda kernel: profile_lines(task, kernel, brief=purpose != "ideas"),
             "resources": lambda kernel: "; ".join(profile_lines(task, kernel)),  # the same in templates of a session
             "tried_line": facts.tried_line,
+            "worked_line": facts.worked_line,
         }
         return Prompt(purpose, self._render("system", shared), self._render(purpose, shared | more), schema)
 

@@ -9,13 +9,15 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from engine.config.roles import Role
+from engine.proposers.idea_methods import BOTTLENECK, METHOD
 from engine.proposers.llm.approaches import VARIANTS
 from engine.proposers.llm.model_protocol import Prompt, Reply
-from engine.proposers.llm.prompting import Prompts
+from engine.proposers.llm.prompting import Prompts, language_of
 from engine.proposers.llm.replies import Unusable, clean, read_ideas, read_kernel
 from engine.proposers.partial_replies import Partials
 from engine.proposers.protocol import (
     CALL,
+    LANGUAGE,
     NUMBER,
     UNUSABLE,
     Board,
@@ -29,7 +31,6 @@ from engine.proposers.protocol import (
 from engine.session.records.events import Selected
 from engine.session.records.model_calls import CallSite, Purpose, call_name
 
-BOTTLENECK = "bottleneck"
 _KEPT_CHARS = 20_000
 
 
@@ -109,13 +110,18 @@ class Language:
         except Unusable as error:
             raise NoAnswer(str(error), call_name(site)) from None
         drafts = []
-        for idea in ideas:
+        for place, idea in enumerate(ideas):
             category = "first" if parent is None else idea.category
             data: dict[str, Any] = {CALL: call_name(site)}
             if idea.bottleneck:
                 data[BOTTLENECK] = idea.bottleneck
+            if idea.method:
+                data[METHOD] = idea.method
             if idea.variants:
                 data[VARIANTS] = list(idea.variants)
+            if len(task.allowed) > 1:
+                other = parent.language if parent is not None else task.allowed[place % len(task.allowed)]
+                data[LANGUAGE] = idea.language if idea.language in task.allowed else task.in_language(other).language
             drafts.append(IdeaDraft(category, idea.text, data))
         return drafts
 
@@ -126,10 +132,12 @@ class Language:
         error, if any.
         """
 
+        written = task.in_language(language_of(idea, parent))
+
         async def write(number: int) -> VariantDraft:
             site = CallSite(task.problem.id, board.round, "kernel", idea.idea, number)
             reply = await self._ask(site, self._prompts.kernel(task, idea, parent, board, number))
-            return _draft(reply, task, site, f"variant {number + 1}", {NUMBER: number})
+            return _draft(reply, written, site, f"variant {number + 1}", {NUMBER: number})
 
         jobs = [asyncio.ensure_future(write(number)) for number in numbers]
         failure: Exception | None = None
@@ -152,7 +160,7 @@ class Language:
         site = CallSite(task.problem.id, board.round, "fix", failed.variant)
         unusable = str(failed.data.get(UNUSABLE, ""))
         reply = await self._ask(site, self._prompts.fix(task, idea, failed, board, unusable, turn))
-        return _draft(reply, task, site, f"repair {turn}", {})
+        return _draft(reply, task.in_language(failed.language), site, f"repair {turn}", {})
 
     async def close(self) -> None:
         await self._asking.close()

@@ -14,7 +14,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from engine.problem.spec import Language
+from engine.problem.spec import LANGUAGE_KEYS, LANGUAGE_TITLES, MODULES, Language
 from engine.proposers.llm.model_protocol import Reply
 from engine.proposers.protocol import CATEGORY_NAMES
 from engine.session.records.model_calls import Purpose
@@ -25,6 +25,7 @@ MAX_IDEA_CHARS = 6_000
 _MAX_VARIANTS = 8
 _MAX_VARIANT_CHARS = 600
 _MAX_IDEAS = 64
+_MAX_METHOD_CHARS = 120
 _MAX_TRIES = 400
 """Maximum number of positions at which the parser looks for a JSON object."""
 
@@ -32,11 +33,11 @@ _FENCE = re.compile(r"^ {0,3}(`{3,}|~{3,})[ \t]*([^`\n]*)$")
 _HTML = re.compile(r"\s*(<!doctype\s+html|<html\b|<head\b|<body\b)", re.IGNORECASE)
 _DEFINES_LAUNCH = re.compile(r"\blaunch\s*\(")
 _DEFINES_MODEL = re.compile(r"\bclass\s+ModelNew\b")
+_DEFINES_TRITON = re.compile(r"@(?:triton\.)?jit\b")
 _BARE_CODE = re.compile(r'\s*(#\s*(include|pragma|define|if)|//|/\*|extern\s+"C"|template\b|__global__|namespace\b)')
 _BARE_PYTHON = re.compile(r'\s*(import\s|from\s|#|""")')
 _C_WORDS = frozenset(("c", "cc", "cpp", "c++", "cxx", "cu", "cuda", "cuh", "cuda-c", "cudac", "hpp", "h", "hip"))
 _PYTHON_WORDS = frozenset(("python", "py", "python3", "triton"))
-_LANGUAGE_NAMES: dict[Language, str] = {"cu": "CUDA C++", "cpp": "C++", "py": "Python"}
 _CATEGORY_WORDS = {
     "memory": "memory",
     "latency": "latency",
@@ -58,14 +59,16 @@ class Unusable(Exception):
 
 
 class ReadIdea(Struct, frozen=True):
-    """An idea as parsed from a reply. ``bottleneck`` and ``variants`` may be empty. A variant is a way to write the
-    idea's kernel.
+    """An idea as parsed from a reply. ``bottleneck``, ``method`` and ``variants`` may be empty. A variant is a way to
+    write the idea's kernel. ``language`` is None if the reply names no known language.
     """
 
     category: str
     text: str
     bottleneck: str
     variants: tuple[str, ...] = ()
+    language: Language | None = None
+    method: str = ""
 
 
 class _Block(Struct, frozen=True):
@@ -98,17 +101,18 @@ def read_kernel(reply: Reply, language: Language) -> str:
         if bare is None:
             raise Unusable(f"the reply has no fenced code block; it begins: {_beginning(text)}")
         blocks = [_Block("", bare, reply.finish != "length")]
-    wanted = _PYTHON_WORDS if language == "py" else _C_WORDS
+    module = language in MODULES
+    wanted = _PYTHON_WORDS if module else _C_WORDS
     fitting = [block for block in blocks if not block.word or block.word in wanted]
-    foreign = [block for block in blocks if block.word in (_C_WORDS if language == "py" else _PYTHON_WORDS)]
+    foreign = [block for block in blocks if block.word in (_C_WORDS if module else _PYTHON_WORDS)]
     if not fitting and foreign:
-        raise Unusable(f"the code block is {foreign[0].word}, but the kernel must be {_LANGUAGE_NAMES[language]}")
-    defines = _DEFINES_MODEL if language == "py" else _DEFINES_LAUNCH
+        raise Unusable(f"the code block is {foreign[0].word}, but the kernel must be {LANGUAGE_TITLES[language]}")
+    defines = _DEFINES_MODEL if module else _DEFINES_LAUNCH
     kernels = [block for block in (fitting or blocks) if defines.search(block.text)]
     different = {block.text.strip() for block in kernels}
     if len(different) > 1:
         raise Unusable(f"the reply has {len(different)} different kernels instead of exactly one")
-    what = "class ModelNew" if language == "py" else "launch"
+    what = "class ModelNew" if module else "launch"
     if not kernels:
         cut = " (the reply was cut off at the output limit)" if reply.finish == "length" else ""
         raise Unusable(f"no code block in the reply defines {what}{cut}")
@@ -116,6 +120,8 @@ def read_kernel(reply: Reply, language: Language) -> str:
     if not kernel.closed:
         why = "at the output limit" if reply.finish == "length" else "before the end of its block"
         raise Unusable(f"the kernel is cut off {why}")
+    if language == "triton" and not _DEFINES_TRITON.search(kernel.text):
+        raise Unusable("the kernel defines no Triton kernel (@triton.jit)")
     if len(kernel.text) > MAX_KERNEL_CHARS:
         raise Unusable(f"the kernel has {len(kernel.text):,} characters, allowed: {MAX_KERNEL_CHARS:,}")
     return kernel.text.strip("\n") + "\n"
@@ -205,6 +211,8 @@ def _ideas_of(value: Any) -> Iterator[ReadIdea]:
                 text[:MAX_IDEA_CHARS],
                 _line(bottleneck)[:400] if isinstance(bottleneck, str) else "",
                 _variants(one.get("variants")),
+                _language(one.get("language")),
+                _line(method)[:_MAX_METHOD_CHARS] if isinstance(method := one.get("method"), str) else "",
             )
 
 
@@ -214,6 +222,10 @@ def _variants(found: object) -> tuple[str, ...]:
         return ()
     texts = (_line(one)[:_MAX_VARIANT_CHARS] for one in found[:_MAX_VARIANTS] if isinstance(one, str))
     return tuple(text for text in texts if text)
+
+
+def _language(found: object) -> Language | None:
+    return LANGUAGE_KEYS.get(found.strip().lower()) if isinstance(found, str) else None
 
 
 def _line(text: str) -> str:
@@ -257,5 +269,5 @@ def _bare(text: str, language: Language) -> str | None:
     """Return the text if it is a kernel without a fence, for example because a person saved the kernel file as the
     reply.
     """
-    begins, defines = (_BARE_PYTHON, _DEFINES_MODEL) if language == "py" else (_BARE_CODE, _DEFINES_LAUNCH)
+    begins, defines = (_BARE_PYTHON, _DEFINES_MODEL) if language in MODULES else (_BARE_CODE, _DEFINES_LAUNCH)
     return text if begins.match(text) and defines.search(text) else None

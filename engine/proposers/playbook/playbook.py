@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from engine.problem.spec import LANGUAGE_NAMES
+from engine.problem.spec import LANGUAGE_NAMES, MODULES
 from engine.proposers.playbook.base import Program, Recipe, Start, Template, Transformation, Unsupported
 from engine.proposers.playbook.codegen.parameters import with_header_constants, with_own_parameters
 from engine.proposers.playbook.patterns import PATTERNS
@@ -42,8 +42,12 @@ class Playbook:
 
     def refusal(self, task: Task) -> str | None:
         task = _own(task)
-        if task.language == "py":
-            return f"the playbook writes C++ and CUDA C++, and {task.problem.name} accepts neither"
+        if task.language in MODULES:
+            return (
+                f"the playbook writes C++ and CUDA C++, and {task.problem.name} accepts neither"
+                if task.problem.c_refusal is not None
+                else "the playbook writes C++ and CUDA C++, and the config's languages exclude both"
+            )
         try:
             _known(task)
         except Unsupported as unsupported:

@@ -1,19 +1,27 @@
-"""Detect repeated ideas by the share of words that two texts have in common. This measure is cheap and easy
-to explain.
-"""
+"""Detect repeated ideas: the same bottleneck attacked with the same methods, or nearly the same words."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from msgspec import Struct
 
+from engine.proposers.idea_methods import gist_of
 from engine.proposers.protocol import TriedIdea
 
 SAME = 0.7
-"""Two ideas count as equal if they have at least this share of words in common (Jaccard index)."""
+"""Two ideas count as equal if they have at least this share of words in common (Jaccard index), unless their methods
+differ."""
+SAME_METHODS = 0.75
+"""Two ideas use the same methods if they have at least this share of methods in common."""
+LEAST_METHODS = 2
+"""Fewer methods in common do not identify an idea: many ideas use shared memory."""
+RELATED = 0.25
+"""Two ideas with the same methods must have this share of words in common. Otherwise they work on different parts."""
 _WORD = re.compile(r"[a-z]+|\d+")
+_NUMBER = re.compile(r"\d+")
 _SMALL = frozenset(
     re.findall(
         r"\w+",
@@ -24,26 +32,46 @@ _SMALL = frozenset(
 
 
 class Repeats(Struct, frozen=True):
-    """An earlier idea that a new idea repeats, and the share of words that they have in common."""
+    """An earlier idea that a new idea repeats, the share of words that they have in common, and the reason in words."""
 
     idea: str
     share: float
+    why: str = ""
 
 
-def repeated(text: str, tried: Iterable[TriedIdea]) -> Repeats | None:
-    """Find the idea in ``tried`` that ``text`` repeats; None if ``text`` is new enough to try.
+def repeated(text: str, tried: Iterable[TriedIdea], data: Mapping[str, Any] | None = None) -> Repeats | None:
+    """Find the idea in ``tried`` that the idea with ``text`` and ``data`` repeats; None if it is new enough to try.
 
     A failed idea may be tried once more, because another kernel for this idea may be correct.
     """
-    words = _words(text)
-    alike = [(share, idea) for idea in tried if (share := _shared(words, _words(idea.text))) >= SAME]
+    alike = [(found, idea) for idea in tried if (found := _compared(text, data or {}, idea)) is not None]
     if not alike:
         return None
     failed = [idea for _, idea in alike if idea.speedup is None and idea.failure]
     if len(alike) == len(failed) == 1:
         return None
-    share, idea = max(alike, key=lambda one: one[0])
-    return Repeats(idea.idea, share)
+    return max((found for found, _ in alike), key=lambda found: found.share)
+
+
+def _compared(text: str, data: Mapping[str, Any], idea: TriedIdea) -> Repeats | None:
+    """Compare a new idea with an earlier one. Return None if they differ.
+
+    Other numbers are another idea if little else is equal: tiles of 128 are worth a try after tiles of 64.
+    """
+    share = _shared(_words(text), _words(idea.text))
+    mine, theirs = gist_of(text, data), gist_of(idea.text, idea.data)
+    methods = _shared(mine.methods, theirs.methods)
+    if share >= SAME and (methods > 0 or not mine.methods or not theirs.methods):
+        return Repeats(idea.idea, share, f"{share:.0%} of its words are the same")
+    same_bottleneck = mine.bottleneck == theirs.bottleneck
+    numbers = frozenset(_NUMBER.findall(text)), frozenset(_NUMBER.findall(idea.text))
+    same_numbers = numbers[0] == numbers[1] or not numbers[0] or not numbers[1]
+    enough = methods >= SAME_METHODS and len(mine.methods & theirs.methods) >= LEAST_METHODS
+    if enough and same_bottleneck and same_numbers and share >= RELATED:
+        named = ", ".join(sorted(mine.methods & theirs.methods))
+        against = f" against {mine.bottleneck}" if mine.bottleneck else ""
+        return Repeats(idea.idea, share, f"the same methods{against} ({named})")
+    return None
 
 
 def _words(text: str) -> frozenset[str]:

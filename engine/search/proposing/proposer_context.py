@@ -15,6 +15,7 @@ from engine.session.records.events import BY_HAND
 from engine.session.records.model_calls import CallSite
 from engine.session.records.verdict import Verdict
 from engine.session.state.session_state import IdeaState, ProblemState, RoundState, SessionState, VariantState
+from engine.session.worked_ideas import WorkedIdea, operators_of, worked_ideas
 
 PATIENCE = 3
 """Maximum number of rounds in which the search repeats an unanswered request."""
@@ -44,6 +45,7 @@ def task_of(state: SessionState, problem: ProblemState, device: DeviceFact, dema
         eager_ms=_baseline_ms(problem, "eager"),
         compile_ms=_baseline_ms(problem, "compile"),
         demands=demands,
+        languages=problem.languages,
     )
 
 
@@ -63,17 +65,29 @@ def kernel_of(state: SessionState, variant: VariantState, texts: Texts) -> Kerne
         variant.proposer,
         variant.data,
         state.ideas[variant.idea].text,
+        variant.profile.launches if variant.profile is not None else (),
     )
 
 
-def board_of(state: SessionState, problem: ProblemState, round_number: int, parent: str | None, texts: Texts) -> Board:
-    """Describe the problem's search for a request about ``parent`` in round ``round_number``."""
+def board_of(
+    state: SessionState,
+    problem: ProblemState,
+    round_number: int,
+    parent: str | None,
+    texts: Texts,
+    remembered: Sequence[WorkedIdea] = (),
+) -> Board:
+    """Describe the problem's search for a request about ``parent`` in round ``round_number``.
+
+    ``remembered``: ideas that worked in earlier sessions.
+    """
     return Board(
         round=round_number,
         tried=tried_ideas(state, problem.id),
         kernels=siblings_of(state, problem.id, texts),
         examples=examples_of(state, problem, texts),
         lineage=tuple(state.ancestors(parent)) if parent is not None else (),
+        worked=(*remembered, *(idea for idea in worked_ideas(state) if idea.problem != problem.id)),
     )
 
 
@@ -87,25 +101,23 @@ def siblings_of(state: SessionState, problem: str, texts: Texts) -> tuple[Kernel
 
 
 def examples_of(state: SessionState, problem: ProblemState, texts: Texts) -> tuple[ExampleKernel, ...]:
-    """Return the best kernel of every other problem in the same language, if that kernel beats eager.
+    """Return the best kernel of every other problem in one of the problem's languages, if that kernel beats eager.
 
     The most closely related problems come first: those whose traced references share the most operators.
     """
     found: list[tuple[int, float, ExampleKernel]] = []
-    own = _operators(problem)
+    own = operators_of(problem.spec)
     for other in state.problems.values():
         best = state.variants.get(other.best) if other.best is not None else None
-        if other.id == problem.id or other.language != problem.language or best is None or (best.speedup or 0.0) <= 1.0:
+        if other.id == problem.id or best is None or (best.speedup or 0.0) <= 1.0:
+            continue
+        if best.language not in problem.languages:
             continue
         speedup = best.speedup or 0.0
         idea = state.ideas[best.idea].text
         kernel = ExampleKernel(other.id, best.id, best.language, texts.text(best.source), speedup, idea)
-        found.append((len(own & _operators(other)), speedup, kernel))
+        found.append((len(own & operators_of(other.spec)), speedup, kernel))
     return tuple(kernel for *_, kernel in sorted(found, key=lambda one: one[:2], reverse=True))
-
-
-def _operators(problem: ProblemState) -> set[str]:
-    return {node.target for node in problem.spec.graph or () if node.op == "call"}
 
 
 def draft_of(idea: IdeaState) -> IdeaDraft:

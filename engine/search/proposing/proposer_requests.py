@@ -39,7 +39,7 @@ class Questions:
         context, state = self._context, self._state
         seed = seed_for(state.seed, self._id, round_number, parent, proposer.name)
         kernel = kernel_of(state, state.variants[parent], context.sources) if parent is not None else None
-        board = board_of(state, self._problem, round_number, parent, context.sources)
+        board = board_of(state, self._problem, round_number, parent, context.sources, context.remembered)
         try:
             drafts = await proposer.ideas(context.task(self._problem), kernel, board, count, seed)
         except Exception as error:
@@ -134,8 +134,8 @@ class Questions:
                     if call is None or idea.data.get(CALL) != call
                     else "it is already recorded"
                 )
-        found = repeated(draft.text, same) if proposer.reads_prose else None
-        return f"it shares {100 * found.share:.0f}% of its words with {found.idea}" if found is not None else None
+        found = repeated(draft.text, same, draft.data) if proposer.reads_prose else None
+        return f"it repeats {found.idea}: {found.why}" if found is not None else None
 
     def _written(
         self, idea: IdeaState, draft: VariantDraft, proposer: Proposer, round_number: int, parent: str | None, note: str

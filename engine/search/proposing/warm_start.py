@@ -31,7 +31,7 @@ class WarmStart:
             return
         problem = context.state.problems[problem_id]
         library = await self._read()
-        chosen = best_for(library, problem.spec, problem.language, context.device, context.config.search.parents)
+        chosen = best_for(library, problem.spec, problem.languages, context.device, context.config.search.parents)
         known = {proposer.name for proposer, _ in context.proposers}
         for saved, reason in chosen:
             name, digest, is_new = context.sources.claim(problem_id, saved.source, context.ids.variant)
@@ -62,6 +62,13 @@ class WarmStart:
                 data=saved.data if ours else {},
             )
             await context.journal.record(idea, variant)
+
+    async def remember(self) -> None:
+        """Offer the ideas that worked in earlier sessions to proposers. Raises SessionError if the session cannot be
+        written.
+        """
+        if self._context.config.warm_start:
+            self._context.remembered = (await self._read()).ideas
 
     async def _read(self) -> Library:
         if self._library is None:

@@ -16,6 +16,7 @@ from msgspec import Struct, field
 
 from engine.devices.fact import DeviceFact
 from engine.problem.spec import Language, ProblemSpec
+from engine.session.records.counters import Bottleneck, KernelCounters
 from engine.session.records.model_calls import CallSite, FailureKind, Finish, Purpose, Usage
 from engine.session.records.other_sizes import AtSizes
 from engine.session.records.verdict import Baseline, Stage, Standing, Verdict
@@ -93,12 +94,14 @@ class DeviceFree(Event, tag="device_free"):
 
 class ProblemAdded(Event, tag="problem_added"):
     """The search accepted a problem. ``header`` is the C header for the problem's kernels, or "" for languages that
-    need no header.
+    need no header. ``languages``: the languages in which the search writes its kernels, ``language`` first; () means
+    only ``language``.
     """
 
     problem: ProblemSpec
     language: Language = field(name="form")
     header: str
+    languages: tuple[Language, ...] = ()
 
 
 class ProblemRefused(Event, tag="problem_refused"):
@@ -291,6 +294,17 @@ class VerdictGiven(Event, tag="verdict_given"):
     why: str = ""
 
 
+class Profiled(Event, tag="profiled"):
+    """ncu read the hardware counters of a correct kernel. ``launches``: one call's launches. ``report``: the name of
+    ncu's report in the session's directory, which Nsight Compute opens.
+    """
+
+    variant: str
+    launches: tuple[KernelCounters, ...]
+    bottleneck: Bottleneck | None = None
+    report: str = ""
+
+
 class RunoffFinished(Event, tag="heat_finished"):
     """The judge timed a problem's leading kernels side by side. ``standings`` is sorted, fastest first."""
 
@@ -443,6 +457,7 @@ AnyEvent = (
     | VariantStage
     | VerdictGiven
     | RunoffFinished
+    | Profiled
     | SizesChecked
     | RoundFinished
     | ProblemFinished

@@ -5,15 +5,18 @@ Times are milliseconds, memory is bytes, ``speedup`` is reference time / kernel 
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from msgspec import Struct, field
+from msgspec import Meta, Struct, field
 from msgspec.structs import replace
 
 UNJUDGED = ("cancelled", "error")
 """Statuses that say nothing about the kernel."""
 BUSY = 0.15
 """Share of all cores that other programs may use before a time counts as disturbed."""
+
+_MOST_NAME_CHARS = 2000
+_Count = Annotated[int, Meta(ge=0, lt=1 << 40)]
 
 Stage = Literal["queued", "building", "waiting", "checking", "timing"]
 
@@ -74,6 +77,36 @@ class BuildReport(Struct, frozen=True, omit_defaults=True, gc=False):
     instructions: dict[str, int] = {}
 
 
+class Launch(Struct, frozen=True, omit_defaults=True, gc=False):
+    """One kernel launch of a call, as the CUDA driver records it. Memory is per block, ``local_bytes`` per thread.
+
+    ``blocks_per_sm`` is the number of resident blocks that the driver computes for this launch. The kernel's process
+    reports these figures (``engine.evaluation.sandbox.inside.launches``); they inform, and no check uses them.
+    """
+
+    kernel: Annotated[str, Meta(max_length=_MOST_NAME_CHARS)]
+    grid: tuple[_Count, _Count, _Count]
+    block: tuple[_Count, _Count, _Count]
+    registers: _Count
+    static_shared_bytes: _Count = 0
+    dynamic_shared_bytes: _Count = 0
+    local_bytes: _Count = 0
+    blocks_per_sm: _Count = 0
+
+    @property
+    def blocks(self) -> int:
+        return self.grid[0] * self.grid[1] * self.grid[2]
+
+    @property
+    def threads(self) -> int:
+        """Threads per block."""
+        return self.block[0] * self.block[1] * self.block[2]
+
+    @property
+    def shared_bytes(self) -> int:
+        return self.static_shared_bytes + self.dynamic_shared_bytes
+
+
 class KernelBenchVerdict(Struct, frozen=True, omit_defaults=True):
     """The result under KernelBench's own rules (``correctness/kernelbench_rules.py``), for display only.
 
@@ -102,7 +135,8 @@ class Verdict(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     ``precision`` is the precision class of the outputs, "" if not measured: "fp64", "fp32", "tf32/fp16", "bf16" or
     "below bf16". Outputs in half precision have the classes "fp16", "bf16" or "below ...". ``fp64_error`` and
     ``eager_fp64_error`` are the errors that determine it: root mean square, relative to the rms of the outputs.
-    ``kernelbench`` is the second verdict; None if the kernel never ran.
+    ``kernelbench`` is the second verdict; None if the kernel never ran. ``launches`` lists the GPU launches of one
+    call; () if unknown.
     """
 
     status: Status
@@ -131,6 +165,7 @@ class Verdict(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     fp64_error: float | None = None
     eager_fp64_error: float | None = None
     kernelbench: KernelBenchVerdict | None = None
+    launches: tuple[Launch, ...] = ()
 
     @property
     def correct(self) -> bool:

@@ -85,7 +85,9 @@ def _device_free(state: SessionData, event: ev.DeviceFree, time: float) -> None:
 
 
 def _problem_added(state: SessionData, event: ev.ProblemAdded, time: float) -> None:
-    state.problems[event.problem.id] = ProblemState(event.problem, event.language, event.header, time)
+    state.problems[event.problem.id] = ProblemState(
+        event.problem, event.language, event.header, time, languages=event.languages or (event.language,)
+    )
 
 
 def _problem_refused(state: SessionData, event: ev.ProblemRefused, time: float) -> None:
@@ -226,6 +228,11 @@ def _verdict_given(state: SessionData, event: ev.VerdictGiven, time: float) -> N
         choose_best(state, variant.problem, challenger=variant, at=time)
 
 
+def _profiled(state: SessionData, event: ev.Profiled, time: float) -> None:
+    if event.variant in state.variants:
+        state.variants[event.variant].profile = event
+
+
 def _runoff_finished(state: SessionData, event: ev.RunoffFinished, time: float) -> None:
     if (problem := state.problems.get(event.problem)) is None:
         return
@@ -356,6 +363,7 @@ HANDLERS: dict[type, Callable[[SessionData, Any, float], None]] = {
     ev.VariantStage: _variant_stage,
     ev.VerdictGiven: _verdict_given,
     ev.RunoffFinished: _runoff_finished,
+    ev.Profiled: _profiled,
     ev.SizesChecked: _sizes_checked,
     ev.RoundFinished: _round_finished,
     ev.ProblemFinished: _problem_finished,

@@ -9,6 +9,7 @@ from msgspec import Struct, field
 from engine.problem.spec import Language, ProblemSpec
 from engine.session.records.events import (
     AnswerMissing,
+    Profiled,
     Selected,
     SizesChecked,
     SourceRepeated,
@@ -44,6 +45,8 @@ class VariantState(Struct):
     selected_because: str | None = None
     dropped: str | None = None
     at_sizes: SizesChecked | None = None
+    profile: Profiled | None = None
+    """The kernel's hardware counters."""
 
     @property
     def was_judged(self) -> bool:
@@ -136,6 +139,8 @@ class ProblemState(Struct):
     standings: tuple[Standing, ...] = ()
     runoff_at: float = 0.0
     """When the last runoff ended."""
+    languages: tuple[Language, ...] = ()
+    """Languages in which the search writes kernels, the problem's own first."""
     cannot_write: str | None = None
     """The reason why no proposer in the config can write a kernel for the problem, or None. If there is a reason, the
     problem stays open for kernels that a person seeds.

@@ -56,6 +56,7 @@ MIGRATIONS: tuple[str, ...] = (
     # Problems that no proposer supports, repeated sources, and heartbeats by the engine's own clock.
     "ALTER TABLE heartbeat ADD COLUMN engine_time REAL;",
     "",  # turns: problems that are searched one at a time
+    "",  # Triton, several languages per problem, and hardware counters
 )
 """Entry ``n`` migrates a file from ``user_version`` n to n + 1. Append entries, but never edit existing entries. A new
 kind of event or request also needs a new version (an empty script), so that an older program rejects the file.

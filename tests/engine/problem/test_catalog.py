@@ -225,7 +225,7 @@ async def test_the_table_names_shapes_forms_and_refusals(tmp_path: Path) -> None
     assert (good.inputs, good.outputs, good.languages) == (
         ("x (4,) float32",),
         ("out (4,) float32",),
-        ("cu", "cpp", "py"),
+        ("cu", "cpp", "py", "triton"),
     )
-    assert random.languages == ("py",) and "random" in random.remark
+    assert random.languages == ("py", "triton") and "random" in random.remark
     assert broken.languages == () and "ZeroDivisionError" in broken.remark

@@ -233,8 +233,8 @@ def test_what_has_no_c_form_says_why(tmp_path: Path, few_operators: None, body: 
 @pytest.mark.parametrize(
     ("body", "inputs", "languages"),
     [
-        ("def forward(self, x):\n    return F.dropout(x, 0.5)", "[torch.rand(4)]", ("py",)),
-        ("def forward(self, x):\n    return x, 3", "[torch.rand(4)]", ("py",)),
+        ("def forward(self, x):\n    return F.dropout(x, 0.5)", "[torch.rand(4)]", ("py", "triton")),
+        ("def forward(self, x):\n    return x, 3", "[torch.rand(4)]", ("py", "triton")),
         ("def forward(self, x):\n    return x[x > 0]", "[torch.rand(4)]", ()),
         ("def forward(self, x):\n    return x * 1j", "[torch.rand(4)]", ()),
     ],

@@ -9,15 +9,17 @@ from msgspec import structs
 
 from engine.config.schema import parse_config
 from engine.devices.fact import DeviceFact
-from engine.problem.spec import Language, ProblemSpec, TensorSpec
+from engine.problem.spec import MODULES, GraphNode, Language, ProblemSpec, TensorSpec
 from engine.proposers.llm.facts import TRIED, device_lines
 from engine.proposers.llm.profile import bottleneck, profile_lines
 from engine.proposers.llm.prompting import Prompts, TemplateProblem
 from engine.proposers.llm.trimming import build_log, failure
 from engine.proposers.protocol import Board, Demands, ExampleKernel, IdeaDraft, Kernel, Task, TriedIdea
 from engine.search.context import demands_of
+from engine.session.records.counters import DRAM, MEMORY, SM, STALLS, TIME, KernelCounters, bottleneck_of
 from engine.session.records.model_calls import CallSite, call_name
-from engine.session.records.verdict import BuildReport, Timing, Verdict
+from engine.session.records.verdict import BuildReport, Launch, Timing, Verdict
+from engine.session.worked_ideas import WorkedIdea
 
 SPEC = ProblemSpec(
     id="rows",
@@ -32,10 +34,10 @@ H200 = DeviceFact("gpu", "cuda", "NVIDIA H200", "sm_90a", 141 << 30, 132, 4300.0
 CPU = DeviceFact("cpu", "cpu", "Some Processor", "x86_64", 16 << 30, 4, 20.0, 100.0)
 
 
-def task(language: Language = "cu", **more: object) -> Task:
-    header = "" if language == "py" else 'extern "C" int launch(const float* x, float* out);'
+def task(language: Language = "cu", languages: tuple[Language, ...] = ()) -> Task:
+    header = "" if language in MODULES else 'extern "C" int launch(const float* x, float* out);'
     device, sol_ms = (CPU, 2.048) if language == "cpp" else (H200, 0.012)
-    return Task(SPEC, header, language, device, sol_ms, 0.5, 0.3, Demands(threads=4))
+    return Task(SPEC, header, language, device, sol_ms, 0.5, 0.3, Demands(threads=4), languages)
 
 
 def kernel(name: str, ms: float, idea: str = "", spills: int = 0) -> Kernel:
@@ -56,6 +58,7 @@ BOARD = Board(
     kernels=(kernel("v1", 0.6), kernel("v2", 0.2), kernel("v3", 0.25), kernel("v4", 0.22, "the idea of v2")),
     examples=(ExampleKernel("gelu", "v9", "cu", "// source of v9\n", 3.0, "Four values a thread."),),
     lineage=("v1",),
+    worked=(WorkedIdea("gelu", "", "cu", "Four values a thread.", {}, 3.0, None, frozenset()),),
 )
 
 
@@ -65,6 +68,7 @@ BOARD = Board(
         ("cu", ["CUDA C++17", "sm_90a", "227 KiB", "copy bandwidth: 4,300 GB/s", "stream", "cold L2"]),
         ("cpp", ["C++20", "-march=native", "4 threads", "OpenMP", "copy bandwidth: 25 GB/s (for a copy of"]),
         ("py", ["class ModelNew", "Do not use `try`"]),
+        ("triton", ["class ModelNew", "@triton.jit", "TF32 exceeds the tolerance", "```python"]),
     ],
 )
 def test_every_language_has_its_rules_and_the_device(language: Language, words: list[str]) -> None:
@@ -74,7 +78,7 @@ def test_every_language_has_its_rules_and_the_device(language: Language, words: 
     assert [word for word in words if word not in prompt.user] == []
     assert "Do it well." in prompt.user and "Bottleneck: loads" in prompt.user
     assert SPEC.source in prompt.user
-    assert ("extern" in prompt.user) == (language != "py")
+    assert ("extern" in prompt.user) == (language not in MODULES)
 
 
 @pytest.mark.parametrize(
@@ -281,3 +285,84 @@ def test_a_template_of_an_earlier_version_finds_the_language_by_its_old_name(tmp
 def test_a_calls_name_is_a_file_name() -> None:
     assert call_name(CallSite("softmax", 0, "ideas", "", 1)) == "softmax.r0.ideas.start.1"
     assert call_name(CallSite("softmax", 3, "kernel", "i7", 0)) == "softmax.r3.kernel.i7.0"
+
+
+LAUNCH = Launch("rows", (264, 1, 1), (256, 1, 1), 64, 1024, 65536, 0, 3)
+MEMORY_BOUND = {DRAM: 91.0, MEMORY: 92.0, SM: 20.0, TIME: 4e4, next(iter(STALLS)): 12.5}
+
+
+def test_a_recorded_launch_shows_its_dynamic_shared_memory_and_its_waves() -> None:
+    shown = kernel("v1", 0.2)
+    shown = structs.replace(shown, verdict=structs.replace(shown.verdict, launches=(LAUNCH, LAUNCH)))
+    lines = profile_lines(task(), shown)
+    (line,) = [line for line in lines if line.startswith("launches rows 2 times")]
+    assert "264 blocks of 256 threads, 64 registers" in line
+    assert "1,024 bytes static + 65,536 bytes dynamic shared memory" in line
+    assert "occupancy 38% (3 blocks per SM, by shared memory), 0.667 waves" in line
+    assert not any("static shared memory, and dynamic" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("metrics", "found"),
+    [
+        (MEMORY_BOUND, "memory"),
+        ({**MEMORY_BOUND, DRAM: 10.0, MEMORY: 30.0, SM: 88.0}, "compute"),
+        ({**MEMORY_BOUND, DRAM: 3.0, MEMORY: 12.0, SM: 7.0}, "latency"),
+    ],
+)
+def test_measured_counters_replace_the_estimated_bottleneck(metrics: dict[str, float], found: str) -> None:
+    short = KernelCounters("fill", {DRAM: 1.0, MEMORY: 1.0, SM: 99.0, TIME: 10.0})
+    counters = (short, KernelCounters("rows", metrics))
+    assert bottleneck_of(counters) == found
+    lines = profile_lines(task(), structs.replace(kernel("v1", 0.2), counters=counters))
+    (line,) = [line for line in lines if line.startswith("bottleneck")]
+    assert "by hardware counters" in line and f"DRAM {metrics[DRAM]:.0f}%" in line
+    assert "stalls on global memory (12.5 warps per issue)" in line and "100% of the time in rows" in line
+
+
+def test_with_two_languages_ideas_name_one_and_see_the_rules_of_both() -> None:
+    both = task(languages=("cu", "triton"))
+    asked = Prompts().ideas(both, None, Board(), 2)
+    assert "Rules for a CUDA C++ kernel" in asked.user and "Rules for a Triton kernel" in asked.user
+    assert "names the language of its kernel: `cuda` or `triton`" in asked.user
+    assert asked.schema is not None
+    item = asked.schema["properties"]["ideas"]["items"]
+    assert item["properties"]["language"]["enum"] == ["cuda", "triton"]
+    port = Prompts().kernel(both, IdeaDraft("memory", "Port it.", {"language": "triton"}), kernel("v1", 0.2), BOARD, 0)
+    assert "v1 is in CUDA C++. Write yours in Triton." in port.user
+    assert "Rules for" not in port.user and "```cuda\n// source of v1" in port.user
+    alone = Prompts().ideas(task(), None, Board(), 2)
+    assert "names the language" not in alone.user and "Rules for" not in alone.user
+
+
+def worked(problem: str, text: str, speedup: float, *operators: str, session: str = "") -> WorkedIdea:
+    return WorkedIdea(problem, session, "cu", text, {}, speedup, 1.0, frozenset(operators))
+
+
+def test_ideas_that_worked_on_similar_problems_are_offered_once_per_method() -> None:
+    graph = (GraphNode("a", "call", "aten._softmax.default"), GraphNode("b", "call", "aten.mul.Tensor"))
+    spec = structs.replace(SPEC, graph=graph)
+    found = (
+        worked("matmul", "Use the tensor cores with wmma.", 5.0, "aten.mm.default"),
+        worked("rows2", "Read each row once: online softmax.", 1.8, "aten._softmax.default"),
+        worked("scaled", "Keep the row in registers.", 1.3, "aten._softmax.default", "aten.mul.Tensor", session="old"),
+        worked("scaled", "Stage rows in smem.", 1.5, "aten._softmax.default", "aten.mul.Tensor"),
+        worked("rows3", "One pass with a running max.", 1.2, "aten._softmax.default"),
+    )
+    board = structs.replace(BOARD, worked=found)
+    text = Prompts().ideas(structs.replace(task(), problem=spec), BOARD.kernels[0], board, 2).user
+    section = text.split("## Ideas that worked for similar problems")[1].split("##")[0].strip().splitlines()
+    assert section == [
+        "- scaled in session old, 1.00x to 1.30x eager: Keep the row in registers.",
+        "- rows2, 1.00x to 1.80x eager: Read each row once: online softmax.",
+    ], "BOARD's search has tried shared memory; a running max is one pass too; matrix products share no operator"
+
+
+def test_a_second_source_is_shown_as_a_diff_if_that_is_shorter() -> None:
+    lines = [f"    x{number} += y{number};" for number in range(60)]
+    slow, fast = kernel("v1", 0.6), kernel("v2", 0.2)
+    slow = structs.replace(slow, source="\n".join(lines))
+    fast = structs.replace(fast, source="\n".join([*lines[:30], "    // unrolled", *lines[30:]]))
+    text = Prompts().ideas(task(), slow, Board(kernels=(slow, fast)), 2).user
+    assert "v2 differs from v1 as follows:" in text and "+    // unrolled" in text
+    assert text.count("x59 += y59") == 1

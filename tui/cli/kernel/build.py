@@ -31,8 +31,10 @@ if TYPE_CHECKING:
 @json_option
 def build(kernel: Path, problem: str, arch: str | None, output: Path | None, as_json: bool) -> None:
     """Compile KERNEL as a search would, without running it. Needs no GPU."""
+    from engine.problem.spec import MODULES
+
     source, language = read_kernel(kernel), language_of(kernel)
-    if language == "py":
+    if language in MODULES:
         raise Failure(
             f"{kernel}: .py kernels are not compiled; judge it with: kernel-tui eval {kernel} --problem {problem}",
             ExitCode.USAGE,

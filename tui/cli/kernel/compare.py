@@ -12,7 +12,7 @@ import click
 from engine.exit_codes import ExitCode
 from tui.cli.kernel.judging import CONFIG, DEVICE, PROBLEM, evaluation_config, judge_kernels
 from tui.cli.shared.common import json_option, print_json
-from tui.cli.shared.kernel_file import language_of, problem_file, read_kernel
+from tui.cli.shared.kernel_file import kernel_of, problem_file
 from tui.console.progress_line import working
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def compare(
         raise click.UsageError("--quick is the default of compare; give --thorough alone")
     if first == second:
         names = [f"{first} (a)", f"{first} (b)"]
-    kernels = {name: (language_of(path), read_kernel(path)) for name, path in zip(names, (first, second), strict=True)}
+    kernels = {name: kernel_of(path) for name, path in zip(names, (first, second), strict=True)}
     problem_file(problem)
     config = evaluation_config(config_path, device)
 

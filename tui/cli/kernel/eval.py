@@ -12,7 +12,7 @@ import click
 from engine.exit_codes import ExitCode
 from tui.cli.kernel.judging import CONFIG, DEVICE, PROBLEM, QUICK, evaluation_config, judge_kernels
 from tui.cli.shared.common import Failure, json_option, print_json
-from tui.cli.shared.kernel_file import language_of, problem_file, read_kernel
+from tui.cli.shared.kernel_file import kernel_of, problem_file
 from tui.console.progress_line import working
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def evaluate(
     """
     from tui.console.file_names import of_own_file
 
-    language, source = language_of(kernel), read_kernel(kernel)
+    language, source = kernel_of(kernel)
     wanted = _wanted_sizes(shapes, problem_file(problem))
     config = evaluation_config(config_path, device)
     at_sizes: list[AtSizes] = []

@@ -80,13 +80,13 @@ async def judge_kernels(
     from engine.evaluation.local_evaluator import LocalEvaluator
     from engine.evaluation.timing.statistics import timing_processes
     from engine.problem.c_header import derive_header
-    from engine.problem.spec import LANGUAGE_OF_DEVICE
+    from engine.problem.spec import LANGUAGE_OF_DEVICE, LANGUAGES_OF_DEVICE, MODULES
     from tui.console.file_names import of_own_file
 
     with scratch_path("eval") as scratch, printed(work.note) as stderr:
         # Inspect while the judge starts: both import torch, each in its own process.
         inspection = asyncio.ensure_future(inspect_problem(problem_name))
-        modules = any(language == "py" for language, _ in kernels.values())
+        modules = any(language in MODULES for language, _ in kernels.values())
         evaluator = LocalEvaluator(config, scratch, not quick, work.on_wait, stderr=stderr, modules=modules)
         measuring: asyncio.Future[DeviceFact] | None = None
         try:
@@ -96,13 +96,17 @@ async def judge_kernels(
                 raise Failure(str(error), ExitCode.NO_TOOLS) from error
             allowed = LANGUAGE_OF_DEVICE[device.kind]
             for name, (language, _) in kernels.items():
-                if language not in (allowed, "py"):
+                if language not in LANGUAGES_OF_DEVICE[device.kind]:
                     hint = (
                         f"; to compile it here: kernel-tui build {name} --problem {problem_name}"
                         if language == "cu"
                         else ""
                     )
-                    said = f"{name}: {device.name} runs only .{allowed} and .py kernels{hint}"
+                    said = (
+                        f"{name}: Triton compiles for GPUs only, and this command judges on {device.name}"
+                        if language == "triton"
+                        else f"{name}: {device.name} runs only .{allowed} and .py kernels{hint}"
+                    )
                     raise Failure(said, ExitCode.USAGE)
             if find_spec("torch") is None:
                 await inspection  # raises an error that says PyTorch is missing; a judge would only crash
@@ -114,7 +118,9 @@ async def judge_kernels(
                     f"{problem.path}: cannot judge kernels of this problem: {problem.c_refusal}", ExitCode.USAGE
                 )
             header = (
-                derive_header(problem, allowed) if any(language != "py" for language, _ in kernels.values()) else ""
+                derive_header(problem, allowed)
+                if any(language not in MODULES for language, _ in kernels.values())
+                else ""
             )
             for language, source in kernels.values():
                 evaluator.begin_build(problem, header, language, source)

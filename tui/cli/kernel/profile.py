@@ -12,7 +12,7 @@ import click
 from engine.exit_codes import ExitCode
 from engine.suggestions import did_you_mean
 from tui.cli.shared.common import Failure, find, json_option, print_json, sessions_option
-from tui.cli.shared.kernel_file import inspect_problem, language_of, read_kernel
+from tui.cli.shared.kernel_file import inspect_problem, kernel_of
 from tui.console.progress_line import working
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 @sessions_option
 @json_option
 def profile(what: str, variant: str | None, problem: str | None, trust: bool, root: Path, as_json: bool) -> None:
-    """Profile a .cu kernel with hardware counters.
+    """Profile a CUDA or Triton kernel with hardware counters.
 
     Runs Nsight Compute (ncu) on this machine's first GPU.
 
@@ -42,28 +42,30 @@ def profile(what: str, variant: str | None, problem: str | None, trust: bool, ro
     can profile only correct kernels. Kernels that a language model wrote also need --trust.
     """
     from engine.evaluation.inspect.profiler import ProfileError
+    from engine.problem.spec import suffix_of
     from engine.system.tool_paths import NoTool
 
     if variant is not None:
         source, language, spec = _of_session(root, what, variant, trust)
-        name = f"{variant}.{language}"
+        name = f"{variant}{suffix_of(language)}"
     elif problem is not None:
-        source, language = read_kernel(Path(what)), language_of(Path(what))
+        language, source = kernel_of(Path(what))
         with working("inspecting the problem", quiet=as_json):
             spec = asyncio.run(inspect_problem(problem))
         name = Path(what).name
     else:
         raise Failure("name a SESSION and a VARIANT, or a KERNEL file with --problem P", ExitCode.USAGE)
-    if language != "cu":
+    if language == "cpp":
         from engine.problem.spec import LANGUAGE_NAMES
 
         raise Failure(
-            f"{variant or what}: only cuda kernels have GPU counters; this is a {LANGUAGE_NAMES[language]} kernel",
+            f"{variant or what}: only kernels that run on a GPU have its counters; this is a "
+            f"{LANGUAGE_NAMES[language]} kernel",
             ExitCode.USAGE,
         )
     try:
         with working("reading hardware counters", quiet=as_json):
-            found = asyncio.run(_profiled(spec, source, name))
+            found = asyncio.run(_profiled(spec, source, language, name))
     except NoTool as error:
         raise Failure(str(error), ExitCode.NO_TOOLS) from None
     except ProfileError as error:
@@ -95,17 +97,19 @@ def _of_session(root: Path, session: str, name: str, trust: bool) -> tuple[str, 
         return reader.text(variant.source), variant.language, state.problems[variant.problem].spec
 
 
-async def _profiled(spec: ProblemSpec, source: str, name: str) -> tuple[KernelProfile, ...]:
+async def _profiled(spec: ProblemSpec, source: str, language: Language, name: str) -> tuple[KernelProfile, ...]:
     """Build the kernel for the first GPU and profile it while no other search uses that GPU.
 
     Raises NoTool, ProfileError, NoCompiler and Failure.
     """
     from engine.devices.hardware import discover
-    from engine.evaluation.build.compilers import build
+    from engine.evaluation.build.build_cache import BuildCache
+    from engine.evaluation.build.kernel_source import kernel_source
     from engine.evaluation.inspect.profiler import find_ncu
     from engine.evaluation.inspect.profiler import profile as read_counters
     from engine.evaluation.judge.device_lock import alone
     from engine.problem.c_header import derive_header
+    from engine.problem.spec import MODULES
     from tui.console.file_names import in_own_words
 
     find_ncu()
@@ -113,8 +117,10 @@ async def _profiled(spec: ProblemSpec, source: str, name: str) -> tuple[KernelPr
     if not gpus:
         raise Failure("no NVIDIA GPU found; check with: kernel-tui doctor", ExitCode.NO_TOOLS)
     with tempfile.TemporaryDirectory(prefix="kernel-tui-profile-") as scratch:
-        library, report = await build(source, "cu", derive_header(spec, "cu"), gpus[0].arch, Path(scratch))
-        if library is None:
-            raise Failure(f"{name} does not build for {gpus[0].arch}:\n{in_own_words(report.log, name)}")
+        header = "" if language in MODULES else derive_header(spec, language)
+        kernel = kernel_source(spec, header, language, source, gpus[0])
+        built = await BuildCache(Path(scratch), isolate=True).build(kernel)
+        if built.library is None:
+            raise Failure(f"{name} does not build for {gpus[0].arch}:\n{in_own_words(built.report.log, name)}")
         with alone(gpus[0].id, lambda: False):
-            return await read_counters(spec, library)
+            return await read_counters(spec, built.library)

@@ -107,9 +107,10 @@ def _of_session(root: Path, session: str, name: str) -> tuple[str, Language, str
 
 async def _of_file(path: Path, problem: str) -> tuple[str, Language, str]:
     from engine.problem.c_header import derive_header
+    from engine.problem.spec import MODULES
 
     source, language = read_kernel(path), language_of(path)
-    if language == "py":
+    if language in MODULES:
         return source, language, ""
     return source, language, derive_header(await inspect_problem(problem), language)
 

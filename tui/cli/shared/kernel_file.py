@@ -21,11 +21,11 @@ def read_kernel(path: Path) -> str:
     return read_text(path)
 
 
-def language_of(path: Path) -> Language:
-    """Return the kernel language for a file suffix. Raises Failure for an unknown suffix."""
-    from engine.problem.spec import LANGUAGE_OF_SUFFIX
+def language_of(path: Path, source: str = "") -> Language:
+    """Return the language of a kernel file with the text ``source``. Raises Failure for an unknown suffix."""
+    from engine.problem.spec import language_of_file
 
-    if (language := LANGUAGE_OF_SUFFIX.get(path.suffix)) is None:
+    if (language := language_of_file(path.suffix, source)) is None:
         of_session = re.fullmatch(r"v\d+", path.name) is not None and not path.exists()
         hint = (
             f"; export a session's kernel first: kernel-tui export SESSION {path.name} -o {path.name}.py. "
@@ -33,6 +33,13 @@ def language_of(path: Path) -> Language:
         )
         raise Failure(f"{path}: not a kernel file (.cpp, .cu or .py){hint if of_session else ''}", ExitCode.USAGE)
     return language
+
+
+def kernel_of(path: Path) -> tuple[Language, str]:
+    """Return a kernel file's language and text. Raises Failure for an unknown suffix, and UnreadableFile."""
+    language_of(path)
+    source = read_kernel(path)
+    return language_of(path, source), source
 
 
 def no_arch_for_cpp(kernel: Path | str, language: Language, arch: str | None) -> None:

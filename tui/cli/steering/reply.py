@@ -71,7 +71,8 @@ def _why_unusable(paths: SessionPaths, call: str, text: str) -> str | None:
     for purpose in PURPOSES.values():
         for problem in problems.values():
             if call.startswith(f"{problem.id}.r") and f".{purpose}." in call.removeprefix(problem.id):
-                return why_unusable(text, purpose, problem.language)
+                reasons = [why_unusable(text, purpose, language) for language in problem.languages]
+                return None if None in reasons else reasons[0]
     return None
 
 

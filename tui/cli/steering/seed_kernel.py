@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from engine.problem.spec import LANGUAGE_OF_SUFFIX, Language
+from engine.problem.spec import Language, language_of_file
 from tui.cli.shared.common import find
 from tui.cli.shared.language_option import language_option
 from tui.cli.steering.send import PROBLEM_HELP, problem_id, request_options, send
@@ -41,7 +41,7 @@ def seed_kernel(
     from tui.cli.shared.kernel_file import read_kernel
 
     source = read_stream(sys.stdin.buffer, "standard input") if str(kernel) == "-" else read_kernel(kernel)
-    language = language or LANGUAGE_OF_SUFFIX.get(kernel.suffix)
+    language = language or language_of_file(kernel.suffix, source)
     if language is None:
         raise click.UsageError("unknown language: name the kernel .cpp, .cu or .py, or give --language")
     problem = problem_id(find(root, session), problem)

@@ -12,7 +12,7 @@ from textual.containers import Vertical
 from textual.screen import ModalScreen
 from textual.widgets import Input, Static, TextArea
 
-from engine.problem.spec import LANGUAGE_NAMES, LANGUAGE_OF_SUFFIX, Language
+from engine.problem.spec import LANGUAGE_NAMES, LANGUAGE_OF_SUFFIX, Language, language_of_file, suffix_of
 from engine.session.state.session_state import ProblemState
 from engine.system.text_file import UnreadableFile, read_text
 from tui.monitor.terminal.path_completion import Completion, complete
@@ -68,11 +68,10 @@ class SeedKernelScreen(ModalScreen[KernelRequest | None]):
 
     def compose(self) -> ComposeResult:
         with Vertical():
-            yield Static(
-                f"Seed a {LANGUAGE_NAMES[self._problem.language]} kernel for {one_line(self._problem.id, 60)}",
-                markup=False,
-            )
-            yield PathInput(placeholder=f"path of a .{self._problem.language} file (tab completes)", id="path")
+            languages = " or ".join(LANGUAGE_NAMES[language] for language in self._problem.languages)
+            yield Static(f"Seed a {languages} kernel for {one_line(self._problem.id, 60)}", markup=False)
+            suffixes = " or ".join(dict.fromkeys(suffix_of(language) for language in self._problem.languages))
+            yield PathInput(placeholder=f"path of a {suffixes} file (tab completes)", id="path")
             yield Static("", markup=False, id="candidates")
             yield TextArea(
                 "", id="pasted", soft_wrap=False, tab_behavior="focus", placeholder="or paste its source here"
@@ -100,7 +99,7 @@ class SeedKernelScreen(ModalScreen[KernelRequest | None]):
         except UnreadableFile as error:
             self._complain(f"Cannot read the file: {error}")
             return
-        language = LANGUAGE_OF_SUFFIX.get(path.suffix)
+        language = language_of_file(path.suffix, source)
         if language is None:
             self._complain(f"{path.name} is not a kernel file: its name must end in {', '.join(LANGUAGE_OF_SUFFIX)}.")
             return

@@ -101,7 +101,7 @@ async def _transformations_of(model: Model, problem: ProblemState, parent: str |
     from engine.search.proposing.untried import Untried
 
     state, parent = model.state, parent or problem.best
-    kind = "cuda" if problem.language == "cu" else "cpu"
+    kind = "cpu" if problem.language == "cpp" else "cuda"
     device = next((one for one in state.devices.values() if one.kind == kind), None) or next(
         iter(state.devices.values()), None
     )

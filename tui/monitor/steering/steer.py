@@ -6,7 +6,8 @@ import textwrap
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
-from engine.problem.spec import Language
+from engine.problem.spec import MODULES, Language, suffix_of
+from engine.proposers.protocol import LANGUAGE
 from engine.session.records.requests import ChangeBudget, ChangeShare, SeedIdea, SeedKernel
 from engine.session.state.session_state import IdeaState, ProblemState, SessionState, VariantState
 from engine.session.state.spend import MANUAL
@@ -155,7 +156,7 @@ class Steering:
                 return
             source = request.source
             if source is None:
-                source = self._edited(problem, first_lines(problem), f"seed.{problem.language}")
+                source = self._edited(problem, first_lines(problem), f"seed{suffix_of(problem.language)}")
             if source is not None:
                 self._submit(problem, request.language or problem.language, source, request.text, None)
 
@@ -182,20 +183,22 @@ class Steering:
         except SessionError as error:
             self._host.say(error.brief, severity="error")
             return
-        edited = self._edited(problem, source, f"{subject.id}.{subject.language}")
+        edited = self._edited(problem, source, f"{subject.id}{suffix_of(subject.language)}")
         if edited is not None:
             self._submit(problem, subject.language, edited, f"edit of {subject.id}", subject.id)
 
     def write_for(self, idea: IdeaState) -> None:
         """Let the user write a kernel for an idea. If the user saves nothing, the idea keeps waiting."""
         problem = self._state.problems[idea.problem]
-        source = self._edited(problem, first_lines(problem, idea), f"{idea.id}.{problem.language}")
+        named = idea.data.get(LANGUAGE)
+        language = named if named in problem.languages else problem.language
+        source = self._edited(problem, first_lines(problem, idea, language), f"{idea.id}{suffix_of(language)}")
         if source is None:
             self._host.say(f"{idea.id} still needs a kernel. Select it and press e to open the editor.")
             return
         command = SeedKernel(
             problem=problem.id,
-            language=problem.language,
+            language=language,
             source=source,
             text=idea.text,
             parent=idea.parent,
@@ -290,12 +293,13 @@ class Steering:
         self._ask(lambda: Plan(command, "submitting", parent or problem.id))
 
 
-def first_lines(problem: ProblemState, idea: IdeaState | None = None) -> str:
+def first_lines(problem: ProblemState, idea: IdeaState | None = None, language: Language | None = None) -> str:
     """Return a template for a new kernel: the idea and the header as comments, and an empty ``launch``."""
-    mark = "#" if problem.language == "py" else "//"
+    language = language or problem.language
+    mark = "#" if language in MODULES else "//"
     about = [f"{idea.id} for {problem.id}:", *textwrap.wrap(one_line(idea.text, 2000), 100)] if idea is not None else []
     said = "".join(f"{mark} {text}\n" for text in about)
-    if problem.language == "py":
+    if language in MODULES:
         return f"{said}import torch\nimport torch.nn as nn\n\n\nclass ModelNew(nn.Module):\n    ...\n"
     header = "".join(f"// {text}\n" for text in problem.header.splitlines())
     declared = next((text for text in problem.header.splitlines() if text.startswith('extern "C" int launch(')), None)

@@ -117,8 +117,11 @@ class Cuda(IntEnum):
     """Constants of the CUDA driver API.
 
     Sources: ``CUmemAllocationType``, ``CUmemAllocationHandleType``, ``CUmemLocationType``, ``CUmemAccess_flags``,
-    ``CU_MEMHOSTREGISTER_*`` and ``CUstreamWaitValue_flags``.
+    ``CU_MEMHOSTREGISTER_*``, ``CUstreamWaitValue_flags``, ``CUstreamCaptureMode``, ``CUgraphNodeType`` and
+    ``CUfunction_attribute``.
     """
 
     ALLOCATION_PINNED, POSIX_DESCRIPTOR, LOCATION_DEVICE, ACCESS_READ_WRITE = 1, 1, 1, 3
     HOST_REGISTER_DEVICEMAP, WAIT_VALUE_GEQ = 2, 0
+    CAPTURE_RELAXED, KERNEL_NODE = 2, 0
+    SHARED_SIZE_BYTES, LOCAL_SIZE_BYTES, NUM_REGS = 1, 3, 4

@@ -59,6 +59,12 @@ class Backend(ABC):
     def synchronize(self) -> None:  # noqa: B027 - a CPU has finished when the call returns
         """Wait for the device to finish."""
 
+    def launches(self, call: Callable[[], object], stream: int | None = None) -> list[Any]:
+        """Return the GPU launches of ``call`` (``launches.py``), or [] if they are unknown. ``stream``: the stream that
+        ``call`` uses, or None for the backend's.
+        """
+        return []
+
     def hold(self, number: int) -> bool:
         """Hold back later calls until the judge sets its gate to ``number``. Return False if the device does not
         support gates.

@@ -16,9 +16,11 @@ from types import SimpleNamespace
 
 from engine.evaluation.sandbox.inside.abi import Cuda
 from engine.evaluation.sandbox.inside.backend import Backend, make
+from engine.evaluation.sandbox.inside.launches import recorded
 
 TYPE_CHECKING = False  # Importing typing takes milliseconds.
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
     from engine.evaluation.sandbox.inside.backend import Call
@@ -155,6 +157,12 @@ class CudaBackend(Backend):
 
     def synchronize(self) -> None:
         self._driver.synchronize()
+
+    def launches(self, call: Callable[[], object], stream: int | None = None) -> list[Any]:
+        try:
+            return recorded(self._driver.call, self._stream if stream is None else c_void_p(stream), call, CudaError)
+        except (CudaError, AttributeError):  # An old driver may lack a function.
+            return []
 
     def hold(self, number: int) -> bool:
         """Hold back later work on the stream until the gate's word reaches ``number``.

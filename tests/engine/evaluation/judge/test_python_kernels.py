@@ -201,7 +201,7 @@ def test_weights_live_in_the_judges_buffers_or_are_drawn_alike(bench: ModuleBenc
 def test_random_models_draw_the_same_numbers(bench: ModuleBench, tmp_path: Path) -> None:
     source = linear("torch.nn.functional.dropout(self.lin(x), 0.5) + torch.rand(64, device=x.device)", name="Model")
     bench.open(source, "dropout", tmp_path)
-    assert bench.problem.languages == ("py",)
+    assert bench.problem.languages == ("py", "triton")
 
     good = bench.judge(source.replace("class Model(", "class ModelNew("))
     bad = bench.judge(linear("self.lin(x) + 0.5"))

@@ -6,6 +6,7 @@ from rich.style import Style
 from textual.strip import Strip
 
 from engine.config.tolerance import tolerance_words
+from engine.session.records.counters import counters_in_words
 from engine.session.records.other_sizes import sizes_in_words
 from engine.session.records.verdict import BuildReport, Timing, Verdict
 from engine.session.records.verdict_text import (
@@ -23,7 +24,7 @@ from tui.monitor.theme.palette import Palette
 from tui.text import format as fmt
 from tui.text.certainty import over_compile_words
 from tui.text.glyphs import GLYPHS, standing_of
-from tui.text.machine_code import occupancies
+from tui.text.machine_code import launch_words, occupancies
 from tui.text.sanitize import one_line
 from tui.view.model import Model
 from tui.view.results import is_for_searched_sizes_only
@@ -58,7 +59,8 @@ def evidence_lines(model: Model, variant: VariantState, palette: Palette, width:
     lines += _checks(verdict, palette, width)
     if verdict.build is not None:
         lines += _build(verdict.build, palette, width, whole)
-        lines += _occupancy(model, variant, verdict.build, palette)
+        lines += _occupancy(model, variant, verdict, verdict.build, palette)
+    lines += _counters(variant, palette, width)
     if verdict.output_tail:
         lines += [
             *heading("output", palette),
@@ -184,8 +186,27 @@ def _instructions(counts: dict[str, int], palette: Palette) -> list[Strip]:
     return lines + [field("", f"{count:>6,} {kind}", palette) for kind, count in kinds]
 
 
-def _occupancy(model: Model, variant: VariantState, build: BuildReport, palette: Palette) -> list[Strip]:
-    """Return the occupancy for the block sizes in the source."""
+def _counters(variant: VariantState, palette: Palette, width: int) -> list[Strip]:
+    """Return the kernel's hardware counters, the launch that takes the most time first."""
+    profile = variant.profile
+    if profile is None:
+        return []
+    lines = heading("hardware counters", palette)
+    lines.append(field("bottleneck", profile.bottleneck or "unknown", palette, palette.best))
+    for one in sorted(profile.launches, key=lambda launch: -launch.us):
+        said = f"{one_line(one.kernel, 80)}, {one.us:,.1f} us: {counters_in_words([one])}"
+        lines += wrapped(said, palette.text, width, most=REASON_LINES, whole="")
+    if profile.report:
+        lines.append(field("report", f"{profile.report}, for Nsight Compute", palette))
+    return lines
+
+
+def _occupancy(
+    model: Model, variant: VariantState, verdict: Verdict, build: BuildReport, palette: Palette
+) -> list[Strip]:
+    """Return the recorded launches or, without these, the occupancy for the block sizes in the source."""
+    if verdict.launches:
+        return [field("launch", launch_words(one), palette) for one in dict.fromkeys(verdict.launches)]
     archs = [device.arch for device in model.state.devices.values() if device.kind == "cuda"]
     if build.registers is None or not archs:
         return []

@@ -226,6 +226,17 @@ class Model(Kernel):
         left: list[int] = []
         return {"ms": self.time(backend, order, lambda *last: left.extend(self.leave(*last))), "left": left}
 
+    def launches(self, backend: Backend, slot: int) -> list[Any]:
+        """Return the GPU launches of one call. PyTorch's default stream cannot be captured, so another stream is."""
+        stream = torch.cuda.Stream()
+        try:
+            with torch.cuda.stream(stream):
+                self.call(slot)  # Fill this stream's memory pool.
+                torch.cuda.synchronize()
+                return backend.launches(lambda: self.call(slot), stream.cuda_stream)
+        except Exception:  # A call that waits for the device cannot be captured.
+            return []
+
     def failure(self, error: Exception) -> Message:
         if isinstance(error, WrongOutput):
             return {"code": 1, "wrong": True, "error": str(error)}
