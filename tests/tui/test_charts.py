@@ -107,8 +107,8 @@ def test_occupancy_divides_the_search_time_of_the_devices() -> None:
         (80.0, ev.VerdictGiven(variant="v2", verdict=Verdict(status="wrong"))),
         (100.0, ev.RunoffFinished(problem="p", round=0, standings=())),
     ]
-    state, _, history = fold_all(Recorded(seq, at, event) for seq, (at, event) in enumerate(stage, 1))
-    shares = history.occupancy.shares(state, 120.0, 12)
+    _, _, history = fold_all(Recorded(seq, at, event) for seq, (at, event) in enumerate(stage, 1))
+    shares = history.occupancy.shares(120.0, 12)
     assert [round(one.building, 2) for one in shares] == [0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]
     assert [round(one.checking, 2) for one in shares] == [0, 0, 0, 0.5, 0, 0, 0, 0, 0, 0, 0, 0]
     assert [round(one.timing, 2) for one in shares] == [0, 0, 0, 0, 1, 1, 0.5, 0.5, 1, 1, 0, 0], "the runoff counts"
@@ -122,9 +122,9 @@ def test_occupancy_of_a_long_search_stays_small() -> None:
     for number in range(20_000):
         events.append((number * 10.0, ev.VariantStage(variant=f"v{number}", stage="timing")))
         events.append((number * 10.0 + 5, ev.VerdictGiven(variant=f"v{number}", verdict=Verdict(status="wrong"))))
-    state, _, history = fold_all(Recorded(seq, at, event) for seq, (at, event) in enumerate(events, 1))
+    _, _, history = fold_all(Recorded(seq, at, event) for seq, (at, event) in enumerate(events, 1))
     assert len(history.occupancy.bins) <= BINS + 1
-    shares = history.occupancy.shares(state, 199_995.0, 40)
+    shares = history.occupancy.shares(199_995.0, 40)
     assert all(abs(one.timing - 0.5) < 0.01 for one in shares)
 
 

@@ -7,7 +7,6 @@ from typing import Literal, NamedTuple
 
 from msgspec import Struct, field
 
-from engine.session.budget import elapsed_s
 from engine.session.records import events as ev
 from engine.session.records.events import Recorded
 from engine.session.state.session_state import SessionState
@@ -74,9 +73,13 @@ class History(Struct):
         event = recorded.event
         if type(event) not in KEPT:
             return
-        seconds = elapsed_s(state, recorded.time)
+        if isinstance(event, ev.VariantStage) and not self.occupancy.concerns(event):
+            return
+        seconds = state.elapsed_s(recorded.time)
         if type(event) in OCCUPYING:
             self.occupancy.note(state, event, seconds)
+            if isinstance(event, ev.VariantStage):  # most events
+                return
         if isinstance(event, _SPENDING):
             self.changes += 1
             total = state.spending.total
@@ -94,7 +97,7 @@ class History(Struct):
         elif isinstance(event, ev.RunoffFinished):
             how, touched = "runoff", [event.problem]
         for name in touched:
-            problem, found = state.problems.get(name), self.problems.setdefault(name, Trajectory())
+            problem, found = state.problems.get(name), self._of(name)
             if problem is None or problem.best == found.best:
                 continue
             before, found.best = found.best, problem.best
@@ -102,11 +105,16 @@ class History(Struct):
             if best is not None and best.speedup is not None:
                 found.bests.append(NewBest(seconds, len(found.judged), best.id, best.speedup, how, before))
 
+    def _of(self, problem: str) -> Trajectory:
+        if (found := self.problems.get(problem)) is None:
+            found = self.problems[problem] = Trajectory()
+        return found
+
     def _judged(self, state: SessionState, event: ev.VerdictGiven, seconds: float) -> None:
         variant = state.variants.get(event.variant)
         if variant is None or not variant.was_judged:
             return
-        found = self.problems.setdefault(variant.problem, Trajectory())
+        found = self._of(variant.problem)
         found.judged.add(variant.id)
         if variant.speedup is not None:
             found.timed.append(Point(seconds, len(found.judged), variant.id, variant.speedup))
@@ -126,8 +134,11 @@ def fold_all(recorded: Iterable[Recorded]) -> Folded:
     note, keep = story.note, history.note
 
     def noted(one: Recorded) -> None:
-        note(state, one)
-        keep(state, one)
+        kind = type(one.event)
+        if kind in TOLD:
+            note(state, one)
+        if kind in KEPT:
+            keep(state, one)
 
     state.apply_all(recorded, noted, TOLD | KEPT)
     return Folded(state, story, history)

@@ -17,6 +17,7 @@ OCCUPYING = frozenset({
     ev.VariantStage, ev.VerdictGiven, ev.EngineStarted, ev.EngineStopped, ev.ProblemAdded, ev.BaselineMeasured,
     ev.RunoffFinished, ev.SizesChecked,
 })  # fmt: skip
+_WORKS = ("timing", "checking", "building")
 _MEASURING = (ev.BaselineMeasured, ev.RunoffFinished, ev.SizesChecked)
 """Events at the end of a measurement that no other event announces: references, runoffs and other sizes."""
 
@@ -40,31 +41,45 @@ class Occupancy(Struct):
     bins: list[list[float]] = field(default_factory=list)
     _at_work: dict[str, str] = field(default_factory=dict)
     """The stage of each kernel that is being built, checked or timed."""
+    _counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_WORKS, 0))
+    """The number of those kernels by stage."""
+    _devices: int = 1
     _since: float = 0.0
     """Search time up to which ``bins`` are complete."""
 
+    def concerns(self, event: ev.VariantStage) -> bool:
+        """Return whether the event changes what the devices do."""
+        return event.stage in self._counts or event.variant in self._at_work
+
     def note(self, state: SessionState, event: ev.AnyEvent, seconds: float) -> None:
         """Add an event that ``state`` has applied, at a search time in seconds."""
-        work = Shares(1.0) if not self._at_work and isinstance(event, _MEASURING) else self._work(state)
+        at_work = self._at_work
         if seconds > self._since:
-            self._add(self._since, seconds, work)
+            if at_work:
+                self._add(self._since, seconds, self._work())
+            elif isinstance(event, _MEASURING):
+                self._add(self._since, seconds, Shares(1.0))
             self._since = seconds
         if isinstance(event, ev.VariantStage):
-            if event.stage in ("building", "checking", "timing"):
-                self._at_work[event.variant] = event.stage
-            else:
-                self._at_work.pop(event.variant, None)
+            if (before := at_work.pop(event.variant, None)) is not None:
+                self._counts[before] -= 1
+            if event.stage in self._counts:
+                at_work[event.variant] = event.stage
+                self._counts[event.stage] += 1
         elif isinstance(event, ev.VerdictGiven):
-            self._at_work.pop(event.variant, None)
+            if (before := at_work.pop(event.variant, None)) is not None:
+                self._counts[before] -= 1
         elif isinstance(event, ev.EngineStarted | ev.EngineStopped):
-            self._at_work.clear()
+            at_work.clear()
+            self._counts = dict.fromkeys(_WORKS, 0)
+            self._devices = max(1, sum(one.kind == "cuda" for one in state.devices.values()))
 
-    def shares(self, state: SessionState, seconds: float, columns: int) -> list[Shares]:
+    def shares(self, seconds: float, columns: int) -> list[Shares]:
         """Return the work of ``columns`` equal spans of the search up to now, at a search time in seconds."""
         seconds = max(seconds, self._since, 1e-9)
         now = Occupancy(self.bin_s, [list(one) for one in self.bins])
         if seconds > self._since:
-            now._add(self._since, seconds, self._work(state))
+            now._add(self._since, seconds, self._work())
         bins, width = now.bins, now.bin_s
         span, found = seconds / columns, []
         for column in range(columns):
@@ -78,16 +93,12 @@ class Occupancy(Struct):
             found.append(Shares(*(min(1.0, one / span) for one in sums)))
         return found
 
-    def _work(self, state: SessionState) -> Shares:
+    def _work(self) -> Shares:
         """Return how the devices divide their time at this moment."""
-        if not self._at_work:
-            return Shares()
-        stages = list(self._at_work.values())
-        gpus = sum(one.kind == "cuda" for one in state.devices.values())
-        devices = max(1, gpus)
-        timing = min(devices, stages.count("timing"))
-        checking = min(devices - timing, stages.count("checking"))
-        building = devices - timing - checking if "building" in stages else 0
+        counts, devices = self._counts, self._devices
+        timing = min(devices, counts["timing"])
+        checking = min(devices - timing, counts["checking"])
+        building = devices - timing - checking if counts["building"] else 0
         return Shares(timing / devices, checking / devices, building / devices)
 
     def _add(self, start: float, end: float, work: Shares) -> None:
@@ -96,10 +107,10 @@ class Occupancy(Struct):
             pairs = zip(bins[::2], bins[1::2], strict=True)
             self.bins = [[a + b for a, b in zip(*pair, strict=True)] for pair in pairs]
             self.bin_s *= 2
-        last = int(end / self.bin_s)
+        first, last = int(start / self.bin_s), int(end / self.bin_s)
         while len(self.bins) <= last:
             self.bins.append([0.0, 0.0, 0.0])
-        for number in range(int(start / self.bin_s), last + 1):
+        for number in range(first, last + 1):
             covered = min(end, (number + 1) * self.bin_s) - max(start, number * self.bin_s)
             for place, share in enumerate(work):
                 self.bins[number][place] += share * covered

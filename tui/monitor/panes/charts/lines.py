@@ -159,7 +159,7 @@ class _Artist:
         rows, columns = height - 3, max(1, width - LABEL_WIDTH)
         now = model.search_seconds()
         drawn = max(1, min(columns, round(columns * now / self._seconds)))
-        shares = model.history.occupancy.shares(model.state, now, drawn)
+        shares = model.history.occupancy.shares(now, drawn)
         mean = Shares(*(sum(one[place] for one in shares) / len(shares) for place in range(3)))
         works = [Work("timing", "█", "#", palette.chart), Work("checking", "▓", "+", palette.accent),
                  Work("building", "░", ".", palette.dim)]  # fmt: skip
