@@ -84,6 +84,16 @@ except RuntimeError as error:
     assert "no backward kernel" in str(error) and "torch.no_grad()" in str(error)
 else:
     raise AssertionError("it has no gradients")
+import warnings
+operator = relus.relu.__globals__["OPERATOR"]
+operator._target, operator._mismatches = operator._target._replace(features=frozenset({"avx2048"})), {}
+ran = len(calls)
+with warnings.catch_warnings(record=True) as said:
+    warnings.simplefilter("always")
+    for _ in range(2):
+        assert torch.equal(relus.relu(known), reference(known))
+assert len(calls) == ran and [str(one.message) for one in said if "avx2048" in str(one.message)][1:] == [], said
+assert any("lacks avx2048" in str(one.message) for one in said)
 print("all right")
 """
 USE_SCALE = """
