@@ -89,13 +89,14 @@ class Kill:
 class Chain:
     """A small search in ``directory`` that the real command starts, kills, resumes and finishes.
 
-    ``known`` contains the events read so far. Every later read must begin with these events.
+    ``tables`` is more text for the config. ``known`` contains the events read so far. Every later read must begin with
+    these events.
     """
 
-    def __init__(self, directory: Path, *, rounds: int, ideas: int = 2, variants: int = 2) -> None:
+    def __init__(self, directory: Path, *, rounds: int, ideas: int = 2, variants: int = 2, tables: str = "") -> None:
         (directory / "small_softmax.py").write_text(PROBLEM)
         config = directory / "config.toml"
-        config.write_text(CONFIG.format(rounds=rounds, ideas=ideas, variants=variants, runoff=RUNOFF))
+        config.write_text(CONFIG.format(rounds=rounds, ideas=ideas, variants=variants, runoff=RUNOFF) + tables)
         self._directory = directory
         self.known: list[Recorded] = []
         self.resumed_at = time.time()

@@ -1,9 +1,10 @@
 """Measure the cost of the monitor in a real pseudo-terminal of 120 columns and 40 lines. Prints one table.
 
-Usage: python benchmarks/monitor.py [--seconds 20] [--only busy,stream,open,paint,idle,imports,steer]
+Usage: python benchmarks/monitor.py [--seconds 20] [--only busy,charts,stream,open,paint,idle,imports,steer]
 
 busy     a session of 5,000 kernels and 50 events/s, with the tree by round and by lineage: share of a core, bytes sent
          to the terminal, and time from a key press to the first painted byte
+charts   the same session with the charts on the screen, at the three sizes
 stream   the same session, with four model replies streaming into the Calls tab
 open     a session of 20,000 kernels and over 160,000 events, including model calls and requests: time from the command
          to the tree on the screen
@@ -118,6 +119,25 @@ def busy(directory: Path, seconds: float) -> list[Figure]:
                 delays = _keys(terminal, KEYS)
                 figures.append(Figure(f"{what}: key to paint, median", statistics.median(delays), "ms"))
                 figures.append(Figure(f"{what}: key to paint, p95", _p95(delays), "ms", 50.0))
+    return figures
+
+
+def charts(directory: Path, seconds: float) -> list[Figure]:
+    figures = []
+    with live_session(directory, 50) as paths:
+        for size, keys in (((200, 60), "G"), ((120, 40), "G[["), ((80, 24), "8")):
+            with attached(paths.directory, size=size) as terminal:
+                terminal.wait_for("softmax")
+                terminal.read_for(3.0)
+                for key in keys:
+                    terminal.type(key)
+                    terminal.read_for(1.0)
+                share, rate = _load(terminal, seconds)
+                what = f"charts on, 5,000 kernels, 50 events/s, {size[0]}x{size[1]}"
+                figures += [
+                    Figure(f"{what}: share of a core", share, "%", 15.0),
+                    Figure(f"{what}: to the terminal", rate, "kB/s", 100.0),
+                ]
     return figures
 
 
@@ -335,6 +355,7 @@ def steer(directory: Path, seconds: float) -> list[Figure]:
 
 PARTS = {
     "busy": busy,
+    "charts": charts,
     "stream": stream,
     "open": opening,
     "paint": paint,

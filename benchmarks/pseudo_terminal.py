@@ -135,9 +135,9 @@ class Terminal:
 
 
 @contextlib.contextmanager
-def attached(directory: Path, *, extra: str = "") -> Iterator[Terminal]:
+def attached(directory: Path, *, extra: str = "", size: tuple[int, int] = (120, 40)) -> Iterator[Terminal]:
     """Return a monitor that is attached to the session in ``directory``. Its settings are in the same directory."""
-    terminal = Terminal(["attach", str(directory)], directory / "settings", extra=extra)
+    terminal = Terminal(["attach", str(directory)], directory / "settings", extra=extra, size=size)
     try:
         yield terminal
     finally:

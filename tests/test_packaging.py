@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import configparser
+import email
+import importlib.metadata
 import os
 import shutil
 import subprocess
@@ -12,6 +14,7 @@ import tomllib
 import zipfile
 from pathlib import Path
 
+import grimp
 import pytest
 import tomli_w
 from packaging.requirements import Requirement
@@ -34,14 +37,67 @@ def files_of(package: Path) -> set[str]:
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
-    """Build a wheel from the current sources without changing the checkout."""
-    directory = tmp_path_factory.mktemp("wheel")
-    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(directory)]
-    built = subprocess.run(build, cwd=ROOT, capture_output=True, text=True, timeout=120)
+def distributions(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Build a source distribution from the checkout, and from that a wheel, as PyPI receives them."""
+    directory = tmp_path_factory.mktemp("distributions")
+    hatchling(ROOT, "sdist", directory)
+    (source,) = directory.glob("*.tar.gz")
+    with tarfile.open(source) as archive:
+        archive.extractall(directory / "unpacked", filter="data")
+    (unpacked,) = (directory / "unpacked").iterdir()
+    hatchling(unpacked, "wheel", directory)
+    (wheel,) = directory.glob("*.whl")
+    return source, wheel
+
+
+def hatchling(sources: Path, target: str, directory: Path) -> None:
+    build = [sys.executable, "-m", "hatchling", "build", "-t", target, "-d", str(directory)]
+    built = subprocess.run(build, cwd=sources, capture_output=True, text=True, timeout=120)
     assert built.returncode == 0, built.stderr
-    (file,) = directory.glob("*.whl")
-    return zipfile.ZipFile(file)
+
+
+@pytest.fixture(scope="module")
+def wheel(distributions: tuple[Path, Path]) -> zipfile.ZipFile:
+    return zipfile.ZipFile(distributions[1])
+
+
+def test_pypi_accepts_both_distributions(distributions: tuple[Path, Path]) -> None:
+    command = [sys.executable, "-m", "twine", "check", "--strict", *map(str, distributions)]
+    checked = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert checked.returncode == 0 and checked.stdout.count("PASSED") == 2, checked.stdout + checked.stderr
+
+
+def test_pip_installs_the_wheel_in_a_clean_environment(distributions: tuple[Path, Path], tmp_path: Path) -> None:
+    """Only the dependencies come from the current environment, so that the test needs no network."""
+    environment = tmp_path / "clean"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(environment)], check=True, timeout=60)
+    python = str(environment / "bin" / "python")
+    install = [sys.executable, "-m", "pip", "--python", python, "install", "--no-deps", "--no-index", "-q"]
+    installed = subprocess.run([*install, str(distributions[1])], capture_output=True, text=True, timeout=120)
+    assert installed.returncode == 0, installed.stderr
+    (site,) = environment.glob("lib/python*/site-packages")
+    libraries = [path for path in sys.path if path.endswith("site-packages")]
+    (site / "libraries.pth").write_text("".join(f"{path}\n" for path in libraries))
+    command = [str(environment / "bin" / "kernel-tui"), "--version"]
+    variables = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
+    ran = subprocess.run(command, cwd=tmp_path, env=variables, capture_output=True, text=True, timeout=60)
+    assert ran.returncode == 0 and __version__ in ran.stdout, ran.stderr
+
+
+def test_every_import_is_a_declared_dependency(wheel: zipfile.ZipFile) -> None:
+    """A package that only this environment has must not be needed by an installation."""
+    graph = grimp.build_graph("engine", "tui", "kernel_tui", include_external_packages=True, cache_dir=None)
+    ours = ("engine", "tui", "kernel_tui", "problems", "benchmarks")
+    tops = {name.partition(".")[0] for name in graph.modules} - set(ours) - sys.stdlib_module_names
+    tops -= {"pydantic_core"}  # pydantic requires one version of it
+    (name,) = (name for name in wheel.namelist() if name.endswith("METADATA"))
+    about = email.message_from_bytes(wheel.read(name))
+    declared = [one for one in about.get_all("Requires-Dist", []) if "extra == 'dev'" not in one]
+    names = {canonicalize_name(Requirement(one).name) for one in declared}
+    homes = importlib.metadata.packages_distributions()
+    missing = {top for top in tops if not names & {canonicalize_name(home) for home in homes.get(top, ())}}
+    assert not missing
+    assert {"cuda", "report", "serve", "tracking"} <= set(about.get_all("Provides-Extra", []))
 
 
 def test_the_wheel_holds_every_file_of_the_packages(wheel: zipfile.ZipFile) -> None:
@@ -157,14 +213,11 @@ for preset in PRESETS:
     assert all(file.is_relative_to(installed) for file in files)
 
 
-def test_the_source_distribution_holds_every_tracked_file(tmp_path: Path) -> None:
+def test_the_source_distribution_holds_every_tracked_file(distributions: tuple[Path, Path]) -> None:
     listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, timeout=60)
     if listed.returncode != 0:
         pytest.skip("not a git checkout")
-    build = [sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", str(tmp_path)]
-    subprocess.run(build, cwd=ROOT, check=True, capture_output=True, timeout=120)
-    (file,) = tmp_path.glob("*.tar.gz")
-    with tarfile.open(file) as archive:
+    with tarfile.open(distributions[0]) as archive:
         inside = {name.partition("/")[2] for name in archive.getnames()}
     assert set(listed.stdout.splitlines()) - inside == set()
 

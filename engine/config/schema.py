@@ -13,6 +13,7 @@ import tomllib
 from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
+from urllib.parse import urlsplit
 
 import tomli_w
 from msgspec import Struct
@@ -73,6 +74,7 @@ __all__ = [
     "ReplayModel",
     "SearchConfig",
     "SpendLimits",
+    "TrackingConfig",
     "load_config",
     "load_evaluation",
     "load_text",
@@ -182,6 +184,26 @@ class ProfileConfig(Table):
     """
 
 
+class TrackingConfig(Table):
+    """Where to send parameters, metrics and best kernels. Needs the extra ``tracking``."""
+
+    mlflow: str | None = None
+    """Address of an MLflow tracking server, such as ``http://localhost:5000``. Credentials come from the environment
+    (``MLFLOW_TRACKING_USERNAME``, ``MLFLOW_TRACKING_PASSWORD``, ``MLFLOW_TRACKING_TOKEN``)."""
+    experiment: str = Field(default="kernel-tui", min_length=1)
+    """The MLflow experiment in which each session is one run."""
+
+    @field_validator("mlflow")
+    @classmethod
+    def _no_password(cls, uri: str | None) -> str | None:
+        if uri is not None and urlsplit(uri).password is not None:
+            raise refusal(
+                "the address contains a password, allowed: an address without one; export MLFLOW_TRACKING_USERNAME "
+                "and MLFLOW_TRACKING_PASSWORD instead"
+            )
+        return uri
+
+
 class EvaluationConfig(Table):
     """How the judge builds, checks and times kernels."""
 
@@ -257,6 +279,7 @@ class Config(Table):
     evaluation: EvaluationConfig = EvaluationConfig()
     prompts: PromptsConfig = PromptsConfig()
     profile: ProfileConfig = ProfileConfig()
+    tracking: TrackingConfig = TrackingConfig()
     models: Annotated[tuple[ModelConfig, ...], Field(min_length=1, strict=False)] = (PlaybookModel(),)
 
     @field_validator("models")

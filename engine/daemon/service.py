@@ -30,12 +30,13 @@ from engine.daemon.guard import VARIABLE, Guard
 from engine.daemon.launch import UNATTENDED
 from engine.devices.hardware import DeviceReader
 from engine.exit_codes import ExitCode
-from engine.session.records.events import CommandHandled, EngineStarted, EngineStopped, StopReason
+from engine.session.records.events import CommandHandled, EngineStarted, EngineStopped, LogLine, StopReason
 from engine.session.records.requests import Stop
 from engine.session.state.session_state import SessionState, fold
 from engine.session.state.spend import MANUAL
 from engine.session.store import EngineLock, EventWriter, RequestInbox, SessionError, SessionPaths, SessionReader
 from engine.session.store.writer import PATIENCE_S
+from engine.tracking.launch import MISSING, start_sender
 
 HEARTBEAT_S = 1.0
 STOP_S = 15.0
@@ -191,6 +192,8 @@ async def _run(paths: SessionPaths, writer: EventWriter, state: SessionState, la
     config = load_config(paths.config)
     for line in deprecations(paths.config):
         _log.info("%s", line)
+    if config.tracking.mlflow is not None:
+        _track(paths, writer)
     from engine.search.coordinator import run_search
 
     inbox = RequestInbox(paths, state.handled)
@@ -201,6 +204,18 @@ async def _run(paths: SessionPaths, writer: EventWriter, state: SessionState, la
         return ended
     finally:
         inbox.close()
+
+
+def _track(paths: SessionPaths, writer: EventWriter) -> None:
+    """Start the process that sends metrics. The search does not depend on it."""
+    try:
+        if start_sender(paths, without=(VARIABLE,)) is not None:
+            return
+        trouble = MISSING
+    except OSError as error:
+        trouble = f"tracking could not start: {error}"
+    _log.warning("%s", trouble)
+    writer.append(LogLine(level="warning", text=trouble))
 
 
 async def _refuse_late_stops(paths: SessionPaths, writer: EventWriter, state: SessionState, asked_at: float) -> None:

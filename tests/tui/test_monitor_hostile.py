@@ -156,6 +156,6 @@ async def test_of_a_million_lines_the_first_are_shown_and_what_shows_all(open_mo
             elif detail.tab == "Calls":
                 assert "linesmore" in last
             await monitor.press("right_square_bracket")
-        assert set(shown) == {"Kernel", "Diff", "Evidence", "Why", "Leaders", "Calls", "ASM"}
+        assert set(shown) == {"Kernel", "Diff", "Evidence", "Why", "Leaders", "Calls", "ASM", "Charts"}
         assert all(count < 3 * MAX_LINES for count in shown.values()), shown
         assert min(shown[tab] for tab in ("Kernel", "Evidence", "Why", "Calls")) >= MAX_LINES

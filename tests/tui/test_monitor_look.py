@@ -205,7 +205,7 @@ async def test_tabs_and_diffs(open_monitor: Any, session: SessionPaths) -> None:
         await monitor.until_shown("marked ")
 
 
-@pytest.mark.keys("MonitorScreen", "1", "2", "3", "4", "5", "6", "7", "plus", "escape")
+@pytest.mark.keys("MonitorScreen", "1", "2", "3", "4", "5", "6", "7", "8", "plus", "escape")
 async def test_panes_by_number_and_zoom(open_monitor: Any, session: SessionPaths) -> None:
     async with open_monitor(session) as monitor:
         screen = monitor.app.monitor_screen
@@ -220,6 +220,8 @@ async def test_panes_by_number_and_zoom(open_monitor: Any, session: SessionPaths
         assert screen.tree_pane.display
         await monitor.press("6")
         await monitor.until_shown("6 Leaders")
+        await monitor.press("8")
+        await monitor.until_shown("best speedup over eager  softmax")
         await monitor.press("7")
         await monitor.until_shown("7 Best  softmax")
         await monitor.until_shown("#include <cuda_runtime.h>")
@@ -237,7 +239,7 @@ async def test_at_80x24_enter_opens_the_detail_and_esc_comes_back(open_monitor: 
         assert "speedup change" not in monitor.text()
         await monitor.press("escape")
         await monitor.until_shown("speedup change")
-        for number in "23567":
+        for number in "235678":
             await monitor.press(number)
             await monitor.pilot.pause(0.1)
             assert f" {number} " in monitor.text()

@@ -84,7 +84,7 @@ async def test_a_speedup_that_the_runoff_contradicts_is_dim(engine: Any) -> None
         other = next(one for one in state.variants_of("softmax") if one.correct and one.id != best)
         assert best is not None
         fast = Verdict(status="correct", speedup=9.0, kernel=Timing(0.4, 0.4, 0.4, 9))
-        standings = (Standing(best, 1.0, 1.0, 1.0, 1.0, False), Standing(other.id, 1.3, 1.3, 1.2, 1.4, False))
+        standings = (Standing(best, 1.0, 1.0, 1.0, 1.0, False), Standing(other.id, 1.1, 1.1, 1.05, 1.15, False))
         engine.record(
             ev.RunoffFinished(problem="softmax", round=2, standings=standings),
             ev.VerdictGiven(variant=other.id, verdict=fast),

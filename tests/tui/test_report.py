@@ -21,7 +21,7 @@ from tests.commandline import KernelTui
 from tui.cli.saved.session_results import session_results
 from tui.report.calls import MAX_TEXT, behind_best, call_texts
 from tui.report.page import report_page
-from tui.report.trajectory import fold_with_history
+from tui.view.over_time.history import Trajectory, fold_all
 
 BY_HAND = Path(__file__).parents[2] / "sessions" / "by-hand"
 RECORDED = sorted((Path(__file__).parents[1] / "recorded").glob("format-*"))
@@ -62,7 +62,7 @@ class Page(HTMLParser):
 
 def page_of(paths: SessionPaths) -> str:
     with SessionReader(paths) as reader:
-        state, history = fold_with_history(reader.read())
+        state, _, history = fold_all(reader.read())
         found = session_results(reader, state)
         return report_page(reader, state, history, found.results, found.ended, paths.name)
 
@@ -127,7 +127,7 @@ def test_the_best_kernels_source_diff_and_prompt_are_whole(by_hand: Page) -> Non
     for file in (BY_HAND / "best").iterdir():
         assert " ".join(file.read_text().split()) in text, file.name
     with SessionReader(SessionPaths.at(BY_HAND)) as reader:
-        state, _ = fold_with_history(reader.read())
+        state, _, _ = fold_all(reader.read())
         for call in behind_best(state):
             reply = state.spending.calls[call].reply
             assert reply is not None and " ".join(reader.text(reply).split()) in text
@@ -136,9 +136,9 @@ def test_the_best_kernels_source_diff_and_prompt_are_whole(by_hand: Page) -> Non
 @pytest.mark.parametrize("directory", [BY_HAND, *RECORDED], ids=lambda directory: directory.name)
 def test_each_trajectory_ends_at_the_best_kernel(directory: Path) -> None:
     with SessionReader(SessionPaths.at(directory)) as reader:
-        state, history = fold_with_history(reader.read())
+        state, _, history = fold_all(reader.read())
     for problem in state.problems.values():
-        found = history.problems[problem.id]
+        found = history.problems.get(problem.id, Trajectory())
         assert (found.bests[-1].variant if found.bests else None) == problem.best or problem.best is None
         assert len(found.judged) == sum(one.was_judged for one in state.variants_of(problem.id))
         for points in (found.bests, found.timed):
@@ -162,7 +162,7 @@ def test_a_thousand_kernels_fit_in_five_megabytes(tmp_path: Path) -> None:
 def test_text_of_models_and_kernels_cannot_become_markup(tmp_path: Path) -> None:
     paths = write_session(tmp_path, "hostile", Shape(variants=12, problems=1, rounds=2, flying=0, attended=True))
     with SessionReader(paths) as reader:
-        state, _ = fold_with_history(reader.read())
+        state, _, _ = fold_all(reader.read())
     problem, parent = next(iter(state.problems.values())), next(iter(state.variants.values()))
     verdict = next(one.verdict for one in state.variants.values() if one.speedup is not None)
     assert verdict is not None
@@ -198,7 +198,7 @@ def test_text_of_models_and_kernels_cannot_become_markup(tmp_path: Path) -> None
 def test_texts_beyond_the_limit_are_left_out_and_named(tmp_path: Path) -> None:
     shape = Shape(variants=60, problems=2, rounds=3, flying=0, attended=True)
     with SessionReader(write_session(tmp_path, "talkative", shape, ended=True)) as reader:
-        state, _ = fold_with_history(reader.read())
+        state, _, _ = fold_all(reader.read())
         best = behind_best(state)
         whole = call_texts(state, reader.text)
         some = call_texts(state, reader.text, most=400)

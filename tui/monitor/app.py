@@ -206,6 +206,7 @@ class MonitorApp(App[int]):
                     self._damage = error.brief
                     break
                 told |= model.story.note(model.state, recorded)
+                model.history.note(model.state, recorded)
                 if isinstance(recorded.event, CommandHandled):
                     self._answered(recorded.event)
                 fresh.append(recorded)

@@ -87,6 +87,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("pane(5)", "5", "log", "Focus the log", "look", 0, False),
     Action("pane(6)", "6", "leaders", "Focus the leaders", "look", 0, False),
     Action("pane(7)", "7", "best kernel", "Focus the source of the problem's best kernel", "look", 0, False),
+    Action("pane(8)", "8", "charts", "Focus the charts of speedup, devices and spending", "look"),
     Action("seed_idea", "i", "seed idea", "Seed an idea that starts from the selected kernel", "steer", 2),
     Action("edit", "e", "edit a copy", "Edit a copy in $EDITOR and submit it, or write an idea's kernel", "steer", 3),
     Action("prune", "d", "prune", "Prune the branch, or restore a pruned one", "steer", 4),

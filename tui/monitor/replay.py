@@ -22,7 +22,8 @@ from tui.monitor.key_bindings import REPLAY_ACTIONS
 from tui.monitor.settings import Settings
 from tui.monitor.terminal.terminal import exit_code_of
 from tui.text import format as fmt
-from tui.text.story import Story, fold_with_story
+from tui.text.story import Story
+from tui.view.over_time.history import History, fold_all
 from tui.view.source import Link, Reading, Update, argument_of, limits_of
 
 MAX_GAP_S = 5.0
@@ -112,7 +113,7 @@ class ReplaySource:
         self._skipped_s = 0.0
 
     def open(self) -> Update:
-        return Update(state=SessionState(), story=Story())
+        return Update(state=SessionState(), story=Story(), history=History())
 
     def poll(self) -> Update:
         update = Update()
@@ -121,7 +122,7 @@ class ReplaySource:
         now = self.clock.now()
         place = bisect_right(self._times, now)
         if place < self._place:  # jumped back: apply all events again, since the state cannot go backward
-            update.state, update.story = fold_with_story(self._at(0, place))
+            update.state, update.story, update.history = fold_all(self._at(0, place))
             self._reading = 0
         elif place > self._place:
             update.events = self._at(self._place, place)

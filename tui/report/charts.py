@@ -10,8 +10,8 @@ from msgspec import Struct
 
 from engine.session.records.verdict import Status
 from tui.report.svg import INKS, inline_svg
-from tui.report.trajectory import History, Spent, Trajectory
 from tui.text.sanitize import one_line
+from tui.view.over_time.history import History, Spent, Trajectory
 from tui.view.spend import count, money
 
 if TYPE_CHECKING:

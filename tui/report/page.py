@@ -30,10 +30,10 @@ from tui.report.calls import call_texts
 from tui.report.charts import GROUPS, Group, RoundCounts, has_spending, problem_chart, spend_chart
 from tui.report.code_markup import text_markup
 from tui.report.overview import HEAD, environment, overview_of
-from tui.report.trajectory import History, NewBest, Trajectory
 from tui.report.tree import tree_of
 from tui.text.format import clock
 from tui.text.sanitize import one_line
+from tui.view.over_time.history import History, NewBest, Trajectory
 from tui.view.results import Results
 
 

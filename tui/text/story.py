@@ -50,7 +50,7 @@ class Story(Struct):
     def note(self, state: SessionState, recorded: Recorded) -> bool:
         """Add the event's lines to the log. Return whether there were any."""
         event = recorded.event
-        if type(event) not in _TOLD:
+        if type(event) not in TOLD:
             return False
         told = [found] if (found := _tell(state, event)) is not None else []
         if isinstance(event, _MOVING):
@@ -120,7 +120,7 @@ class Story(Struct):
 def fold_with_story(recorded: Iterable[Recorded]) -> tuple[SessionState, Story]:
     """Apply the events, and return the resulting state and its log."""
     state, story = SessionState(), Story()
-    state.apply_all(recorded, partial(story.note, state), _TOLD)
+    state.apply_all(recorded, partial(story.note, state), TOLD)
     return state, story
 
 
@@ -254,5 +254,5 @@ _TELLERS: dict[type, Callable[[SessionState, Any], tuple[Level, str] | None]] = 
     ev.CommandHandled: _handled,
     ev.VerdictGiven: _judged,
 }
-_TOLD = {*_TELLERS, *_MOVING, ev.ModelCallFailed, ev.DeviceAwaited, ev.DeviceFree}
+TOLD = frozenset({*_TELLERS, *_MOVING, ev.ModelCallFailed, ev.DeviceAwaited, ev.DeviceFree})
 """Events that can add a log line."""

@@ -15,6 +15,7 @@ from engine.session.records.verdict import Verdict
 from engine.session.state.session_state import ProblemState, SessionState, VariantState
 from tui.text.sanitize import one_line
 from tui.text.story import Story
+from tui.view.over_time.history import History
 from tui.view.results import without_compile
 from tui.view.source import HISTORY_S, Limits, Link, Reading, Source, Update
 
@@ -53,6 +54,7 @@ class Model(Struct):
     source: Source
     state: SessionState = field(default_factory=SessionState)
     story: Story = field(default_factory=Story)
+    history: History = field(default_factory=History)
     link: Link = field(default_factory=lambda: Link("connecting"))
     readings: deque[Reading] = field(default_factory=lambda: deque(maxlen=READINGS))
     pending: dict[int, Pending] = field(default_factory=dict)
@@ -72,6 +74,7 @@ class Model(Struct):
         """Apply an update, except its events, which the app applies one by one."""
         if update.state is not None:
             self.state, self.story, self.opened = update.state, update.story or Story(), True
+            self.history = update.history or History()
             self.readings.clear()
         self.readings.extend(update.readings)
         if update.link is not None:

@@ -28,7 +28,8 @@ from engine.session.store import (
     must_not_be_bundled,
     send_request,
 )
-from tui.text.story import Story, fold_with_story
+from tui.text.story import Story
+from tui.view.over_time.history import History, fold_all
 
 HISTORY_S = 900.0
 """Time span of the device readings on the screen."""
@@ -64,13 +65,14 @@ class Reading(Struct, frozen=True):
 
 
 class Update(Struct):
-    """Changes since the last poll. ``state`` and ``story``, if given, replace all earlier data."""
+    """Changes since the last poll. ``state``, ``story`` and ``history``, if given, replace all earlier data."""
 
     events: list[Recorded] = field(default_factory=list)
     readings: list[Reading] = field(default_factory=list)
     link: Link | None = None
     state: SessionState | None = None
     story: Story | None = None
+    history: History | None = None
 
     def __bool__(self) -> bool:
         return bool(self.events or self.readings or self.link is not None or self.state is not None)
@@ -158,12 +160,12 @@ class SessionSource:
         self._feed = SessionReader(self.paths)
         self._file = _file_at(self.paths.database)
         with _collector_paused():
-            state, story = fold_with_story(self._feed.read())
+            state, story, history = fold_all(self._feed.read())
         self._seq = state.seq
         self._read_at = self._clock() - HISTORY_S
         if state.time and state.time < self._read_at:
             self._read_at = state.time - HISTORY_S
-        return Update(state=state, story=story)
+        return Update(state=state, story=story, history=history)
 
     def poll(self) -> Update:
         assert self._feed is not None

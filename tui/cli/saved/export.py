@@ -1,67 +1,105 @@
-"""Command: export a KernelBench solution, training data or a report."""
+"""Command: export a kernel as a KernelBench solution, wheel or program, and a session as training data or report."""
 
 from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from msgspec import Struct
 
-from engine.config.tolerance import short_caption, tolerance_of
+from engine.config.tolerance import DEFAULT, SessionTolerance, short_caption, tolerance_of
 from engine.exit_codes import ExitCode
+from engine.problem.spec import Language, ProblemSpec
 from engine.session.records.speedup_text import marked
 from engine.session.records.verdict_text import is_uncertain
 from engine.suggestions import did_you_mean
-from tui.cli.shared.common import Failure, cannot_write, find, sessions_option
+from tui.cli.shared.common import Failure, cannot_write, checked_arch, find, sessions_option
 from tui.cli.shared.kernel_file import inspect_problem, language_of, read_kernel
 from tui.console.echo import echo
 from tui.console.progress_line import working
 
 if TYPE_CHECKING:
-    from engine.problem.spec import Language, ProblemSpec
-    from engine.session.state.session_state import SessionState
+    from engine.session.state.session_state import SessionState, VariantState
     from engine.session.store import SessionReader
+
+DEFAULT_ARCH = "sm_90a"
+"""GPU architecture of a kernel file for which ``--arch`` names none."""
+
+
+class Chosen(Struct, frozen=True):
+    """A kernel to export, with its origin in one line. ``arch`` is its GPU architecture, ``judged_ms`` its time."""
+
+    problem: ProblemSpec
+    language: Language
+    source: str
+    about: str
+    arch: str
+    tolerance: SessionTolerance = DEFAULT
+    judged_ms: float | None = None
 
 
 @click.command()
 @click.argument("source")
-@click.argument("variant", required=False)
-@click.option("--best", metavar="PROBLEM", help="Export the best kernel of this problem.")
+@click.argument("variants", metavar="[VARIANT]...", nargs=-1)
+@click.option("--best", metavar="PROBLEM", multiple=True, help="Export the best kernel of this problem.")
 @click.option("--problem", metavar="P", help="Problem of a kernel file: a .py file or a built-in problem.")
+@click.option("--package", metavar="NAME", help="Write a wheel whose operators run the kernels. It needs no compiler.")
+@click.option(
+    "--backward",
+    metavar="A=B",
+    multiple=True,
+    help="In a package, the kernel of problem B computes the gradients of problem A.",
+)
+@click.option("--standalone", is_flag=True, help="Write a program that runs, checks and times the kernel.")
+@click.option("--arch", callback=checked_arch, help="GPU architecture of a package.  [default: the session's]")
 @click.option(
     "--training", metavar="FILE", help="Write every judged kernel with its idea, parent and verdict, as JSON lines."
 )
 @click.option("--report", metavar="FILE", help="Write a Markdown report of the whole search.")
-@click.option("-o", "--output", metavar="FILE", default="-", help="File for the solution.  [default: standard output]")
+@click.option(
+    "-o", "--output", metavar="PATH", help="File for the solution or program, or directory for the wheel.  [default: "
+    "standard output, or this directory for a wheel]",
+)  # fmt: skip
 @sessions_option
 def export(
     source: str,
-    variant: str | None,
-    best: str | None,
+    variants: tuple[str, ...],
+    best: tuple[str, ...],
     problem: str | None,
+    package: str | None,
+    backward: tuple[str, ...],
+    standalone: bool,
+    arch: str | None,
     training: str | None,
     report: str | None,
-    output: str,
+    output: str | None,
     root: Path,
 ) -> None:
-    """Export a KernelBench solution, training data or a report.
+    """Export a KernelBench solution, a wheel, a program, training data or a report.
 
-    SOURCE is a session or a kernel file. For a session, give a VARIANT (v34) or --best PROBLEM. For a kernel file,
-    give --problem. FILE "-" is standard output.
+    SOURCE is a session or a kernel file. For a session, give a VARIANT (v34) or --best PROBLEM; a wheel may contain
+    several. For a kernel file, give --problem. FILE "-" is standard output.
     """
-    wanted = [name for name, given in (("VARIANT", variant), ("--best", best), ("--training", training),
-                                       ("--report", report)) if given is not None]  # fmt: skip
+    wanted = [name for name, given in (("VARIANT", variants), ("--best", best), ("--training", training),
+                                       ("--report", report)) if given]  # fmt: skip
+    if package is not None and standalone:
+        raise Failure("--package and --standalone write different files; give only one of them", ExitCode.USAGE)
+    if backward and package is None:
+        raise Failure("--backward applies to --package NAME", ExitCode.USAGE)
     if problem is not None:
         if wanted:
             raise Failure(
                 f"--problem applies to a kernel file, {wanted[0]} to a session; give only one of them", ExitCode.USAGE
             )
-        _write(output, [_of_file(Path(source), problem).encode()])
+        _export([_of_file(Path(source), problem, arch or DEFAULT_ARCH)], package, backward, standalone, output)
         return
-    if len(wanted) != 1:
+    if package is not None and wanted and not {"--training", "--report"} & set(wanted):
+        wanted = wanted[:1]
+    if len(wanted) != 1 or (package is None and len(variants) + len(best) > 1):
         hint = "give VARIANT, --best PROBLEM, --training FILE or --report FILE; for a kernel file, give --problem P"
         raise Failure(hint, ExitCode.USAGE)
 
@@ -79,20 +117,58 @@ def export(
 
             _write(report, [written(state, reader.text).encode()])
         else:
-            _write(output, [_of_session(reader, state, variant, best).encode()])
+            names = [*variants, *(_best_of(state, one) for one in best)]
+            chosen = [_of_session(reader, state, name, arch) for name in names]
+            _export(chosen, package, backward, standalone, output)
 
 
-def _of_session(reader: SessionReader, state: SessionState, variant: str | None, best: str | None) -> str:
-    if best is not None:
-        if (found := state.problems.get(best)) is None:
-            near, there = did_you_mean(best, state.problems), ", ".join(state.problems) or "none"
-            lacks = f"no problem {best}{f'{near} Problems:' if near else '; problems:'} {there}"
-            raise Failure(f"{state.name}: {lacks}" if state.name else lacks, ExitCode.USAGE)
-        if (variant := found.best) is None:
-            raise Failure(f"{state.name}: no correct kernel for {best} yet", ExitCode.NOTHING_CORRECT)
-    if (kernel := state.variants.get(variant or "")) is None:
-        near = did_you_mean(variant or "", state.variants)
+def _export(
+    chosen: Sequence[Chosen], package: str | None, backward: Sequence[str], standalone: bool, output: str | None
+) -> None:
+    from engine.export import ExportError
+
+    try:
+        if package is not None:
+            _write_package(chosen, package, backward, Path(output or "."))
+        elif standalone:
+            _write(output or "-", [_program(chosen[0]).encode()])
+        else:
+            _write(output or "-", [_solution(chosen[0]).encode()])
+    except ExportError as error:
+        raise Failure(str(error)) from None
+
+
+def _best_of(state: SessionState, problem: str) -> str:
+    if (found := state.problems.get(problem)) is None:
+        near, there = did_you_mean(problem, state.problems), ", ".join(state.problems) or "none"
+        lacks = f"no problem {problem}{f'{near} Problems:' if near else '; problems:'} {there}"
+        raise Failure(f"{state.name}: {lacks}" if state.name else lacks, ExitCode.USAGE)
+    if found.best is None:
+        raise Failure(f"{state.name}: no correct kernel for {problem} yet", ExitCode.NOTHING_CORRECT)
+    return found.best
+
+
+def _of_session(reader: SessionReader, state: SessionState, variant: str, arch: str | None) -> Chosen:
+    if (kernel := state.variants.get(variant)) is None:
+        near = did_you_mean(variant, state.variants)
         raise Failure(f"{state.name}: no kernel {variant}{near}", ExitCode.USAGE)
+    tolerance, verdict = tolerance_of(state.config, reader.text), kernel.verdict
+    if verdict is None or not verdict.correct:
+        result = "has no verdict" if verdict is None else f"is not correct ({verdict.status.replace('_', ' ')})"
+        echo(f"warning: {kernel.id} {result}", err=True)
+    archs = [one.arch for one in state.devices.values() if one.kind == "cuda"]
+    return Chosen(
+        state.problems[kernel.problem].spec,
+        kernel.language,
+        reader.text(kernel.source),
+        _about(state, kernel, tolerance),
+        arch or (archs[0] if archs else DEFAULT_ARCH),
+        tolerance,
+        kernel.kernel_ms,
+    )
+
+
+def _about(state: SessionState, kernel: VariantState, tolerance: SessionTolerance) -> str:
     about, verdict = f"Kernel {kernel.id} of session {state.name}", kernel.verdict
     if verdict is not None and verdict.speedup is not None:
         speedup = marked(f"{verdict.speedup:.3g}", is_uncertain(verdict))
@@ -100,30 +176,87 @@ def _of_session(reader: SessionReader, state: SessionState, variant: str | None,
         between = ""
         if verdict.speedup_low is not None and verdict.speedup_high is not None:
             between = f"95%: {verdict.speedup_low:.3g} to {verdict.speedup_high:.3g}; "
-        about += f" ({between}{short_caption(tolerance_of(state.config, reader.text))})"
+        about += f" ({between}{short_caption(tolerance)})"
     elif verdict is not None:
         about += f"; verdict: {verdict.status.replace('_', ' ')}"
-    if verdict is None or not verdict.correct:
-        result = "has no verdict" if verdict is None else f"is not correct ({verdict.status.replace('_', ' ')})"
-        echo(f"warning: {kernel.id} {result}", err=True)
-    return _solution(state.problems[kernel.problem].spec, kernel.language, reader.text(kernel.source), about + ".")
+    return about + "."
 
 
-def _of_file(path: Path, problem: str) -> str:
+def _of_file(path: Path, problem: str, arch: str) -> Chosen:
     text, language = read_kernel(path), language_of(path)
     with working("inspecting the problem"):
         spec = asyncio.run(inspect_problem(problem))
-    return _solution(spec, language, text, f"From {path.name}.")
+    return Chosen(spec, language, text, f"From {path.name}.", arch)
 
 
-def _solution(problem: ProblemSpec, language: Language, text: str, about: str) -> str:
-    from engine.export import ExportError
+def _solution(one: Chosen) -> str:
     from engine.export.kernelbench import solution
 
-    try:
-        return solution(problem, language, text, about)
-    except ExportError as error:
-        raise Failure(str(error)) from None
+    return solution(one.problem, one.language, one.source, one.about)
+
+
+def _program(one: Chosen) -> str:
+    from engine.export import ExportError
+    from engine.export.standalone.program import program
+    from engine.export.standalone.reference import expected_of
+
+    if one.language == "py" or one.problem.c_refusal is not None:
+        raise ExportError(f"{one.problem.id}: only a .cpp or .cu kernel can be a program of its own")
+    with working("running the reference"):
+        expected = expected_of(one.problem)
+    return program(
+        one.problem, one.language, one.source, expected,
+        about=one.about, arch=one.arch, tolerance=one.tolerance, judged_ms=one.judged_ms,
+    )  # fmt: skip
+
+
+def _write_package(chosen: Sequence[Chosen], package: str, backward: Sequence[str], directory: Path) -> None:
+    from engine.export.package.build import built_library, processor_features, write_wheel
+    from engine.export.package.tree import PackagedKernel, check_name, check_problem, package_tree
+
+    check_name(package)
+    gradients = _gradients(backward, [one.problem.id for one in chosen])
+    kernels = []
+    with working("compiling") as work:
+        for one in chosen:
+            check_problem(one.problem, one.language)
+            work.say(f"compiling {one.problem.id}")
+            on_gpu = one.language == "cu"
+            library = asyncio.run(built_library(one.problem, one.language, one.source, one.arch if on_gpu else ""))
+            kernels.append(
+                PackagedKernel(
+                    one.problem,
+                    one.language,
+                    one.source,
+                    one.about,
+                    library,
+                    arch=one.arch if on_gpu else "",
+                    features=frozenset() if on_gpu else processor_features(),
+                    backward=gradients.get(one.problem.id, ""),
+                )
+            )
+        tree = package_tree(package, kernels)
+        work.say("packing the wheel")
+        try:
+            wheel = write_wheel(tree, directory)
+        except OSError as error:
+            raise cannot_write(directory, error) from None
+    echo(f"wrote {wheel}", err=True)
+
+
+def _gradients(backward: Sequence[str], problems: Sequence[str]) -> dict[str, str]:
+    """Return the problem that computes the gradients of each problem, from options ``A=B``."""
+    found = {}
+    for one in backward:
+        forward, _, gradient = one.partition("=")
+        if lacking := [name for name in (forward, gradient) if name not in problems]:
+            there = ", ".join(problems)
+            raise Failure(
+                f"--backward {one}: the package has no kernel of {lacking[0] or 'B'}; its problems: {there}",
+                ExitCode.USAGE,
+            )
+        found[forward] = gradient
+    return found
 
 
 def _write(place: str, parts: Iterable[bytes]) -> None:

@@ -29,8 +29,8 @@ def report(session: str, output: str | None, root: Path) -> None:
     """
     from engine.session.store import SessionReader
     from tui.cli.saved.session_results import session_results
-    from tui.report.trajectory import fold_with_history
     from tui.text.format import size
+    from tui.view.over_time.history import fold_all
     from tui.view.source import argument_of
 
     paths = find(root, session)
@@ -43,7 +43,7 @@ def report(session: str, output: str | None, root: Path) -> None:
     with working("writing the report"), SessionReader(paths) as reader:
         from tui.report.page import report_page
 
-        state, history = fold_with_history(reader.read(without=("log_line",)))
+        state, _, history = fold_all(reader.read(without=("log_line",)))
         found = session_results(reader, state)
         page = report_page(reader, state, history, found.results, found.ended, argument_of(paths)).encode()
     if output == "-":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -21,8 +22,10 @@ from tui.view.activity import LIVE, activity_of, now_of, overrun_of, owed_of, re
 from tui.view.conversation import prompts_waiting
 from tui.view.model import Model
 from tui.view.next_steps import more_minutes, resume_command
+from tui.view.over_time.progress import progress_of
 from tui.view.spend import count, money
 
+DAY_S = 86400.0
 FAILED = ("error",)
 """Reasons to stop that are failures. All other reasons are normal ends."""
 _STOPPED = {"budget": "budget used", "stopped": "stopped", "waiting": "awaits replies", "error": "failed"}
@@ -84,6 +87,7 @@ def status_line(
         (1, _link(model, palette)),
         (5, _device(model, palette)),
         (1, _clock(model, palette)),
+        (4, _progress(model, palette)),
         (6, _spent(model, palette)),
         (1, _prompts(model, palette)),
         (8, [(f"{state.verdicts} verdict{'' if state.verdicts == 1 else 's'}", palette.dim)]),
@@ -126,6 +130,22 @@ def _clock(model: Model, palette: Palette) -> list[Part]:
     limit = f"/{fmt.clock(model.minutes * 60)}" if model.minutes is not None else ""
     over = overrun_of(model) is not None
     return [(f"{fmt.clock(model.search_seconds())}{limit}", palette.warn if over else palette.dim)]
+
+
+def _progress(model: Model, palette: Palette) -> list[Part]:
+    """Return the share of the search that is done and its estimated end, in local time."""
+    progress = progress_of(model)
+    if progress is None:
+        return []
+    end = f" ends {_end(model.now(), progress.left_s)}" if progress.left_s is not None else ""
+    return [(f"{progress.share:.0%}", palette.text), (end, palette.dim)]
+
+
+def _end(now: float, left_s: float) -> str:
+    """Return the time of day in ``left_s`` seconds, or the days until then."""
+    if left_s > DAY_S:
+        return f"in {left_s / DAY_S:.0f}d"
+    return f"~{time.strftime('%H:%M', time.localtime(now + left_s))}"
 
 
 def _spent(model: Model, palette: Palette) -> list[Part]:

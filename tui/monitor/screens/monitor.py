@@ -19,6 +19,7 @@ from tui.compare.comparison import MOST
 from tui.monitor.host import Host
 from tui.monitor.key_bindings import bindings
 from tui.monitor.messages import FilterEdited, NodeHighlighted, NodeOpened, TitleClicked
+from tui.monitor.panes.charts.view import ChartsView
 from tui.monitor.panes.detail.pane import AGAINST, TABS, DetailPane
 from tui.monitor.panes.devices import DevicePane
 from tui.monitor.panes.key_bar import KeyBar, Where
@@ -78,6 +79,7 @@ class MonitorScreen(Screen[None]):
         self.leaders = Leaderboard(id="leaders")
         self.log_view = LogPane(id="log")
         self.detail = DetailPane(self.model, id="detail-pane")
+        self.charts = ChartsView(self.model, self.problem_here, id="charts")
         self.best = self.detail.twin = DetailPane(self.model, id="best-pane", number=7, best=True)
         self.tree_pane = Pane(1, "Tree", self.tree_view, id="tree-pane")
         tolerance = self.model.limits.tolerance
@@ -89,6 +91,7 @@ class MonitorScreen(Screen[None]):
             Pane(5, "Log", self.log_view, id="log-pane"),
             Pane(6, "Leaders", self.leaders, id="leaders-pane", about=leaders_caption(tolerance)),
             self.best,
+            Pane(8, "Charts", self.charts, id="charts-pane"),
         ]
         yield self.status
         with Horizontal(id="body"):
@@ -97,9 +100,10 @@ class MonitorScreen(Screen[None]):
                 with Container(id="side"):
                     yield self.panes[1]
                     yield self.panes[2]
-                    yield self.panes[5]
+                    yield self.panes[7]
                 yield self.best
                 yield self.detail
+                yield self.panes[5]
         yield self.panes[4]
         self.key_bar = KeyBar(self.where, id="keys")
         yield self.key_bar
@@ -171,6 +175,9 @@ class MonitorScreen(Screen[None]):
         if not self.held:
             self.tree_view.refresh_rows()
             self.devices.show(self.model)
+            self.charts.show()
+            if self.detail.tab == "Charts":
+                self.detail.show()
             if self.detail.subject is None:  # the pane shows the engine's activity, which no event reports
                 self.detail.show()
             if not self.model.state.variants:
@@ -201,6 +208,7 @@ class MonitorScreen(Screen[None]):
         self.detail.select(self.tree_view.row, at_once=True)
         self.detail.show(force=True)
         self._show_best()
+        self.charts.show()
 
     def on_node_highlighted(self, message: NodeHighlighted) -> None:
         if message.by_hand and self.following and not self._is_best(message.row.id if message.row else ""):
@@ -208,6 +216,7 @@ class MonitorScreen(Screen[None]):
             self.status.show(self.model, self.held, self.following)
         self.detail.select(message.row)
         self._show_best()
+        self.charts.show()
 
     def on_rows_reshaped(self) -> None:
         self._retitle_tree()

@@ -14,6 +14,7 @@ from engine.session.records.verdict_text import speedup_words
 from engine.session.state.session_state import ProblemState, VariantState
 from engine.session.store import SessionError
 from tui.monitor.delay import after
+from tui.monitor.panes.charts.view import Charts
 from tui.monitor.panes.detail.assembly import Assembly
 from tui.monitor.panes.detail.conversation import Conversation
 from tui.monitor.panes.detail.diff import diff_lines
@@ -33,8 +34,8 @@ from tui.view.activity import activity_of
 from tui.view.model import Model
 from tui.view.row import Row
 
-Tab = Literal["Kernel", "Diff", "Evidence", "Why", "Leaders", "Calls", "ASM"]
-TABS: tuple[Tab, ...] = ("Kernel", "Diff", "Evidence", "Why", "Leaders", "Calls", "ASM")
+Tab = Literal["Kernel", "Diff", "Evidence", "Why", "Leaders", "Calls", "Charts", "ASM"]
+TABS: tuple[Tab, ...] = ("Kernel", "Diff", "Evidence", "Why", "Leaders", "Calls", "Charts", "ASM")
 PROSE: tuple[Tab, ...] = ("Evidence", "Why")
 """Tabs whose long lines wrap. Source and diffs are not wrapped."""
 Against = Literal["parent", "best", "marked"]
@@ -53,6 +54,8 @@ LEADERS_ROOM = 100
 """Maximum number of lines in the Leaders tab, which scrolls."""
 TITLE_AT = 3
 """Column of the title at which the tab names begin."""
+KERNEL_WIDTH = 8
+"""Cells of the title for the kernel's glyph and id."""
 SETTLE_S = 0.08
 """Seconds that the cursor must rest before the detail pane follows, so that moving stays fast."""
 COMPILE_AFTER_S = 0.4
@@ -62,7 +65,8 @@ COMPILE_AFTER_S = 0.4
 class DetailView(LinesView):
     HELP = (
         "Tabs for the selected kernel: its source, its diff, the evidence for its verdict, why it was selected or "
-        "dropped, its problem's leaders, the model calls behind it, and its machine code (ASM). Press / to search."
+        "dropped, its problem's leaders, the model calls behind it, its machine code (ASM), and charts of its "
+        "problem's search. Press / to search."
     )
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("left,h", "screen.tab(-1)", "previous tab", show=False),
@@ -87,6 +91,7 @@ class DetailPane(Pane):
         self.marked: str | None = None
         self.talk = Conversation(model)
         self.assembly = Assembly(model, lambda: self.show() if self.is_attached else None)
+        self.charts = Charts(model, lambda: self.show() if self.is_attached else None)
         self._row: Row | None = None
         self._shown: tuple[object, ...] = ()
         self._growing: Timer | None = None
@@ -157,9 +162,9 @@ class DetailPane(Pane):
         """Return the tab whose name is at column ``x`` of the title."""
         place = TITLE_AT
         for tab in TABS:
-            if place <= x < place + len(tab) + 2:
+            if place <= x < place + len(tab) + self._gap:
                 return tab
-            place += len(tab) + 2
+            place += len(tab) + self._gap
         return None
 
     def _compile(self) -> None:
@@ -196,6 +201,7 @@ class DetailPane(Pane):
             activity_of(self.model) if subject is None else None,
             self.talk.look(row, subject) if self.tab == "Calls" else None,
             self.assembly.known(subject) if self.tab == "ASM" and subject is not None else None,
+            (self.charts.version(self._problem(subject)), self.view.size) if self.tab == "Charts" else None,
             self.app.theme,
         )
 
@@ -207,7 +213,7 @@ class DetailPane(Pane):
             parts += [("Best  ", palette.title), (f"{of} ", palette.text)]
         else:
             for tab in TABS:
-                parts.append((f"{tab}  ", palette.title if tab == self.tab else palette.dim))
+                parts.append((f"{tab}{' ' * self._gap}", palette.title if tab == self.tab else palette.dim))
         if subject is not None:
             mark = glyph(standing_of(self.model.state, subject), ascii_only=self.view.ascii_only)
             parts.append((f"{mark} {subject.id}", palette.bold))
@@ -222,6 +228,8 @@ class DetailPane(Pane):
 
     def _lines(self, subject: VariantState | None) -> list[Strip]:
         palette = self.view.palette
+        if self.tab == "Charts":
+            return self.charts.lines(self.view, self._problem(subject))
         if self.tab == "Calls" and (subject is not None or self._row is not None):
             return self._conversation(subject)
         if subject is None:
@@ -241,6 +249,22 @@ class DetailPane(Pane):
             return folded(lines, self.view.size.width - 1) if self.tab in PROSE else lines
         except SessionError as error:
             return wrapped(str(error), palette.warn, self.view.size.width)
+
+    def _problem(self, subject: VariantState | None) -> str | None:
+        """Return the problem of the selected row, or the first problem."""
+        if subject is not None:
+            return subject.problem
+        row, state = self._row, self.model.state
+        if row is not None and (idea := state.ideas.get(row.id)) is not None:
+            return idea.problem
+        found = problem_of(self.model, row)
+        return found.id if found is not None else next(iter(state.problems), None)
+
+    @property
+    def _gap(self) -> int:
+        """Cells between the names of two tabs: one if a narrow title would have no room for the kernel."""
+        wide = TITLE_AT + sum(len(tab) + 2 for tab in TABS) + KERNEL_WIDTH
+        return 2 if wide <= self.size.width else 1
 
     def _conversation(self, subject: VariantState | None) -> list[Strip]:
         palette, width = self.view.palette, self.view.size.width

@@ -1,0 +1,295 @@
+"""The files of an exported package: one module per kernel, its reference, its source and its library. Pure."""
+
+from __future__ import annotations
+
+import ast
+import keyword
+import platform
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from msgspec import Struct
+
+from engine.export import ExportError
+from engine.problem.c_header import derive_header
+from engine.problem.spec import Language, ProblemSpec, TensorSpec
+from engine.system.text_file import read_text
+
+RUNTIME = "_runtime"
+VERSION = "0.1.0"
+CPU_FEATURES = re.compile(r"avx|amx|fma|bmi|sse|ssse|f16c|abm|movbe|popcnt|vaes|vpclmul|gfni|sha|adx|asimd|sve|fphp")
+"""Features that a compiler may use with ``-march=native``."""
+_RESERVED = {"self", "Tensor"}
+
+
+class PackagedKernel(Struct, frozen=True):
+    """A kernel to export. ``library`` is the built library, and ``arch`` its GPU architecture or "".
+
+    ``features`` are the features of the processor that built a C++ kernel. ``backward`` is the id of the problem whose
+    kernel computes this one's gradients, or "".
+    """
+
+    problem: ProblemSpec
+    language: Language
+    source: str
+    about: str
+    library: bytes
+    arch: str = ""
+    features: frozenset[str] = frozenset()
+    backward: str = ""
+
+
+def check_name(package: str) -> None:
+    """Raise ``ExportError`` if ``package`` cannot be the name of a Python package."""
+    if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", package) or keyword.iskeyword(package):
+        raise ExportError(
+            f"{package}: not a name for a Python package; use letters, digits and _, such as fast_kernels"
+        )
+
+
+def check_problem(problem: ProblemSpec, language: Language) -> None:
+    """Raise ``ExportError`` if no package can contain a kernel in ``language`` for ``problem``."""
+    if language == "py":
+        raise ExportError(
+            f"{problem.id}: a Python kernel is compiled when it runs, so it cannot be packaged; export its source: "
+            "kernel-tui export SESSION VARIANT -o FILE.py"
+        )
+    if problem.c_refusal is not None:
+        raise ExportError(f"{problem.id} accepts Python kernels only: {problem.c_refusal}")
+    if not problem.inputs:
+        raise ExportError(f"{problem.id}: forward takes no tensor, so there is no operator to register")
+    if changed := [tensor.source_name for tensor in problem.tensors if tensor.mutated]:
+        raise ExportError(
+            f"{problem.id}: the model changes its buffer {changed[0]}, which a packaged operator does not support; "
+            "export a KernelBench solution instead: kernel-tui export SESSION VARIANT"
+        )
+
+
+def package_tree(package: str, kernels: Sequence[PackagedKernel]) -> dict[str, bytes]:
+    """Return the package's files by path. Raises ``ExportError``."""
+    check_name(package)
+    names = {kernel.problem.id: _identifier(kernel.problem.id) for kernel in kernels}
+    order = sorted(kernels, key=lambda one: bool(one.backward))  # a backward operator is defined before its user
+    files: dict[str, str | bytes] = {
+        "pyproject.toml": _pyproject(package, kernels),
+        "setup.cfg": f"[bdist_wheel]\nplat_name = linux_{platform.machine()}\npython_tag = py3\n",
+        "README.md": _readme(package, kernels, names),
+        f"{package}/__init__.py": _init(package, kernels, names),
+        f"{package}/{RUNTIME}.py": read_text(_runtime_file()),
+        f"{package}/py.typed": "",
+    }
+    for kernel in order:
+        check_problem(kernel.problem, kernel.language)
+        name = names[kernel.problem.id]
+        files[f"{package}/{name}.py"] = _module(package, kernel, names)
+        files[f"{package}/{name}_reference.py"] = kernel.problem.source
+        files[f"{package}/lib{name}.so"] = kernel.library
+        files[f"{package}/source/{name}.{kernel.language}"] = kernel.source
+        files[f"{package}/source/{name}.h"] = derive_header(kernel.problem, kernel.language)
+    return {path: text if isinstance(text, bytes) else text.encode() for path, text in files.items()}
+
+
+def _runtime_file() -> Path:
+    return Path(__file__).with_name("runtime.py")
+
+
+def _identifier(name: str) -> str:
+    found = re.sub(r"\W", "_", name)
+    return f"kernel_{found}" if found[0].isdigit() or keyword.iskeyword(found) else found
+
+
+def _class_name(name: str) -> str:
+    return "".join(part[:1].upper() + part[1:] for part in name.split("_") if part)
+
+
+def _module(package: str, kernel: PackagedKernel, names: Mapping[str, str]) -> str:
+    problem, name = kernel.problem, names[kernel.problem.id]
+    forward = _forward(problem)
+    constants = _constants(problem, forward)
+    if kernel.language == "cpp":
+        target = f'Target("cpu", features=frozenset({sorted(kernel.features)!r}))'
+    else:
+        target = f'Target("cuda", capability={_capability(kernel.arch)})'
+    backward, imported = "", ""
+    if kernel.backward:
+        imported = f"from .{names[kernel.backward]} import OPERATOR as BACKWARD\n"
+        backward = "\n    backward=BACKWARD,"
+    weights = [f'self.get_{tensor.role}("{tensor.source_name}")' for tensor in problem.weights]
+    given = [tensor.source_name for tensor in problem.inputs]
+    call = f"torch.ops.{package}.{name}({', '.join([*given, *weights])})"
+    plain = ", ".join(_safe(tensor) for tensor in (*problem.inputs, *problem.weights))
+    parameters = ", ".join(f"{_safe(tensor)}: torch.Tensor" for tensor in (*problem.inputs, *problem.weights))
+    passed = ", ".join(one.arg for one in forward.args.args[1:])
+    other = "not self._built_for"
+    if constants:
+        other += f" or ({', '.join(constants)},) != ({', '.join(map(repr, constants.values()))},)"
+    return f'''"""{_docstring(kernel.about)}"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from . import {name}_reference
+from .{RUNTIME} import Operator, Target, TensorInfo, same_arguments
+{imported}
+OPERATOR = Operator(
+    "{package}",
+    "{name}",
+    library=Path(__file__).with_name("lib{name}.so"),
+    target={target},
+    inputs=[{_infos(problem.inputs)}],
+    weights=[{_infos(problem.weights)}],
+    outputs=[{_infos(problem.outputs)}],
+    constants={constants!r},
+    reference={name}_reference,{backward}
+)
+
+
+def {name}({parameters}) -> Any:
+    """Run the kernel, or the reference for other shapes, dtypes and devices. Arguments: inputs, then weights."""
+    return torch.ops.{package}.{name}({plain})
+
+
+class {_class_name(name)}({name}_reference.Model):  # type: ignore[misc,name-defined]
+    """The reference model with the kernel as its ``forward``. It loads the reference's ``state_dict``.
+
+    Without arguments, the constructor takes those that the kernel was compiled for. With others, ``forward`` is the
+    reference's.
+    """
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        built = getattr({name}_reference, "get_init_inputs", list)()
+        arguments = arguments if arguments or named else tuple(built)
+        super().__init__(*arguments, **named)
+        self._built_for = not named and same_arguments(arguments, built)
+
+    def forward({_signature(forward)}):
+        if {other}:
+            return super().forward({passed})
+        return {call}
+'''
+
+
+def _docstring(text: str) -> str:
+    return text.replace("\\", "/").replace('"""', "'''")
+
+
+def _infos(tensors: Sequence[TensorSpec]) -> str:
+    lines = [f"TensorInfo({_safe(one)!r}, {one.source_name!r}, torch.{one.dtype}, {one.shape!r})" for one in tensors]
+    return "".join(f"\n        {line}," for line in lines) + ("\n    " if lines else "")
+
+
+def _safe(tensor: TensorSpec) -> str:
+    """Return the tensor's name in the operator's schema and in Python."""
+    taken = keyword.iskeyword(tensor.name) or tensor.name in _RESERVED
+    return f"{tensor.name}_" if taken else tensor.name
+
+
+def _capability(arch: str) -> tuple[int, int]:
+    found = re.fullmatch(r"sm_(\d+)(\d)[af]?", arch)
+    if found is None:
+        raise ExportError(f"{arch}: not a GPU architecture; name one such as sm_90a with --arch")
+    return int(found[1]), int(found[2])
+
+
+def _forward(problem: ProblemSpec) -> ast.FunctionDef:
+    """Return the reference's ``forward``. Raises ``ExportError``."""
+    models = [one for one in ast.parse(problem.source).body if isinstance(one, ast.ClassDef) and one.name == "Model"]
+    for node in models[-1].body if models else ():
+        if isinstance(node, ast.FunctionDef) and node.name == "forward":
+            names = {one.arg for one in node.args.args}
+            if node.args.posonlyargs or node.args.kwonlyargs or node.args.vararg or node.args.kwarg:
+                raise ExportError(f"{problem.id}: forward takes *args or arguments by position or keyword only")
+            if missing := sorted({tensor.source_name for tensor in problem.inputs} - names):
+                raise ExportError(f"{problem.id}: forward takes {missing[0]} inside a list, which no operator can")
+            return node
+    raise ExportError(f"{problem.path}: this file contains no class Model with a forward method")
+
+
+def _constants(problem: ProblemSpec, forward: ast.FunctionDef) -> dict[str, int | float | bool]:
+    """Return the arguments of ``forward`` that are numbers, which the kernel has as constants."""
+    tensors = {tensor.source_name for tensor in problem.inputs}
+    scalars = {scalar.name: scalar.value for scalar in problem.scalars}
+    defaults = {one.arg for one in forward.args.args[len(forward.args.args) - len(forward.args.defaults) :]}
+    found: dict[str, int | float | bool] = {}
+    for one in forward.args.args[1:]:
+        if one.arg in tensors:
+            continue
+        if one.arg in scalars:
+            found[one.arg] = scalars[one.arg]
+        elif one.arg not in defaults:
+            raise ExportError(f"{problem.id}: forward's argument {one.arg} is neither a tensor nor a number")
+    return found
+
+
+def _signature(forward: ast.FunctionDef) -> str:
+    """Return the arguments of ``forward`` as text, without annotations."""
+    bare = ast.arguments(
+        posonlyargs=[],
+        args=[ast.arg(arg=one.arg) for one in forward.args.args],
+        vararg=None,
+        kwonlyargs=[],
+        kw_defaults=[],
+        kwarg=None,
+        defaults=forward.args.defaults,
+    )
+    return ast.unparse(bare)
+
+
+def _init(package: str, kernels: Sequence[PackagedKernel], names: Mapping[str, str]) -> str:
+    found = [names[kernel.problem.id] for kernel in kernels]
+    imports = "\n".join(f"from .{name} import {_class_name(name)}, {name}" for name in found)
+    every = ", ".join(repr(one) for name in found for one in (_class_name(name), name))
+    return f'''"""PyTorch operators with kernels that kernel-tui found. ``help({package}.{found[0]})`` shows one."""
+
+{imports}
+
+__all__ = [{every}]
+__version__ = "{VERSION}"
+'''
+
+
+def _pyproject(package: str, kernels: Sequence[PackagedKernel]) -> str:
+    problems = ", ".join(kernel.problem.id for kernel in kernels)
+    return f'''[build-system]
+requires = ["setuptools>=70.1"]
+build-backend = "setuptools.build_meta"
+
+[project]
+name = "{package.replace("_", "-")}"
+version = "{VERSION}"
+description = "PyTorch operators with kernels for {problems}"
+readme = "README.md"
+requires-python = ">=3.10"
+dependencies = ["torch>=2.6"]
+
+[tool.setuptools]
+packages = ["{package}"]
+
+[tool.setuptools.package-data]
+{package} = ["*.so", "py.typed", "source/*"]
+'''
+
+
+def _readme(package: str, kernels: Sequence[PackagedKernel], names: Mapping[str, str]) -> str:
+    rows = []
+    for kernel in kernels:
+        name = names[kernel.problem.id]
+        inputs = "; ".join(f"{one.name} {one.dtype} {list(one.shape)}" for one in kernel.problem.inputs)
+        target = kernel.arch or "this processor's features"
+        rows.append(f"| `{package}.{name}` | {inputs} | {target} | {_docstring(kernel.about)} |")
+    return f"""# {package}
+
+PyTorch operators with kernels that kernel-tui found. No compiler is needed.
+
+| operator | tensors | built for | kernel |
+|---|---|---|---|
+{chr(10).join(rows)}
+
+For other shapes, dtypes and devices, an operator runs its reference model. `torch.compile(fullgraph=True)` works. An
+operator without a backward kernel raises an error when gradients are computed.
+"""

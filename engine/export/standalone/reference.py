@@ -1,0 +1,41 @@
+"""Ask a child process with PyTorch for a standalone program's inputs and expected outputs."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+
+import msgspec
+
+from engine.export import ExportError
+from engine.export.standalone.numbers import Expected
+from engine.problem.spec import ProblemSpec
+from engine.system.python_process import python_command, python_path
+
+LIMIT_S = 600.0
+"""Time limit. A large product takes a minute on a CPU."""
+
+
+def expected_of(problem: ProblemSpec) -> Expected:
+    """Return the reference's outputs on generated inputs. Raises ``ExportError``."""
+    if problem.random:
+        raise ExportError(f"{problem.id}: the model draws random numbers, so no program can check its outputs")
+    if changed := [tensor.source_name for tensor in problem.tensors if tensor.mutated]:
+        raise ExportError(f"{problem.id}: the model changes its buffer {changed[0]}, which the program cannot repeat")
+    command, job = python_command("engine.export.standalone.expected"), msgspec.json.encode(problem)
+    environment = os.environ | {"PYTHONPATH": python_path()}
+    try:
+        done = subprocess.run(
+            command,
+            input=job,
+            capture_output=True,
+            env=environment,
+            timeout=LIMIT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise ExportError(f"{problem.id}: the reference took longer than {LIMIT_S:.0f} s") from None
+    if done.returncode:
+        words = done.stderr.decode(errors="replace").strip().splitlines()
+        raise ExportError(f"{problem.id}: the reference failed: {words[-1] if words else 'without a message'}")
+    return msgspec.json.decode(done.stdout, type=Expected)

@@ -1,0 +1,42 @@
+"""What a tracker has received of a session: its run, and the last event whose metrics it has."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct, field
+
+from engine.session.store import SessionPaths
+from engine.session.store.paths import replace_file
+
+
+class Outbox(Struct):
+    """The state of tracking, stored as ``tracking.json`` in the session's directory.
+
+    ``uri`` and ``run`` identify the run. ``seq`` is the last event whose metrics the tracker has. ``best`` maps each
+    problem to the best kernel that the tracker has.
+    """
+
+    uri: str = ""
+    run: str = ""
+    seq: int = 0
+    best: dict[str, str] = field(default_factory=dict)
+
+
+def outbox_file(paths: SessionPaths) -> Path:
+    return paths.directory / "tracking.json"
+
+
+def load_outbox(paths: SessionPaths, uri: str) -> Outbox:
+    """Return what the tracker at ``uri`` has received: nothing, if the file is missing or names another tracker."""
+    try:
+        found = msgspec.json.decode(outbox_file(paths).read_bytes(), type=Outbox)
+    except (OSError, msgspec.MsgspecError):
+        return Outbox(uri)
+    return found if found.uri == uri else Outbox(uri)
+
+
+def save_outbox(paths: SessionPaths, outbox: Outbox) -> None:
+    """Store ``outbox`` atomically. Raises OSError."""
+    replace_file(outbox_file(paths), msgspec.json.encode(outbox))

@@ -1,0 +1,177 @@
+"""An exported wheel in a process without kernel-tui and without a compiler, checked by PyTorch's own ``opcheck``."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from engine.export import ExportError
+from engine.export.package.build import built_library, processor_features, write_wheel
+from engine.export.package.tree import PackagedKernel, package_tree
+from engine.problem.inspection import inspect_file
+from engine.session.store import SessionPaths
+from tests.engine.export.test_session_exports import command
+
+SCALE = """
+import torch
+class Model(torch.nn.Module):
+    def __init__(self, features, shift):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.rand(features))
+        self.shift = shift
+    def forward(self, x):
+        return x * self.weight + self.shift
+def get_inputs():
+    return [torch.randn(64, 32)]
+def get_init_inputs():
+    return [32, 3.0]
+"""
+SCALE_KERNEL = """
+extern "C" int launch(const float* x, const float* weight, float* out, void*) {
+    for (long long i = 0; i < x_numel; ++i) out[i] = x[i] * weight[i % x_dim1] + 3.0f;
+    return 0;
+}
+"""
+GRADIENT = """
+import torch
+class Model(torch.nn.Module):
+    def forward(self, grad, x, weight):
+        return grad * weight, (grad * x).sum(0)
+def get_inputs():
+    return [torch.randn(64, 32), torch.randn(64, 32), torch.rand(32)]
+"""
+GRADIENT_KERNEL = """
+extern "C" int launch(const float* grad, const float* x, const float* weight, float* out0, float* out1, void*) {
+    for (long long j = 0; j < weight_dim0; ++j) out1[j] = 0;
+    for (long long i = 0; i < x_numel; ++i) {
+        out0[i] = grad[i] * weight[i % x_dim1];
+        out1[i % x_dim1] += grad[i] * x[i];
+    }
+    return 0;
+}
+"""
+USE_RELU = """
+import os, sys
+import torch, relus
+assert "engine" not in sys.modules and "kernel_tui" not in sys.modules
+reference = relus.relu_reference.Model()
+known = relus.relu_reference.get_inputs()[0]
+calls = []
+launch = relus.relu.__globals__["OPERATOR"]._launch
+relus.relu.__globals__["OPERATOR"]._launch = lambda tensors: (calls.append(1), launch(tensors))[1]
+assert torch.equal(relus.relu(known), reference(known)) and calls == [1], "the kernel ran"
+other = torch.randn(3, 5)
+assert torch.equal(relus.relu(other), reference(other)) and calls == [1], "another shape: the reference"
+assert torch.equal(relus.relu(known.double()), reference(known.double())) and calls == [1], "another dtype too"
+strided = torch.cat([known, known])[1:1 + known.shape[0]].t().contiguous().t()
+assert torch.equal(relus.relu(strided), reference(strided)) and calls == [1, 1], "any strides"
+for sample in (known, other, strided, known.clone().requires_grad_()):
+    found = torch.library.opcheck(torch.ops.relus.relu, (sample,), raise_exception=not sample.requires_grad)
+    assert sample.requires_grad or set(found.values()) == {"SUCCESS"}, found
+model = torch.nn.Sequential(relus.Relu(), torch.nn.Linear(known.shape[-1], 3))
+compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+with torch.no_grad():
+    torch.testing.assert_close(compiled(known), model[1](reference(known)))
+    torch.testing.assert_close(compiled(known[:7]), model[1](reference(known[:7])))
+try:
+    relus.relu(known.clone().requires_grad_()).sum().backward()
+except RuntimeError as error:
+    assert "no backward kernel" in str(error) and "torch.no_grad()" in str(error)
+else:
+    raise AssertionError("it has no gradients")
+import warnings
+operator = relus.relu.__globals__["OPERATOR"]
+operator._target, operator._mismatches = operator._target._replace(features=frozenset({"avx2048"})), {}
+ran = len(calls)
+with warnings.catch_warnings(record=True) as said:
+    warnings.simplefilter("always")
+    for _ in range(2):
+        assert torch.equal(relus.relu(known), reference(known))
+assert len(calls) == ran and [str(one.message) for one in said if "avx2048" in str(one.message)][1:] == [], said
+assert any("lacks avx2048" in str(one.message) for one in said)
+print("all right")
+"""
+USE_SCALE = """
+import torch, scales
+x, weight = torch.randn(64, 32, requires_grad=True), torch.rand(32, requires_grad=True)
+reference = scales.scale_reference.Model(32, 3.0)
+torch.testing.assert_close(scales.scale(x, weight), x * weight + 3.0)
+found = torch.library.opcheck(torch.ops.scales.scale, (x, weight))
+assert set(found.values()) == {"SUCCESS"}, found
+assert torch.autograd.gradcheck(scales.scale, (x.double()[:2], weight.double())), "the reference of the backward kernel"
+scales.scale(x, weight).sum().backward()
+torch.testing.assert_close(x.grad, weight.expand(64, 32))
+torch.testing.assert_close(weight.grad, x.sum(0))
+model = scales.Scale()
+model.load_state_dict(reference.state_dict())
+torch.testing.assert_close(torch.compile(model, fullgraph=True, backend="aot_eager")(x), reference(x))
+other = scales.Scale(32, 7.0)
+torch.testing.assert_close(other(x), x * other.weight + 7.0)
+print("all right")
+"""
+
+
+def use(wheel: Path, site: Path, code: str) -> str:
+    """Run ``code`` in a process that sees the wheel and the libraries of this environment, but no compiler."""
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(site)
+    libraries = [path for path in sys.path if path.endswith("site-packages")]
+    place = f"import sys; sys.path[:0] = {[str(site)]!r}; sys.path += {libraries!r}\n"
+    run = [sys.executable, "-I", "-c", place + code]
+    done = subprocess.run(run, env={"PATH": "", "HOME": str(site)}, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_a_wheel_of_the_best_kernel_is_an_operator(session: SessionPaths, tmp_path: Path) -> None:
+    done = command(session, str(session.directory), "--best", "relu", "--package", "relus", "-o", str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    (wheel,) = tmp_path.glob("relus-*-py3-none-linux_*.whl")
+    assert str(wheel) in done.stderr
+    assert "all right" in use(wheel, tmp_path / "site", USE_RELU)
+
+
+def test_a_backward_kernel_computes_the_gradients(tmp_path: Path) -> None:
+    async def made() -> list[PackagedKernel]:
+        found = []
+        for name, problem, source in (("scale", SCALE, SCALE_KERNEL), ("gradient", GRADIENT, GRADIENT_KERNEL)):
+            file = tmp_path / f"{name}.py"
+            file.write_text(problem)
+            spec = inspect_file(file, name)
+            library = await built_library(spec, "cpp", source, "")
+            backward = "gradient" if spec.id == "scale" else ""
+            kernel = PackagedKernel(spec, "cpp", source, "A test.", library, features=processor_features(),
+                                    backward=backward)  # fmt: skip
+            found.append(kernel)
+        return found
+
+    kernels = asyncio.run(made())
+    wheel = write_wheel(package_tree("scales", kernels), tmp_path)
+    assert "all right" in use(wheel, tmp_path / "site", USE_SCALE)
+
+
+@pytest.mark.parametrize("name", ["two words", "1st", "class", "a.b", ""])
+def test_a_name_that_python_cannot_import_is_refused(name: str) -> None:
+    with pytest.raises(ExportError, match="not a name for a Python package"):
+        package_tree(name, [])
+
+
+def test_a_program_of_its_own_checks_and_times_the_kernel(session: SessionPaths, tmp_path: Path) -> None:
+    file = tmp_path / "relu.cpp"
+    done = command(session, str(session.directory), "--best", "relu", "--standalone", "-o", str(file))
+    assert done.returncode == 0, done.stderr
+    text = file.read_text()
+    wrong = text.replace("? x[i]", "? 1.5f * x[i]")
+    assert wrong != text
+    for source, status, said in ((text, 0, "elements agree (tolerance 0.0001)"), (wrong, 1, "expected ")):
+        program = tmp_path / "relu"
+        file.write_text(source)
+        subprocess.run(["g++", "-std=c++20", "-O2", "-fopenmp", str(file), "-o", str(program)], check=True, timeout=60)
+        ran = subprocess.run([str(program)], capture_output=True, text=True, timeout=60)
+        assert ran.returncode == status and said in ran.stdout, ran.stdout
+        assert "ms, median of 50 calls; the verdict: 0.4 ms" in ran.stdout

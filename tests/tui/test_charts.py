@@ -1,0 +1,139 @@
+"""The charts of the monitor, at the three sizes and without color or Unicode, and what they are drawn from."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.devices.fact import DeviceFact
+from engine.session.records import events as ev
+from engine.session.records.events import AnyEvent, Recorded
+from engine.session.records.verdict import Verdict
+from engine.session.store import SessionPaths, SessionReader
+from tui.monitor.panes.charts.lines import chart_lines
+from tui.monitor.theme.palette import monochrome
+from tui.view.model import Model
+from tui.view.over_time.history import fold_all
+from tui.view.over_time.occupancy import BINS
+from tui.view.source import Link, SessionSource
+
+BY_HAND = Path(__file__).parents[2] / "sessions" / "by-hand"
+HEADINGS = ("best speedup over eager", "by verdicts", "devices")
+
+
+async def test_charts_fill_the_right_third_of_a_large_terminal(open_monitor: Any, session: SessionPaths) -> None:
+    async with open_monitor(session, (200, 60)) as monitor:
+        await monitor.until_shown("by verdicts")
+        assert all(heading in monitor.text() for heading in HEADINGS)
+        right = [line[135:] for line in monitor.text().splitlines()]
+        assert any("★" in line for line in right), "each new best is marked"
+        assert monitor.app.monitor_screen.charts.region.x >= 130
+        problem = next(place for place, line in enumerate(right) if "over eager  softmax" in line)
+        monitor.app.monitor_screen.tree_view.select("layernorm")
+        await monitor.until(lambda: "layernorm" in monitor.text().splitlines()[problem][135:], "the selected problem")
+
+
+@pytest.mark.keys("MonitorScreen", "8", "escape")
+async def test_charts_are_a_tab_at_120x40_and_a_key_at_80x24(open_monitor: Any, session: SessionPaths) -> None:
+    async with open_monitor(session) as monitor:
+        monitor.app.monitor_screen.detail.turn("Charts")
+        await monitor.until_shown("best speedup over eager  softmax")
+        assert "Charts" in monitor.text() and "by verdicts" in monitor.text()
+    async with open_monitor(session, (80, 24)) as monitor:
+        assert "by verdicts" not in monitor.text()
+        await monitor.press("8")
+        await monitor.until_shown("by verdicts")
+        assert all(heading in monitor.text() for heading in HEADINGS), "all charts fit without scrolling"
+        await monitor.press("escape")
+        await monitor.until_shown("speedup change")
+
+
+async def test_charts_follow_the_search(open_monitor: Any, engine: Any) -> None:
+    async with open_monitor(engine.paths, (200, 60)) as monitor:
+        await monitor.until_shown("by verdicts")
+        before = sum(line[135:].count("★") for line in monitor.text().splitlines())
+        engine.record(ev.VerdictGiven(variant="v57", verdict=Verdict(status="correct", speedup=9.0)))
+        monitor.app.monitor_screen.tree_view.select("layernorm")
+        await monitor.until_shown("over eager  layernorm 9.00x")
+        assert before and "★" in "".join(line[135:] for line in monitor.text().splitlines())
+
+
+@pytest.mark.parametrize("ascii_only", [False, True])
+@pytest.mark.parametrize(("width", "height"), [(30, 10), (58, 20), (66, 36), (100, 20), (250, 70)])
+def test_charts_of_a_recorded_search_fit_their_pane(width: int, height: int, ascii_only: bool) -> None:
+    model = recorded_model()
+    for problem in model.state.problems:
+        lines = chart_lines(model, problem, monochrome(), width, height, ascii_only=ascii_only)
+        assert all(strip.cell_length <= width for strip in lines)
+        text = "\n".join(strip.text for strip in lines)
+        assert not ascii_only or text.isascii()
+        bests = len(model.history.problems[problem].bests)
+        assert bests == 0 or 0 < text.count("*" if ascii_only else "★") <= 2 * bests
+
+
+def test_without_kernels_the_charts_say_so() -> None:
+    with SessionReader(SessionPaths.at(BY_HAND)) as reader:
+        first = list(reader.read())[:3]
+    model = Model(SessionSource(SessionPaths.at(BY_HAND)))
+    model.state, model.story, model.history = fold_all(first)
+    text = "\n".join(line.text for line in chart_lines(model, None, monochrome(), 60, 30, ascii_only=False))
+    assert text.count("no correct kernel yet") == 2 and "idle 100%" in text
+
+
+def recorded_model() -> Model:
+    paths = SessionPaths.at(BY_HAND)
+    model = Model(SessionSource(paths))
+    with SessionReader(paths) as reader:
+        model.state, model.story, model.history = fold_all(reader.read())
+    model.opened, model.link = True, Link("ended")
+    return model
+
+
+def test_occupancy_divides_the_search_time_of_the_devices() -> None:
+    started = ev.EngineStarted(pid=1, host="h", version="0", resumed=False, sandbox="",
+                               devices=tuple(DeviceFact(id=f"GPU-{n}", kind="cuda", name="H200", arch="sm_90a",
+                                                        memory_bytes=1, cores=1) for n in range(2)))  # fmt: skip
+    stage = [
+        (0.0, started),
+        (10.0, ev.VariantStage(variant="v1", stage="building")),
+        (20.0, ev.VariantStage(variant="v1", stage="waiting")),
+        (30.0, ev.VariantStage(variant="v1", stage="checking")),
+        (40.0, ev.VariantStage(variant="v1", stage="timing")),
+        (40.0, ev.VariantStage(variant="v2", stage="timing")),
+        (60.0, ev.VerdictGiven(variant="v1", verdict=Verdict(status="wrong"))),
+        (80.0, ev.VerdictGiven(variant="v2", verdict=Verdict(status="wrong"))),
+        (100.0, ev.RunoffFinished(problem="p", round=0, standings=())),
+    ]
+    _, _, history = fold_all(Recorded(seq, at, event) for seq, (at, event) in enumerate(stage, 1))
+    shares = history.occupancy.shares(120.0, 12)
+    assert [round(one.building, 2) for one in shares] == [0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]
+    assert [round(one.checking, 2) for one in shares] == [0, 0, 0, 0.5, 0, 0, 0, 0, 0, 0, 0, 0]
+    assert [round(one.timing, 2) for one in shares] == [0, 0, 0, 0, 1, 1, 0.5, 0.5, 1, 1, 0, 0], "the runoff counts"
+    assert round(sum(one.idle for one in shares) / 12, 3) == round(1 - (1 + 0.5 + 5) / 12, 3)
+
+
+def test_occupancy_of_a_long_search_stays_small() -> None:
+    events: list[tuple[float, AnyEvent]] = [
+        (0.0, ev.EngineStarted(pid=1, host="h", version="0", resumed=False, sandbox="", devices=()))
+    ]
+    for number in range(20_000):
+        events.append((number * 10.0, ev.VariantStage(variant=f"v{number}", stage="timing")))
+        events.append((number * 10.0 + 5, ev.VerdictGiven(variant=f"v{number}", verdict=Verdict(status="wrong"))))
+    _, _, history = fold_all(Recorded(seq, at, event) for seq, (at, event) in enumerate(events, 1))
+    assert len(history.occupancy.bins) <= BINS + 1
+    shares = history.occupancy.shares(199_995.0, 40)
+    assert all(abs(one.timing - 0.5) < 0.01 for one in shares)
+
+
+async def test_the_status_line_says_how_far_the_search_is_and_when_it_ends(open_monitor: Any, engine: Any) -> None:
+    async with open_monitor(engine.paths) as monitor:
+        engine.record(ev.BudgetChanged(minutes=10.0))
+        await monitor.until_shown("/10:00")
+        first = monitor.text().splitlines()[0]
+        found = re.search(r"(\d+)% ends ~(\d\d):(\d\d)", first)
+        assert found is not None, first
+        model = monitor.app.model
+        assert int(found[1]) >= round(model.search_seconds() / 600 * 100) - 1
