@@ -16,9 +16,10 @@ from typing import Annotated, Any, Literal, get_args
 
 import tomli_w
 from msgspec import Struct
-from pydantic import Field, PrivateAttr, ValidationError, field_validator
+from pydantic import Field, PrivateAttr, ValidationError, ValidationInfo, field_validator
 from pydantic_core import ErrorDetails
 
+from engine.config.cluster_table import ClusterConfig
 from engine.config.model_tables import (
     MODEL_TABLES,
     AnthropicModel,
@@ -56,6 +57,7 @@ __all__ = [
     "AnthropicModel",
     "BudgetConfig",
     "CalledModel",
+    "ClusterConfig",
     "CommandModel",
     "Config",
     "ConfigError",
@@ -239,8 +241,21 @@ class Config(Table):
     search: SearchConfig = SearchConfig()
     budget: BudgetConfig = BudgetConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
+    cluster: ClusterConfig | None = None
+    """Other hosts that judge. Without this table, this machine judges."""
     prompts: PromptsConfig = PromptsConfig()
     models: Annotated[tuple[ModelConfig, ...], Field(min_length=1, strict=False)] = (PlaybookModel(),)
+
+    @field_validator("cluster")
+    @classmethod
+    def _devices_of_workers(cls, cluster: ClusterConfig | None, info: ValidationInfo) -> ClusterConfig | None:
+        evaluation = info.data.get("evaluation")
+        if cluster is not None and evaluation is not None and not set(evaluation.devices) <= {"auto", "cpu", "cuda"}:
+            raise refusal(
+                'cannot be combined with evaluation.device, allowed: evaluation.device = "auto", "cpu" or "cuda"; to '
+                "choose a host's GPUs, start its worker with --gpus"
+            )
+        return cluster
 
     @field_validator("models")
     @classmethod

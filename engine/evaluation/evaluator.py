@@ -60,6 +60,13 @@ class Evaluator(Protocol):
         """Return the active isolation layers ("user, net, pid namespaces; Landlock; seccomp")."""
         ...
 
+    @property
+    def width(self) -> int | None:
+        """Evaluations in flight that keep all builders and devices busy; None if this machine judges. It changes when
+        hosts join or leave.
+        """
+        ...
+
     async def measure_device(self, device: DeviceFact) -> DeviceFact:
         """Return the device with its measured peaks: copy bandwidth in GB/s and matrix product rate in GFLOP/s.
 

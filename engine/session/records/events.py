@@ -68,6 +68,19 @@ class DeviceMeasured(Event, tag="device_measured"):
     device: DeviceFact
 
 
+class DeviceJoined(Event, tag="device_joined"):
+    """A device of another host joined the search, or joined again."""
+
+    device: DeviceFact
+
+
+class DeviceLeft(Event, tag="device_left"):
+    """A device of another host left the search. ``reason`` says why, and what to type. Its work is done elsewhere."""
+
+    device: str
+    reason: str
+
+
 class DeviceAwaited(Event, tag="device_awaited"):
     """The search is waiting for a device that process ``pid`` occupies. ``command`` is that process's command line.
 
@@ -425,6 +438,8 @@ AnyEvent = (
     | EngineStarted
     | EngineStopped
     | DeviceMeasured
+    | DeviceJoined
+    | DeviceLeft
     | DeviceAwaited
     | DeviceFree
     | ProblemAdded

@@ -103,6 +103,8 @@ class Verdict(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     "below bf16". Outputs in half precision have the classes "fp16", "bf16" or "below ...". ``fp64_error`` and
     ``eager_fp64_error`` are the errors that determine it: root mean square, relative to the rms of the outputs.
     ``kernelbench`` is the second verdict; None if the kernel never ran.
+
+    ``device`` is the device's model. In a cluster, ``host`` and ``device_id`` name the host and the device that judged.
     """
 
     status: Status
@@ -131,6 +133,8 @@ class Verdict(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     fp64_error: float | None = None
     eager_fp64_error: float | None = None
     kernelbench: KernelBenchVerdict | None = None
+    host: str = ""
+    device_id: str = ""
 
     @property
     def correct(self) -> bool:

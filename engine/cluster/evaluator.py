@@ -1,0 +1,510 @@
+"""Evaluate on other hosts: the :class:`~engine.evaluation.evaluator.Evaluator` over a cluster.
+
+The engine chooses the device of each kernel, and sends only work that can start now. A device that goes silent, hangs
+or fails loses its work to another. Each kernel has one attempt at a time, so that its first verdict is its only one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+from msgspec.structs import replace
+
+from engine.cluster import messages as m
+from engine.cluster.link import Link
+from engine.cluster.roster import SILENT_S, Device, Roster
+from engine.config.schema import ClusterConfig, EvaluationConfig
+from engine.devices.fact import DeviceFact
+from engine.devices.hardware import DeviceSample
+from engine.evaluation.build.build_cache import first_error
+from engine.evaluation.device_waits import Wait
+from engine.evaluation.evaluator import EvaluationError, JudgeKilled, Known, Opened
+from engine.problem.spec import Language, ProblemSpec
+from engine.session.records.verdict import Baseline, Stage, Standing, Verdict
+
+START_S = 120.0
+"""The engine waits this many seconds for the first worker."""
+SETTLE_S = 2.5
+"""After the first worker, the engine waits this many seconds for others, and then chooses the model."""
+MOST_TRIES = 4
+"""A kernel is tried on this many hosts, if they are at fault."""
+UNSTARTED_S = 20.0
+"""A task that an idle worker has not started within this many seconds is lost."""
+UNREPORTED_S = 1.0
+"""If Dask ended a task but its report has not arrived after this many seconds, the worker is dead."""
+DEADLINE_S = 900.0
+"""Longest time of one task, in seconds, without waits for the device. Judges have shorter limits of their own."""
+SLOW, SLOW_S = 10.0, 120.0
+"""A task is too slow if it takes this many times the median of such tasks, and longer than ``SLOW_S`` seconds. Another
+device then does it.
+"""
+_LOOK_S = 0.25
+_KEPT = 50
+
+_T = TypeVar("_T")
+
+
+class DeviceLost(Exception):
+    """The device or its host is at fault: another may succeed. The message says what happened."""
+
+
+class _Attempt:
+    """A task in flight. ``answer``: its final report. ``task``: the Dask future, which holds no result.
+
+    ``ran_s``, ``idle_s``: seconds during which the worker ran the task, or ran nothing. ``ended_s``: seconds since Dask
+    ended the task.
+    """
+
+    def __init__(self, device: Device, kind: type, on_stage: Callable[[Stage], None]) -> None:
+        self.device, self.kind, self.on_stage = device, kind, on_stage
+        self.answer: asyncio.Future[m.AnyFinal] = asyncio.get_running_loop().create_future()
+        self.task: Any = None
+        self.looked_at = time.monotonic()
+        self.idle_s = self.ran_s = self.ended_s = 0.0
+
+    def lose(self, why: str) -> None:
+        if not self.answer.done():
+            self.answer.set_exception(DeviceLost(why))
+
+
+class _Turn(NamedTuple):
+    """A device that a kernel occupies."""
+
+    device: Device
+
+
+class ClusterEvaluator:
+    """Judges on the workers that join a scheduler.
+
+    - ``known``: devices of an earlier engine of this session, which determine the model
+    - ``on_wait``, ``on_free``: called when another process of a host occupies a device
+    - ``on_join``, ``on_leave``: called when a device joins or leaves the search, with the reason
+    - ``say``: called with a line for the log, and whether it is a warning
+    - ``samples``: receives the latest readings of all devices, by id
+    """
+
+    def __init__(
+        self,
+        cluster: ClusterConfig,
+        evaluation: EvaluationConfig,
+        known: Iterable[DeviceFact],
+        on_wait: Callable[[Wait], None],
+        on_free: Callable[[DeviceFact, float], None],
+        on_join: Callable[[DeviceFact], None],
+        on_leave: Callable[[DeviceFact, str], None],
+        say: Callable[[str, bool], None],
+        samples: dict[str, DeviceSample],
+    ) -> None:
+        self._address = cluster.scheduler
+        self._evaluation = evaluation.model_dump(mode="json", exclude={"device", "builders"})
+        self._on_wait, self._on_free, self._say = on_wait, on_free, say
+        self._on_join, self._on_leave = on_join, on_leave
+        self._samples = samples
+        self._engine = uuid.uuid4().hex[:12]
+        known = [device for device in known if device.host]
+        kinds = {"cpu"} if evaluation.device == "cpu" else {"cuda"} if evaluation.device == "cuda" else {"cpu", "cuda"}
+        self._roster = Roster(
+            frozenset(kinds),
+            cluster.gpu or (known[0].name if known else ""),
+            known,
+            self._joined,
+            self._left,
+            lambda why: self._say(why, True),
+        )
+        self._link = Link(
+            cluster.scheduler,
+            Path(cluster.certificates),
+            self._engine,
+            self._hear_beat,
+            lambda device: self._roster.left(device, f"{device.partition('/')[0]}: its worker left"),
+            self._hear_report,
+            self._hear_link,
+        )
+        self._down: str | None = None
+        self._started = False
+        self._attempts: dict[str, _Attempt] = {}
+        self._counter = 0
+        self._changed = asyncio.Condition()
+        self._headers: dict[str, str] = {}
+        self._homes: dict[str, str] = {}
+        """The device of each problem's runoffs."""
+        self._durations: dict[type, list[float]] = {}
+        self._watching: asyncio.Task[None] | None = None
+        self._sandbox = ""
+
+    async def start(self) -> tuple[DeviceFact, ...]:
+        self._link.start()
+        self._watching = asyncio.create_task(self._watch())
+        deadline = time.monotonic() + START_S
+        heard_at: float | None = None
+        while not self._roster.admitted() and time.monotonic() < deadline:
+            await asyncio.sleep(_LOOK_S)
+            if self._roster.devices and heard_at is None:
+                heard_at = time.monotonic()
+            if heard_at is not None and time.monotonic() - heard_at >= SETTLE_S:
+                self._roster.settle()
+        devices = self._roster.admitted()
+        if not devices:
+            why = self._down or "no worker that can judge has joined"
+            raise EvaluationError(
+                f"{self._address}: {why}, after {START_S:g} s. Start the scheduler with kernel-tui cluster scheduler, "
+                f"and a worker on each host with kernel-tui worker --scheduler {self._address}"
+            )
+        self._sandbox = devices[0].beat.sandbox
+        self._started = True
+        return tuple(device.fact for device in devices)
+
+    @property
+    def sandbox(self) -> str:
+        return self._sandbox if self._evaluation["sandbox"] != "off" else "off (as configured)"
+
+    @property
+    def width(self) -> int:
+        """Evaluations in flight that keep all builders and devices busy."""
+        return max(2, sum(device.beat.builders + 1 for device in self._roster.admitted()))
+
+    async def measure_device(self, device: DeviceFact) -> DeviceFact:
+        async with self._any_device(wanted=device.id) as turn:
+            if turn.device.fact.peak_gflops is None:
+                answer = await self._ask(turn.device, m.Measure(), m.DEVICE)
+                assert isinstance(answer, m.Measured)
+                self._roster.measured(turn.device, answer.bandwidth_gbs, answer.peak_gflops)
+            return turn.device.fact
+
+    async def open(self, problem: ProblemSpec, header: str, sol_ms: float | None = None) -> Opened:
+        """Open a problem on one device. Other devices open it when they judge its first kernel.
+
+        Each device has its own SOL, from its own measured peaks. ``sol_ms`` is therefore not used.
+        """
+        self._headers[problem.id] = header
+
+        async def on(device: Device) -> Opened:
+            answer = await self._ask(device, m.Open(m.Place(problem, header)), m.DEVICE)
+            assert isinstance(answer, m.OpenedProblem)
+            device.opened.add(problem.id)
+            return answer.opened
+
+        return await self._somewhere(on, problem.id)
+
+    async def evaluate(
+        self,
+        problem: ProblemSpec,
+        language: Language,
+        source: str,
+        on_stage: Callable[[Stage], None],
+        known: Known | None = None,
+        on_verdict: Callable[[Verdict], None] | None = None,
+    ) -> Verdict:
+        queued = time.monotonic()
+        place, kernel = self._place(problem), m.Kernel(language, source)
+        why, last = "", None
+        for _ in range(MOST_TRIES):
+            device = await self._assign(problem.id)
+            try:
+                async with self._builder(device):
+                    answer = await self._ask(device, m.Build(place, kernel), m.BUILDER, on_stage)
+                assert isinstance(answer, m.Built)
+                report = answer.report
+                if not report.ok:
+                    return Verdict(
+                        status="build_error",
+                        reason=first_error(report),
+                        build=report,
+                        device=device.fact.name,
+                        host=device.host,
+                        device_id=device.id,
+                        stage_s={"queue": time.monotonic() - queued - report.seconds, "build": report.seconds},
+                    )
+                on_stage("waiting")
+                built_on, device = device, await self._take(device)
+                try:
+                    spent = {"queue": max(0.0, time.monotonic() - queued - report.seconds), "build": report.seconds}
+                    if known is not None and report.code and (verdict := known(report.code)) is not None:
+                        return replace(verdict, build=report, stage_s=spent)
+                    answer = await self._ask(device, m.Judge(place, kernel), m.DEVICE, on_stage)
+                    assert isinstance(answer, m.Judged)
+                    device.opened.add(problem.id)
+                    verdict = answer.verdict
+                    build = report if device is built_on else verdict.build or report
+                    judged_s = {name: s for name, s in verdict.stage_s.items() if name not in ("queue", "build")}
+                    verdict = replace(verdict, build=build, stage_s={**spent, **judged_s})
+                    if verdict.status == "error" and last is None:
+                        last = verdict  # Perhaps the host is at fault, so ask another.
+                        raise DeviceLost(f"{device.host}: {verdict.reason}")
+                    self._roster.praise(device)
+                    if on_verdict is not None:
+                        on_verdict(verdict)
+                    return verdict
+                finally:
+                    await self._release(device)
+            except DeviceLost as lost:
+                why = str(lost)
+                self._redo(device, why)
+            except EvaluationError as error:
+                return Verdict(status="error", reason=str(error), device=device.fact.name, host=device.host)
+            finally:
+                device.assigned -= 1
+                await self._wake()
+        return last or Verdict(status="error", reason=f"failed on {MOST_TRIES} devices, the last time because of {why}")
+
+    async def runoff(self, problem: ProblemSpec, kernels: Mapping[str, tuple[Language, str]]) -> tuple[Standing, ...]:
+        place = self._place(problem)
+        work = m.Runoff(place, {name: m.Kernel(*kernel) for name, kernel in kernels.items()})
+
+        async def on(device: Device) -> tuple[Standing, ...]:
+            self._homes[problem.id] = device.id
+            answer = await self._ask(device, work, m.DEVICE)
+            assert isinstance(answer, m.RunoffTimed)
+            return answer.standings
+
+        return await self._somewhere(on, problem.id, home=self._homes.get(problem.id))
+
+    async def compile_baseline(self, problem: ProblemSpec) -> Baseline:
+        place = self._place(problem)
+
+        async def on(device: Device) -> Baseline:
+            answer = await self._ask(device, m.Compile(place), m.DEVICE)
+            assert isinstance(answer, m.Compiled)
+            return answer.baseline
+
+        return await self._somewhere(on, problem.id, home=self._homes.get(problem.id))
+
+    async def evict(self) -> None:
+        for device in [one for one in self._roster.admitted() if one.opened]:
+            with contextlib.suppress(DeviceLost, EvaluationError):  # A lost device has no memory left to release.
+                async with self._any_device(wanted=device.id) as turn:
+                    await self._ask(turn.device, m.Evict(), m.DEVICE)
+            device.opened.clear()
+
+    async def close(self) -> None:
+        if self._watching is not None:
+            self._watching.cancel()
+            await asyncio.gather(self._watching, return_exceptions=True)
+            self._watching = None
+        await self._link.close()
+
+    # Devices
+
+    async def _assign(self, problem: str) -> Device:
+        """Choose the device with the least work, preferably one that has the problem open. Waits for a device."""
+        async with self._changed:
+            while not (usable := self._roster.usable()):
+                await self._wait()
+            device = min(usable, key=lambda one: (one.assigned + one.judging, problem not in one.opened))
+            device.assigned += 1
+            return device
+
+    @contextlib.asynccontextmanager
+    async def _builder(self, device: Device) -> AsyncIterator[None]:
+        """Occupy one of the device's builders."""
+        async with self._changed:
+            while device.building >= device.beat.builders:
+                if device.lost:
+                    raise DeviceLost(f"{device.host} left")
+                await self._wait()
+            device.building += 1
+        try:
+            yield
+        finally:
+            device.building -= 1
+            await self._wake()
+
+    async def _take(self, device: Device) -> Device:
+        """Wait until ``device`` is free, and occupy it. If another device is idle, move the kernel there."""
+        async with self._changed:
+            while True:
+                if device.lost or device.refusal:
+                    raise DeviceLost(f"{device.host} left")
+                if not device.judging:
+                    break
+                idle = [one for one in self._roster.usable() if not one.judging and not one.assigned]
+                if idle:
+                    device.assigned -= 1
+                    device = idle[0]
+                    device.assigned += 1
+                    break
+                await self._wait()
+            device.judging = True
+            return device
+
+    async def _release(self, device: Device) -> None:
+        device.judging = False
+        await self._wake()
+
+    async def _wait(self) -> None:
+        """Wait for a change. The condition must be held."""
+        with contextlib.suppress(TimeoutError):  # A device that was set aside comes back without a change.
+            await asyncio.wait_for(self._changed.wait(), 1.0)
+
+    async def _wake(self) -> None:
+        async with self._changed:
+            self._changed.notify_all()
+
+    @contextlib.asynccontextmanager
+    async def _any_device(self, problem: str = "", wanted: str = "", home: str | None = None) -> AsyncIterator[_Turn]:
+        """Occupy a free device: ``wanted``, else ``home`` if it is there, else one that has the problem open."""
+        async with self._changed:
+            while True:
+                usable = self._roster.usable()
+                if wanted and wanted not in {one.id for one in usable}:
+                    raise EvaluationError(f"{wanted} has left the search")
+                if home in {one.id for one in usable}:
+                    usable = [one for one in usable if one.id == home]
+                free = [one for one in usable if not one.judging and wanted in ("", one.id)]
+                if free:
+                    device = min(free, key=lambda one: (problem not in one.opened, one.assigned))
+                    break
+                await self._wait()
+            device.judging = True
+        try:
+            yield _Turn(device)
+        finally:
+            await self._release(device)
+
+    async def _somewhere(self, job: Callable[[Device], Awaitable[_T]], problem: str, home: str | None = None) -> _T:
+        """Run ``job`` on a device, and on another if the device is lost or fails."""
+        why = ""
+        for _ in range(MOST_TRIES):
+            async with self._any_device(problem, home=home) as turn:
+                try:
+                    return await job(turn.device)
+                except DeviceLost as lost:
+                    why, home = str(lost), None
+                    self._redo(turn.device, why)
+        raise JudgeKilled(f"failed on {MOST_TRIES} devices, the last time because of {why}")
+
+    def _redo(self, device: Device, why: str) -> None:
+        if not device.lost:  # The reason for a lost device is in the log already.
+            self._roster.blame(device, why)
+            self._say(f"{why}; another device does this work again", True)
+
+    # Tasks
+
+    async def _ask(
+        self, device: Device, work: m.AnyWork, resource: str, on_stage: Callable[[Stage], None] = lambda stage: None
+    ) -> m.AnyFinal:
+        """Give a device one task, and return its answer. Cancelling cancels the task.
+
+        Raises ``DeviceLost`` if the host is at fault, and ``EvaluationError`` if the work is.
+        """
+        self._counter += 1
+        name = f"{self._engine}-{self._counter}"
+        attempt = self._attempts[name] = _Attempt(device, type(work), on_stage)
+        fact = device.fact
+        order = m.Order(name, self._engine, self._evaluation, work, fact.bandwidth_gbs, fact.peak_gflops)
+        try:
+            attempt.task = self._link.submit(order, device.beat.address, resource)
+            answer = await attempt.answer
+        except ConnectionError as error:
+            await asyncio.sleep(_LOOK_S)
+            raise DeviceLost(f"{device.host}: {error}") from None
+        finally:
+            del self._attempts[name]
+            if attempt.task is not None:
+                with contextlib.suppress(Exception):  # The connection may be down.
+                    attempt.task.release()
+        if isinstance(answer, m.Failed):
+            if answer.host:
+                raise DeviceLost(f"{device.host}: {answer.reason}")
+            raise EvaluationError(answer.reason, answer.variant)
+        self._durations.setdefault(type(work), []).append(attempt.ran_s)
+        del self._durations[type(work)][:-_KEPT]
+        return answer
+
+    async def _watch(self) -> None:
+        """Find silent devices, and tasks that are lost, stuck or too slow."""
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            self._roster.look()
+            for name, attempt in list(self._attempts.items()):
+                self._look(name, attempt)
+            # If all devices fell silent at once, perhaps the engine's own connection is dead.
+            silent = self._down is None and self._started and not self._roster.devices
+            if silent and not await self._link.alive(SILENT_S / 2):
+                await self._link.reset()
+
+    def _look(self, name: str, attempt: _Attempt) -> None:
+        now, device = time.monotonic(), attempt.device
+        passed_s, attempt.looked_at = now - attempt.looked_at, now
+        beat = device.beat
+        if attempt.task is not None and attempt.task.status in ("error", "cancelled", "lost", "finished"):
+            attempt.ended_s += passed_s
+            if attempt.ended_s >= UNREPORTED_S and not attempt.answer.done():
+                why = f"{device.host}: its worker was killed; its work is done elsewhere"
+                self._roster.left(device.id, why)
+                attempt.lose(why)
+        elif name in beat.stuck:
+            attempt.lose(f"{device.host}: its judging process hangs")
+        elif name in beat.running:
+            attempt.ran_s += passed_s
+            limit_s = min(DEADLINE_S, max(SLOW_S, SLOW * self._median_s(attempt.kind)))
+            if attempt.ran_s > limit_s and (limit_s == DEADLINE_S or len(self._roster.usable()) > 1):
+                attempt.lose(f"{device.host}: did not finish within {limit_s:g} s")
+        elif not beat.running:  # Neither our task nor another engine's runs.
+            attempt.idle_s += passed_s
+            if attempt.idle_s > UNSTARTED_S:
+                attempt.lose(f"{device.host}: did not start a task within {UNSTARTED_S:g} s")
+
+    def _median_s(self, kind: type) -> float:
+        seconds = sorted(self._durations.get(kind, ()))
+        return seconds[len(seconds) // 2] if len(seconds) >= 5 else DEADLINE_S
+
+    # What workers say
+
+    def _hear_beat(self, beat: m.Beat) -> None:
+        self._roster.hear(beat)
+        device = self._roster.devices.get(beat.device.id)
+        if beat.sample is not None and device is not None and not device.refusal:
+            self._samples[beat.device.id] = beat.sample
+
+    def _hear_report(self, report: m.Report) -> None:
+        match report.answer:
+            case m.Waits(wait=wait):
+                self._on_wait(wait)
+                return
+            case m.WaitEnded(seconds=seconds, device=device_id):
+                if (device := self._roster.devices.get(device_id)) is not None:
+                    self._on_free(device.fact, seconds)
+                return
+        attempt = self._attempts.get(report.attempt)
+        if attempt is None:  # A late report of an attempt that was given up: another device has done its work.
+            return
+        if isinstance(report.answer, m.AtStage):
+            attempt.on_stage(report.answer.stage)
+        elif isinstance(report.answer, m.FINAL) and not attempt.answer.done():
+            attempt.answer.set_result(report.answer)
+
+    def _hear_link(self, trouble: str) -> None:
+        if trouble:
+            self._down = trouble
+            self._say(f"{self._address}: {trouble}; trying again until it answers", True)
+            for attempt in self._attempts.values():
+                attempt.lose(f"{self._address}: {trouble}")
+            for device in list(self._roster.devices.values()):
+                self._roster.left(device.id, f"{device.host}: the engine lost the scheduler {self._address}")
+        else:
+            if self._down is not None:
+                self._say(f"{self._address}: connected", False)
+            self._down = None
+
+    def _joined(self, device: Device) -> None:
+        if self._started:
+            self._on_join(device.fact)
+        asyncio.ensure_future(self._wake())  # noqa: RUF006 - It ends at once.
+
+    def _left(self, device: Device, why: str) -> None:
+        self._samples.pop(device.id, None)
+        self._on_leave(device.fact, why)
+        for attempt in self._attempts.values():
+            if attempt.device is device:
+                attempt.lose(why)
+        asyncio.ensure_future(self._wake())  # noqa: RUF006 - It ends at once.
+
+    def _place(self, problem: ProblemSpec) -> m.Place:
+        return m.Place(problem, self._headers.get(problem.id, ""))

@@ -1,0 +1,47 @@
+"""Run a cluster's scheduler: the meeting point of engines and workers. It judges nothing, so any host can run it."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+from engine.cluster import dask_settings
+from engine.cluster.certificates import security
+
+PORT = 8786
+
+
+async def run_scheduler(host: str, port: int, certificates: Path, on_ready: Callable[[str], None]) -> None:
+    """Serve until SIGINT or SIGTERM.
+
+    Args:
+        host: Name or address of the interface to listen on; "" for all.
+        port: 0 chooses a free port.
+        certificates: Directory with the scheduler's certificate.
+        on_ready: Called with the address that workers and engines use.
+
+    Raises:
+        CertificateError: The certificates are missing or invalid.
+        OSError: The port is in use.
+    """
+    encryption = security(certificates, "scheduler")
+    dask_settings.apply()
+    from distributed import Scheduler
+
+    ended = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for which in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(which, ended.set)
+    scheduler = Scheduler(
+        host=host or None,
+        port=port,
+        protocol="tls",
+        security=encryption,
+        dashboard=False,
+        dashboard_address="127.0.0.1:0",  # Dask always serves HTTP, but without the routes it has no pages.
+    )
+    async with scheduler:
+        on_ready(scheduler.address)
+        await ended.wait()
