@@ -200,12 +200,15 @@ class ClusterEvaluator:
         on_stage: Callable[[Stage], None],
         known: Known | None = None,
         on_verdict: Callable[[Verdict], None] | None = None,
+        on_device: Callable[[str], None] | None = None,
     ) -> Verdict:
+        tell_device = on_device or (lambda device: None)
         queued = time.monotonic()
         place, kernel = self._place(problem), m.Kernel(language, source)
         why, last = "", None
         for _ in range(MOST_TRIES):
             device = await self._assign(problem.id)
+            tell_device(device.id)
             try:
                 async with self._builder(device):
                     answer = await self._ask(device, m.Build(place, kernel), m.BUILDER, on_stage)
@@ -223,6 +226,7 @@ class ClusterEvaluator:
                     )
                 on_stage("waiting")
                 built_on, device = device, await self._take(device)
+                tell_device(device.id)
                 try:
                     spent = {"queue": max(0.0, time.monotonic() - queued - report.seconds), "build": report.seconds}
                     if known is not None and report.code and (verdict := known(report.code)) is not None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import platform
 import signal
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
@@ -28,6 +30,7 @@ async def run_scheduler(host: str, port: int, certificates: Path, on_ready: Call
     """
     encryption = security(certificates, "scheduler")
     dask_settings.apply()
+    warnings.filterwarnings("ignore", "Couldn't detect a suitable IP address")  # It matters only without ``host``.
     from distributed import Scheduler
 
     ended = asyncio.Event()
@@ -43,5 +46,6 @@ async def run_scheduler(host: str, port: int, certificates: Path, on_ready: Call
         dashboard_address="127.0.0.1:0",  # Dask always serves HTTP, but without the routes it has no pages.
     )
     async with scheduler:
-        on_ready(scheduler.address)
+        # An address of all interfaces helps no other host, so name this host.
+        on_ready(scheduler.address if host else f"tls://{platform.node()}:{scheduler.port}")
         await ended.wait()

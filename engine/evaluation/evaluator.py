@@ -91,12 +91,14 @@ class Evaluator(Protocol):
         on_stage: Callable[[Stage], None],
         known: Known | None = None,
         on_verdict: Callable[[Verdict], None] | None = None,
+        on_device: Callable[[str], None] | None = None,
     ) -> Verdict:
         """Build, check and time one kernel. Cancelling the task ends its processes within a second.
 
-        Errors in the kernel raise no exception; the verdict reports them. The event loop makes three kinds of calls:
+        Errors in the kernel raise no exception; the verdict reports them. The event loop makes four kinds of calls:
         ``on_stage`` for each stage, ``known`` when the kernel is built and would run next, and ``on_verdict`` after a
-        kernel has run. ``on_verdict`` comes before ``known`` for the next kernel on the device.
+        kernel has run. ``on_verdict`` comes before ``known`` for the next kernel on the device. ``on_device`` names the
+        device of another host that does the next stages.
         """
         ...
 

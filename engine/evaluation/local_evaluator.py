@@ -177,6 +177,7 @@ class LocalEvaluator:
         on_stage: Callable[[Stage], None],
         known: Known | None = None,
         on_verdict: Callable[[Verdict], None] | None = None,
+        on_device: Callable[[str], None] | None = None,
     ) -> Verdict:
         queued, waited_s = time.monotonic(), self._watch.waited_s
         kernel = self._kernel(problem, language, source)

@@ -417,9 +417,10 @@ class Search:
     async def _judge(self, variant_id: str) -> None:
         context, variant = self.context, self._state.variants[variant_id]
         told: list[asyncio.Future[None]] = []
+        at: list[str] = [""]
 
         def on_stage(stage: Stage) -> None:
-            told.append(context.journal.post(VariantStage(variant=variant_id, stage=stage)))
+            told.append(context.journal.post(VariantStage(variant=variant_id, stage=stage, device=at[-1])))
 
         problem = self._state.problems[variant.problem].spec
         if (why := variant.data.get(UNUSABLE)) is not None:  # The reply contains no kernel to build.
@@ -430,7 +431,9 @@ class Search:
             source = context.sources.text(variant.source)
             known = partial(self._with_code, variant.problem) if variant.judged == 0 else None
             unrecorded = partial(self._unrecorded.__setitem__, variant_id)
-            verdict = await context.evaluator.evaluate(problem, variant.language, source, on_stage, known, unrecorded)
+            verdict = await context.evaluator.evaluate(
+                problem, variant.language, source, on_stage, known, unrecorded, at.append
+            )
         except EvaluationError as error:
             verdict = Verdict(status="error", reason=str(error))
         try:

@@ -289,11 +289,14 @@ class SourceRepeated(Event, tag="source_repeated"):
 
 
 class VariantStage(Event, tag="variant_stage"):
-    """A kernel entered a stage of its evaluation. ``why``: the reason, if the kernel is being judged again."""
+    """A kernel entered a stage of its evaluation. ``why``: the reason, if the kernel is being judged again. ``device``:
+    the device of another host that does the work; "" for this machine's.
+    """
 
     variant: str
     stage: Stage
     why: str = ""
+    device: str = ""
 
 
 class VerdictGiven(Event, tag="verdict_given"):

@@ -220,7 +220,7 @@ def _source_repeated(state: SessionData, event: ev.SourceRepeated, time: float) 
 
 def _variant_stage(state: SessionData, event: ev.VariantStage, time: float) -> None:
     if (variant := state.variants.get(event.variant)) is not None:
-        variant.stage, variant.stage_since = event.stage, time
+        variant.stage, variant.stage_since, variant.device = event.stage, time, event.device
         state.flight[event.variant] = None
 
 

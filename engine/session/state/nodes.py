@@ -23,7 +23,10 @@ TRANSFORMATION = "move"
 
 
 class VariantState(Struct):
-    """A kernel source with its progress. ``stage`` is None before the kernel is queued and after its verdict."""
+    """A kernel source with its progress. ``stage`` is None before the kernel is queued and after its verdict.
+
+    ``device``: the device of another host at work on the kernel; "" for this machine's.
+    """
 
     id: str
     idea: str
@@ -38,6 +41,7 @@ class VariantState(Struct):
     written_at: float
     stage: Stage | None = "queued"
     stage_since: float = 0.0
+    device: str = ""
     verdict: Verdict | None = None
     judged_at: float | None = None
     judged: int = 0

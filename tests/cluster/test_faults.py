@@ -1,0 +1,76 @@
+"""A search on three hosts, of which one is killed and another loses its network in mid-evaluation."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from engine.session.records import events as ev
+from engine.session.state.session_state import fold
+from tests.cluster.hosts import Hosts, why_no_namespaces
+from tests.cluster.watching import at_work, recorded, verdicts_per_kernel, wait_for
+
+CONFIG = """\
+name = "many"
+problems = ["builtin:quickstart/gelu", "builtin:quickstart/swiglu"]
+[search]
+rounds = 1
+ideas = 3
+variants = 1
+runoff = 2
+[evaluation]
+torch_compile = false
+trials = 3
+max_pairs = 8
+threads = 1
+[cluster]
+scheduler = "tls://10.77.1.1:8786"
+certificates = "certs"
+"""
+
+
+def ended(processes: list[psutil.Process], seconds: float) -> bool:
+    return not psutil.wait_procs(processes, timeout=seconds)[1]
+
+
+@pytest.mark.serial
+def test_a_search_survives_a_killed_host_and_a_cut_network(tmp_path: Path) -> None:
+    if why := why_no_namespaces():
+        pytest.skip(why)
+    with Hosts(tmp_path / "hosts", 3) as hosts:
+        hosts.start_scheduler()
+        for name in hosts.names:
+            hosts.start_worker(name)
+        (hosts.engine / "config.toml").write_text(CONFIG)
+        started = hosts.in_hub("run", "config.toml", "--detach")
+        assert started.returncode == 0, started.stderr
+        session = hosts.engine / "sessions" / "many"
+
+        wait_for(session, lambda state: bool(at_work(state, "gpu1/cpu")), 60)
+        worker = hosts.worker_of("gpu1")
+        family = [worker, *worker.children(recursive=True)]
+        worker.kill()
+        struck = at_work(fold(recorded(session)), "gpu1/cpu")
+        assert ended(family, 5), "judges outlive a killed worker"
+
+        wait_for(session, lambda state: bool(at_work(state, "gpu2/cpu")), 60)
+        hosts.cut("gpu2")
+        struck += at_work(fold(recorded(session)), "gpu2/cpu")
+
+        deadline = time.monotonic() + 100
+        while (state := fold(recorded(session))).engine is None or state.engine.stopped is None:
+            assert time.monotonic() < deadline, "the search did not end"
+            time.sleep(0.2)
+        assert state.engine.stopped == "finished", state.engine.message
+        assert set(verdicts_per_kernel(session).values()) == {1}, "a verdict is lost or given twice"
+        assert struck
+        assert {state.variants[one].verdict.status for one in state.variants} <= {"correct", "build_error", "wrong"}
+        lost = {one.event.device: one.event.reason for one in recorded(session) if isinstance(one.event, ev.DeviceLeft)}
+        assert lost.keys() == {"gpu1/cpu", "gpu2/cpu"}
+        assert "killed" in lost["gpu1/cpu"] and "kernel-tui worker" in lost["gpu2/cpu"]
+        assert {one.verdict.host for one in state.variants.values()} >= {"gpu3"}
+        assert not [one for one in hosts.of_host("hub") if "engine.daemon.service" in one.info["cmdline"]]
+    assert hosts.left_processes() == []
