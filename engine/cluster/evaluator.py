@@ -30,7 +30,7 @@ from engine.session.records.verdict import Baseline, Stage, Standing, Verdict
 
 START_S = 120.0
 """The engine waits this many seconds for the first worker."""
-SETTLE_S = 2.5
+SETTLE_S = 1.5
 """After the first worker, the engine waits this many seconds for others, and then chooses the model."""
 MOST_TRIES = 4
 """A kernel is tried on this many hosts, if they are at fault."""
@@ -85,6 +85,7 @@ class ClusterEvaluator:
     - ``known``: devices of an earlier engine of this session, which determine the model
     - ``on_wait``, ``on_free``: called when another process of a host occupies a device
     - ``on_join``, ``on_leave``: called when a device joins or leaves the search, with the reason
+    - ``on_measured``: called when a device's peaks are known
     - ``say``: called with a line for the log, and whether it is a warning
     - ``samples``: receives the latest readings of all devices, by id
     """
@@ -98,13 +99,14 @@ class ClusterEvaluator:
         on_free: Callable[[DeviceFact, float], None],
         on_join: Callable[[DeviceFact], None],
         on_leave: Callable[[DeviceFact, str], None],
+        on_measured: Callable[[DeviceFact], None],
         say: Callable[[str, bool], None],
         samples: dict[str, DeviceSample],
     ) -> None:
         self._address = cluster.scheduler
         self._evaluation = evaluation.model_dump(mode="json", exclude={"device", "builders"})
         self._on_wait, self._on_free, self._say = on_wait, on_free, say
-        self._on_join, self._on_leave = on_join, on_leave
+        self._on_join, self._on_leave, self._on_measured = on_join, on_leave, on_measured
         self._samples = samples
         self._engine = uuid.uuid4().hex[:12]
         known = [device for device in known if device.host]
@@ -136,6 +138,7 @@ class ClusterEvaluator:
         """The device of each problem's runoffs."""
         self._durations: dict[type, list[float]] = {}
         self._watching: asyncio.Task[None] | None = None
+        self._warming: set[asyncio.Task[None]] = set()
         self._sandbox = ""
 
     async def start(self) -> tuple[DeviceFact, ...]:
@@ -158,6 +161,8 @@ class ClusterEvaluator:
             )
         self._sandbox = devices[0].beat.sandbox
         self._started = True
+        for device in devices:
+            self._warm(device)
         return tuple(device.fact for device in devices)
 
     @property
@@ -170,12 +175,11 @@ class ClusterEvaluator:
         return max(2, sum(device.beat.builders + 1 for device in self._roster.admitted()))
 
     async def measure_device(self, device: DeviceFact) -> DeviceFact:
-        async with self._any_device(wanted=device.id) as turn:
-            if turn.device.fact.peak_gflops is None:
-                answer = await self._ask(turn.device, m.Measure(), m.DEVICE)
-                assert isinstance(answer, m.Measured)
-                self._roster.measured(turn.device, answer.bandwidth_gbs, answer.peak_gflops)
-            return turn.device.fact
+        try:
+            async with self._any_device(wanted=device.id) as turn:
+                return await self._measure(turn.device)
+        except DeviceLost as lost:
+            raise EvaluationError(str(lost)) from None
 
     async def open(self, problem: ProblemSpec, header: str, sol_ms: float | None = None) -> Opened:
         """Open a problem on one device. Other devices open it when they judge its first kernel.
@@ -203,6 +207,17 @@ class ClusterEvaluator:
         on_device: Callable[[str], None] | None = None,
     ) -> Verdict:
         tell_device = on_device or (lambda device: None)
+        last_stage: list[Stage] = []
+
+        def tell(stage: Stage) -> None:
+            if last_stage[-1:] != [stage]:
+                last_stage[:] = [stage]
+                on_stage(stage)
+
+        def tell_judging(stage: Stage) -> None:
+            if stage not in ("building", "waiting"):  # The worker's judge looks for the finished build.
+                tell(stage)
+
         queued = time.monotonic()
         place, kernel = self._place(problem), m.Kernel(language, source)
         why, last = "", None
@@ -211,7 +226,7 @@ class ClusterEvaluator:
             tell_device(device.id)
             try:
                 async with self._builder(device):
-                    answer = await self._ask(device, m.Build(place, kernel), m.BUILDER, on_stage)
+                    answer = await self._ask(device, m.Build(place, kernel), m.BUILDER, tell)
                 assert isinstance(answer, m.Built)
                 report = answer.report
                 if not report.ok:
@@ -224,14 +239,14 @@ class ClusterEvaluator:
                         device_id=device.id,
                         stage_s={"queue": time.monotonic() - queued - report.seconds, "build": report.seconds},
                     )
-                on_stage("waiting")
+                tell("waiting")
                 built_on, device = device, await self._take(device)
                 tell_device(device.id)
                 try:
                     spent = {"queue": max(0.0, time.monotonic() - queued - report.seconds), "build": report.seconds}
                     if known is not None and report.code and (verdict := known(report.code)) is not None:
                         return replace(verdict, build=report, stage_s=spent)
-                    answer = await self._ask(device, m.Judge(place, kernel), m.DEVICE, on_stage)
+                    answer = await self._ask(device, m.Judge(place, kernel), m.DEVICE, tell_judging)
                     assert isinstance(answer, m.Judged)
                     device.opened.add(problem.id)
                     verdict = answer.verdict
@@ -287,13 +302,35 @@ class ClusterEvaluator:
             device.opened.clear()
 
     async def close(self) -> None:
-        if self._watching is not None:
-            self._watching.cancel()
-            await asyncio.gather(self._watching, return_exceptions=True)
-            self._watching = None
+        tasks = [*self._warming, *([self._watching] if self._watching is not None else [])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._watching = None
         await self._link.close()
 
     # Devices
+
+    def _warm(self, device: Device) -> None:
+        """Start the device's judge and measure its peaks, before the first kernel needs them."""
+
+        async def measure() -> None:
+            with contextlib.suppress(DeviceLost, EvaluationError):  # The first kernel will meet the same fault.
+                async with self._any_device(wanted=device.id) as turn:
+                    self._on_measured(await self._measure(turn.device))
+
+        task = asyncio.create_task(measure())
+        self._warming.add(task)
+        task.add_done_callback(self._warming.discard)
+
+    async def _measure(self, device: Device) -> DeviceFact:
+        """Measure the device's peaks, or tell its judge those of an earlier measurement. The device must be taken."""
+        if not device.measured:
+            answer = await self._ask(device, m.Measure(), m.DEVICE)
+            assert isinstance(answer, m.Measured)
+            self._roster.measured(device, answer.bandwidth_gbs, answer.peak_gflops)
+            device.measured = True
+        return device.fact
 
     async def _assign(self, problem: str) -> Device:
         """Choose the device with the least work, preferably one that has the problem open. Waits for a device."""
@@ -500,6 +537,7 @@ class ClusterEvaluator:
     def _joined(self, device: Device) -> None:
         if self._started:
             self._on_join(device.fact)
+            self._warm(device)
         asyncio.ensure_future(self._wake())  # noqa: RUF006 - It ends at once.
 
     def _left(self, device: Device, why: str) -> None:

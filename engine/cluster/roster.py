@@ -25,6 +25,7 @@ class Device:
 
     ``assigned``: kernels that are to be judged here. ``judging``: whether a task occupies the device. ``building``:
     builds in progress. ``opened``: problems opened here. ``faults``: failures in a row that the host caused.
+    ``measured``: whether the device's judge knows its peaks.
     """
 
     beat: m.Beat
@@ -38,6 +39,7 @@ class Device:
     faults: int = 0
     aside_until: float = 0.0
     lost: bool = False
+    measured: bool = False
 
     @property
     def id(self) -> str:

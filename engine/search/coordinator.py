@@ -46,6 +46,7 @@ from engine.session.records.events import (
     DeviceFree,
     DeviceJoined,
     DeviceLeft,
+    DeviceMeasured,
     EngineStarted,
     LogLine,
     ModelCallFailed,
@@ -239,6 +240,9 @@ def _make_evaluator(
     def on_leave(device: DeviceFact, reason: str) -> None:
         journal.post(DeviceLeft(device=device.id, reason=reason))
 
+    def on_measured(device: DeviceFact) -> None:
+        journal.post(DeviceMeasured(device=device))
+
     def say(text: str, is_warning: bool) -> None:
         journal.post(LogLine(level="warning" if is_warning else "info", text=text))
 
@@ -252,6 +256,7 @@ def _make_evaluator(
             on_free,
             on_join,
             on_leave,
+            on_measured,
             say,
             readings.remote,
         )

@@ -33,9 +33,9 @@ def wait_for(directory: Path, wanted: Callable[[SessionState], bool], seconds: f
     raise AssertionError(f"did not happen within {seconds:g} s")
 
 
-def at_work(state: SessionState, device: str) -> list[str]:
-    """Kernels that the device is judging."""
-    return [one.id for one in state.in_flight() if one.device == device and one.stage in SURELY_AT_WORK]
+def at_work(state: SessionState, host: str) -> list[str]:
+    """Kernels that the host is judging."""
+    return [one.id for one in state.in_flight() if one.device == f"{host}/cpu" and one.stage in SURELY_AT_WORK]
 
 
 def verdicts_per_kernel(directory: Path) -> Counter[str]:
