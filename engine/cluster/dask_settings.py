@@ -40,4 +40,6 @@ def apply() -> None:
             "distributed.admin.system-monitor.gil.enabled": False,
         }
     )
-    logging.getLogger("distributed").setLevel(logging.ERROR)
+    # Dask prints tracebacks for every lost connection. We report these ourselves, in one line.
+    for name in ("distributed", "tornado"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)

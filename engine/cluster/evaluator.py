@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -79,6 +79,21 @@ class _Turn(NamedTuple):
     device: Device
 
 
+def _check(device: Device) -> None:
+    """Raise ``DeviceLost`` if the device left."""
+    if device.lost or device.refusal:
+        raise DeviceLost(f"{device.host} left")
+
+
+@contextlib.contextmanager
+def _in_line(line: list[int], ticket: int) -> Iterator[None]:
+    line.append(ticket)
+    try:
+        yield
+    finally:
+        line.remove(ticket)
+
+
 class ClusterEvaluator:
     """Judges on the workers that join a scheduler.
 
@@ -118,6 +133,7 @@ class ClusterEvaluator:
             self._joined,
             self._left,
             lambda why: self._say(why, True),
+            f"kernel-tui worker --scheduler {cluster.scheduler}",
         )
         self._link = Link(
             cluster.scheduler,
@@ -219,13 +235,18 @@ class ClusterEvaluator:
                 tell(stage)
 
         queued = time.monotonic()
+        self._counter += 1
+        ticket = self._counter
         place, kernel = self._place(problem), m.Kernel(language, source)
         why, last = "", None
-        for _ in range(MOST_TRIES):
+        for again in range(MOST_TRIES):
             device = await self._assign(problem.id)
             tell_device(device.id)
+            if again:
+                last_stage.clear()
+                tell("waiting")
             try:
-                async with self._builder(device):
+                async with self._builder(device, ticket):
                     answer = await self._ask(device, m.Build(place, kernel), m.BUILDER, tell)
                 assert isinstance(answer, m.Built)
                 report = answer.report
@@ -240,7 +261,7 @@ class ClusterEvaluator:
                         stage_s={"queue": time.monotonic() - queued - report.seconds, "build": report.seconds},
                     )
                 tell("waiting")
-                built_on, device = device, await self._take(device)
+                built_on, device = device, await self._take(device, ticket)
                 tell_device(device.id)
                 try:
                     spent = {"queue": max(0.0, time.monotonic() - queued - report.seconds), "build": report.seconds}
@@ -342,13 +363,14 @@ class ClusterEvaluator:
             return device
 
     @contextlib.asynccontextmanager
-    async def _builder(self, device: Device) -> AsyncIterator[None]:
-        """Occupy one of the device's builders."""
+    async def _builder(self, device: Device, ticket: int) -> AsyncIterator[None]:
+        """Occupy one of the device's builders. Older tickets come first."""
         async with self._changed:
-            while device.building >= device.beat.builders:
-                if device.lost:
-                    raise DeviceLost(f"{device.host} left")
-                await self._wait()
+            with _in_line(device.build_line, ticket):
+                while device.building >= device.beat.builders or min(device.build_line) < ticket:
+                    _check(device)
+                    await self._wait()
+            _check(device)
             device.building += 1
         try:
             yield
@@ -356,21 +378,22 @@ class ClusterEvaluator:
             device.building -= 1
             await self._wake()
 
-    async def _take(self, device: Device) -> Device:
-        """Wait until ``device`` is free, and occupy it. If another device is idle, move the kernel there."""
+    async def _take(self, device: Device, ticket: int) -> Device:
+        """Wait until ``device`` is free, and occupy it. Older tickets come first. If another device is idle, move the
+        kernel there.
+        """
         async with self._changed:
-            while True:
-                if device.lost or device.refusal:
-                    raise DeviceLost(f"{device.host} left")
-                if not device.judging:
-                    break
-                idle = [one for one in self._roster.usable() if not one.judging and not one.assigned]
-                if idle:
-                    device.assigned -= 1
-                    device = idle[0]
-                    device.assigned += 1
-                    break
-                await self._wait()
+            with _in_line(device.judge_line, ticket):
+                while device.judging or min(device.judge_line) < ticket:
+                    _check(device)
+                    idle = [one for one in self._roster.usable() if not one.judging and not one.assigned]
+                    if idle and min(device.judge_line) == ticket:
+                        device.assigned -= 1
+                        device = idle[0]
+                        device.assigned += 1
+                        break
+                    await self._wait()
+            _check(device)
             device.judging = True
             return device
 
@@ -434,6 +457,7 @@ class ClusterEvaluator:
 
         Raises ``DeviceLost`` if the host is at fault, and ``EvaluationError`` if the work is.
         """
+        _check(device)
         self._counter += 1
         name = f"{self._engine}-{self._counter}"
         attempt = self._attempts[name] = _Attempt(device, type(work), on_stage)
@@ -474,10 +498,15 @@ class ClusterEvaluator:
         now, device = time.monotonic(), attempt.device
         passed_s, attempt.looked_at = now - attempt.looked_at, now
         beat = device.beat
-        if attempt.task is not None and attempt.task.status in ("error", "cancelled", "lost", "finished"):
+        if device.lost:
+            attempt.lose(f"{device.host} left")
+        elif attempt.task is not None and attempt.task.status in ("error", "cancelled", "lost", "finished"):
             attempt.ended_s += passed_s
             if attempt.ended_s >= UNREPORTED_S and not attempt.answer.done():
-                why = f"{device.host}: its worker was killed; its work is done elsewhere"
+                why = (
+                    f"{device.host}: its worker was killed; its work is done elsewhere. kernel-tui worker restarts it; "
+                    "the output of that command says why"
+                )
                 self._roster.left(device.id, why)
                 attempt.lose(why)
         elif name in beat.stuck:

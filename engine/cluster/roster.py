@@ -25,7 +25,8 @@ class Device:
 
     ``assigned``: kernels that are to be judged here. ``judging``: whether a task occupies the device. ``building``:
     builds in progress. ``opened``: problems opened here. ``faults``: failures in a row that the host caused.
-    ``measured``: whether the device's judge knows its peaks.
+    ``measured``: whether the device's judge knows its peaks. ``build_line``, ``judge_line``: tickets of the kernels
+    that wait for a builder, and for the device. ``lost``: whether the device left; it never comes back as this object.
     """
 
     beat: m.Beat
@@ -40,6 +41,8 @@ class Device:
     aside_until: float = 0.0
     lost: bool = False
     measured: bool = False
+    build_line: list[int] = field(default_factory=list)
+    judge_line: list[int] = field(default_factory=list)
 
     @property
     def id(self) -> str:
@@ -58,6 +61,7 @@ class Roster:
     - ``known``: devices of an earlier engine, whose measured peaks stay valid
     - ``on_join``, ``on_leave``: called when a device may judge, and with the reason when it no longer may
     - ``on_refuse``: called once per worker that may not judge, with the reason
+    - ``join_command``: what to type on a host to join
     """
 
     def __init__(
@@ -68,6 +72,7 @@ class Roster:
         on_join: Callable[[Device], None],
         on_leave: Callable[[Device, str], None],
         on_refuse: Callable[[str], None],
+        join_command: str,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._kinds, self.model = kinds, model
@@ -75,6 +80,7 @@ class Roster:
         self._on_join, self._on_leave, self._on_refuse, self._clock = on_join, on_leave, on_refuse, clock
         self.devices: dict[str, Device] = {}
         self._refused: dict[str, str] = {}
+        self._join_command = join_command
         self._settled = bool(model)
 
     def hear(self, beat: m.Beat) -> None:
@@ -124,7 +130,7 @@ class Roster:
             self.left(
                 device.id,
                 f"{device.host}: no heartbeat for {SILENT_S:g} s; its work is done elsewhere. Check the host and its "
-                f"network. If its worker ended, start it again: kernel-tui worker --scheduler ADDRESS",
+                f"network. If its worker ended, start it again: {self._join_command}",
             )
 
     def blame(self, device: Device, why: str) -> None:

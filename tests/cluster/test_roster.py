@@ -19,7 +19,10 @@ class Observed:
         self.joined: list[str] = []
         self.left: dict[str, str] = {}
         self.refused: list[str] = []
-        self.roster = Roster(kinds, model, known.values(), self._join, self._leave, self.refused.append, self._clock)
+        self.roster = Roster(
+            *(kinds, model, known.values(), self._join, self._leave, self.refused.append),
+            *("kernel-tui worker --scheduler tls://hub:8786", self._clock),
+        )
 
     def _clock(self) -> float:
         return self.now
@@ -84,7 +87,7 @@ def test_a_silent_device_is_lost_and_may_come_back() -> None:
     seen.roster.hear(beat("a"))
     seen.now += SILENT_S + 1
     seen.roster.look()
-    assert seen.usable == set() and "kernel-tui worker" in seen.left["a/GPU-1"]
+    assert seen.usable == set() and "kernel-tui worker --scheduler tls://hub" in seen.left["a/GPU-1"]
     seen.roster.hear(beat("a"))
     assert seen.usable == {"a"}
 

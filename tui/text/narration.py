@@ -54,7 +54,7 @@ def line_of(event: AnyEvent, state: SessionState, best: dict[str, str | None]) -
         case ev.DeviceJoined():
             return f"{one_line(event.device.host)} joined: {one_line(event.device.name)}"
         case ev.DeviceLeft():
-            return f"{one_line(event.device)} left: {one_line(event.reason)}"
+            return f"lost {one_line(event.reason)}"
         case ev.ProblemRefused():
             return f"{event.problem}: not searched: {one_line(event.reason)}"
         case ev.CannotWrite() if event.reason:

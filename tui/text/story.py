@@ -166,7 +166,7 @@ def _device_joined(state: SessionState, event: ev.DeviceJoined) -> tuple[Level, 
 
 
 def _device_left(state: SessionState, event: ev.DeviceLeft) -> tuple[Level, str]:
-    return "warning", f"{event.device} left: {event.reason}"
+    return "warning", f"lost {event.reason}"
 
 
 def _engine_stopped(state: SessionState, event: ev.EngineStopped) -> tuple[Level, str]:
