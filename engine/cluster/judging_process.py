@@ -43,11 +43,10 @@ class JudgingProcess:
         self._why_not = ""
         self._specs: dict[str, ProblemSpec] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._started = asyncio.Event()
+        self._starting: asyncio.Task[None] | None = None
 
     async def serve(self, orders: asyncio.StreamReader) -> None:
         beating = asyncio.create_task(self._beat())
-        starting = asyncio.create_task(self._start())
         try:
             while (line := await orders.readline()).endswith(b"\n"):
                 match m.decode_inward(line):
@@ -57,9 +56,10 @@ class JudgingProcess:
                         if (task := self._tasks.get(attempt)) is not None:
                             task.cancel()
         finally:
-            for task in (beating, starting, *self._tasks.values()):
+            tasks = [beating, *self._tasks.values(), *([self._starting] if self._starting is not None else [])]
+            for task in tasks:
                 task.cancel()
-            await asyncio.gather(beating, starting, *self._tasks.values(), return_exceptions=True)
+            await asyncio.gather(*tasks, return_exceptions=True)
             await self._evaluator.close()
 
     async def _start(self) -> None:
@@ -69,7 +69,6 @@ class JudgingProcess:
             self._why_not = str(error)
         except Exception as error:
             self._why_not = f"{type(error).__name__}: {error}"
-        self._started.set()
 
     async def _beat(self) -> None:
         while True:
@@ -92,10 +91,12 @@ class JudgingProcess:
         self._tell(order.attempt, answer)
 
     async def _answer(self, order: m.Order) -> m.AnyFinal:
-        if isinstance(order.work, m.Sleep):
+        if isinstance(order.work, m.Sleep):  # Measures the transport, so it needs no judge.
             await asyncio.sleep(order.work.seconds)
             return m.Done(order.work.payload)
-        await self._started.wait()
+        if self._starting is None:
+            self._starting = asyncio.create_task(self._start())
+        await asyncio.shield(self._starting)  # Cancelling one order must not end the start for all.
         if self._device is None:
             return m.Failed(self._why_not, host=True)
         if order.peak_gflops is not None and self._device.peak_gflops is None:
