@@ -169,7 +169,9 @@ async def measure(workers: int, rate: float, seconds: float, scratch: Path) -> N
             processes.append(start(__file__, *simulated))
         engine = evaluator(address, certificates, SETTINGS)
         await engine.start()
-        while len(engine._roster.usable()) < workers:
+        for _ in range(240):
+            if len(engine._roster.usable()) == workers:
+                break
             await asyncio.sleep(0.5)
         await asyncio.sleep(3.0)
         engine._headers[problem.id] = header

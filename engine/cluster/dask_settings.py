@@ -42,4 +42,4 @@ def apply() -> None:
     )
     # Dask prints tracebacks for every lost connection. We report these ourselves, in one line.
     for name in ("distributed", "tornado"):
-        logging.getLogger(name).setLevel(logging.CRITICAL)
+        logging.getLogger(name).setLevel(logging.CRITICAL + 1)
