@@ -30,7 +30,7 @@ sys.path.insert(0, str(ROOT))
 import psutil  # noqa: E402
 from msgspec.structs import replace  # noqa: E402
 
-from benchmarks.evaluator import CPP  # noqa: E402
+from benchmarks.evaluator import CPP, CU  # noqa: E402
 from engine.cluster import dask_settings  # noqa: E402
 from engine.cluster import messages as m  # noqa: E402
 from engine.cluster.certificates import create, security  # noqa: E402
@@ -41,7 +41,7 @@ from engine.devices.hardware import cpu_fact  # noqa: E402
 from engine.evaluation.local_evaluator import LocalEvaluator  # noqa: E402
 from engine.problem.c_header import derive_header  # noqa: E402
 from engine.problem.catalog import inspect_files, resolve  # noqa: E402
-from engine.problem.spec import ProblemSpec  # noqa: E402
+from engine.problem.spec import Language, ProblemSpec  # noqa: E402
 from engine.session.records.verdict import Verdict  # noqa: E402
 from engine.system.python_process import python_path  # noqa: E402
 
@@ -51,7 +51,9 @@ PER_PROCESS = 8
 SETTINGS = EvaluationConfig(trials=3, max_pairs=20, torch_compile=False)
 
 
-def source(number: int) -> str:
+def source(number: int, language: Language = "cpp") -> str:
+    if language == "cu":
+        return CU.format(exp="expf" if number % 2 else "__expf", threads=64 << number // 2 % 4) + f"// {number}\n"
     return CPP.format(exp="std::exp", chunk=number + 1)
 
 
@@ -135,11 +137,12 @@ def evaluator(address: str, certificates: Path, settings: EvaluationConfig) -> C
     return ClusterEvaluator(cluster, settings, [], ignore, ignore, ignore, ignore, ignore, say, {})
 
 
-async def softmax() -> tuple[ProblemSpec, str]:
-    (spec,) = await inspect_files(resolve(("builtin:quickstart/softmax",), ROOT))
+async def softmax(language: Language = "cpp") -> tuple[ProblemSpec, str]:
+    name = "builtin:headline/softmax" if language == "cu" else "builtin:quickstart/softmax"
+    (spec,) = await inspect_files(resolve((name,), ROOT))
     if not isinstance(spec, ProblemSpec):
         raise SystemExit(str(spec))
-    return spec, derive_header(spec, "cpp")
+    return spec, derive_header(spec, language)
 
 
 async def a_verdict(problem: ProblemSpec, header: str, scratch: Path) -> Verdict:
@@ -248,15 +251,15 @@ def _count_sizes(engine: ClusterEvaluator, sizes: dict[str, int]) -> None:
     sizes["heartbeat"] = max(len(m.encode(device.beat)) for device in engine._roster.devices.values())
 
 
-async def against_local(kernels: int, scratch: Path) -> None:
+async def against_local(kernels: int, language: Language, scratch: Path) -> None:
     certificates = scratch / "certs"
     create(certificates, ["127.0.0.1"])
-    problem, header = await softmax()
-    settings = EvaluationConfig(torch_compile=False)
+    problem, header = await softmax(language)
+    settings = EvaluationConfig(torch_compile=False, device="cuda" if language == "cu" else "cpu")
     scheduler, address = start_scheduler(certificates)
     worker = start(
         *("-m", "tui.cli.main", "worker", "--scheduler", address, "--certificates", str(certificates)),
-        *("--gpus", "none", "--name", "here"),
+        *("--gpus", "all" if language == "cu" else "none", "--name", "here"),
         stdout=subprocess.DEVNULL,
     )
     local = LocalEvaluator(settings, scratch)
@@ -271,7 +274,7 @@ async def against_local(kernels: int, scratch: Path) -> None:
             order = list(zip(both, (local, cluster), strict=True))
             for name, each in order if number % 2 else reversed(order):
                 began = time.monotonic()
-                found = await each.evaluate(problem, "cpp", source(number), lambda stage: None)
+                found = await each.evaluate(problem, language, source(number, language), lambda stage: None)
                 judged = sum(found.stage_s.get(stage, 0.0) for stage in ("build", "start", "check", "timing"))
                 judged += found.stage_s.get("kernelbench", 0.0) + found.stage_s.get("repeats", 0.0)
                 judged += found.stage_s.get("waiting", 0.0)
@@ -285,14 +288,18 @@ async def against_local(kernels: int, scratch: Path) -> None:
     print(f"{kernels} softmax kernels, judged here and by a worker on this machine ({os.cpu_count()} cores)")
     for name, results in both.items():
         beyond = [1e3 * seconds for seconds, _ in results]
-        times = [verdict.kernel.median_ms for _, verdict in results if verdict.kernel is not None]
+        ms = [verdict.kernel.median_ms for _, verdict in results if verdict.kernel is not None]
         print(f"{name}: beyond build and judging {statistics.median(beyond):.1f} ms in the median; "
-              f"kernel {statistics.median(times):.3f} ms")  # fmt: skip
+              f"kernel {statistics.median(ms):.3f} ms")  # fmt: skip
     extra = statistics.median(1e3 * (b[0] - a[0]) for a, b in zip(both["local"], both["cluster"], strict=True))
     print(f"extra per evaluation: {extra:.1f} ms in the median")
     same = sum(a[1].status == b[1].status for a, b in zip(both["local"], both["cluster"], strict=True))
     pairs = [(a[1].speedup, b[1].speedup) for a, b in zip(both["local"], both["cluster"], strict=True)]
     ratios = [there / here for here, there in pairs if here and there]
+    times = [(a[1].kernel, b[1].kernel) for a, b in zip(both["local"], both["cluster"], strict=True)]
+    apart = [there.median_ms / here.median_ms for here, there in times if here is not None and there is not None]
+    print(f"ratio of kernel times, cluster to local: median {statistics.median(apart):.4f}, "
+          f"{min(apart):.4f} to {max(apart):.4f}")  # fmt: skip
     print(f"equal statuses: {same} of {kernels}; ratio of speedups: median {statistics.median(ratios):.3f}")
 
 
@@ -303,6 +310,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--against-local", action="store_true")
     parser.add_argument("--kernels", type=int, default=20)
+    parser.add_argument("--language", choices=["cpp", "cu"], default="cpp")
     parser.add_argument("--simulate", nargs=4, help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     if chosen.simulate is not None:
@@ -313,7 +321,7 @@ def main() -> None:
         asyncio.run(simulate_workers(address, Path(scratch) / "certs", int(first), int(count), verdict))
     with tempfile.TemporaryDirectory(prefix="cluster-") as scratch:
         if chosen.against_local:
-            asyncio.run(against_local(chosen.kernels, Path(scratch)))
+            asyncio.run(against_local(chosen.kernels, chosen.language, Path(scratch)))
         else:
             asyncio.run(measure(chosen.workers, chosen.rate, chosen.seconds, Path(scratch)))
 
