@@ -178,7 +178,7 @@ class ClusterEvaluator:
         self._sandbox = devices[0].beat.sandbox
         self._started = True
         for device in devices:
-            self._warm(device)
+            self._welcome(device)
         return tuple(device.fact for device in devices)
 
     @property
@@ -332,8 +332,12 @@ class ClusterEvaluator:
 
     # Devices
 
-    def _warm(self, device: Device) -> None:
+    def _welcome(self, device: Device) -> None:
         """Start the device's judge and measure its peaks, before the first kernel needs them."""
+        self._counter += 1
+        order = m.Order(f"{self._engine}-{self._counter}", self._engine, {}, m.Presence())
+        with contextlib.suppress(ConnectionError):
+            device.presence = self._link.submit(order, device.beat.address, None)
 
         async def measure() -> None:
             with contextlib.suppress(DeviceLost, EvaluationError):  # The first kernel will meet the same fault.
@@ -566,7 +570,7 @@ class ClusterEvaluator:
     def _joined(self, device: Device) -> None:
         if self._started:
             self._on_join(device.fact)
-            self._warm(device)
+            self._welcome(device)
         asyncio.ensure_future(self._wake())  # noqa: RUF006 - It ends at once.
 
     def _left(self, device: Device, why: str) -> None:

@@ -57,7 +57,7 @@ class Link:
             self._task = None
         await self._drop()
 
-    def submit(self, order: m.Order, address: str, resource: str) -> Any:
+    def submit(self, order: m.Order, address: str, resource: str | None) -> Any:
         """Send an order to a worker, at once. Returns a Dask future; releasing it cancels the order.
 
         The task is pinned to the worker and never retried, because the engine chooses and retries. Raises
@@ -75,7 +75,7 @@ class Link:
             retries=0,
             workers=[address],
             allow_other_workers=False,
-            resources={resource: 1},
+            resources={resource: 1} if resource is not None else None,
         )
 
     async def alive(self, timeout_s: float) -> bool:

@@ -101,6 +101,10 @@ class Evict(Struct, frozen=True, tag="evict"):
     """Release the memory of the session's problems."""
 
 
+class Presence(Struct, frozen=True, tag="presence"):
+    """Runs on each device for as long as the engine is connected. When it ends, so do the engine's judges there."""
+
+
 class Sleep(Struct, frozen=True, tag="sleep"):
     """Judge nothing for ``seconds``, for measurements of the transport (``benchmarks/cluster.py``)."""
 
@@ -108,7 +112,7 @@ class Sleep(Struct, frozen=True, tag="sleep"):
     payload: str = ""
 
 
-AnyWork = Measure | Open | Build | Judge | Runoff | Compile | Evict | Sleep
+AnyWork = Measure | Open | Build | Judge | Runoff | Compile | Evict | Presence | Sleep
 
 
 class Order(Struct, frozen=True):

@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -25,8 +26,9 @@ class Device:
 
     ``assigned``: kernels that are to be judged here. ``judging``: whether a task occupies the device. ``building``:
     builds in progress. ``opened``: problems opened here. ``faults``: failures in a row that the host caused.
-    ``measured``: whether the device's judge knows its peaks. ``build_line``, ``judge_line``: tickets of the kernels
-    that wait for a builder, and for the device. ``lost``: whether the device left; it never comes back as this object.
+    ``measured``: whether the device's judge knows its peaks. ``presence``: the task that keeps the engine's judges
+    there. ``build_line``, ``judge_line``: tickets of the kernels that wait for a builder, and for the device. ``lost``:
+    whether the device left; it never comes back as this object.
     """
 
     beat: m.Beat
@@ -41,6 +43,7 @@ class Device:
     aside_until: float = 0.0
     lost: bool = False
     measured: bool = False
+    presence: Any = None
     build_line: list[int] = field(default_factory=list)
     judge_line: list[int] = field(default_factory=list)
 

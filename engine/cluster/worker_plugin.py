@@ -28,8 +28,8 @@ STUCK_S = 10.0
 """A judging process that sends no sign of life for this many seconds is stuck."""
 CANCEL_S = 3.0
 """A judging process that does not confirm a cancellation within this many seconds is killed."""
-IDLE_S = 120.0
-"""A judging process ends after this many seconds without an order, because its engine has probably ended."""
+IDLE_S = 1800.0
+"""A judging process without an order for this many seconds ends, in case its engine's presence was never noticed."""
 _LINE_BYTES = 64 << 20
 _CLOSE_S = 5.0
 
@@ -81,6 +81,8 @@ class JudgingHost(WorkerPlugin):  # type: ignore[misc]
         self._children: dict[str, _Child] = {}
         self._starting = asyncio.Lock()
         self._of: dict[str, _Child] = {}
+        self._present: dict[str, tuple[str, asyncio.Event]] = {}
+        """Engines that are connected, by the task of their presence."""
         self._start = f"{time.time():.3f}"
         self._tasks: list[asyncio.Task[None]] = []
         self._cancelled: set[str] = set()
@@ -100,7 +102,10 @@ class JudgingHost(WorkerPlugin):  # type: ignore[misc]
         """Cancel an attempt when its engine releases the task or ends. Dask only marks the task, which would run on
         (distributed#4694, #2617, #3681) and keep its resources (#2106).
         """
-        if finish in ("cancelled", "released", "forgotten") and key in self._of:
+        ended = finish in ("cancelled", "released", "forgotten")
+        if ended and key in self._present:
+            self._present[key][1].set()
+        if ended and key in self._of:
             self._tasks = [task for task in self._tasks if not task.done()]
             self._tasks.append(asyncio.get_running_loop().create_task(self._cancel(str(key))))
 
@@ -110,11 +115,26 @@ class JudgingHost(WorkerPlugin):  # type: ignore[misc]
         """Carry out an order, and send the final report."""
         order = m.decode_order(encoded)
         answer: m.AnyFinal
+        if isinstance(order.work, m.Presence):
+            await self._accompany(order)
+            return
         try:
             answer = await self._asked(order)
         except BaseException as error:  # Dask would never complete the task.
             answer = m.Failed(f"the worker failed: {type(error).__name__}: {error}", host=True)
         self._tell(order.engine, order.attempt, answer)
+
+    async def _accompany(self, order: m.Order) -> None:
+        """Wait until the engine releases this task, ends or loses the scheduler; then end its judging processes."""
+        gone = asyncio.Event()
+        self._present[order.attempt] = order.engine, gone
+        try:
+            await gone.wait()
+        finally:
+            del self._present[order.attempt]
+            if all(engine != order.engine for engine, _ in self._present.values()):
+                mine = [child for key, child in self._children.items() if key.startswith(f"{order.engine} ")]
+                await asyncio.gather(*(self._end(child) for child in mine))
 
     async def _asked(self, order: m.Order) -> m.AnyFinal:
         async with self._starting:  # Two orders of a new engine must not start two processes.
@@ -223,10 +243,10 @@ class JudgingHost(WorkerPlugin):  # type: ignore[misc]
         for child in list(self._children.values()):
             if not child.attempts and now - child.used_at > IDLE_S:
                 self._tasks.append(asyncio.create_task(self._end(child)))
-        for attempt in list(self._of):
+        for attempt in (*self._of, *self._present):
             state = self._worker.state.tasks.get(attempt)
             if state is None or state.state in ("cancelled", "released"):
-                self._tasks.append(asyncio.create_task(self._cancel(attempt)))
+                self.transition(attempt, "executing", "cancelled")
 
     def _now(self) -> m.Beat:
         now, local_id = time.monotonic(), self._device.id.partition("/")[2]

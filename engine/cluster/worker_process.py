@@ -85,7 +85,7 @@ async def _serve(settings: WorkerSettings, host: object, encryption: object, end
     """Join, and serve until ``ended`` or until the scheduler goes away. Return what went wrong."""
     from distributed import Worker
 
-    slots = 2 * settings.builders + 2
+    slots = 2 * settings.builders + 64  # Each connected engine's presence occupies a slot, but no processor.
     worker = Worker(
         settings.scheduler,
         nthreads=slots,
