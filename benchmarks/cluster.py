@@ -35,7 +35,7 @@ from engine.cluster import dask_settings  # noqa: E402
 from engine.cluster import messages as m  # noqa: E402
 from engine.cluster.certificates import create, security  # noqa: E402
 from engine.cluster.evaluator import ClusterEvaluator  # noqa: E402
-from engine.cluster.worker_plugin import JudgingHost  # noqa: E402
+from engine.cluster.worker.plugin import JudgingHost  # noqa: E402
 from engine.config.schema import ClusterConfig, EvaluationConfig  # noqa: E402
 from engine.devices.hardware import cpu_fact  # noqa: E402
 from engine.evaluation.local_evaluator import LocalEvaluator  # noqa: E402
@@ -134,7 +134,9 @@ def evaluator(address: str, certificates: Path, settings: EvaluationConfig) -> C
     def ignore(*_: object) -> None:
         pass
 
-    return ClusterEvaluator(cluster, settings, [], ignore, ignore, ignore, ignore, ignore, say, {})
+    return ClusterEvaluator(
+        cluster, settings, [], ignore, ignore, ignore, ignore, ignore, say, certificates / "unused", {}
+    )
 
 
 async def softmax(language: Language = "cpp") -> tuple[ProblemSpec, str]:

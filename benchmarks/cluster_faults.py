@@ -65,7 +65,7 @@ def host_killed(hosts: Hosts, host: str) -> list[psutil.Process]:
 
 def cut(hosts: Hosts, host: str) -> list[psutil.Process]:
     """The network of a host is cut, without a sign to either side."""
-    judging = [one for one in hosts.of_host(host) if "engine.cluster.judging_process" in one.info["cmdline"]]
+    judging = [one for one in hosts.of_host(host) if "engine.cluster.worker.judging_process" in one.info["cmdline"]]
     hosts.cut(host)
     return judging
 
@@ -78,7 +78,7 @@ def hung(hosts: Hosts, host: str) -> list[psutil.Process]:
 
 def stuck(hosts: Hosts, host: str) -> list[psutil.Process]:
     """SIGSTOP of the judging process, while its worker still sends heartbeats."""
-    found = [one for one in hosts.of_host(host) if "engine.cluster.judging_process" in one.info["cmdline"]]
+    found = [one for one in hosts.of_host(host) if "engine.cluster.worker.judging_process" in one.info["cmdline"]]
     for one in found:
         one.send_signal(signal.SIGSTOP)
     return found

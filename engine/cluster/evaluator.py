@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from engine.cluster import messages as m
 from engine.cluster.link import Link
 from engine.cluster.roster import SILENT_S, Device, Roster
+from engine.cluster.ssh_hosts import SshHosts
 from engine.config.schema import ClusterConfig, EvaluationConfig
 from engine.devices.fact import DeviceFact
 from engine.devices.hardware import DeviceSample
@@ -102,6 +103,7 @@ class ClusterEvaluator:
     - ``on_join``, ``on_leave``: called when a device joins or leaves the search, with the reason
     - ``on_measured``: called when a device's peaks are known
     - ``say``: called with a line for the log, and whether it is a warning
+    - ``directory``: for certificates, if the config names hosts to start over SSH; it need not exist
     - ``samples``: receives the latest readings of all devices, by id
     """
 
@@ -116,9 +118,12 @@ class ClusterEvaluator:
         on_leave: Callable[[DeviceFact, str], None],
         on_measured: Callable[[DeviceFact], None],
         say: Callable[[str, bool], None],
+        directory: Path,
         samples: dict[str, DeviceSample],
     ) -> None:
-        self._address = cluster.scheduler
+        self._cluster, self._directory = cluster, directory
+        self._ssh: SshHosts | None = None
+        self._address = cluster.scheduler or f"the hosts {', '.join(cluster.hosts)}"
         self._evaluation = evaluation.model_dump(mode="json", exclude={"device", "builders"})
         self._on_wait, self._on_free, self._say = on_wait, on_free, say
         self._on_join, self._on_leave, self._on_measured = on_join, on_leave, on_measured
@@ -133,17 +138,9 @@ class ClusterEvaluator:
             self._joined,
             self._left,
             lambda why: self._say(why, True),
-            f"kernel-tui worker --scheduler {cluster.scheduler}",
+            f"kernel-tui worker --scheduler {cluster.scheduler or 'tls://...'}",
         )
-        self._link = Link(
-            cluster.scheduler,
-            Path(cluster.certificates),
-            self._engine,
-            self._hear_beat,
-            lambda device: self._roster.left(device, f"{device.partition('/')[0]}: its worker left"),
-            self._hear_report,
-            self._hear_link,
-        )
+        self._link: Any = None
         self._down: str | None = None
         self._started = False
         self._attempts: dict[str, _Attempt] = {}
@@ -158,6 +155,20 @@ class ClusterEvaluator:
         self._sandbox = ""
 
     async def start(self) -> tuple[DeviceFact, ...]:
+        cluster = self._cluster
+        if cluster.hosts:
+            self._ssh = SshHosts(cluster, self._directory)
+            cluster = await self._ssh.start()
+        assert cluster.scheduler is not None and cluster.certificates is not None  # The config requires both.
+        self._link = Link(
+            cluster.scheduler,
+            cluster.certificates,
+            self._engine,
+            self._hear_beat,
+            lambda device: self._roster.left(device, f"{device.partition('/')[0]}: its worker left"),
+            self._hear_report,
+            self._hear_link,
+        )
         self._link.start()
         self._watching = asyncio.create_task(self._watch())
         deadline = time.monotonic() + START_S
@@ -171,10 +182,11 @@ class ClusterEvaluator:
         devices = self._roster.admitted()
         if not devices:
             why = self._down or "no worker that can judge has joined"
-            raise EvaluationError(
-                f"{self._address}: {why}, after {START_S:g} s. Start the scheduler with kernel-tui cluster scheduler, "
-                f"and a worker on each host with kernel-tui worker --scheduler {self._address}"
-            )
+            remedy = f"kernel-tui worker --scheduler {self._address}"
+            start = f"Start the scheduler with kernel-tui cluster scheduler, and a worker on each host with {remedy}"
+            if cluster.hosts or self._ssh is not None:
+                start = "The session's engine.log has the output of ssh; check the hosts with kernel-tui doctor CONFIG"
+            raise EvaluationError(f"{self._address}: {why}, after {START_S:g} s. {start}")
         self._sandbox = devices[0].beat.sandbox
         self._started = True
         for device in devices:
@@ -328,7 +340,10 @@ class ClusterEvaluator:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         self._watching = None
-        await self._link.close()
+        if self._link is not None:
+            await self._link.close()
+        if self._ssh is not None:
+            await self._ssh.close()
 
     # Devices
 

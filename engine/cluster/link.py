@@ -63,7 +63,7 @@ class Link:
         The task is pinned to the worker and never retried, because the engine chooses and retries. Raises
         ``ConnectionError`` while the link is down.
         """
-        from engine.cluster.worker_plugin import carry_out
+        from engine.cluster.worker.plugin import carry_out
 
         if self._client is None:
             raise ConnectionError("no connection to the scheduler")

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import platform
 import signal
+import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
 
 from engine.cluster import dask_settings
 from engine.cluster.certificates import security
+from engine.evaluation.sandbox.inside.confinement.isolation import die_with_parent
 
 PORT = 8786
 
@@ -49,3 +51,13 @@ async def run_scheduler(host: str, port: int, certificates: Path, on_ready: Call
         # An address of all interfaces helps no other host, so name this host.
         on_ready(scheduler.address if host else f"tls://{platform.node()}:{scheduler.port}")
         await ended.wait()
+
+
+def main(certificates: Path) -> None:
+    """Serve on a free port, print the address, and end with the parent process."""
+    die_with_parent()
+    asyncio.run(run_scheduler("", 0, certificates, lambda address: print(address, flush=True)))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

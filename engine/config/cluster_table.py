@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Annotated
 
-from pydantic import AfterValidator
+from pydantic import AfterValidator, Field
 
 from engine.config.values import ResolvedPath, Table, refusal
 
@@ -26,16 +26,30 @@ def scheduler_address(value: str) -> str:
     return value
 
 
+def _host(value: str) -> str:
+    if not re.fullmatch(r"([\w.-]+@)?[A-Za-z0-9][A-Za-z0-9.-]*", value):
+        raise refusal(f'contains {value!r}, allowed: host names such as "gpu1" or "me@gpu1"')
+    return value
+
+
+HostName = Annotated[str, AfterValidator(_host)]
 SchedulerAddress = Annotated[str, AfterValidator(scheduler_address)]
 
 
 class ClusterConfig(Table):
-    """The hosts that judge. Workers on these hosts join the scheduler; the engine itself then judges nothing."""
+    """The hosts that judge; the engine itself then judges nothing. Set either ``hosts`` or ``scheduler``."""
 
-    scheduler: SchedulerAddress
+    hosts: Annotated[tuple[HostName, ...], Field(strict=False)] = ()
+    """Hosts on which the engine starts workers over SSH, such as ``["gpu1", "me@gpu2"]``. SSH must not ask for a
+    password there."""
+    address: str | None = None
+    """With ``hosts``: name or IP address by which the hosts reach the engine's machine. Default: its host name."""
+    command: str = "kernel-tui"
+    """With ``hosts``: kernel-tui on the hosts, such as ``~/venv/bin/kernel-tui``."""
+    scheduler: SchedulerAddress | None = None
     """Address of a scheduler that ``kernel-tui cluster scheduler`` started, such as ``tls://gpu1:8786``."""
-    certificates: ResolvedPath
-    """Directory with the engine's certificate: ``ca.pem``, ``engine.pem`` and ``engine-key.pem``."""
+    certificates: ResolvedPath | None = None
+    """With ``scheduler``: directory with ``ca.pem``, ``engine.pem`` and ``engine-key.pem``."""
     gpu: str | None = None
     """Model of the devices that judge, as the monitor shows it (``NVIDIA H200``). Default: the most frequent model.
     Other models stay idle, because times from different models are not comparable."""

@@ -250,6 +250,10 @@ class Config(Table):
     @classmethod
     def _devices_of_workers(cls, cluster: ClusterConfig | None, info: ValidationInfo) -> ClusterConfig | None:
         evaluation = info.data.get("evaluation")
+        if cluster is not None and bool(cluster.hosts) == (cluster.scheduler is not None):
+            raise refusal('needs one of two keys, allowed: hosts = ["gpu1", ...] or scheduler = "tls://gpu1:8786"')
+        if cluster is not None and cluster.scheduler is not None and cluster.certificates is None:
+            raise refusal('lacks certificates, allowed: a directory that "kernel-tui cluster certs" wrote')
         if cluster is not None and evaluation is not None and not set(evaluation.devices) <= {"auto", "cpu", "cuda"}:
             raise refusal(
                 'cannot be combined with evaluation.device, allowed: evaluation.device = "auto", "cpu" or "cuda"; to '

@@ -258,6 +258,7 @@ def _make_evaluator(
             on_leave,
             on_measured,
             say,
+            paths.directory / "scratch" / "certificates",
             readings.remote,
         )
     except CertificateError as error:

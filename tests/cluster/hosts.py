@@ -128,7 +128,7 @@ class Hosts:
 
     def worker_of(self, name: str) -> psutil.Process:
         """The Dask worker's process."""
-        return next(one for one in self.of_host(name) if "engine.cluster.worker_process" in one.info["cmdline"])
+        return next(one for one in self.of_host(name) if "engine.cluster.worker.process" in one.info["cmdline"])
 
     def left_processes(self) -> list[psutil.Process]:
         return _marked(str(self.directory))

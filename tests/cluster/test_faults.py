@@ -91,5 +91,5 @@ def test_a_search_survives_a_killed_host_and_a_cut_network(tmp_path: Path) -> No
         assert {state.variants[one].verdict.host for one in struck}.isdisjoint({cut})
         assert no_process("engine.daemon.service", hosts, "hub")
         (survivor,) = set(hosts.names) - {killed, cut}
-        assert no_process("engine.cluster.judging_process", hosts, survivor), "judges outlive their engine"
+        assert no_process("engine.cluster.worker.judging_process", hosts, survivor), "judges outlive their engine"
     assert hosts.left_processes() == []

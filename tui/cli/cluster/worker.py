@@ -37,8 +37,8 @@ def worker(scheduler: str, certificates: Path, gpus: str, builders: int | None, 
     except PydanticCustomError as error:
         raise Failure(f"--scheduler {error.message()}", ExitCode.USAGE) from None
     with needs_extra():
-        from engine.cluster.supervisor import NoDevice, choose_devices, run_workers
-        from engine.cluster.worker_process import WorkerSettings
+        from engine.cluster.worker.process import WorkerSettings
+        from engine.cluster.worker.supervisor import NoDevice, choose_devices, run_workers
 
         try:
             devices = choose_devices(gpus)

@@ -14,7 +14,7 @@ import msgspec
 from msgspec.structs import replace
 
 from engine.cluster.certificates import CertificateError, faults
-from engine.cluster.worker_process import WorkerSettings
+from engine.cluster.worker.process import WorkerSettings
 from engine.devices.fact import DeviceFact
 from engine.devices.hardware import discover
 from engine.evaluation.build.compilers import compiler_of
@@ -87,7 +87,7 @@ async def _keep(settings: WorkerSettings, device: DeviceFact, ended: asyncio.Eve
     while not ended.is_set():
         began = time.monotonic()
         process = await asyncio.create_subprocess_exec(
-            *python_command("engine.cluster.worker_process"),
+            *python_command("engine.cluster.worker.process"),
             msgspec.json.encode(settings).decode(),
             stdin=asyncio.subprocess.DEVNULL,
             env={**os.environ, "PYTHONPATH": python_path()},

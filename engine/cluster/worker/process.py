@@ -1,7 +1,7 @@
 """The process that joins one device to a cluster. It waits for a scheduler that is not there yet, and rejoins a
 scheduler that went away.
 
-``kernel-tui worker`` starts it as ``python -m engine.cluster.worker_process SETTINGS``. It has a guard, which kills its
+``kernel-tui worker`` starts it as ``python -m engine.cluster.worker.process SETTINGS``. It has a guard, which kills its
 judging processes if this process is killed.
 """
 
@@ -54,7 +54,7 @@ async def join(settings: WorkerSettings, guard: Guard | None) -> None:
     """Serve a device until SIGTERM or SIGINT. Raises ``CertificateError``."""
     encryption = security(Path(settings.certificates), "worker")
     dask_settings.apply()
-    from engine.cluster.worker_plugin import JudgingHost
+    from engine.cluster.worker.plugin import JudgingHost
 
     environment = {"CUDA_VISIBLE_DEVICES": settings.device if settings.device != "cpu" else ""}
     os.environ |= environment

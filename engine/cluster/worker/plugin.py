@@ -157,7 +157,7 @@ class JudgingHost(WorkerPlugin):  # type: ignore[misc]
             return child
         evaluation = {**order.evaluation, "device": self._local_device, "builders": self._builders}
         process = await asyncio.create_subprocess_exec(
-            *python_command("engine.cluster.judging_process"),
+            *python_command("engine.cluster.worker.judging_process"),
             msgspec.json.encode(evaluation).decode(),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
