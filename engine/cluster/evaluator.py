@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -53,6 +53,10 @@ _T = TypeVar("_T")
 
 class DeviceLost(Exception):
     """The device or its host is at fault: another may succeed. The message says what happened."""
+
+
+class Doubted(DeviceLost):
+    """The work failed, and perhaps the device is at fault: another is to try. If that succeeds, the device was."""
 
 
 class _Attempt:
@@ -216,10 +220,20 @@ class ClusterEvaluator:
         """
         self._headers[problem.id] = header
 
+        doubted: list[Device] = []
+
         async def on(device: Device) -> Opened:
-            answer = await self._ask(device, m.Open(m.Place(problem, header)), m.DEVICE)
+            try:
+                answer = await self._ask(device, m.Open(m.Place(problem, header)), m.DEVICE)
+            except EvaluationError as error:
+                if doubted:  # Two devices agree, so the problem is at fault.
+                    raise
+                doubted.append(device)
+                raise Doubted(f"{device.host}: cannot open {problem.id}: {error}") from None
             assert isinstance(answer, m.OpenedProblem)
             device.opened.add(problem.id)
+            for other in doubted:
+                self._roster.blame(other, f"it cannot open {problem.id}, but {device.host} can")
             return answer.opened
 
         return await self._somewhere(on, problem.id)
@@ -251,8 +265,9 @@ class ClusterEvaluator:
         ticket = self._counter
         place, kernel = self._place(problem), m.Kernel(language, source)
         why, last = "", None
+        doubted: list[Device] = []
         for again in range(MOST_TRIES):
-            device = await self._assign(problem.id)
+            device = await self._assign(problem.id, avoid=doubted)
             tell_device(device.id)
             if again:
                 last_stage.clear()
@@ -287,9 +302,13 @@ class ClusterEvaluator:
                     judged_s = {name: s for name, s in verdict.stage_s.items() if name not in ("queue", "build")}
                     verdict = replace(verdict, build=build, stage_s={**spent, **judged_s})
                     if verdict.status == "error" and last is None:
-                        last = verdict  # Perhaps the host is at fault, so ask another.
-                        raise DeviceLost(f"{device.host}: {verdict.reason}")
-                    self._roster.praise(device)
+                        last = verdict
+                        doubted.append(device)
+                        raise Doubted(f"{device.host}: {verdict.reason}")
+                    if verdict.status != "error":
+                        self._roster.praise(device)
+                        for other in doubted:
+                            self._roster.blame(other, f"{why}, but {device.host} judged the kernel")
                     if on_verdict is not None:
                         on_verdict(verdict)
                     return verdict
@@ -297,9 +316,14 @@ class ClusterEvaluator:
                     await self._release(device)
             except DeviceLost as lost:
                 why = str(lost)
-                self._redo(device, why)
-            except EvaluationError as error:
-                return Verdict(status="error", reason=str(error), device=device.fact.name, host=device.host)
+                self._redo(device, lost)
+            except EvaluationError as error:  # For example, the problem does not open there.
+                if last is not None:
+                    return Verdict(status="error", reason=str(error), device=device.fact.name, host=device.host)
+                last = Verdict(status="error", reason=str(error), device=device.fact.name, host=device.host)
+                doubted.append(device)
+                why = f"{device.host}: {error}"
+                self._redo(device, Doubted(why))
             finally:
                 device.assigned -= 1
                 await self._wake()
@@ -372,11 +396,15 @@ class ClusterEvaluator:
             device.measured = True
         return device.fact
 
-    async def _assign(self, problem: str) -> Device:
-        """Choose the device with the least work, preferably one that has the problem open. Waits for a device."""
+    async def _assign(self, problem: str, avoid: Sequence[Device] = ()) -> Device:
+        """Choose the device with the least work, preferably one that has the problem open. Waits for a device.
+
+        Devices in ``avoid`` are chosen only if there is no other.
+        """
         async with self._changed:
             while not (usable := self._roster.usable()):
                 await self._wait()
+            usable = [one for one in usable if one not in avoid] or usable
             device = min(usable, key=lambda one: (one.assigned + one.judging, problem not in one.opened))
             device.assigned += 1
             return device
@@ -430,11 +458,17 @@ class ClusterEvaluator:
             self._changed.notify_all()
 
     @contextlib.asynccontextmanager
-    async def _any_device(self, problem: str = "", wanted: str = "", home: str | None = None) -> AsyncIterator[_Turn]:
-        """Occupy a free device: ``wanted``, else ``home`` if it is there, else one that has the problem open."""
+    async def _any_device(
+        self, problem: str = "", wanted: str = "", home: str | None = None, avoid: Sequence[Device] = ()
+    ) -> AsyncIterator[_Turn]:
+        """Occupy a free device: ``wanted``, else ``home`` if it is there, else one that has the problem open.
+
+        Devices in ``avoid`` are chosen only if there is no other.
+        """
         async with self._changed:
             while True:
                 usable = self._roster.usable()
+                usable = [one for one in usable if one not in avoid] or usable
                 if wanted and wanted not in {one.id for one in usable}:
                     raise EvaluationError(f"{wanted} has left the search")
                 if home in {one.id for one in usable}:
@@ -452,20 +486,23 @@ class ClusterEvaluator:
 
     async def _somewhere(self, job: Callable[[Device], Awaitable[_T]], problem: str, home: str | None = None) -> _T:
         """Run ``job`` on a device, and on another if the device is lost or fails."""
-        why = ""
+        why, failed = "", list[Device]()
         for _ in range(MOST_TRIES):
-            async with self._any_device(problem, home=home) as turn:
+            async with self._any_device(problem, home=home, avoid=failed) as turn:
                 try:
                     return await job(turn.device)
                 except DeviceLost as lost:
                     why, home = str(lost), None
-                    self._redo(turn.device, why)
+                    failed.append(turn.device)
+                    self._redo(turn.device, lost)
         raise JudgeKilled(f"failed on {MOST_TRIES} devices, the last time because of {why}")
 
-    def _redo(self, device: Device, why: str) -> None:
-        if not device.lost:  # The reason for a lost device is in the log already.
-            self._roster.blame(device, why)
-            self._say(f"{why}; another device does this work again", True)
+    def _redo(self, device: Device, lost: DeviceLost) -> None:
+        if device.lost:  # The log has the reason already.
+            return
+        if not isinstance(lost, Doubted):
+            self._roster.blame(device, str(lost))
+        self._say(f"{lost}; another device does this work again", True)
 
     # Tasks
 

@@ -14,6 +14,8 @@ import os
 import signal
 import sys
 import uuid
+from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 
 import msgspec
@@ -126,8 +128,12 @@ def _sandbox() -> str:
         return f"none ({ended})"
 
 
-def _lack_of(device: DeviceFact):  # type: ignore[no-untyped-def]
+def _lack_of(device: DeviceFact) -> Callable[[], str]:
+    """Return a function that says why this host cannot judge on ``device`` now, and what to type."""
+
     def lacks() -> str:
+        if find_spec("torch") is None:
+            return "PyTorch is not installed, so no reference can run. Install it: pip install torch"
         try:
             compiler_of(LANGUAGE_OF_DEVICE[device.kind])
         except NoCompiler as error:
