@@ -127,6 +127,7 @@ class ClusterEvaluator:
     ) -> None:
         self._cluster, self._directory = cluster, directory
         self._ssh: SshHosts | None = None
+        self._join_command = f"kernel-tui worker --scheduler {cluster.scheduler or 'tls://...'}"
         self._address = cluster.scheduler or f"the hosts {', '.join(cluster.hosts)}"
         self._evaluation = evaluation.model_dump(mode="json", exclude={"device", "builders"})
         self._on_wait, self._on_free, self._say = on_wait, on_free, say
@@ -142,7 +143,7 @@ class ClusterEvaluator:
             self._joined,
             self._left,
             lambda why: self._say(why, True),
-            f"kernel-tui worker --scheduler {cluster.scheduler or 'tls://...'}",
+            self._join_command,
         )
         self._link: Any = None
         self._down: str | None = None
@@ -560,8 +561,8 @@ class ClusterEvaluator:
             attempt.ended_s += passed_s
             if attempt.ended_s >= UNREPORTED_S and not attempt.answer.done():
                 why = (
-                    f"{device.host}: its worker was killed; its work is done elsewhere. kernel-tui worker restarts it; "
-                    "the output of that command says why"
+                    f"{device.host}: its worker was killed; its work is done elsewhere. If it does not join again, "
+                    f"start it there: {self._join_command}"
                 )
                 self._roster.left(device.id, why)
                 attempt.lose(why)
