@@ -100,6 +100,9 @@ def test_commands_have_these_options(page: Path) -> None:
         if command is None:
             assert arguments[0].endswith(".toml"), line
             continue
+        if isinstance(command, click.Group) and len(arguments) > 1:
+            arguments = arguments[1:]
+            command = command.commands[arguments[0]]
         known = {option for parameter in command.params for option in parameter.opts}
         named = {word for word in arguments[1:] if re.fullmatch(r"--?[a-z][a-z-]*", word)}
         assert named <= known | {"--help"}, line
@@ -158,7 +161,9 @@ def test_the_site_has_every_command_key_event_number_and_exit_code(site: Path, g
     names = ("command-line", "config", "events", "judge-numbers")
     pages = {name: (site / "reference" / f"{name}.html").read_text() for name in names}
     for name in cli.list_commands(click.Context(cli)):
-        assert f'id="kernel-tui-{name}"' in pages["command-line"], name
+        command = cli.get_command(click.Context(cli), name)
+        for path in [f"{name}-{one}" for one in command.commands] if isinstance(command, click.Group) else [name]:
+            assert f'id="kernel-tui-{path}"' in pages["command-line"], path
     for table in generator.config_tables().values():
         for key in table.model_fields:
             assert re.search(rf"<code>\[*{key}\]*</code>", pages["config"]), key

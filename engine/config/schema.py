@@ -17,9 +17,10 @@ from urllib.parse import urlsplit
 
 import tomli_w
 from msgspec import Struct
-from pydantic import Field, PrivateAttr, ValidationError, field_validator
+from pydantic import Field, PrivateAttr, ValidationError, ValidationInfo, field_validator
 from pydantic_core import ErrorDetails
 
+from engine.config.cluster_table import ClusterConfig
 from engine.config.model_tables import (
     MODEL_TABLES,
     AnthropicModel,
@@ -57,6 +58,7 @@ __all__ = [
     "AnthropicModel",
     "BudgetConfig",
     "CalledModel",
+    "ClusterConfig",
     "CommandModel",
     "Config",
     "ConfigError",
@@ -277,10 +279,27 @@ class Config(Table):
     search: SearchConfig = SearchConfig()
     budget: BudgetConfig = BudgetConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
+    cluster: ClusterConfig | None = None
+    """Other hosts that judge. Without this table, this machine judges."""
     prompts: PromptsConfig = PromptsConfig()
     profile: ProfileConfig = ProfileConfig()
     tracking: TrackingConfig = TrackingConfig()
     models: Annotated[tuple[ModelConfig, ...], Field(min_length=1, strict=False)] = (PlaybookModel(),)
+
+    @field_validator("cluster")
+    @classmethod
+    def _devices_of_workers(cls, cluster: ClusterConfig | None, info: ValidationInfo) -> ClusterConfig | None:
+        evaluation = info.data.get("evaluation")
+        if cluster is not None and bool(cluster.hosts) == (cluster.scheduler is not None):
+            raise refusal('needs one of two keys, allowed: hosts = ["gpu1", ...] or scheduler = "tls://gpu1:8786"')
+        if cluster is not None and cluster.scheduler is not None and cluster.certificates is None:
+            raise refusal('lacks certificates, allowed: a directory that "kernel-tui cluster certs" wrote')
+        if cluster is not None and evaluation is not None and not set(evaluation.devices) <= {"auto", "cpu", "cuda"}:
+            raise refusal(
+                'cannot be combined with evaluation.device, allowed: evaluation.device = "auto", "cpu" or "cuda"; to '
+                "choose a host's GPUs, start its worker with --gpus"
+            )
+        return cluster
 
     @field_validator("models")
     @classmethod

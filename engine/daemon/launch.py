@@ -14,12 +14,12 @@ import threading
 import time
 import uuid
 
-from engine.daemon.guard import VARIABLE
 from engine.daemon.logind import logout_policy, surviving
 from engine.exit_codes import ExitCode
 from engine.session.store import SessionError, SessionLocked, SessionPaths, engine_liveness, must_not_be_bundled
 from engine.session.store.errors import of_os
 from engine.session.store.lock import read_holder
+from engine.system.guard import VARIABLE
 from engine.system.python_process import python_command, python_path
 
 START_S = 60.0

@@ -26,9 +26,8 @@ from typing import NamedTuple
 from engine import __version__
 from engine.config.renamed_keys import deprecations
 from engine.config.schema import ConfigError, load_config
-from engine.daemon.guard import VARIABLE, Guard
 from engine.daemon.launch import UNATTENDED
-from engine.devices.hardware import DeviceReader
+from engine.devices.readings import Readings
 from engine.exit_codes import ExitCode
 from engine.session.records.events import CommandHandled, EngineStarted, EngineStopped, LogLine, StopReason
 from engine.session.records.requests import Stop
@@ -36,6 +35,7 @@ from engine.session.state.session_state import SessionState, fold
 from engine.session.state.spend import MANUAL
 from engine.session.store import EngineLock, EventWriter, RequestInbox, SessionError, SessionPaths, SessionReader
 from engine.session.store.writer import PATIENCE_S
+from engine.system.guard import VARIABLE, Guard
 from engine.tracking.launch import MISSING, start_sender
 
 HEARTBEAT_S = 1.0
@@ -165,8 +165,9 @@ async def _search(
 
     for which in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(which, interrupt, which)
-    search = asyncio.create_task(_run(paths, writer, state, launch))
-    heart = asyncio.create_task(_beat(writer, guard, signals))
+    readings = Readings()
+    search = asyncio.create_task(_run(paths, writer, state, launch, readings))
+    heart = asyncio.create_task(_beat(writer, guard, signals, readings))
     await asyncio.wait((search, heart, asked), return_when=asyncio.FIRST_COMPLETED)
     if not search.done():
         search.cancel()
@@ -187,7 +188,9 @@ async def _search(
     return _ended(*search.result(), state)
 
 
-async def _run(paths: SessionPaths, writer: EventWriter, state: SessionState, launch: Launch) -> tuple[StopReason, str]:
+async def _run(
+    paths: SessionPaths, writer: EventWriter, state: SessionState, launch: Launch, readings: Readings
+) -> tuple[StopReason, str]:
     await _refuse_late_stops(paths, writer, state, launch.asked_at)
     config = load_config(paths.config)
     for line in deprecations(paths.config):
@@ -199,7 +202,7 @@ async def _run(paths: SessionPaths, writer: EventWriter, state: SessionState, la
     inbox = RequestInbox(paths, state.handled)
     try:
         ended: tuple[StopReason, str] = await run_search(
-            paths, writer, inbox, config, state, unattended=launch.unattended
+            paths, writer, inbox, config, state, readings, unattended=launch.unattended
         )
         return ended
     finally:
@@ -230,16 +233,15 @@ async def _refuse_late_stops(paths: SessionPaths, writer: EventWriter, state: Se
         state.apply(await writer.record(answer))
 
 
-async def _beat(writer: EventWriter, guard: Guard, signals: list[signal.Signals]) -> None:
+async def _beat(writer: EventWriter, guard: Guard, signals: list[signal.Signals], readings: Readings) -> None:
     """Write a heartbeat and device readings every second. Because this coroutine runs in the event loop, a blocked loop
     shows as missing heartbeats.
 
     Returns only after the writer has failed.
     """
-    devices = DeviceReader()
     while writer.failure is None:
         writer.heartbeat("stopping" if signals else "running")
-        writer.sample(devices.read())
+        writer.sample(readings.read())
         guard.ensure()
         await asyncio.sleep(HEARTBEAT_S)
 

@@ -11,7 +11,8 @@ class DeviceFact(Struct, frozen=True, omit_defaults=True):
     """Properties of a device. ``bandwidth_gbs`` and ``peak_gflops`` are None until the judge measures them.
 
     ``clock_mhz``: a GPU's highest clock. ``features``: a CPU's vector extensions, such as "avx2". ``caches``: a CPU's
-    caches, such as "L2 512 KiB per core".
+    caches, such as "L2 512 KiB per core". ``host``: the host of a cluster that has the device; "" for the engine's
+    host.
     """
 
     id: str
@@ -25,3 +26,4 @@ class DeviceFact(Struct, frozen=True, omit_defaults=True):
     clock_mhz: int | None = None
     features: tuple[str, ...] = ()
     caches: tuple[str, ...] = ()
+    host: str = ""

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from engine.config.schema import Config
 from engine.doctor import models, system, tools
+from engine.doctor.cluster import cluster
 from engine.doctor.finding import Finding, Level
 
 __all__ = ["Finding", "Level", "run_checks"]
@@ -38,6 +39,7 @@ def run_checks(config: Config | None = None, on_check: Callable[[str], None] = l
         ("models", lambda: models.retirements(config)),
         ("programs", lambda: models.programs(config)),
         ("proposers", lambda: models.coverage(config, found)),
+        ("cluster", lambda: cluster(config)),
         ("threads", system.threads),
         ("terminal", system.terminal),
     )

@@ -70,6 +70,13 @@ class Evaluator(Protocol):
         """Return the active isolation layers ("user, net, pid namespaces; Landlock; seccomp")."""
         ...
 
+    @property
+    def width(self) -> int | None:
+        """Evaluations in flight that keep all builders and devices busy; None if this machine judges. It changes when
+        hosts join or leave.
+        """
+        ...
+
     async def measure_device(self, device: DeviceFact) -> DeviceFact:
         """Return the device with its measured peaks: copy bandwidth in GB/s and matrix product rate in GFLOP/s.
 
@@ -94,12 +101,14 @@ class Evaluator(Protocol):
         on_stage: Callable[[Stage], None],
         known: Known | None = None,
         on_verdict: Callable[[Verdict], None] | None = None,
+        on_device: Callable[[str], None] | None = None,
     ) -> Verdict:
         """Build, check and time one kernel. Cancelling the task ends its processes within a second.
 
-        Errors in the kernel raise no exception; the verdict reports them. The event loop makes three kinds of calls:
+        Errors in the kernel raise no exception; the verdict reports them. The event loop makes four kinds of calls:
         ``on_stage`` for each stage, ``known`` when the kernel is built and would run next, and ``on_verdict`` after a
-        kernel has run. ``on_verdict`` comes before ``known`` for the next kernel on the device.
+        kernel has run. ``on_verdict`` comes before ``known`` for the next kernel on the device. ``on_device`` names the
+        device of another host that does the next stages.
         """
         ...
 

@@ -121,6 +121,10 @@ class LocalEvaluator:
     def sandbox(self) -> str:
         return describe(self._sandbox) if self._sandbox is not None else "off (as configured)"
 
+    @property
+    def width(self) -> None:
+        return None
+
     def begin_build(self, problem: ProblemSpec, header: str, language: Language, source: str) -> None:
         """Start building a kernel before its problem is open.
 
@@ -128,6 +132,21 @@ class LocalEvaluator:
         """
         self._headers[problem.id] = header
         self._builder.begin(self._kernel(problem, language, source))
+
+    async def build(
+        self,
+        problem: ProblemSpec,
+        header: str,
+        language: Language,
+        source: str,
+        on_stage: Callable[[Stage], None] = lambda stage: None,
+    ) -> BuildReport:
+        """Build a kernel on this host. A later :meth:`evaluate` finds the library in the host's cache.
+
+        Raises ``NoCompiler``, and ``OSError`` if the cache is not writable.
+        """
+        self._headers[problem.id] = header
+        return await self._builder.build(self._kernel(problem, language, source), on_stage)
 
     async def measure_device(self, device: DeviceFact) -> DeviceFact:
         judge = next(judge for judge in self._judges if judge.settings.device_id == device.id)
@@ -161,6 +180,7 @@ class LocalEvaluator:
         on_stage: Callable[[Stage], None],
         known: Known | None = None,
         on_verdict: Callable[[Verdict], None] | None = None,
+        on_device: Callable[[str], None] | None = None,
     ) -> Verdict:
         queued, waited_s = time.monotonic(), self._watch.waited_s
         kernel = self._kernel(problem, language, source)

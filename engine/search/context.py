@@ -90,7 +90,12 @@ class Context:
 
     @property
     def width(self) -> int:
-        """Maximum number of evaluations in flight: one per builder, plus one on the device."""
+        """Maximum number of evaluations in flight: one per builder, plus one on the device.
+
+        If other hosts judge, the evaluator counts their builders and devices.
+        """
+        if (width := self.evaluator.width) is not None:
+            return width
         return (self.config.evaluation.builders or max(1, (os.cpu_count() or 2) // 2)) + 1
 
     @property

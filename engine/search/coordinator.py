@@ -9,14 +9,16 @@ import contextlib
 import os
 import platform
 import time
-from collections.abc import Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from functools import partial
 from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 from engine import __version__
+from engine.cluster.certificates import CertificateError
 from engine.config.schema import Config
 from engine.devices.fact import DeviceFact
+from engine.devices.readings import Readings
 from engine.evaluation.device_waits import Wait
 from engine.evaluation.evaluator import EvaluationError, Evaluator
 from engine.evaluation.local_evaluator import LocalEvaluator
@@ -43,6 +45,9 @@ from engine.session.records.events import (
     CommandHandled,
     DeviceAwaited,
     DeviceFree,
+    DeviceJoined,
+    DeviceLeft,
+    DeviceMeasured,
     EngineStarted,
     LogLine,
     ModelCallFailed,
@@ -107,6 +112,8 @@ _TELLING = (
     CommandHandled,
     DeviceAwaited,
     DeviceFree,
+    DeviceJoined,
+    DeviceLeft,
     BaselineMeasured,
     ProblemFinished,
     SizesChecked,
@@ -131,11 +138,12 @@ async def run_search(
     inbox: RequestInbox,
     config: Config,
     state: SessionState,
+    readings: Readings,
     *,
     unattended: bool = False,
 ) -> Ended:
     """Search until the rounds are complete, the budget is used up or a person stops the search. ``state`` always
-    includes every recorded event.
+    includes every recorded event. ``readings`` receives those of other hosts.
 
     If no proposer supports a problem, the search waits for a person's kernels, unless ``unattended``. Cancelling the
     search ends every evaluator process. All recorded events remain.
@@ -151,7 +159,7 @@ async def run_search(
         # Create the proposers first, which removes API keys from the environment before any other process starts.
         proposers = make_proposers(config, paths, journal, state, sources.text)
         try:
-            return await _run_with(proposers, sources, paths, journal, inbox, config, state, unattended)
+            return await _run_with(proposers, sources, paths, journal, inbox, config, state, readings, unattended)
         finally:
             await asyncio.gather(*(proposer.close() for proposer, _ in proposers))
 
@@ -164,6 +172,7 @@ async def _run_with(
     inbox: RequestInbox,
     config: Config,
     state: SessionState,
+    readings: Readings,
     unattended: bool,
 ) -> Ended:
     def on_wait(wait: Wait) -> None:
@@ -181,9 +190,7 @@ async def _run_with(
     def on_free(device: DeviceFact, seconds: float) -> None:
         journal.post(DeviceFree(device=device.id, seconds=seconds))
 
-    scratch = paths.directory / "scratch"
-    modules = any(LANGUAGE_KEYS[name] in MODULES for name in config.search.languages)
-    evaluator: Evaluator = LocalEvaluator(config.evaluation, scratch, on_wait=on_wait, on_free=on_free, modules=modules)
+    evaluator = _make_evaluator(paths, config, state, journal, readings, on_wait, on_free)
     try:
         if find_spec("torch") is None:
             raise NoTools("PyTorch is not installed, so no reference can run. Install it: pip install torch")
@@ -210,6 +217,57 @@ async def _run_with(
         return Ended(reason, (context.spent or "") if reason == "budget" else "")
     finally:
         await evaluator.close()
+
+
+def _make_evaluator(
+    paths: SessionPaths,
+    config: Config,
+    state: SessionState,
+    journal: Journal,
+    readings: Readings,
+    on_wait: Callable[[Wait], None],
+    on_free: Callable[[DeviceFact, float], None],
+) -> Evaluator:
+    """Return the evaluator that the config asks for: this machine, or the hosts of a cluster. Raises ``NoTools``."""
+    if config.cluster is None:
+        scratch = paths.directory / "scratch"
+        modules = any(LANGUAGE_KEYS[name] in MODULES for name in config.search.languages)
+        return LocalEvaluator(config.evaluation, scratch, on_wait=on_wait, on_free=on_free, modules=modules)
+    if find_spec("distributed") is None or find_spec("cryptography") is None:
+        raise NoTools(
+            "[cluster] needs more packages: pip install 'kernel-tui[cluster]' (from a checkout: '.[cluster]')"
+        )
+    from engine.cluster.evaluator import ClusterEvaluator
+
+    def on_join(device: DeviceFact) -> None:
+        journal.post(DeviceJoined(device=device))
+
+    def on_leave(device: DeviceFact, reason: str) -> None:
+        journal.post(DeviceLeft(device=device.id, reason=reason))
+
+    def on_measured(device: DeviceFact) -> None:
+        journal.post(DeviceMeasured(device=device))
+
+    def say(text: str, is_warning: bool) -> None:
+        journal.post(LogLine(level="warning" if is_warning else "info", text=text))
+
+    readings.remote = {}
+    try:
+        return ClusterEvaluator(
+            config.cluster,
+            config.evaluation,
+            list(state.devices.values()),
+            on_wait,
+            on_free,
+            on_join,
+            on_leave,
+            on_measured,
+            say,
+            paths.directory / "scratch" / "certificates",
+            readings.remote,
+        )
+    except CertificateError as error:
+        raise NoTools(str(error)) from None
 
 
 class Search:
@@ -259,6 +317,7 @@ class Search:
     async def _step(self) -> StopReason | None:
         """Start all work that is due. Returns the reason if the search is over."""
         self._changed.clear()
+        self._queue.widen(self.context.width)
         if (failure := self._failure or self._queue.failure) is not None:
             raise failure
         self._reap_rounds()
@@ -369,9 +428,10 @@ class Search:
     async def _judge(self, variant_id: str) -> None:
         context, variant = self.context, self._state.variants[variant_id]
         told: list[asyncio.Future[None]] = []
+        at: list[str] = [""]
 
         def on_stage(stage: Stage) -> None:
-            told.append(context.journal.post(VariantStage(variant=variant_id, stage=stage)))
+            told.append(context.journal.post(VariantStage(variant=variant_id, stage=stage, device=at[-1])))
 
         problem = self._state.problems[variant.problem].spec
         if (why := variant.data.get(UNUSABLE)) is not None:  # The reply contains no kernel to build.
@@ -382,7 +442,9 @@ class Search:
             source = context.sources.text(variant.source)
             known = partial(self._with_code, variant.problem) if variant.judged == 0 else None
             unrecorded = partial(self._unrecorded.__setitem__, variant_id)
-            verdict = await context.evaluator.evaluate(problem, variant.language, source, on_stage, known, unrecorded)
+            verdict = await context.evaluator.evaluate(
+                problem, variant.language, source, on_stage, known, unrecorded, at.append
+            )
         except EvaluationError as error:
             verdict = Verdict(status="error", reason=str(error))
         try:

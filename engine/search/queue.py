@@ -70,6 +70,11 @@ class EvaluationQueue:
         heapq.heappush(self._heap, (priority, round_number, next(self._order), variant))
         self._start_some()
 
+    def widen(self, width: int) -> None:
+        """Change how many evaluations run at the same time. Running evaluations continue."""
+        self._width = width
+        self._start_some()
+
     def hold(self) -> None:
         """Start no more evaluations. Running evaluations continue."""
         self._open = False

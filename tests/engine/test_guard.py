@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.daemon.guard import VARIABLE, left_behind, read_processes
+from engine.system.guard import VARIABLE, left_behind, read_processes
 
 ROOT = Path(__file__).parents[2]
 SLEEP = "import time; time.sleep(300)"
@@ -32,7 +32,7 @@ CHILDREN = {
 
 ENGINE = """
 import os, signal, subprocess, sys, time
-from engine.daemon.guard import Guard
+from engine.system.guard import Guard
 def spawn(**how):
     return subprocess.Popen([sys.executable, "-c", %r], **how)
 def fork(job, wait=True):

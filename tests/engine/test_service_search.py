@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from engine.daemon.guard import left_behind, read_processes
 from engine.daemon.launch import log_tail, start_engine
 from engine.exit_codes import ExitCode
 from engine.session.records.events import EngineStarted, EngineStopped, Recorded, VerdictGiven
 from engine.session.state.session_state import fold
 from engine.session.store import SessionPaths, SessionReader, create_session, engine_liveness, summarize
 from engine.session.store.lock import read_holder
+from engine.system.guard import left_behind, read_processes
 from tests.engine.proposers import canned
 
 CONFIG = """

@@ -42,6 +42,8 @@ COMMANDS = {
     "sass": "kernel.sass.sass",
     "profile": "kernel.profile.profile",
     "problems": "machine.problems.problems",
+    "worker": "cluster.worker.worker",
+    "cluster": "cluster.group.cluster",
     "doctor": "machine.doctor.doctor",
     "init": "machine.init.init",
     "completion": "machine.completion.completion",

@@ -381,7 +381,7 @@ def verdict_facts(verdict: Verdict, tolerance: SessionTolerance) -> list[tuple[s
     """Return a verdict's evidence as labels and values, without its checks and logs."""
     facts = []
     if verdict.device:
-        facts.append(("device", verdict.device))
+        facts.append(("device", f"{verdict.device} of {verdict.host}" if verdict.host else verdict.device))
     if verdict.kernel is not None:
         kernel = verdict.kernel
         facts.append(("kernel", f"{milliseconds(kernel.median_ms)} ms (p10 {milliseconds(kernel.p10_ms)}, "

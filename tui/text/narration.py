@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
+
+from engine.devices.fact import DeviceFact
 from engine.proposers.protocol import CATEGORY_NAMES
 from engine.session.records import events as ev
 from engine.session.records.events import AnyEvent
@@ -26,6 +30,17 @@ TURN_ENDS: dict[ev.TurnEnd, str] = {
 """Why a turn ended."""
 
 
+def devices_in_words(devices: Sequence[DeviceFact]) -> str:
+    """Name devices by model, with the hosts that have them: ``2 x NVIDIA H200 (gpu1, gpu2)``."""
+    counts = Counter(one_line(device.name) for device in devices)
+    words = []
+    for name, count in counts.items():
+        hosts = dict.fromkeys(one_line(one.host) for one in devices if one_line(one.name) == name and one.host)
+        place = f" ({', '.join(hosts)})" if hosts else ""
+        words.append(f"{f'{count} x ' if count > 1 else ''}{name}{place}")
+    return ", ".join(words)
+
+
 def line_of(event: AnyEvent, state: SessionState, best: dict[str, str | None]) -> str | None:
     """Describe ``event``, or return None if it needs no line.
 
@@ -33,9 +48,13 @@ def line_of(event: AnyEvent, state: SessionState, best: dict[str, str | None]) -
     """
     match event:
         case ev.EngineStarted():
-            devices = ", ".join(device.name for device in event.devices)
+            devices = devices_in_words(event.devices)
             where = f" on {devices}; isolation: {event.sandbox}" if devices else ""
             return f"engine {event.pid} {'resumed' if event.resumed else 'started'}{where}"
+        case ev.DeviceJoined():
+            return f"{one_line(event.device.host)} joined: {one_line(event.device.name)}"
+        case ev.DeviceLeft():
+            return f"lost {one_line(event.reason)}"
         case ev.ProblemRefused():
             return f"{event.problem}: not searched: {one_line(event.reason)}"
         case ev.CannotWrite() if event.reason:

@@ -18,7 +18,7 @@ from engine.session.state.session_data import round_of
 from engine.session.state.session_state import ProblemState, SessionState
 from tui.text import format as fmt
 from tui.text.certainty import interval_words, round_speedup_words
-from tui.text.narration import repeat_words, turn_line
+from tui.text.narration import devices_in_words, repeat_words, turn_line
 from tui.text.waiting import WaitLines
 
 LINES = 2000
@@ -156,9 +156,17 @@ def _log_line(state: SessionState, event: ev.LogLine) -> tuple[Level, str]:
 
 def _engine_started(state: SessionState, event: ev.EngineStarted) -> tuple[Level, str]:
     again = "again " if event.resumed else ""
-    devices = ", ".join(device.name for device in event.devices)
+    devices = devices_in_words(event.devices)
     where = f" on {devices}; sandbox: {event.sandbox}" if devices else ""
     return "info", f"the engine started {again}(pid {event.pid}){where}"
+
+
+def _device_joined(state: SessionState, event: ev.DeviceJoined) -> tuple[Level, str]:
+    return "good", f"{event.device.host} joined: {event.device.name}"
+
+
+def _device_left(state: SessionState, event: ev.DeviceLeft) -> tuple[Level, str]:
+    return "warning", f"lost {event.reason}"
 
 
 def _engine_stopped(state: SessionState, event: ev.EngineStopped) -> tuple[Level, str]:
@@ -242,6 +250,8 @@ _TELLERS: dict[type, Callable[[SessionState, Any], tuple[Level, str] | None]] = 
     ev.LogLine: _log_line,
     ev.EngineStarted: _engine_started,
     ev.EngineStopped: _engine_stopped,
+    ev.DeviceJoined: _device_joined,
+    ev.DeviceLeft: _device_left,
     ev.ProblemRefused: _refused,
     ev.CannotWrite: _cannot_write,
     ev.SourceRepeated: _source_repeated,

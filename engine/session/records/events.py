@@ -69,6 +69,19 @@ class DeviceMeasured(Event, tag="device_measured"):
     device: DeviceFact
 
 
+class DeviceJoined(Event, tag="device_joined"):
+    """A device of another host joined the search, or joined again."""
+
+    device: DeviceFact
+
+
+class DeviceLeft(Event, tag="device_left"):
+    """A device of another host left the search. ``reason`` says why, and what to type. Its work is done elsewhere."""
+
+    device: str
+    reason: str
+
+
 class DeviceAwaited(Event, tag="device_awaited"):
     """The search is waiting for a device that process ``pid`` occupies. ``command`` is that process's command line.
 
@@ -279,11 +292,14 @@ class SourceRepeated(Event, tag="source_repeated"):
 
 
 class VariantStage(Event, tag="variant_stage"):
-    """A kernel entered a stage of its evaluation. ``why``: the reason, if the kernel is being judged again."""
+    """A kernel entered a stage of its evaluation. ``why``: the reason, if the kernel is being judged again. ``device``:
+    the device of another host that does the work; "" for this machine's.
+    """
 
     variant: str
     stage: Stage
     why: str = ""
+    device: str = ""
 
 
 class VerdictGiven(Event, tag="verdict_given"):
@@ -439,6 +455,8 @@ AnyEvent = (
     | EngineStarted
     | EngineStopped
     | DeviceMeasured
+    | DeviceJoined
+    | DeviceLeft
     | DeviceAwaited
     | DeviceFree
     | ProblemAdded

@@ -137,6 +137,8 @@ class Verdict(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     ``eager_fp64_error`` are the errors that determine it: root mean square, relative to the rms of the outputs.
     ``kernelbench`` is the second verdict; None if the kernel never ran. ``launches`` lists the GPU launches of one
     call; () if unknown.
+
+    ``device`` is the device's model. In a cluster, ``host`` and ``device_id`` name the host and the device that judged.
     """
 
     status: Status
@@ -166,6 +168,8 @@ class Verdict(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     eager_fp64_error: float | None = None
     kernelbench: KernelBenchVerdict | None = None
     launches: tuple[Launch, ...] = ()
+    host: str = ""
+    device_id: str = ""
 
     @property
     def correct(self) -> bool:

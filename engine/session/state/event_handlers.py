@@ -29,6 +29,7 @@ def _engine_started(state: SessionData, event: ev.EngineStarted, time: float) ->
         _end_pause(state, died_at)
         _end_hold_up(state, died_at)
     state.waits.clear()
+    state.gone.clear()
     state.spending.lost(state.time)
     state.engine = EngineState(event.pid, event.host, event.version, time, event.sandbox)
     state.starts += 1
@@ -71,6 +72,19 @@ def _engine_stopped(state: SessionData, event: ev.EngineStopped, time: float) ->
 
 def _device_measured(state: SessionData, event: ev.DeviceMeasured, time: float) -> None:
     state.devices[event.device.id] = event.device
+
+
+def _device_joined(state: SessionData, event: ev.DeviceJoined, time: float) -> None:
+    state.devices[event.device.id] = _with_peaks(event.device, state.devices.get(event.device.id))
+    state.gone.pop(event.device.id, None)
+    _end_hold_up(state, time)
+
+
+def _device_left(state: SessionData, event: ev.DeviceLeft, time: float) -> None:
+    state.gone[event.device] = event.reason
+    state.waits.pop(event.device, None)
+    if state.held_up_at is None and not state.paused and state.gone.keys() >= state.devices.keys():
+        state.held_up_at = time  # Without a device, the budget does not run.
 
 
 def _device_awaited(state: SessionData, event: ev.DeviceAwaited, time: float) -> None:
@@ -208,7 +222,7 @@ def _source_repeated(state: SessionData, event: ev.SourceRepeated, time: float) 
 
 def _variant_stage(state: SessionData, event: ev.VariantStage, time: float) -> None:
     if (variant := state.variants.get(event.variant)) is not None:
-        variant.stage, variant.stage_since = event.stage, time
+        variant.stage, variant.stage_since, variant.device = event.stage, time, event.device
         state.flight[event.variant] = None
 
 
@@ -345,6 +359,8 @@ HANDLERS: dict[type, Callable[[SessionData, Any, float], None]] = {
     ev.EngineStarted: _engine_started,
     ev.EngineStopped: _engine_stopped,
     ev.DeviceMeasured: _device_measured,
+    ev.DeviceJoined: _device_joined,
+    ev.DeviceLeft: _device_left,
     ev.DeviceAwaited: _device_awaited,
     ev.DeviceFree: _device_free,
     ev.ProblemAdded: _problem_added,

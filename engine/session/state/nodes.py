@@ -24,7 +24,10 @@ TRANSFORMATION = "move"
 
 
 class VariantState(Struct):
-    """A kernel source with its progress. ``stage`` is None before the kernel is queued and after its verdict."""
+    """A kernel source with its progress. ``stage`` is None before the kernel is queued and after its verdict.
+
+    ``device``: the device of another host at work on the kernel; "" for this machine's.
+    """
 
     id: str
     idea: str
@@ -39,6 +42,7 @@ class VariantState(Struct):
     written_at: float
     stage: Stage | None = "queued"
     stage_since: float = 0.0
+    device: str = ""
     verdict: Verdict | None = None
     judged_at: float | None = None
     judged: int = 0

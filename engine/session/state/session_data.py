@@ -38,7 +38,8 @@ class SessionData(Struct):
     ``verdicts`` counts kernels with a verdict, each once. ``useless`` names calls with unusable replies. ``waits``
     lists the devices that other processes occupy now. ``held_up_at`` is when other processes began to occupy all
     devices; the time since then does not count toward the budget. ``heard_at`` is the last heartbeat by the engine's
-    clock, set by the session's reader; 0 if unknown.
+    clock, set by the session's reader; 0 if unknown. ``gone`` maps devices of other hosts that left the search to the
+    reasons.
     """
 
     name: str = ""
@@ -52,6 +53,7 @@ class SessionData(Struct):
     starts: int = 0
     search_seconds: float = 0.0
     devices: dict[str, DeviceFact] = field(default_factory=dict)
+    gone: dict[str, str] = field(default_factory=dict)
     waits: dict[str, ev.DeviceAwaited] = field(default_factory=dict)
     held_up_at: float | None = None
     problems: dict[str, ProblemState] = field(default_factory=dict)

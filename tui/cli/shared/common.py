@@ -70,6 +70,8 @@ def _exit_code(error: Exception) -> ExitCode | None:
     names = {kind.__name__ for kind in type(error).__mro__}
     if names & {"ConfigError", "CatalogError", "HeaderError"}:
         return ExitCode.USAGE
+    if "CertificateError" in names:
+        return ExitCode.USAGE
     if "NoCompiler" in names:
         return ExitCode.NO_TOOLS
     return ExitCode.FAILURE if "EvaluationError" in names else None

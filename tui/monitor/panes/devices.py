@@ -9,6 +9,7 @@ from engine.devices.fact import DeviceFact
 from engine.devices.hardware import DeviceSample
 from engine.session.records.events import DeviceAwaited
 from engine.session.state.session_state import VariantState
+from tui.monitor.panes.hosts import host_lines
 from tui.monitor.panes.lines import EMPTY, LinesView, Part, line
 from tui.monitor.theme.palette import Palette
 from tui.text import format as fmt
@@ -22,7 +23,10 @@ ON_DEVICE = ("timing", "checking")
 
 class DevicePane(LinesView):
     _height = 0
-    HELP = "Each GPU: load, memory, power, temperature, clocks, throttling, and the kernels at work."
+    HELP = (
+        "Each GPU: load, memory, power, temperature, clocks, throttling, and the kernels at work. With several hosts: "
+        "a line per device, and why a device was lost."
+    )
 
     def show(self, model: Model) -> None:
         lines = device_lines(model, self.palette, self.size.width, ascii_only=self.ascii_only)
@@ -36,6 +40,8 @@ def device_lines(model: Model, palette: Palette, width: int, *, ascii_only: bool
     if model.link.kind == "ended":
         palette = replace(palette, text=palette.dim, bold=palette.dim, running=palette.dim, alarm=palette.dim)
     facts = model.state.devices
+    if any(fact.host for fact in facts.values()):
+        return [*_not_running(model, palette), *host_lines(model, palette), *_at_work(model, palette)]
     gpus = [fact for fact in facts.values() if fact.kind == "cuda"]
     reading = model.latest()
     samples = {sample.device: sample for sample in reading.samples} if reading is not None else {}
@@ -153,7 +159,8 @@ def _worker(model: Model, variant: VariantState, palette: Palette) -> Strip:
         (f"{variant.stage:<9}", palette.running if on_device else palette.text),
         (f"{fmt.clock(model.now() - variant.stage_since):>6}  ", palette.text),
         (f"{variant.problem}", palette.dim),
-        ("  on the device" if on_device else "", palette.accent),
+        (f"  on {one_line(variant.device.partition('/')[0], 12)}" if variant.device else "", palette.dim),
+        ("  on the device" if on_device and not variant.device else "", palette.accent),
     )
 
 

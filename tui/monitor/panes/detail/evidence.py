@@ -71,7 +71,8 @@ def evidence_lines(model: Model, variant: VariantState, palette: Palette, width:
         lines += [*heading("time spent on this verdict", palette), line((spent, palette.text))]
     if verdict.device or verdict.sandbox:
         run = f"sandbox: {verdict.sandbox}" if verdict.sandbox else "not run"
-        lines.append(line((f"on {verdict.device}  {run}", palette.dim)))
+        where = f" of {one_line(verdict.host, 40)}" if verdict.host else ""
+        lines.append(line((f"on {verdict.device}{where}  {run}", palette.dim)))
     return lines
 
 

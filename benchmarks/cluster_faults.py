@@ -1,0 +1,180 @@
+"""Break hosts of a cluster in mid-evaluation, and count lost verdicts, doubled verdicts and orphan processes.
+
+Three hosts in network namespaces, without a shared disk, search the quick-start problems over mutual TLS. Needs root.
+
+    .venv/bin/python benchmarks/cluster_faults.py [--times 3] [--fault killed ...]
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+import psutil  # noqa: E402
+
+from engine.session.records import events as ev  # noqa: E402
+from engine.session.state.session_state import SessionState, fold  # noqa: E402
+from tests.cluster.hosts import Hosts, why_no_namespaces  # noqa: E402
+from tests.cluster.watching import at_work, recorded, verdicts_per_kernel, wait_for  # noqa: E402
+
+CONFIG = """\
+name = "many"
+problems = ["builtin:quickstart/gelu", "builtin:quickstart/swiglu", "builtin:quickstart/softmax"]
+[search]
+rounds = 1
+ideas = 3
+variants = 1
+runoff = 2
+[evaluation]
+torch_compile = false
+trials = 3
+max_pairs = 8
+threads = 1
+[cluster]
+scheduler = "tls://10.77.1.1:8786"
+certificates = "certs"
+"""
+
+
+def killed(hosts: Hosts, host: str) -> list[psutil.Process]:
+    """kill -9 of the worker process. Its judges must not survive."""
+    worker = hosts.worker_of(host)
+    family = [worker, *worker.children(recursive=True)]
+    worker.kill()
+    return family
+
+
+def host_killed(hosts: Hosts, host: str) -> list[psutil.Process]:
+    """kill -9 of kernel-tui worker and its worker process: the host does not come back."""
+    supervisor = psutil.Process(hosts.processes[host].pid)
+    family = [supervisor, *supervisor.children(recursive=True)]
+    for one in family[:2]:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            one.kill()
+    return family
+
+
+def cut(hosts: Hosts, host: str) -> list[psutil.Process]:
+    """The network of a host is cut, without a sign to either side."""
+    judging = [one for one in hosts.of_host(host) if "engine.cluster.worker.judging_process" in one.info["cmdline"]]
+    hosts.cut(host)
+    return judging
+
+
+def hung(hosts: Hosts, host: str) -> list[psutil.Process]:
+    """SIGSTOP of the worker process."""
+    hosts.worker_of(host).send_signal(signal.SIGSTOP)
+    return []
+
+
+def stuck(hosts: Hosts, host: str) -> list[psutil.Process]:
+    """SIGSTOP of the judging process, while its worker still sends heartbeats."""
+    found = [one for one in hosts.of_host(host) if "engine.cluster.worker.judging_process" in one.info["cmdline"]]
+    for one in found:
+        one.send_signal(signal.SIGSTOP)
+    return found
+
+
+def scheduler_killed(hosts: Hosts, host: str) -> list[psutil.Process]:
+    """kill -9 of the scheduler, and another one after five seconds."""
+    found = [one for one in hosts.of_host("hub") if "scheduler" in one.info["cmdline"]]
+    for one in found:
+        one.kill()
+    time.sleep(5)
+    hosts.start_scheduler()
+    return found
+
+
+def left(hosts: Hosts, host: str) -> list[psutil.Process]:
+    """SIGTERM to kernel-tui worker: the host leaves, and joins again after five seconds."""
+    supervisor = psutil.Process(hosts.processes[host].pid)
+    family = [supervisor, *supervisor.children(recursive=True)]
+    supervisor.terminate()
+    time.sleep(5)
+    hosts.start_worker(host)
+    return family
+
+
+FAULTS: dict[str, Callable[[Hosts, str], list[psutil.Process]]] = {
+    one.__name__: one for one in (killed, host_killed, cut, hung, stuck, scheduler_killed, left)
+}
+
+
+@contextlib.contextmanager
+def searching(directory: Path) -> Iterator[tuple[Hosts, Path]]:
+    with Hosts(directory, 3) as hosts:
+        hosts.start_scheduler()
+        for name in hosts.names:
+            hosts.start_worker(name)
+        (hosts.engine / "config.toml").write_text(CONFIG)
+        started = hosts.in_hub("run", "config.toml", "--detach")
+        if started.returncode:
+            sys.exit(started.stderr)
+        yield hosts, hosts.engine / "sessions" / "many"
+
+
+def at_work_anywhere(state: SessionState, hosts: Hosts) -> str | None:
+    return next((host for host in hosts.names if at_work(state, host)), None)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--times", type=int, default=3)
+    parser.add_argument("--fault", choices=list(FAULTS), nargs="*", default=list(FAULTS))
+    chosen = parser.parse_args()
+    if why := why_no_namespaces():
+        sys.exit(why)
+    print("fault              ended     s   kernels  lost  doubled  errors  orphans  noticed  log line")
+    for name in chosen.fault:
+        for _ in range(chosen.times):
+            with tempfile.TemporaryDirectory(prefix="cluster-faults-") as directory:
+                print(f"{name:<18} {one_search(name, Path(directory) / 'hosts')}", flush=True)
+
+
+def one_search(name: str, directory: Path) -> str:
+    began = time.monotonic()
+    with searching(directory) as (hosts, session):
+        state = wait_for(session, lambda state: at_work_anywhere(state, hosts) is not None, 90)
+        host = at_work_anywhere(state, hosts)
+        assert host is not None
+        broken_at = time.time()
+        family = FAULTS[name](hosts, host)
+        deadline = time.monotonic() + 240
+        while (state := fold(recorded(session))).engine is None or state.engine.stopped is None:
+            if time.monotonic() > deadline:
+                break
+            time.sleep(0.2)
+        took = time.monotonic() - began
+        ended = state.engine.stopped if state.engine is not None else None
+        _, alive = psutil.wait_procs(family, timeout=20)
+        counts = verdicts_per_kernel(session)
+        errors = sum(one.verdict is not None and one.verdict.status == "error" for one in state.variants.values())
+        events = [one for one in recorded(session) if one.time > broken_at]
+        said = [
+            (one.time - broken_at, one.event.reason if isinstance(one.event, ev.DeviceLeft) else one.event.text)
+            for one in events
+            if isinstance(one.event, ev.DeviceLeft | ev.LogLine) and getattr(one.event, "level", "warning") == "warning"
+        ]
+        when, line = said[0] if said else (0.0, "-")
+        for one in hosts.of_host(host):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                one.send_signal(signal.SIGCONT)
+        figures = (
+            f"{ended!s:<9} {took:3.0f}  {len(counts):7}  {sum(n == 0 for n in counts.values()):4}  "
+            f"{sum(n > 1 for n in counts.values()):7}  {errors:6}"
+        )
+    orphans = len(alive) + len(hosts.left_processes())
+    return f"{figures}  {orphans:7}  {when:5.1f} s  {line[:200]}"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,45 @@
+"""Settings of dask.distributed that every process of a cluster uses, each with the fault that it prevents."""
+
+from __future__ import annotations
+
+import logging
+
+DEAD_S = 12.0
+"""TCP closes a connection whose other end is silent for this many seconds, such as a host without a network. Dask
+needs at least 11.
+"""
+WORKER_TTL_S = 30.0
+"""The scheduler removes a worker that sends no heartbeat for this many seconds."""
+
+
+def apply() -> None:
+    """Set Dask's configuration for this process."""
+    import dask
+
+    dask.config.set(
+        {
+            # Anyone who connects can run code, so refuse plain TCP (distributed#5039).
+            "distributed.comm.require-encryption": True,
+            "distributed.comm.timeouts.connect": f"{DEAD_S:g}s",
+            "distributed.comm.timeouts.tcp": f"{DEAD_S:g}s",
+            # The engine itself retries, on a host that it chooses (distributed#7870, #6078, #5234).
+            "distributed.scheduler.allowed-failures": 0,
+            # Each task belongs to the worker that the engine chose, and stealing can deadlock (distributed#7523).
+            "distributed.scheduler.work-stealing": False,
+            "distributed.scheduler.worker-ttl": f"{WORKER_TTL_S:g}s",
+            "distributed.scheduler.active-memory-manager.start": False,
+            "distributed.worker.profile.enabled": False,
+            "distributed.worker.memory.target": False,
+            "distributed.worker.memory.spill": False,
+            "distributed.worker.memory.pause": False,
+            "distributed.worker.memory.terminate": False,
+            "distributed.worker.http.routes": [],
+            "distributed.scheduler.http.routes": [],
+            "distributed.diagnostics.nvml": False,
+            "distributed.admin.low-level-log-length": 10,
+            "distributed.admin.system-monitor.gil.enabled": False,
+        }
+    )
+    # Dask prints tracebacks for every lost connection. We report these ourselves, in one line.
+    for name in ("distributed", "tornado"):
+        logging.getLogger(name).setLevel(logging.CRITICAL + 1)

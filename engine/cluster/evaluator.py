@@ -1,0 +1,638 @@
+"""Evaluate on other hosts: the :class:`~engine.evaluation.evaluator.Evaluator` over a cluster.
+
+The engine chooses the device of each kernel, and sends only work that can start now. A device that goes silent, hangs
+or fails loses its work to another. Each kernel has one attempt at a time, so that its first verdict is its only one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+from msgspec.structs import replace
+
+from engine.cluster import messages as m
+from engine.cluster.link import Link
+from engine.cluster.roster import SILENT_S, Device, Roster
+from engine.cluster.ssh_hosts import SshHosts
+from engine.config.schema import ClusterConfig, EvaluationConfig
+from engine.devices.fact import DeviceFact
+from engine.devices.hardware import DeviceSample
+from engine.evaluation.build.build_cache import first_error
+from engine.evaluation.device_waits import Wait
+from engine.evaluation.evaluator import EvaluationError, JudgeKilled, Known, Opened
+from engine.problem.spec import Language, ProblemSpec
+from engine.session.records.verdict import Baseline, Stage, Standing, Verdict
+
+START_S = 120.0
+"""The engine waits this many seconds for the first worker."""
+SETTLE_S = 1.5
+"""After the first worker, the engine waits this many seconds for others, and then chooses the model."""
+MOST_TRIES = 4
+"""A kernel is tried on this many hosts, if they are at fault."""
+UNSTARTED_S = 20.0
+"""A task that an idle worker has not started within this many seconds is lost."""
+UNREPORTED_S = 1.0
+"""If Dask ended a task but its report has not arrived after this many seconds, the worker is dead."""
+DEADLINE_S = 900.0
+"""Longest time of one task, in seconds, without waits for the device. Judges have shorter limits of their own."""
+SLOW, SLOW_S = 10.0, 120.0
+"""A task is too slow if it takes this many times the median of such tasks, and longer than ``SLOW_S`` seconds. Another
+device then does it.
+"""
+_LOOK_S = 0.25
+_KEPT = 50
+
+_T = TypeVar("_T")
+
+
+class DeviceLost(Exception):
+    """The device or its host is at fault: another may succeed. The message says what happened."""
+
+
+class Doubted(DeviceLost):
+    """The work failed, and perhaps the device is at fault: another is to try. If that succeeds, the device was."""
+
+
+class _Attempt:
+    """A task in flight. ``answer``: its final report. ``task``: the Dask future, which holds no result.
+
+    ``ran_s``, ``idle_s``: seconds during which the worker ran the task, or ran nothing. ``ended_s``: seconds since Dask
+    ended the task.
+    """
+
+    def __init__(self, device: Device, kind: type, on_stage: Callable[[Stage], None]) -> None:
+        self.device, self.kind, self.on_stage = device, kind, on_stage
+        self.answer: asyncio.Future[m.AnyFinal] = asyncio.get_running_loop().create_future()
+        self.task: Any = None
+        self.looked_at = time.monotonic()
+        self.idle_s = self.ran_s = self.ended_s = 0.0
+
+    def lose(self, why: str) -> None:
+        if not self.answer.done():
+            self.answer.set_exception(DeviceLost(why))
+
+
+class _Turn(NamedTuple):
+    """A device that a kernel occupies."""
+
+    device: Device
+
+
+def _check(device: Device) -> None:
+    """Raise ``DeviceLost`` if the device left."""
+    if device.lost or device.refusal:
+        raise DeviceLost(f"{device.host} left")
+
+
+@contextlib.contextmanager
+def _in_line(line: list[int], ticket: int) -> Iterator[None]:
+    line.append(ticket)
+    try:
+        yield
+    finally:
+        line.remove(ticket)
+
+
+class ClusterEvaluator:
+    """Judges on the workers that join a scheduler.
+
+    - ``known``: devices of an earlier engine of this session, which determine the model
+    - ``on_wait``, ``on_free``: called when another process of a host occupies a device
+    - ``on_join``, ``on_leave``: called when a device joins or leaves the search, with the reason
+    - ``on_measured``: called when a device's peaks are known
+    - ``say``: called with a line for the log, and whether it is a warning
+    - ``directory``: for certificates, if the config names hosts to start over SSH; it need not exist
+    - ``samples``: receives the latest readings of all devices, by id
+    """
+
+    def __init__(
+        self,
+        cluster: ClusterConfig,
+        evaluation: EvaluationConfig,
+        known: Iterable[DeviceFact],
+        on_wait: Callable[[Wait], None],
+        on_free: Callable[[DeviceFact, float], None],
+        on_join: Callable[[DeviceFact], None],
+        on_leave: Callable[[DeviceFact, str], None],
+        on_measured: Callable[[DeviceFact], None],
+        say: Callable[[str, bool], None],
+        directory: Path,
+        samples: dict[str, DeviceSample],
+    ) -> None:
+        self._cluster, self._directory = cluster, directory
+        self._ssh: SshHosts | None = None
+        self._join_command = f"kernel-tui worker --scheduler {cluster.scheduler or 'tls://...'}"
+        self._address = cluster.scheduler or f"the hosts {', '.join(cluster.hosts)}"
+        self._evaluation = evaluation.model_dump(mode="json", exclude={"device", "builders"})
+        self._on_wait, self._on_free, self._say = on_wait, on_free, say
+        self._on_join, self._on_leave, self._on_measured = on_join, on_leave, on_measured
+        self._samples = samples
+        self._engine = uuid.uuid4().hex[:12]
+        known = [device for device in known if device.host]
+        kinds = {"cpu"} if evaluation.device == "cpu" else {"cuda"} if evaluation.device == "cuda" else {"cpu", "cuda"}
+        self._roster = Roster(
+            frozenset(kinds),
+            cluster.gpu or (known[0].name if known else ""),
+            known,
+            self._joined,
+            self._left,
+            lambda why: self._say(why, True),
+            self._join_command,
+        )
+        self._link: Any = None
+        self._down: str | None = None
+        self._started = False
+        self._attempts: dict[str, _Attempt] = {}
+        self._counter = 0
+        self._changed = asyncio.Condition()
+        self._headers: dict[str, str] = {}
+        self._homes: dict[str, str] = {}
+        """The device of each problem's runoffs."""
+        self._durations: dict[type, list[float]] = {}
+        self._watching: asyncio.Task[None] | None = None
+        self._warming: set[asyncio.Task[None]] = set()
+        self._sandbox = ""
+
+    async def start(self) -> tuple[DeviceFact, ...]:
+        cluster = self._cluster
+        if cluster.hosts:
+            self._ssh = SshHosts(cluster, self._directory)
+            cluster = await self._ssh.start()
+        assert cluster.scheduler is not None and cluster.certificates is not None  # The config requires both.
+        self._link = Link(
+            cluster.scheduler,
+            cluster.certificates,
+            self._engine,
+            self._hear_beat,
+            lambda device: self._roster.left(device, f"{device.partition('/')[0]}: its worker left"),
+            self._hear_report,
+            self._hear_link,
+        )
+        self._link.start()
+        self._watching = asyncio.create_task(self._watch())
+        deadline = time.monotonic() + START_S
+        heard_at: float | None = None
+        while not self._roster.admitted() and time.monotonic() < deadline:
+            await asyncio.sleep(_LOOK_S)
+            if self._roster.devices and heard_at is None:
+                heard_at = time.monotonic()
+            if heard_at is not None and time.monotonic() - heard_at >= SETTLE_S:
+                self._roster.settle()
+        devices = self._roster.admitted()
+        if not devices:
+            why = self._down or "no worker that can judge has joined"
+            remedy = f"kernel-tui worker --scheduler {self._address}"
+            start = f"Start the scheduler with kernel-tui cluster scheduler, and a worker on each host with {remedy}"
+            if cluster.hosts or self._ssh is not None:
+                start = "The session's engine.log has the output of ssh; check the hosts with kernel-tui doctor CONFIG"
+            raise EvaluationError(f"{self._address}: {why}, after {START_S:g} s. {start}")
+        self._sandbox = devices[0].beat.sandbox
+        self._started = True
+        for device in devices:
+            self._welcome(device)
+        return tuple(device.fact for device in devices)
+
+    @property
+    def sandbox(self) -> str:
+        return self._sandbox if self._evaluation["sandbox"] != "off" else "off (as configured)"
+
+    @property
+    def width(self) -> int:
+        """Evaluations in flight that keep all builders and devices busy."""
+        return max(2, sum(device.beat.builders + 1 for device in self._roster.admitted()))
+
+    async def measure_device(self, device: DeviceFact) -> DeviceFact:
+        try:
+            async with self._any_device(wanted=device.id) as turn:
+                return await self._measure(turn.device)
+        except DeviceLost as lost:
+            raise EvaluationError(str(lost)) from None
+
+    async def open(self, problem: ProblemSpec, header: str, sol_ms: float | None = None) -> Opened:
+        """Open a problem on one device. Other devices open it when they judge its first kernel.
+
+        Each device has its own SOL, from its own measured peaks. ``sol_ms`` is therefore not used.
+        """
+        self._headers[problem.id] = header
+
+        doubted: list[Device] = []
+
+        async def on(device: Device) -> Opened:
+            try:
+                answer = await self._ask(device, m.Open(m.Place(problem, header)), m.DEVICE)
+            except EvaluationError as error:
+                if doubted:  # Two devices agree, so the problem is at fault.
+                    raise
+                doubted.append(device)
+                raise Doubted(f"{device.host}: cannot open {problem.id}: {error}") from None
+            assert isinstance(answer, m.OpenedProblem)
+            device.opened.add(problem.id)
+            for other in doubted:
+                self._roster.blame(other, f"it cannot open {problem.id}, but {device.host} can")
+            return answer.opened
+
+        return await self._somewhere(on, problem.id)
+
+    async def evaluate(
+        self,
+        problem: ProblemSpec,
+        language: Language,
+        source: str,
+        on_stage: Callable[[Stage], None],
+        known: Known | None = None,
+        on_verdict: Callable[[Verdict], None] | None = None,
+        on_device: Callable[[str], None] | None = None,
+    ) -> Verdict:
+        tell_device = on_device or (lambda device: None)
+        last_stage: list[Stage] = []
+
+        def tell(stage: Stage) -> None:
+            if last_stage[-1:] != [stage]:
+                last_stage[:] = [stage]
+                on_stage(stage)
+
+        def tell_judging(stage: Stage) -> None:
+            if stage not in ("building", "waiting"):  # The worker's judge looks for the finished build.
+                tell(stage)
+
+        queued = time.monotonic()
+        self._counter += 1
+        ticket = self._counter
+        place, kernel = self._place(problem), m.Kernel(language, source)
+        why, last = "", None
+        doubted: list[Device] = []
+        for again in range(MOST_TRIES):
+            device = await self._assign(problem.id, avoid=doubted)
+            tell_device(device.id)
+            if again:
+                last_stage.clear()
+                tell("waiting")
+            try:
+                async with self._builder(device, ticket):
+                    answer = await self._ask(device, m.Build(place, kernel), m.BUILDER, tell)
+                assert isinstance(answer, m.Built)
+                report = answer.report
+                if not report.ok:
+                    return Verdict(
+                        status="build_error",
+                        reason=first_error(report),
+                        build=report,
+                        device=device.fact.name,
+                        host=device.host,
+                        device_id=device.id,
+                        stage_s={"queue": time.monotonic() - queued - report.seconds, "build": report.seconds},
+                    )
+                tell("waiting")
+                built_on, device = device, await self._take(device, ticket)
+                tell_device(device.id)
+                try:
+                    spent = {"queue": max(0.0, time.monotonic() - queued - report.seconds), "build": report.seconds}
+                    if known is not None and report.code and (verdict := known(report.code)) is not None:
+                        return replace(verdict, build=report, stage_s=spent)
+                    answer = await self._ask(device, m.Judge(place, kernel), m.DEVICE, tell_judging)
+                    assert isinstance(answer, m.Judged)
+                    device.opened.add(problem.id)
+                    verdict = answer.verdict
+                    build = report if device is built_on else verdict.build or report
+                    judged_s = {name: s for name, s in verdict.stage_s.items() if name not in ("queue", "build")}
+                    verdict = replace(verdict, build=build, stage_s={**spent, **judged_s})
+                    if verdict.status == "error" and last is None:
+                        last = verdict
+                        doubted.append(device)
+                        raise Doubted(f"{device.host}: {verdict.reason}")
+                    if verdict.status != "error":
+                        self._roster.praise(device)
+                        for other in doubted:
+                            self._roster.blame(other, f"{why}, but {device.host} judged the kernel")
+                    if on_verdict is not None:
+                        on_verdict(verdict)
+                    return verdict
+                finally:
+                    await self._release(device)
+            except DeviceLost as lost:
+                why = str(lost)
+                self._redo(device, lost)
+            except EvaluationError as error:  # For example, the problem does not open there.
+                if last is not None:
+                    return Verdict(status="error", reason=str(error), device=device.fact.name, host=device.host)
+                last = Verdict(status="error", reason=str(error), device=device.fact.name, host=device.host)
+                doubted.append(device)
+                why = f"{device.host}: {error}"
+                self._redo(device, Doubted(why))
+            finally:
+                device.assigned -= 1
+                await self._wake()
+        return last or Verdict(status="error", reason=f"failed on {MOST_TRIES} devices, the last time because of {why}")
+
+    async def runoff(self, problem: ProblemSpec, kernels: Mapping[str, tuple[Language, str]]) -> tuple[Standing, ...]:
+        place = self._place(problem)
+        work = m.Runoff(place, {name: m.Kernel(*kernel) for name, kernel in kernels.items()})
+
+        async def on(device: Device) -> tuple[Standing, ...]:
+            self._homes[problem.id] = device.id
+            answer = await self._ask(device, work, m.DEVICE)
+            assert isinstance(answer, m.RunoffTimed)
+            return answer.standings
+
+        return await self._somewhere(on, problem.id, home=self._homes.get(problem.id))
+
+    async def compile_baseline(self, problem: ProblemSpec) -> Baseline:
+        place = self._place(problem)
+
+        async def on(device: Device) -> Baseline:
+            answer = await self._ask(device, m.Compile(place), m.DEVICE)
+            assert isinstance(answer, m.Compiled)
+            return answer.baseline
+
+        return await self._somewhere(on, problem.id, home=self._homes.get(problem.id))
+
+    async def evict(self) -> None:
+        for device in [one for one in self._roster.admitted() if one.opened]:
+            with contextlib.suppress(DeviceLost, EvaluationError):  # A lost device has no memory left to release.
+                async with self._any_device(wanted=device.id) as turn:
+                    await self._ask(turn.device, m.Evict(), m.DEVICE)
+            device.opened.clear()
+
+    async def close(self) -> None:
+        tasks = [*self._warming, *([self._watching] if self._watching is not None else [])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._watching = None
+        if self._link is not None:
+            await self._link.close()
+        if self._ssh is not None:
+            await self._ssh.close()
+
+    # Devices
+
+    def _welcome(self, device: Device) -> None:
+        """Start the device's judge and measure its peaks, before the first kernel needs them."""
+        self._counter += 1
+        order = m.Order(f"{self._engine}-{self._counter}", self._engine, {}, m.Presence())
+        with contextlib.suppress(ConnectionError):
+            device.presence = self._link.submit(order, device.beat.address, None)
+
+        async def measure() -> None:
+            with contextlib.suppress(DeviceLost, EvaluationError):  # The first kernel will meet the same fault.
+                async with self._any_device(wanted=device.id) as turn:
+                    self._on_measured(await self._measure(turn.device))
+
+        task = asyncio.create_task(measure())
+        self._warming.add(task)
+        task.add_done_callback(self._warming.discard)
+
+    async def _measure(self, device: Device) -> DeviceFact:
+        """Measure the device's peaks, or tell its judge those of an earlier measurement. The device must be taken."""
+        if not device.measured:
+            answer = await self._ask(device, m.Measure(), m.DEVICE)
+            assert isinstance(answer, m.Measured)
+            self._roster.measured(device, answer.bandwidth_gbs, answer.peak_gflops)
+            device.measured = True
+        return device.fact
+
+    async def _assign(self, problem: str, avoid: Sequence[Device] = ()) -> Device:
+        """Choose the device with the least work, preferably one that has the problem open. Waits for a device.
+
+        Devices in ``avoid`` are chosen only if there is no other.
+        """
+        async with self._changed:
+            while not (usable := self._roster.usable()):
+                await self._wait()
+            usable = [one for one in usable if one not in avoid] or usable
+            device = min(usable, key=lambda one: (one.assigned + one.judging, problem not in one.opened))
+            device.assigned += 1
+            return device
+
+    @contextlib.asynccontextmanager
+    async def _builder(self, device: Device, ticket: int) -> AsyncIterator[None]:
+        """Occupy one of the device's builders. Older tickets come first."""
+        async with self._changed:
+            with _in_line(device.build_line, ticket):
+                while device.building >= device.beat.builders or min(device.build_line) < ticket:
+                    _check(device)
+                    await self._wait()
+            _check(device)
+            device.building += 1
+        try:
+            yield
+        finally:
+            device.building -= 1
+            await self._wake()
+
+    async def _take(self, device: Device, ticket: int) -> Device:
+        """Wait until ``device`` is free, and occupy it. Older tickets come first. If another device is idle, move the
+        kernel there.
+        """
+        async with self._changed:
+            with _in_line(device.judge_line, ticket):
+                while device.judging or min(device.judge_line) < ticket:
+                    _check(device)
+                    idle = [one for one in self._roster.usable() if not one.judging and not one.assigned]
+                    if idle and min(device.judge_line) == ticket:
+                        device.assigned -= 1
+                        device = idle[0]
+                        device.assigned += 1
+                        break
+                    await self._wait()
+            _check(device)
+            device.judging = True
+            return device
+
+    async def _release(self, device: Device) -> None:
+        device.judging = False
+        await self._wake()
+
+    async def _wait(self) -> None:
+        """Wait for a change. The condition must be held."""
+        with contextlib.suppress(TimeoutError):  # A device that was set aside comes back without a change.
+            await asyncio.wait_for(self._changed.wait(), 1.0)
+
+    async def _wake(self) -> None:
+        async with self._changed:
+            self._changed.notify_all()
+
+    @contextlib.asynccontextmanager
+    async def _any_device(
+        self, problem: str = "", wanted: str = "", home: str | None = None, avoid: Sequence[Device] = ()
+    ) -> AsyncIterator[_Turn]:
+        """Occupy a free device: ``wanted``, else ``home`` if it is there, else one that has the problem open.
+
+        Devices in ``avoid`` are chosen only if there is no other.
+        """
+        async with self._changed:
+            while True:
+                usable = self._roster.usable()
+                usable = [one for one in usable if one not in avoid] or usable
+                if wanted and wanted not in {one.id for one in usable}:
+                    raise EvaluationError(f"{wanted} has left the search")
+                if home in {one.id for one in usable}:
+                    usable = [one for one in usable if one.id == home]
+                free = [one for one in usable if not one.judging and wanted in ("", one.id)]
+                if free:
+                    device = min(free, key=lambda one: (problem not in one.opened, one.assigned))
+                    break
+                await self._wait()
+            device.judging = True
+        try:
+            yield _Turn(device)
+        finally:
+            await self._release(device)
+
+    async def _somewhere(self, job: Callable[[Device], Awaitable[_T]], problem: str, home: str | None = None) -> _T:
+        """Run ``job`` on a device, and on another if the device is lost or fails."""
+        why, failed = "", list[Device]()
+        for _ in range(MOST_TRIES):
+            async with self._any_device(problem, home=home, avoid=failed) as turn:
+                try:
+                    return await job(turn.device)
+                except DeviceLost as lost:
+                    why, home = str(lost), None
+                    failed.append(turn.device)
+                    self._redo(turn.device, lost)
+        raise JudgeKilled(f"failed on {MOST_TRIES} devices, the last time because of {why}")
+
+    def _redo(self, device: Device, lost: DeviceLost) -> None:
+        if device.lost:  # The log has the reason already.
+            return
+        if not isinstance(lost, Doubted):
+            self._roster.blame(device, str(lost))
+        self._say(f"{lost}; another device does this work again", True)
+
+    # Tasks
+
+    async def _ask(
+        self, device: Device, work: m.AnyWork, resource: str, on_stage: Callable[[Stage], None] = lambda stage: None
+    ) -> m.AnyFinal:
+        """Give a device one task, and return its answer. Cancelling cancels the task.
+
+        Raises ``DeviceLost`` if the host is at fault, and ``EvaluationError`` if the work is.
+        """
+        _check(device)
+        self._counter += 1
+        name = f"{self._engine}-{self._counter}"
+        attempt = self._attempts[name] = _Attempt(device, type(work), on_stage)
+        fact = device.fact
+        order = m.Order(name, self._engine, self._evaluation, work, fact.bandwidth_gbs, fact.peak_gflops)
+        try:
+            attempt.task = self._link.submit(order, device.beat.address, resource)
+            answer = await attempt.answer
+        except ConnectionError as error:
+            await asyncio.sleep(_LOOK_S)
+            raise DeviceLost(f"{device.host}: {error}") from None
+        finally:
+            del self._attempts[name]
+            if attempt.task is not None:
+                with contextlib.suppress(Exception):  # The connection may be down.
+                    attempt.task.release()
+        if isinstance(answer, m.Failed):
+            if answer.host:
+                raise DeviceLost(f"{device.host}: {answer.reason}")
+            raise EvaluationError(answer.reason, answer.variant)
+        self._durations.setdefault(type(work), []).append(attempt.ran_s)
+        del self._durations[type(work)][:-_KEPT]
+        return answer
+
+    async def _watch(self) -> None:
+        """Find silent devices, and tasks that are lost, stuck or too slow."""
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            self._roster.look()
+            for name, attempt in list(self._attempts.items()):
+                self._look(name, attempt)
+            # If all devices fell silent at once, perhaps the engine's own connection is dead.
+            silent = self._down is None and self._started and not self._roster.devices
+            if silent and not await self._link.alive(SILENT_S / 2):
+                await self._link.reset()
+
+    def _look(self, name: str, attempt: _Attempt) -> None:
+        now, device = time.monotonic(), attempt.device
+        passed_s, attempt.looked_at = now - attempt.looked_at, now
+        beat = device.beat
+        if device.lost:
+            attempt.lose(f"{device.host} left")
+        elif attempt.task is not None and attempt.task.status in ("error", "cancelled", "lost", "finished"):
+            attempt.ended_s += passed_s
+            if attempt.ended_s >= UNREPORTED_S and not attempt.answer.done():
+                why = (
+                    f"{device.host}: its worker was killed; its work is done elsewhere. If it does not join again, "
+                    f"start it there: {self._join_command}"
+                )
+                self._roster.left(device.id, why)
+                attempt.lose(why)
+        elif name in beat.stuck:
+            attempt.lose(f"{device.host}: its judging process hangs")
+        elif name in beat.running:
+            attempt.ran_s += passed_s
+            limit_s = min(DEADLINE_S, max(SLOW_S, SLOW * self._median_s(attempt.kind)))
+            if attempt.ran_s > limit_s and (limit_s == DEADLINE_S or len(self._roster.usable()) > 1):
+                attempt.lose(f"{device.host}: did not finish within {limit_s:g} s")
+        elif not beat.running:  # Neither our task nor another engine's runs.
+            attempt.idle_s += passed_s
+            if attempt.idle_s > UNSTARTED_S:
+                attempt.lose(f"{device.host}: did not start a task within {UNSTARTED_S:g} s")
+
+    def _median_s(self, kind: type) -> float:
+        seconds = sorted(self._durations.get(kind, ()))
+        return seconds[len(seconds) // 2] if len(seconds) >= 5 else DEADLINE_S
+
+    # What workers say
+
+    def _hear_beat(self, beat: m.Beat) -> None:
+        self._roster.hear(beat)
+        device = self._roster.devices.get(beat.device.id)
+        if beat.sample is not None and device is not None and not device.refusal:
+            self._samples[beat.device.id] = beat.sample
+
+    def _hear_report(self, report: m.Report) -> None:
+        match report.answer:
+            case m.Waits(wait=wait):
+                self._on_wait(wait)
+                return
+            case m.WaitEnded(seconds=seconds, device=device_id):
+                if (device := self._roster.devices.get(device_id)) is not None:
+                    self._on_free(device.fact, seconds)
+                return
+        attempt = self._attempts.get(report.attempt)
+        if attempt is None:  # A late report of an attempt that was given up: another device has done its work.
+            return
+        if isinstance(report.answer, m.AtStage):
+            attempt.on_stage(report.answer.stage)
+        elif isinstance(report.answer, m.FINAL) and not attempt.answer.done():
+            attempt.answer.set_result(report.answer)
+
+    def _hear_link(self, trouble: str) -> None:
+        if trouble:
+            self._down = trouble
+            self._say(f"{self._address}: {trouble}; trying again until it answers", True)
+            for attempt in self._attempts.values():
+                attempt.lose(f"{self._address}: {trouble}")
+            for device in list(self._roster.devices.values()):
+                self._roster.left(device.id, f"{device.host}: the engine lost the scheduler {self._address}")
+        else:
+            if self._down is not None:
+                self._say(f"{self._address}: connected", False)
+            self._down = None
+
+    def _joined(self, device: Device) -> None:
+        if self._started:
+            self._on_join(device.fact)
+            self._welcome(device)
+        asyncio.ensure_future(self._wake())  # noqa: RUF006 - It ends at once.
+
+    def _left(self, device: Device, why: str) -> None:
+        self._samples.pop(device.id, None)
+        self._on_leave(device.fact, why)
+        for attempt in self._attempts.values():
+            if attempt.device is device:
+                attempt.lose(why)
+        asyncio.ensure_future(self._wake())  # noqa: RUF006 - It ends at once.
+
+    def _place(self, problem: ProblemSpec) -> m.Place:
+        return m.Place(problem, self._headers.get(problem.id, ""))

@@ -1,0 +1,248 @@
+"""Messages between the engine and a worker, and between a worker and its judging process. All are JSON.
+
+The engine sends an :class:`Order` as the argument of a Dask task. Workers answer through Dask's events: a
+:class:`Report` on the engine's own topic, and a :class:`Beat` on the topic of all engines. No message holds a Python
+object, so only Dask's own messages, inside the TLS circle, are unpickled.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from engine import __version__
+from engine.devices.fact import DeviceFact
+from engine.devices.hardware import DeviceSample
+from engine.evaluation.device_waits import Wait
+from engine.evaluation.evaluator import Opened
+from engine.problem.spec import Language, ProblemSpec
+from engine.session.records.verdict import Baseline, BuildReport, Stage, Standing, Verdict
+
+BEATS = "kernel-tui-workers"
+"""The topic of heartbeats."""
+BEAT_S = 1.0
+"""Seconds between two heartbeats of a worker, and of its judging process."""
+DEVICE, BUILDER = "kernel-tui-device", "kernel-tui-builder"
+"""Names of a worker's Dask resources."""
+PLUGIN = "kernel-tui"
+_ENGINE = Path(__file__).resolve().parents[1]
+
+
+def topic_of(engine: str) -> str:
+    """Return the topic on which the engine ``engine`` hears reports."""
+    return f"kernel-tui-{engine}"
+
+
+@cache
+def judge_code() -> str:
+    """Return a digest of the code that judges. Hosts with equal digests give comparable verdicts."""
+    digest = hashlib.sha256()
+    for folder in ("cluster", "evaluation", "problem", "session/records"):
+        for file in sorted((_ENGINE / folder).rglob("*.py")):
+            digest.update(file.relative_to(_ENGINE).as_posix().encode())
+            digest.update(file.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def version() -> str:
+    """Return this program's version with :func:`judge_code`."""
+    return f"{__version__} ({judge_code()})"
+
+
+class Place(Struct, frozen=True):
+    """A problem as the engine defines it, with the C header of its kernels."""
+
+    problem: ProblemSpec
+    header: str
+
+
+class Kernel(Struct, frozen=True):
+    """A kernel's text and language."""
+
+    language: Language
+    source: str
+
+
+class Measure(Struct, frozen=True, tag="measure"):
+    """Measure the device's peaks."""
+
+
+class Open(Struct, frozen=True, tag="open"):
+    place: Place
+
+
+class Build(Struct, frozen=True, tag="build"):
+    place: Place
+    kernel: Kernel
+
+
+class Judge(Struct, frozen=True, tag="judge"):
+    place: Place
+    kernel: Kernel
+
+
+class Runoff(Struct, frozen=True, tag="runoff"):
+    place: Place
+    kernels: dict[str, Kernel]
+
+
+class Compile(Struct, frozen=True, tag="compile"):
+    """Time ``torch.compile`` of the reference."""
+
+    place: Place
+
+
+class Evict(Struct, frozen=True, tag="evict"):
+    """Release the memory of the session's problems."""
+
+
+class Presence(Struct, frozen=True, tag="presence"):
+    """Runs on each device for as long as the engine is connected. When it ends, so do the engine's judges there."""
+
+
+class Sleep(Struct, frozen=True, tag="sleep"):
+    """Judge nothing for ``seconds``, for measurements of the transport (``benchmarks/cluster.py``)."""
+
+    seconds: float
+    payload: str = ""
+
+
+AnyWork = Measure | Open | Build | Judge | Runoff | Compile | Evict | Presence | Sleep
+
+
+class Order(Struct, frozen=True):
+    """One task for one device.
+
+    ``evaluation``: the config's evaluation table, without the device. ``bandwidth_gbs``, ``peak_gflops``: the device's
+    peaks, if an earlier order measured them.
+    """
+
+    attempt: str
+    engine: str
+    evaluation: dict[str, Any]
+    work: AnyWork
+    bandwidth_gbs: float | None = None
+    peak_gflops: float | None = None
+
+
+class Cancel(Struct, frozen=True, tag="cancel"):
+    """From a worker to its judging process: end an attempt."""
+
+    attempt: str
+
+
+class Perform(Struct, frozen=True, tag="perform"):
+    """From a worker to its judging process: carry out an order."""
+
+    order: Order
+
+
+class AtStage(Struct, frozen=True, tag="stage"):
+    stage: Stage
+
+
+class Waits(Struct, frozen=True, tag="waits"):
+    """Another process of the host occupies the device."""
+
+    wait: Wait
+
+
+class WaitEnded(Struct, frozen=True, tag="wait_ended"):
+    seconds: float
+    device: str = ""
+
+
+class Alive(Struct, frozen=True, tag="alive"):
+    """The judging process responds."""
+
+
+class Measured(Struct, frozen=True, tag="measured"):
+    bandwidth_gbs: float
+    peak_gflops: float
+
+
+class OpenedProblem(Struct, frozen=True, tag="opened"):
+    opened: Opened
+
+
+class Built(Struct, frozen=True, tag="built"):
+    report: BuildReport
+
+
+class Judged(Struct, frozen=True, tag="judged"):
+    verdict: Verdict
+
+
+class RunoffTimed(Struct, frozen=True, tag="runoff_timed"):
+    standings: tuple[Standing, ...]
+
+
+class Compiled(Struct, frozen=True, tag="compiled"):
+    baseline: Baseline
+
+
+class Done(Struct, frozen=True, tag="done"):
+    payload: str = ""
+
+
+class Failed(Struct, frozen=True, tag="failed"):
+    """The work failed. ``reason``: one sentence. ``variant``: the kernel that failed in a runoff.
+
+    ``host``: the host is at fault (no compiler, a full disk, a killed process), so another host may succeed.
+    """
+
+    reason: str
+    variant: str | None = None
+    host: bool = False
+
+
+AnyFinal = Measured | OpenedProblem | Built | Judged | RunoffTimed | Compiled | Done | Failed
+AnyAnswer = AnyFinal | AtStage | Waits | WaitEnded | Alive
+FINAL = (Measured, OpenedProblem, Built, Judged, RunoffTimed, Compiled, Done, Failed)
+
+
+class Report(Struct, frozen=True):
+    """An answer to an attempt. ``attempt`` is "" for answers that concern no attempt."""
+
+    attempt: str
+    answer: AnyAnswer
+
+
+class Beat(Struct, frozen=True, tag="beat"):
+    """A worker's heartbeat.
+
+    ``address``: the Dask worker. ``start``: differs for each start of the worker. ``lacks``: why this host cannot
+    judge, and what to type; "" if it can. ``running``: attempts in progress, of any engine. ``stuck``: attempts whose
+    judging process has been silent for some seconds.
+    """
+
+    address: str
+    start: str
+    version: str
+    device: DeviceFact
+    builders: int
+    sandbox: str = ""
+    lacks: str = ""
+    sample: DeviceSample | None = None
+    running: tuple[str, ...] = ()
+    stuck: tuple[str, ...] = ()
+
+
+class Leaving(Struct, frozen=True, tag="leaving"):
+    """A worker shuts down cleanly."""
+
+    device: str
+
+
+AnyInward = Perform | Cancel
+_encoder = msgspec.json.Encoder()
+encode = _encoder.encode
+decode_order = msgspec.json.Decoder(Order).decode
+decode_inward = msgspec.json.Decoder(AnyInward).decode
+decode_report = msgspec.json.Decoder(Report).decode
+decode_from_worker = msgspec.json.Decoder(Beat | Leaving).decode

@@ -1,0 +1,206 @@
+"""The devices that an engine knows: who joined, who left, who may judge, and why not. No input or output."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from msgspec.structs import replace
+
+from engine.cluster import messages as m
+from engine.devices.fact import DeviceFact
+
+SILENT_S = 8.0
+"""A device is lost after this many seconds without a heartbeat, which is eight heartbeats."""
+ASIDE_S = 60.0
+"""A device with :data:`MOST_FAULTS` faults in a row gets no work for this many seconds."""
+MOST_FAULTS = 2
+
+
+@dataclass
+class Device:
+    """One device of another host.
+
+    ``assigned``: kernels that are to be judged here. ``judging``: whether a task occupies the device. ``building``:
+    builds in progress. ``opened``: problems opened here. ``faults``: failures in a row that the host caused.
+    ``measured``: whether the device's judge knows its peaks. ``presence``: the task that keeps the engine's judges
+    there. ``build_line``, ``judge_line``: tickets of the kernels that wait for a builder, and for the device. ``lost``:
+    whether the device left; it never comes back as this object.
+    """
+
+    beat: m.Beat
+    heard_at: float
+    fact: DeviceFact
+    refusal: str = ""
+    assigned: int = 0
+    judging: bool = False
+    building: int = 0
+    opened: set[str] = field(default_factory=set)
+    faults: int = 0
+    aside_until: float = 0.0
+    lost: bool = False
+    measured: bool = False
+    presence: Any = None
+    build_line: list[int] = field(default_factory=list)
+    judge_line: list[int] = field(default_factory=list)
+
+    @property
+    def id(self) -> str:
+        return self.fact.id
+
+    @property
+    def host(self) -> str:
+        return self.fact.host
+
+
+class Roster:
+    """All devices of the cluster, by id.
+
+    - ``kinds``: kinds of devices that may judge
+    - ``model``: the only model that may judge; "" until :meth:`settle` chooses it
+    - ``known``: devices of an earlier engine, whose measured peaks stay valid
+    - ``on_join``, ``on_leave``: called when a device may judge, and with the reason when it no longer may
+    - ``on_refuse``: called once per worker that may not judge, with the reason
+    - ``join_command``: what to type on a host to join
+    """
+
+    def __init__(
+        self,
+        kinds: frozenset[str],
+        model: str,
+        known: Iterable[DeviceFact],
+        on_join: Callable[[Device], None],
+        on_leave: Callable[[Device, str], None],
+        on_refuse: Callable[[str], None],
+        join_command: str,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._kinds, self.model = kinds, model
+        self._known = {device.id: device for device in known}
+        self._on_join, self._on_leave, self._on_refuse, self._clock = on_join, on_leave, on_refuse, clock
+        self.devices: dict[str, Device] = {}
+        self._refused: dict[str, str] = {}
+        self._join_command = join_command
+        self._settled = bool(model)
+
+    def hear(self, beat: m.Beat) -> None:
+        """Note a heartbeat."""
+        now, before = self._clock(), self.devices.get(beat.device.id)
+        if before is not None and before.beat.start == beat.start:
+            before.heard_at, before.beat = now, beat
+            if self._settled and not before.lost and (refusal := self._refusal(beat)) != before.refusal:
+                before.refusal = refusal
+                if refusal:
+                    self._refuse(beat, refusal)
+                    self._on_leave(before, refusal)
+                else:
+                    self._on_join(before)
+            return
+        if before is not None:
+            if before.beat.start > beat.start:  # A message of an earlier start that arrived late.
+                return
+            self._leave(before, f"{before.host}: its worker was started again")
+        self.devices[beat.device.id] = device = Device(beat, now, self._with_peaks(beat.device))
+        if self._settled:
+            self._admit(device)
+
+    def settle(self) -> None:
+        """Choose the model, if none is set, and admit the devices heard so far.
+
+        The model is that of most devices that could judge.
+        """
+        if not self.model:
+            models = Counter(one.beat.device.name for one in self.devices.values() if not self._refusal(one.beat))
+            if not models:
+                return
+            self.model = models.most_common(1)[0][0]
+        self._settled = True
+        for device in self.devices.values():
+            self._admit(device)
+
+    def left(self, device_id: str, why: str) -> None:
+        """Note that a device is gone."""
+        if (device := self.devices.pop(device_id, None)) is not None:
+            self._leave(device, why)
+
+    def look(self) -> None:
+        """Find devices that have been silent for too long."""
+        now = self._clock()
+        for device in [one for one in self.devices.values() if now - one.heard_at > SILENT_S]:
+            self.left(
+                device.id,
+                f"{device.host}: no heartbeat for {SILENT_S:g} s; its work is done elsewhere. Check the host and its "
+                f"network. If its worker ended, start it again: {self._join_command}",
+            )
+
+    def blame(self, device: Device, why: str) -> None:
+        """Note a failure that the host caused."""
+        device.faults += 1
+        if device.faults >= MOST_FAULTS and not device.lost:
+            device.aside_until = self._clock() + ASIDE_S
+            self._on_refuse(f"{device.host}: gets no work for {ASIDE_S:g} s after {device.faults} failures: {why}")
+
+    def praise(self, device: Device) -> None:
+        device.faults = 0
+
+    def usable(self) -> list[Device]:
+        """Devices that may judge now."""
+        now = self._clock()
+        return [one for one in self.admitted() if one.aside_until <= now]
+
+    def admitted(self) -> list[Device]:
+        """Devices that may judge, including those that get no work for a while."""
+        return [one for one in self.devices.values() if self._settled and not one.refusal]
+
+    def measured(self, device: Device, bandwidth_gbs: float, peak_gflops: float) -> None:
+        """Note a device's peaks."""
+        device.fact = replace(device.fact, bandwidth_gbs=bandwidth_gbs, peak_gflops=peak_gflops)
+        self._known[device.id] = device.fact
+
+    def _admit(self, device: Device) -> None:
+        device.refusal = self._refusal(device.beat)
+        if device.refusal:
+            self._refuse(device.beat, device.refusal)
+        else:
+            self._refused.pop(device.id, None)
+            self._on_join(device)
+
+    def _refuse(self, beat: m.Beat, refusal: str) -> None:
+        if self._refused.get(beat.device.id) != refusal:
+            self._refused[beat.device.id] = refusal
+            self._on_refuse(refusal)
+
+    def _leave(self, device: Device, why: str) -> None:
+        device.lost = True
+        if self._settled and not device.refusal:
+            self._on_leave(device, why)
+
+    def _refusal(self, beat: m.Beat) -> str:
+        """Return why a device may not judge, with the remedy; "" if it may."""
+        host, fact = beat.device.host, beat.device
+        if beat.version != m.version():
+            return (
+                f"{host}: its kernel-tui is {beat.version}, the engine's is {m.version()}; verdicts of different "
+                "judges are not comparable. Install the engine's version there, and start kernel-tui worker again"
+            )
+        if beat.lacks:
+            return f"{host}: {beat.lacks}"
+        if fact.kind not in self._kinds:
+            return (
+                f'{host}: judges on the {fact.kind}, which evaluation.device excludes; set evaluation.device = "auto"'
+            )
+        if self.model and fact.name != self.model:
+            return (
+                f"{host}: has {fact.name}, but this session judges on {self.model}; times of different models are not "
+                "comparable. Start another session for it, with [cluster] gpu"
+            )
+        return ""
+
+    def _with_peaks(self, fact: DeviceFact) -> DeviceFact:
+        before = self._known.get(fact.id)
+        if before is None or (before.name, before.arch, before.cores) != (fact.name, fact.arch, fact.cores):
+            return fact
+        return replace(fact, bandwidth_gbs=before.bandwidth_gbs, peak_gflops=before.peak_gflops)

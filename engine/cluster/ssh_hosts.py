@@ -1,0 +1,143 @@
+"""Start a cluster for one session over SSH: a scheduler on this machine, and a worker on each host.
+
+The session gets certificates of its own, which travel over SSH and are deleted on the hosts when the workers end. The
+hosts need kernel-tui and a compiler, but no preparation. If the engine dies, its SSH connections close, and the workers
+end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import io
+import logging
+import os
+import platform
+import shlex
+import shutil
+import tarfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from engine.cluster.certificates import create, files
+from engine.config.schema import ClusterConfig
+from engine.evaluation.evaluator import EvaluationError
+from engine.system.child import end_group
+from engine.system.python_process import python_command, python_path
+
+AGAIN_S, LONGEST_S = 2.0, 60.0
+"""Seconds until a lost SSH connection is tried again: at first, and at most. The time doubles with each failure."""
+_START_S = 20.0
+_CLOSE_S = 10.0
+
+_SCRIPT = """\
+d=$(mktemp -d) || exit 1
+trap 'rm -rf "$d"' EXIT
+IFS= read -r certificates
+echo "$certificates" | base64 -d | tar xzf - -C "$d" || exit 1
+{command} worker --scheduler {address} --certificates "$d" --name {name} </dev/null &
+worker=$!
+(while kill -0 $worker 2>/dev/null; do sleep 1; done; kill $$ 2>/dev/null) &
+watch=$!
+trap 'kill $worker $watch 2>/dev/null; wait $worker; rm -rf "$d"' EXIT
+trap 'exit 1' TERM HUP INT
+cat >/dev/null
+exit 0
+"""
+"""Runs on a host. The first line of standard input holds the certificates. Its end ends the worker."""
+
+_log = logging.getLogger("engine")
+
+
+class SshHosts:
+    """The scheduler and the SSH connections of one session. ``directory`` is for certificates; it need not exist."""
+
+    def __init__(self, cluster: ClusterConfig, directory: Path) -> None:
+        self._cluster, self._directory = cluster, directory
+        self._scheduler: asyncio.subprocess.Process | None = None
+        self._keeping: list[asyncio.Task[None]] = []
+
+    async def start(self) -> ClusterConfig:
+        """Start the scheduler, and connect to the hosts. Return the config of the running cluster.
+
+        Raises ``EvaluationError`` if the scheduler does not start.
+        """
+        if shutil.which("ssh") is None:
+            raise EvaluationError("[cluster] hosts needs the command ssh; install it (apt install openssh-client)")
+        here = self._cluster.address or platform.node()
+        create(self._directory, [here])
+        self._scheduler = await asyncio.create_subprocess_exec(
+            *python_command("engine.cluster.scheduler"),
+            str(self._directory),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": python_path()},
+            process_group=0,
+        )
+        assert self._scheduler.stdout is not None
+        try:
+            line = await asyncio.wait_for(self._scheduler.stdout.readline(), _START_S)
+        except TimeoutError:
+            line = b""
+        if not line:
+            raise EvaluationError("the cluster's scheduler did not start; engine.log says why")
+        port = line.decode().strip().rpartition(":")[2]
+        for host in self._cluster.hosts:
+            self._keeping.append(asyncio.create_task(self._keep(host, f"tls://{here}:{port}")))
+        return self._cluster.model_copy(
+            update={"scheduler": f"tls://127.0.0.1:{port}", "certificates": self._directory, "hosts": ()}
+        )
+
+    async def close(self) -> None:
+        for task in self._keeping:
+            task.cancel()
+        await asyncio.gather(*self._keeping, return_exceptions=True)
+        if self._scheduler is not None:
+            await end_group(self._scheduler)
+            self._scheduler = None
+        shutil.rmtree(self._directory, ignore_errors=True)
+
+    async def _keep(self, host: str, address: str) -> None:
+        """Run a worker on ``host`` until cancelled. Connect again if the connection is lost."""
+        pause_s = AGAIN_S
+        while True:
+            process = await asyncio.create_subprocess_exec(
+                *ssh_command(host, self._cluster.command, address),
+                stdin=asyncio.subprocess.PIPE,
+                stdout=2,  # The engine's log.
+                process_group=0,
+            )
+            assert process.stdin is not None
+            try:
+                began = asyncio.get_running_loop().time()
+                process.stdin.write(_packed(self._directory) + b"\n")
+                code = await process.wait()
+                if asyncio.get_running_loop().time() - began > LONGEST_S:
+                    pause_s = AGAIN_S
+                _log.warning("%s: its worker ended (ssh exit code %d); trying again in %g s", host, code, pause_s)
+            finally:
+                if process.returncode is None:
+                    process.stdin.close()
+                    with contextlib.suppress(TimeoutError):
+                        await asyncio.wait_for(process.wait(), _CLOSE_S)
+                await end_group(process)
+            await asyncio.sleep(pause_s)
+            pause_s = min(LONGEST_S, 2 * pause_s)
+
+
+def ssh_command(host: str, command: str, address: str) -> Sequence[str]:
+    """Return the command that runs a worker on ``host`` (``HOST`` or ``USER@HOST``)."""
+    name = host.rpartition("@")[2]
+    script = _SCRIPT.format(command=command, address=shlex.quote(address), name=shlex.quote(name))
+    options = ("-o", "BatchMode=yes", "-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3")
+    return ("ssh", *options, host, f"sh -c {shlex.quote(script)}")
+
+
+def _packed(directory: Path) -> bytes:
+    """Return the worker's certificates as one line."""
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz") as archive:
+        for file in files(directory, "worker"):
+            archive.add(file, file.name)
+    return base64.b64encode(packed.getvalue())

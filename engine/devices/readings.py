@@ -1,0 +1,17 @@
+"""Readings of all devices of a session: this machine's, or those that other hosts report."""
+
+from __future__ import annotations
+
+from engine.devices.hardware import DeviceReader, DeviceSample
+
+
+class Readings:
+    """``remote``: the latest readings from other hosts, by device id; None if this machine judges."""
+
+    def __init__(self) -> None:
+        self._local = DeviceReader()
+        self.remote: dict[str, DeviceSample] | None = None
+
+    def read(self) -> list[DeviceSample]:
+        """Return one reading per device."""
+        return self._local.read() if self.remote is None else list(self.remote.values())

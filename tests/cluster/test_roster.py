@@ -1,0 +1,117 @@
+"""Which devices of a cluster may judge, and what the engine says about the others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec.structs import replace
+
+from engine.cluster import messages as m
+from engine.cluster.roster import ASIDE_S, SILENT_S, Device, Roster
+from engine.devices.fact import DeviceFact
+
+
+class Observed:
+    """A roster with a clock of its own, and what it said."""
+
+    def __init__(self, model: str = "", kinds: frozenset[str] = frozenset({"cuda"}), **known: DeviceFact) -> None:
+        self.now = 100.0
+        self.joined: list[str] = []
+        self.left: dict[str, str] = {}
+        self.refused: list[str] = []
+        self.roster = Roster(
+            *(kinds, model, known.values(), self._join, self._leave, self.refused.append),
+            *("kernel-tui worker --scheduler tls://hub:8786", self._clock),
+        )
+
+    def _clock(self) -> float:
+        return self.now
+
+    def _join(self, device: Device) -> None:
+        self.joined.append(device.id)
+
+    def _leave(self, device: Device, why: str) -> None:
+        self.left[device.id] = why
+
+    @property
+    def usable(self) -> set[str]:
+        return {device.host for device in self.roster.usable()}
+
+
+def fact(host: str, name: str = "NVIDIA H200") -> DeviceFact:
+    return DeviceFact(f"{host}/GPU-1", "cuda", name, "sm_90a", 141 << 30, 132, host=host)
+
+
+def beat(host: str, name: str = "NVIDIA H200", **others: Any) -> m.Beat:
+    values = {"address": f"tls://{host}:1", "start": "1", "version": m.version(), "builders": 2, **others}
+    return m.Beat(device=fact(host, name), **values)
+
+
+def test_the_most_frequent_model_judges_and_others_are_told_why_not() -> None:
+    seen = Observed()
+    for one in (beat("a", "NVIDIA L40S"), beat("b"), beat("c")):
+        seen.roster.hear(one)
+    assert seen.usable == set()
+    seen.roster.settle()
+    assert seen.usable == {"b", "c"}
+    (why,) = seen.refused
+    assert why.startswith("a: ") and "L40S" in why and "[cluster] gpu" in why
+    seen.roster.hear(beat("d", "NVIDIA L40S"))
+    assert seen.usable == {"b", "c"}
+
+
+def test_a_resumed_session_keeps_its_model_and_its_peaks() -> None:
+    before = replace(fact("b"), bandwidth_gbs=4000.0, peak_gflops=9e5)
+    seen = Observed("NVIDIA H200", known=before)
+    for one in (beat("a", "NVIDIA L40S"), beat("c", "NVIDIA L40S"), beat("b")):
+        seen.roster.hear(one)
+    (device,) = seen.roster.usable()
+    assert device.fact == before
+
+
+def test_hosts_of_another_version_or_without_a_compiler_do_not_judge_until_they_can() -> None:
+    seen = Observed("NVIDIA H200")
+    seen.roster.hear(beat("old", version="0.0.1 (0123)"))
+    seen.roster.hear(beat("bare", lacks="no nvcc found; pip install 'kernel-tui[cuda]'"))
+    seen.roster.hear(beat("bare", lacks="no nvcc found; pip install 'kernel-tui[cuda]'"))
+    assert seen.usable == set() and len(seen.refused) == 2
+    assert "Install the engine's version" in seen.refused[0] and "pip install" in seen.refused[1]
+    seen.roster.hear(beat("bare"))
+    assert seen.usable == {"bare"} and seen.joined == ["bare/GPU-1"]
+    seen.roster.hear(beat("bare", lacks="no nvcc found"))
+    assert seen.usable == set() and "no nvcc" in seen.left["bare/GPU-1"]
+
+
+def test_a_silent_device_is_lost_and_may_come_back() -> None:
+    seen = Observed("NVIDIA H200")
+    seen.roster.hear(beat("a"))
+    seen.now += SILENT_S + 1
+    seen.roster.look()
+    assert seen.usable == set() and "kernel-tui worker --scheduler tls://hub" in seen.left["a/GPU-1"]
+    seen.roster.hear(beat("a"))
+    assert seen.usable == {"a"}
+
+
+def test_a_restarted_worker_is_another_and_late_messages_of_the_first_do_not_count() -> None:
+    seen = Observed("NVIDIA H200")
+    seen.roster.hear(beat("a", start="1"))
+    (first,) = seen.roster.usable()
+    seen.roster.hear(beat("a", start="2", address="tls://a:2"))
+    (second,) = seen.roster.usable()
+    assert first.lost and second is not first
+    seen.roster.hear(beat("a", start="1"))
+    assert [device.beat.address for device in seen.roster.usable()] == ["tls://a:2"]
+
+
+def test_a_host_with_faults_in_a_row_gets_no_work_for_a_while() -> None:
+    seen = Observed("NVIDIA H200")
+    seen.roster.hear(beat("a"))
+    (device,) = seen.roster.usable()
+    seen.roster.blame(device, "the disk is full")
+    seen.roster.praise(device)
+    seen.roster.blame(device, "the disk is full")
+    assert seen.usable == {"a"}
+    seen.roster.blame(device, "the disk is full")
+    assert seen.usable == set() and "the disk is full" in seen.refused[-1]
+    seen.now += ASIDE_S
+    assert seen.usable == {"a"}

@@ -1,0 +1,110 @@
+"""A search whose workers the engine starts over a real SSH connection."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from engine.config.schema import ConfigError, parse_config
+from engine.session.state.session_state import fold
+from tests.cluster.watching import recorded, verdicts_per_kernel
+from tests.commandline import KernelTui
+
+ROOT = Path(__file__).resolve().parents[2]
+SSHD = shutil.which("sshd") or "/usr/sbin/sshd"
+CONFIG = """\
+name = "far"
+problems = ["builtin:quickstart/gelu"]
+[search]
+rounds = 1
+ideas = 1
+variants = 1
+[evaluation]
+torch_compile = false
+trials = 3
+max_pairs = 8
+[cluster]
+hosts = ["localhost"]
+address = "127.0.0.1"
+command = "{}"
+"""
+
+
+@pytest.fixture
+def ssh_path(tmp_path: Path) -> Iterator[str]:
+    """Return a PATH whose ``ssh`` logs in to this machine through its own sshd."""
+    if not Path(SSHD).exists() or shutil.which("ssh") is None:
+        pytest.skip("OpenSSH is not installed")
+    for name in ("host", "user"):
+        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(tmp_path / name)], check=True)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    if os.geteuid() == 0:  # where Debian's sshd drops its privileges
+        Path("/run/sshd").mkdir(exist_ok=True)
+    (tmp_path / "sshd").write_text(
+        f"Port {port}\nListenAddress 127.0.0.1\nHostKey {tmp_path}/host\nAuthorizedKeysFile {tmp_path}/user.pub\n"
+        f"PidFile {tmp_path}/pid\nStrictModes no\nUsePAM no\nPasswordAuthentication no\n"
+    )
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    options = f"-F none -i {tmp_path}/user -p {port} -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null"
+    (folder / "ssh").write_text(f'#!/bin/sh\nexec {shutil.which("ssh")} {options} -o LogLevel=ERROR "$@"\n')
+    (folder / "ssh").chmod(0o755)
+    server = subprocess.Popen([SSHD, "-D", "-e", "-f", str(tmp_path / "sshd")], stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+            break
+        time.sleep(0.05)
+    yield f"{folder}:{os.environ['PATH']}"
+    server.terminate()
+    server.wait(10)
+
+
+def workers(marker: str) -> list[psutil.Process]:
+    """Processes of workers that ``marker``, a directory, belongs to."""
+    found = []
+    for process in psutil.process_iter(["environ"]):
+        if (process.info["environ"] or {}).get("KERNEL_TUI_TEST") == marker:
+            found.append(process)
+    return found
+
+
+def test_the_engine_starts_and_ends_workers_over_ssh(ssh_path: str, kernel_tui: KernelTui, tmp_path: Path) -> None:
+    command = tmp_path / "there"
+    command.write_text(
+        f"#!/bin/sh\nexport PYTHONPATH={ROOT} CUDA_VISIBLE_DEVICES= KERNEL_TUI_TEST={tmp_path}\n"
+        f'exec {sys.executable} -m tui.cli.main "$@"\n'
+    )
+    command.chmod(0o755)
+    (tmp_path / "config.toml").write_text(CONFIG.format(command))
+    found = kernel_tui("doctor", "config.toml", env={"PATH": ssh_path}).stdout
+    assert "SSH reaches localhost" in found
+    searched = kernel_tui("run", "config.toml", "--headless", env={"PATH": ssh_path})
+    assert searched.returncode == 0, searched.stdout + searched.stderr
+    session = tmp_path / "sessions" / "far"
+    assert set(verdicts_per_kernel(session).values()) == {1}
+    verdicts = [one.verdict for one in fold(recorded(session)).variants.values()]
+    assert {verdict.host for verdict in verdicts if verdict is not None} == {"localhost"}
+    _, alive = psutil.wait_procs(workers(str(tmp_path)), timeout=15)
+    assert not alive
+    assert not (session / "scratch" / "certificates").exists()
+
+
+def test_hosts_and_scheduler_exclude_each_other() -> None:
+    for keys in ("", 'hosts = ["gpu1"]\nscheduler = "tls://gpu1:8786"\ncertificates = "certs"'):
+        with pytest.raises(ConfigError, match="one of two keys"):
+            parse_config(f"[cluster]\n{keys}\n", "config.toml", needs_problems=False)
+    with pytest.raises(ConfigError, match="host names"):
+        parse_config('[cluster]\nhosts = ["-oProxyCommand=evil"]\n', "config.toml", needs_problems=False)

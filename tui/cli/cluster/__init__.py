@@ -1,0 +1,1 @@
+"""Commands that connect several hosts to one search: worker, cluster certs, cluster scheduler."""

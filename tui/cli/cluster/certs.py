@@ -1,0 +1,30 @@
+"""Command: create the certificates of a cluster."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from tui.console.echo import echo
+
+
+@click.command()
+@click.argument("directory", type=click.Path(file_okay=False, path_type=Path))
+@click.option("--host", "hosts", multiple=True, metavar="NAME", help="Name or IP address of a host. Repeatable.")
+@click.option("--days", type=click.IntRange(min=1, max=3650), default=365, show_default=True, help="Validity in days.")
+def certs(directory: Path, hosts: tuple[str, ...], days: int) -> None:
+    """Create a CA, and certificates for scheduler, workers and engines.
+
+    Name the scheduler's host with --host, as workers and engines will address it. If DIRECTORY has a CA already, the
+    command renews the other certificates. Whoever holds a certificate can run code on the workers, so copy the files
+    over SSH. ca-key.pem stays on this machine.
+    """
+    import platform
+
+    from engine.cluster.certificates import create
+
+    written = create(directory, hosts or (platform.node(),), days)
+    for file in written:
+        echo(f"wrote {file}")
+    echo("copy ca.pem and worker*.pem to each GPU host, engine*.pem to the engine's, scheduler*.pem to the scheduler's")

@@ -1,0 +1,36 @@
+"""Command: run the scheduler of a cluster."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import click
+
+from tui.cli.cluster.options import certificates_option, needs_extra
+from tui.cli.shared.common import Failure
+from tui.console.echo import echo
+
+
+@click.command()
+@certificates_option
+@click.option("--host", default="", help="Interface to listen on: a host name or an IP address. Default: all.")
+@click.option("--port", type=click.IntRange(0, 65535), default=8786, show_default=True, help="0 chooses a free port.")
+def scheduler(certificates: Path, host: str, port: int) -> None:
+    """Run the scheduler, where workers and engines meet.
+
+    It needs no GPU. Ctrl-C ends it. Workers and engines wait for its return, and searches continue.
+    """
+    with needs_extra():
+        from engine.cluster.scheduler import run_scheduler
+
+        def on_ready(address: str) -> None:
+            echo(f"scheduler at {address}")
+            echo(f"join a worker: kernel-tui worker --scheduler {address} --certificates DIRECTORY")
+
+        try:
+            asyncio.run(run_scheduler(host, port, certificates, on_ready))
+        except OSError as error:
+            raise Failure(
+                f"cannot listen on port {port}: {error.strerror or error}; choose another with --port"
+            ) from None

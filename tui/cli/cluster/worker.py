@@ -1,0 +1,50 @@
+"""Command: join this host to a cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import platform
+from pathlib import Path
+
+import click
+
+from engine.exit_codes import ExitCode
+from tui.cli.cluster.options import certificates_option, needs_extra
+from tui.cli.shared.common import Failure
+from tui.console.echo import echo
+
+
+@click.command()
+@click.option("--scheduler", required=True, metavar="ADDRESS", help="Such as tls://gpu1:8786.")
+@certificates_option
+@click.option("--gpus", default="all", metavar="LIST", help="GPUs that judge: all, none (the CPU judges), or 0,2.")
+@click.option("--builders", type=click.IntRange(1, 1024), help="Builds at a time.  [default: one per two cores]")
+@click.option("--name", default="", help="This host's name in the monitor. It must be unique.  [default: host name]")
+@click.option("--address", default="", metavar="IP", help="Address by which the scheduler reaches this host.")
+def worker(scheduler: str, certificates: Path, gpus: str, builders: int | None, name: str, address: str) -> None:
+    """Let this host judge kernels for searches on other hosts.
+
+    Starts one worker process per GPU, or one for the CPU. Kernels are built here, so the host needs the compiler.
+    Workers may join and leave while a search runs. Ctrl-C leaves.
+    """
+    from pydantic_core import PydanticCustomError
+
+    from engine.config.cluster_table import scheduler_address
+
+    try:
+        scheduler_address(scheduler)
+    except PydanticCustomError as error:
+        raise Failure(f"--scheduler {error.message()}", ExitCode.USAGE) from None
+    with needs_extra():
+        from engine.cluster.worker.process import WorkerSettings
+        from engine.cluster.worker.supervisor import NoDevice, choose_devices, run_workers
+
+        try:
+            devices = choose_devices(gpus)
+        except NoDevice as error:
+            raise Failure(str(error), ExitCode.USAGE) from None
+        builders = builders or max(1, (os.cpu_count() or 2) // 2)
+        host = (name or platform.node()).replace("/", "-")
+        settings = WorkerSettings(scheduler, str(certificates.absolute()), host, "", 1, address)
+        asyncio.run(run_workers(devices, settings, builders, echo))
