@@ -25,8 +25,9 @@ from engine.devices.fact import DeviceFact
 from engine.devices.hardware import DeviceSample
 from engine.evaluation.build.build_cache import first_error
 from engine.evaluation.device_waits import Wait
-from engine.evaluation.evaluator import EvaluationError, JudgeKilled, Known, Opened
+from engine.evaluation.evaluator import CountersUnavailable, EvaluationError, JudgeKilled, Known, Opened
 from engine.problem.spec import Language, ProblemSpec
+from engine.session.records.counters import KernelCounters
 from engine.session.records.verdict import Baseline, Stage, Standing, Verdict
 
 START_S = 120.0
@@ -351,6 +352,13 @@ class ClusterEvaluator:
             return answer.baseline
 
         return await self._somewhere(on, problem.id, home=self._homes.get(problem.id))
+
+    async def counters(
+        self, problem: ProblemSpec, language: Language, source: str, report: Path
+    ) -> tuple[KernelCounters, ...]:
+        raise CountersUnavailable(
+            "ncu runs on the engine's host only, and the kernels run on other hosts", lasting=True
+        )
 
     async def evict(self) -> None:
         for device in [one for one in self._roster.admitted() if one.opened]:
