@@ -20,8 +20,10 @@ _MOST_PRODUCTS = 512
 """The most products of a row, which are unrolled."""
 _OTHER_REGISTERS = 44
 """Registers of a consumer's thread besides sums. Without this room, the compiler spills."""
-_REGISTERS = {(1, 1): (255, 0), (1, 2): (240, 128), (1, 3): (224, 96), (2, 1): (176, 80), (2, 2): (144, 56)}
-"""Registers of a consumer's and of a producer's thread, by (teams, loaders). 0: they stay as compiled."""
+_REGISTERS = {(1, 1): (255, 0), (1, 2): (240, 128), (1, 3): (224, 96), (2, 1): (176, 80)}
+"""Registers of a consumer's and of a producer's thread, by (teams, loaders). 0: they stay as compiled. Together they
+are at most those of the launch, 65536 / threads rounded down to a multiple of 8 each. If not, the block waits forever.
+"""
 _BARRIERS_BYTES = 512
 _TABLE_BYTES = 2048
 """Room for values of the epilogue that depend on the filter alone: four at 128 filters."""
@@ -90,7 +92,7 @@ class StreamPlan(Struct, frozen=True):
 def first_choices(sms: int) -> Choices:
     """The choices of the first kernel with this structure, for a device with ``sms`` multiprocessors."""
     return {
-        "structure": STRUCTURE, "arithmetic": "bf16x3", "lines": 96, "teams": 1, "loaders": 2, "most_slots": 12,
+        "structure": STRUCTURE, "arithmetic": "bf16x3", "lines": 96, "teams": 2, "loaders": 1, "most_slots": 12,
         "batch": 3, "prefetch": 2, "sms": sms,
     }  # fmt: skip
 
@@ -155,7 +157,7 @@ def _fitted(conv: ConvProgram, choices: Choices, teams: int, lines: int) -> Stre
     single = conv.dtype != "float32" or choices["arithmetic"] == "fp16"
     kind = "f16" if conv.dtype == "float16" or (conv.dtype == "float32" and single) else "bf16"
     parts = 1 if single else 2
-    loaders = max(1, min(int(choices["loaders"]), 4 - teams))
+    loaders = 1 if teams == 2 else max(1, min(int(choices["loaders"]), 3))
     consumer, producer = _REGISTERS[teams, loaders]
     accumulators = 1 if teams == 2 else 2
     sums = (lines // 2) * (accumulators + (1 if conv.pool is not None else 0))
