@@ -125,7 +125,8 @@ def test_writers_get_no_more_registers_than_the_block_has() -> None:
     for threads in (128, 256, 384, 512, 768, 992):
         for writers in (256, 384, 512, 640):
             spec = problem("layernorm_huge").spec
-            recipe = CudaRows().starts(analyze(spec), spec, H200)[1].recipe
+            starts = {start.name: start.recipe for start in CudaRows().starts(analyze(spec), spec, H200)}
+            recipe = starts["best_known"]
             choices: Choices = {"threads": threads, "writers": writers}
             source = CudaRows().emit(analyze(spec), recipe.with_(choices), spec)
             folding, writing = (
