@@ -56,7 +56,7 @@ CASES: dict[str, tuple[str, str, Shapes, str]] = {
     "outer_dimension": ("", "return (x @ y).sum(1, keepdim=True) * z", {"x": (3, 4, 5), "y": (5, 6), "z": (3, 7, 6)},
                         "matmul reductions copies pointwise"),
     "triangle": ("", "return torch.tril(torch.tril(x) @ torch.tril(y), -1)", {"x": (6, 6), "y": (6, 6)},
-                 "copies copies matmul copies"),
+                 "copies copies matmul"),
     "patches": ("self.l = nn.Linear(12, 5)",
                 "p = x.unfold(2, 2, 2).unfold(3, 2, 2).reshape(2, -1, 12)\nreturn torch.cat([p[:, :1], p[:, 2:]], 1), "
                 "self.l(p)", {"x": (2, 3, 4, 6)}, "copies copies matmul"),
