@@ -182,7 +182,7 @@ def test_the_largest_expected_gains_lead_to_a_good_structure_in_three_steps(name
     [
         ("softmax_long", H200, "block"),
         ("softmax_long", A100, "loop"),
-        ("layernorm_huge", H200, "halves"),
+        ("layernorm_huge", H200, "ring"),
         ("layernorm_huge", A100, "split"),
         ("layernorm", H200, "split"),
         ("softmax", H200, "registers"),

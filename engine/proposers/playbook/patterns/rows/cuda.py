@@ -39,7 +39,7 @@ class CudaRows(Template):
         large = tuned.choices["structure"] == "ring"
         if large and (halves := known.get("rows_in_16_bits")) is not None:
             short = tuned.with_(halves.changes, halves.opens)
-            found.insert(0, Start("16_bits", halves.text, short, halves.tolerance))
+            found.insert(1, Start("16_bits", halves.text, short, halves.tolerance))
         return found
 
     def transformations(self, program: Program, recipe: Recipe, device: DeviceFact) -> list[Transformation]:
