@@ -79,10 +79,11 @@ def export(
     output: str | None,
     root: Path,
 ) -> None:
-    """Export a KernelBench solution, a wheel, a program, training data or a report.
+    """Export a solution, wheel, program, training data or report.
 
     SOURCE is a session or a kernel file. For a session, give a VARIANT (v34) or --best PROBLEM; a wheel may contain
-    several. For a kernel file, give --problem. FILE "-" is standard output.
+    several. For a kernel file, give --problem. FILE "-" is standard output. Without --package and --standalone, the
+    output is a KernelBench solution.
     """
     wanted = [name for name, given in (("VARIANT", variants), ("--best", best), ("--training", training),
                                        ("--report", report)) if given]  # fmt: skip
