@@ -188,6 +188,11 @@ class Roster:
             )
         if beat.lacks:
             return f"{host}: {beat.lacks}"
+        if beat.torch != m.torch_version():
+            return (
+                f"{host}: its PyTorch is {beat.torch}, the engine's is {m.torch_version()}; another version computes "
+                f"other reference outputs and times. Install it there: pip install torch=={m.torch_version()}"
+            )
         if fact.kind not in self._kinds:
             return (
                 f'{host}: judges on the {fact.kind}, which evaluation.device excludes; set evaluation.device = "auto"'

@@ -267,6 +267,7 @@ class JudgingHost(WorkerPlugin):  # type: ignore[misc]
             address=self._worker.address,
             start=self._start,
             version=m.version(),
+            torch=m.torch_version(),
             device=self._device,
             builders=self._builders,
             sandbox=self._sandbox,
