@@ -1,4 +1,4 @@
-"""Break hosts of a cluster in mid-evaluation, and count lost verdicts, doubled verdicts and orphan processes.
+"""Break hosts of a cluster during an evaluation, and count lost verdicts, doubled verdicts and orphan processes.
 
 Three hosts in network namespaces, without a shared disk, search the quick-start problems over mutual TLS. Needs root.
 

@@ -63,7 +63,8 @@ class Doubted(DeviceLost):
 class _Attempt:
     """A task in flight. ``answer``: its final report. ``task``: the Dask future, which holds no result.
 
-    ``ran_s``, ``idle_s``: seconds during which the worker ran the task, or ran nothing. ``ended_s``: seconds since Dask
+    ``ran_s``, ``idle_s``: seconds during which the worker ran the task without waiting for an occupied device, or ran
+    nothing. ``ended_s``: seconds since Dask
     ended the task.
     """
 
@@ -75,6 +76,7 @@ class _Attempt:
         self.idle_s = self.ran_s = self.ended_s = 0.0
 
     def lose(self, why: str) -> None:
+        self.device.waiting = False  # A judging process that is killed does not report the end of its wait.
         if not self.answer.done():
             self.answer.set_exception(DeviceLost(why))
 
@@ -161,6 +163,7 @@ class ClusterEvaluator:
         self._sandbox = ""
 
     async def start(self) -> tuple[DeviceFact, ...]:
+        """Connect, and wait for workers. Raises ``EvaluationError`` and ``CertificateError``."""
         cluster = self._cluster
         if cluster.hosts:
             self._ssh = SshHosts(cluster, self._directory)
@@ -365,7 +368,7 @@ class ClusterEvaluator:
             with contextlib.suppress(DeviceLost, EvaluationError):  # A lost device has no memory left to release.
                 async with self._any_device(wanted=device.id) as turn:
                     await self._ask(turn.device, m.Evict(), m.DEVICE)
-            device.opened.clear()
+                    turn.device.opened.clear()
 
     async def close(self) -> None:
         tasks = [*self._warming, *([self._watching] if self._watching is not None else [])]
@@ -472,11 +475,11 @@ class ClusterEvaluator:
     ) -> AsyncIterator[_Turn]:
         """Occupy a free device: ``wanted``, else ``home`` if it is there, else one that has the problem open.
 
-        Devices in ``avoid`` are chosen only if there is no other.
+        ``wanted`` is taken even if it was set aside. Devices in ``avoid`` are chosen only if there is no other.
         """
         async with self._changed:
             while True:
-                usable = self._roster.usable()
+                usable = self._roster.admitted() if wanted else self._roster.usable()
                 usable = [one for one in usable if one not in avoid] or usable
                 if wanted and wanted not in {one.id for one in usable}:
                     raise EvaluationError(f"{wanted} has left the search")
@@ -541,6 +544,7 @@ class ClusterEvaluator:
                     attempt.task.release()
         if isinstance(answer, m.Failed):
             if answer.host:
+                device.waiting = False
                 raise DeviceLost(f"{device.host}: {answer.reason}")
             raise EvaluationError(answer.reason, answer.variant)
         self._durations.setdefault(type(work), []).append(attempt.ran_s)
@@ -577,7 +581,8 @@ class ClusterEvaluator:
         elif name in beat.stuck:
             attempt.lose(f"{device.host}: its judging process hangs")
         elif name in beat.running:
-            attempt.ran_s += passed_s
+            if not device.waiting or attempt.kind is m.Build:  # Builds do not need the device.
+                attempt.ran_s += passed_s
             limit_s = min(DEADLINE_S, max(SLOW_S, SLOW * self._median_s(attempt.kind)))
             if attempt.ran_s > limit_s and (limit_s == DEADLINE_S or len(self._roster.usable()) > 1):
                 attempt.lose(f"{device.host}: did not finish within {limit_s:g} s")
@@ -601,10 +606,13 @@ class ClusterEvaluator:
     def _hear_report(self, report: m.Report) -> None:
         match report.answer:
             case m.Waits(wait=wait):
+                if (device := self._roster.devices.get(wait.device.id)) is not None:
+                    device.waiting = True
                 self._on_wait(wait)
                 return
             case m.WaitEnded(seconds=seconds, device=device_id):
                 if (device := self._roster.devices.get(device_id)) is not None:
+                    device.waiting = False
                     self._on_free(device.fact, seconds)
                 return
         attempt = self._attempts.get(report.attempt)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from functools import cache
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,10 @@ DEVICE, BUILDER = "kernel-tui-device", "kernel-tui-builder"
 """Names of a worker's Dask resources."""
 PLUGIN = "kernel-tui"
 _ENGINE = Path(__file__).resolve().parents[1]
+_JUDGE_CODE = (
+    *(f"{folder}/**/*.py" for folder in ("cluster", "devices", "evaluation", "problem", "session/records", "system")),
+    "config/tolerance*.py",
+)
 
 
 def topic_of(engine: str) -> str:
@@ -42,8 +47,8 @@ def topic_of(engine: str) -> str:
 def judge_code() -> str:
     """Return a digest of the code that judges. Hosts with equal digests give comparable verdicts."""
     digest = hashlib.sha256()
-    for folder in ("cluster", "evaluation", "problem", "session/records"):
-        for file in sorted((_ENGINE / folder).rglob("*.py")):
+    for pattern in _JUDGE_CODE:
+        for file in sorted(_ENGINE.glob(pattern)):
             digest.update(file.relative_to(_ENGINE).as_posix().encode())
             digest.update(file.read_bytes())
     return digest.hexdigest()[:16]
@@ -52,6 +57,15 @@ def judge_code() -> str:
 def version() -> str:
     """Return this program's version with :func:`judge_code`."""
     return f"{__version__} ({judge_code()})"
+
+
+@cache
+def torch_version() -> str:
+    """Return PyTorch's version without the build, which differs between CPU and CUDA; "" if it is not installed."""
+    try:
+        return metadata.version("torch").partition("+")[0]
+    except metadata.PackageNotFoundError:
+        return ""
 
 
 class Place(Struct, frozen=True):
@@ -217,8 +231,9 @@ class Beat(Struct, frozen=True, tag="beat"):
     """A worker's heartbeat.
 
     ``address``: the Dask worker. ``start``: differs for each start of the worker. ``lacks``: why this host cannot
-    judge, and what to type; "" if it can. ``running``: attempts in progress, of any engine. ``stuck``: attempts whose
-    judging process has been silent for some seconds.
+    judge, and what to type; "" if it can. ``torch``: see :func:`torch_version`.
+    ``running``: attempts in progress, of any engine. ``stuck``: attempts whose judging process has been silent for some
+    seconds.
     """
 
     address: str
@@ -226,6 +241,7 @@ class Beat(Struct, frozen=True, tag="beat"):
     version: str
     device: DeviceFact
     builders: int
+    torch: str = ""
     sandbox: str = ""
     lacks: str = ""
     sample: DeviceSample | None = None

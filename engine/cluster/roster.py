@@ -1,4 +1,4 @@
-"""The devices that an engine knows: who joined, who left, who may judge, and why not. No input or output."""
+"""The devices that an engine knows: which joined, left or may judge, and why not. No input or output."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ MOST_FAULTS = 2
 class Device:
     """One device of another host.
 
-    ``assigned``: kernels that are to be judged here. ``judging``: whether a task occupies the device. ``building``:
+    ``assigned``: kernels that are to be judged here. ``judging``: whether a task occupies the device. ``waiting``:
+    whether that task waits because a process outside the search occupies the device. ``building``:
     builds in progress. ``opened``: problems opened here. ``faults``: failures in a row that the host caused.
     ``measured``: whether the device's judge knows its peaks. ``presence``: the task that keeps the engine's judges
     there. ``build_line``, ``judge_line``: tickets of the kernels that wait for a builder, and for the device. ``lost``:
@@ -37,6 +38,7 @@ class Device:
     refusal: str = ""
     assigned: int = 0
     judging: bool = False
+    waiting: bool = False
     building: int = 0
     opened: set[str] = field(default_factory=set)
     faults: int = 0
@@ -188,6 +190,11 @@ class Roster:
             )
         if beat.lacks:
             return f"{host}: {beat.lacks}"
+        if beat.torch != m.torch_version():
+            return (
+                f"{host}: its PyTorch is {beat.torch}, the engine's is {m.torch_version()}; another version computes "
+                f"other reference outputs and times. Install it there: pip install torch=={m.torch_version()}"
+            )
         if fact.kind not in self._kinds:
             return (
                 f'{host}: judges on the {fact.kind}, which evaluation.device excludes; set evaluation.device = "auto"'

@@ -34,18 +34,23 @@ _CLOSE_S = 10.0
 _SCRIPT = """\
 d=$(mktemp -d) || exit 1
 trap 'rm -rf "$d"' EXIT
+trap 'exit 1' TERM HUP INT
 IFS= read -r certificates
 echo "$certificates" | base64 -d | tar xzf - -C "$d" || exit 1
 {command} worker --scheduler {address} --certificates "$d" --name {name} </dev/null &
 worker=$!
 (while kill -0 $worker 2>/dev/null; do sleep 1; done; kill $$ 2>/dev/null) &
 watch=$!
-trap 'kill $worker $watch 2>/dev/null; wait $worker; rm -rf "$d"' EXIT
-trap 'exit 1' TERM HUP INT
-cat >/dev/null
+exec 3<&0
+cat <&3 >/dev/null &
+reader=$!
+trap 'kill $worker $watch $reader 2>/dev/null; wait $worker; rm -rf "$d"' EXIT
+wait $reader
 exit 0
 """
-"""Runs on a host. The first line of standard input holds the certificates. Its end ends the worker."""
+"""Runs on a host. The first line of standard input holds the certificates. Its end ends the worker, and a dead worker
+ends the script. A shell runs its traps during ``wait``, but not while a command runs in the foreground.
+"""
 
 _log = logging.getLogger("engine")
 
@@ -61,7 +66,7 @@ class SshHosts:
     async def start(self) -> ClusterConfig:
         """Start the scheduler, and connect to the hosts. Return the config of the running cluster.
 
-        Raises ``EvaluationError`` if the scheduler does not start.
+        Raises ``EvaluationError`` if the scheduler does not start, and ``CertificateError``.
         """
         if shutil.which("ssh") is None:
             raise EvaluationError("[cluster] hosts needs the command ssh; install it (apt install openssh-client)")
@@ -111,7 +116,7 @@ class SshHosts:
             assert process.stdin is not None
             try:
                 began = asyncio.get_running_loop().time()
-                process.stdin.write(_packed(self._directory) + b"\n")
+                process.stdin.write(packed(self._directory) + b"\n")
                 code = await process.wait()
                 if asyncio.get_running_loop().time() - began > LONGEST_S:
                     pause_s = AGAIN_S
@@ -134,7 +139,7 @@ def ssh_command(host: str, command: str, address: str) -> Sequence[str]:
     return ("ssh", *options, host, f"sh -c {shlex.quote(script)}")
 
 
-def _packed(directory: Path) -> bytes:
+def packed(directory: Path) -> bytes:
     """Return the worker's certificates as one line."""
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w:gz") as archive:

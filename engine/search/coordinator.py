@@ -196,7 +196,7 @@ async def _run_with(
             raise NoTools("PyTorch is not installed, so no reference can run. Install it: pip install torch")
         try:
             devices = await evaluator.start()
-        except EvaluationError as error:
+        except (EvaluationError, CertificateError) as error:
             raise NoTools(str(error)) from error
         if (why := cannot_run(config.search.languages, devices[0])) is not None:
             raise NoTools(why)
@@ -252,22 +252,19 @@ def _make_evaluator(
         journal.post(LogLine(level="warning" if is_warning else "info", text=text))
 
     readings.remote = {}
-    try:
-        return ClusterEvaluator(
-            config.cluster,
-            config.evaluation,
-            list(state.devices.values()),
-            on_wait,
-            on_free,
-            on_join,
-            on_leave,
-            on_measured,
-            say,
-            paths.directory / "scratch" / "certificates",
-            readings.remote,
-        )
-    except CertificateError as error:
-        raise NoTools(str(error)) from None
+    return ClusterEvaluator(
+        config.cluster,
+        config.evaluation,
+        list(state.devices.values()),
+        on_wait,
+        on_free,
+        on_join,
+        on_leave,
+        on_measured,
+        say,
+        paths.directory / "scratch" / "certificates",
+        readings.remote,
+    )
 
 
 class Search:

@@ -116,11 +116,6 @@ class Hosts:
         """Cut a host's network. Nothing tells either side."""
         _run("ip", "-n", self._namespace(name), "link", "set", "eth0", "down")
 
-    def mend(self, name: str) -> None:
-        number = self.names.index(name) + 1
-        _run("ip", "-n", self._namespace(name), "link", "set", "eth0", "up")
-        _run("ip", "-n", self._namespace(name), "address", "replace", f"10.77.{number}.2/24", "dev", "eth0")
-
     def of_host(self, name: str) -> list[psutil.Process]:
         """All processes of a host or of the hub."""
         wanted = str(self._home(name))

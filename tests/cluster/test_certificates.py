@@ -1,4 +1,4 @@
-"""Certificates: who is let in, who is refused, and what doctor says."""
+"""Certificates: which connections the scheduler accepts, which it refuses, and what doctor says."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from engine.cluster import dask_settings
 from engine.cluster.certificates import create, faults, files, security
 from engine.config.schema import ConfigError, parse_config
 from engine.doctor.cluster import cluster
+from engine.exit_codes import ExitCode
 from tests.commandline import KernelTui, environment
 
 CONFIG = 'problems = ["builtin:quickstart/softmax"]\n[cluster]\nscheduler = "{}"\ncertificates = "{}"\n'
@@ -129,6 +130,13 @@ def test_faults_of_certificates_come_with_the_remedy(certificates: Path, tmp_pat
     for file in ("", "-key"):
         shutil.copy(certificates / f"worker{file}.pem", tmp_path / "swapped" / f"engine{file}.pem")
     assert "kernel-tui worker" in faults(tmp_path / "swapped", "engine")[0]
+
+
+def test_a_search_without_certificates_names_the_remedy(kernel_tui: KernelTui) -> None:
+    (kernel_tui.directory / "config.toml").write_text(CONFIG.format("tls://localhost:1", "certs"))
+    ended = kernel_tui("run", "config.toml")
+    assert ended.returncode == ExitCode.NO_TOOLS
+    assert "kernel-tui cluster certs" in ended.stderr and "CertificateError" not in ended.stderr
 
 
 def test_a_second_run_keeps_the_ca(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A search on three hosts, of which one is killed and another loses its network in mid-evaluation."""
+"""A search on three hosts, of which one is killed and another loses its network during an evaluation."""
 
 from __future__ import annotations
 

@@ -43,8 +43,8 @@ def fact(host: str, name: str = "NVIDIA H200") -> DeviceFact:
 
 
 def beat(host: str, name: str = "NVIDIA H200", **others: Any) -> m.Beat:
-    values = {"address": f"tls://{host}:1", "start": "1", "version": m.version(), "builders": 2, **others}
-    return m.Beat(device=fact(host, name), **values)
+    values = {"address": f"tls://{host}:1", "start": "1", "version": m.version(), "torch": m.torch_version(), **others}
+    return m.Beat(device=fact(host, name), builders=2, **values)
 
 
 def test_the_most_frequent_model_judges_and_others_are_told_why_not() -> None:
@@ -80,6 +80,12 @@ def test_hosts_of_another_version_or_without_a_compiler_do_not_judge_until_they_
     assert seen.usable == {"bare"} and seen.joined == ["bare/GPU-1"]
     seen.roster.hear(beat("bare", lacks="no nvcc found"))
     assert seen.usable == set() and "no nvcc" in seen.left["bare/GPU-1"]
+
+
+def test_a_host_with_another_pytorch_does_not_judge() -> None:
+    seen = Observed("NVIDIA H200")
+    seen.roster.hear(beat("old", torch="1.0.0"))
+    assert seen.usable == set() and f"pip install torch=={m.torch_version()}" in seen.refused[0]
 
 
 def test_a_silent_device_is_lost_and_may_come_back() -> None:

@@ -15,6 +15,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from engine.cluster.certificates import create
+from engine.cluster.ssh_hosts import packed, ssh_command
 from engine.config.schema import ConfigError, parse_config
 from engine.session.state.session_state import fold
 from tests.cluster.watching import recorded, verdicts_per_kernel
@@ -100,6 +102,18 @@ def test_the_engine_starts_and_ends_workers_over_ssh(ssh_path: str, kernel_tui: 
     _, alive = psutil.wait_procs(workers(str(tmp_path)), timeout=15)
     assert not alive
     assert not (session / "scratch" / "certificates").exists()
+
+
+def test_the_script_on_a_host_ends_with_its_worker(tmp_path: Path) -> None:
+    script = ssh_command("host", "false", "tls://hub:8786")[-1]
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    with subprocess.Popen(["sh", "-c", script], stdin=subprocess.PIPE, env=environment) as process:
+        assert process.stdin is not None
+        create(tmp_path / "certificates", ["hub"])
+        process.stdin.write(packed(tmp_path / "certificates") + b"\n")
+        process.stdin.flush()
+        assert process.wait(20) == 1
+    assert [file.name for file in tmp_path.iterdir()] == ["certificates"]
 
 
 def test_hosts_and_scheduler_exclude_each_other() -> None:

@@ -11,6 +11,8 @@ from engine.session.records.events import (
     BudgetChanged,
     DeviceAwaited,
     DeviceFree,
+    DeviceJoined,
+    DeviceLeft,
     EngineStarted,
     EngineStopped,
     LogLine,
@@ -77,9 +79,20 @@ def test_waits_for_devices_do_not_count_once_other_processes_hold_all_of_them() 
     free = (130.0, DeviceFree(device="a", seconds=21.0))
     assert elapsed_s(session(*held_up, free), now=150.0) == 40.0
     assert elapsed_s(session(*held_up, (130.0, STOPPED), (500.0, started)), now=505.0) == 25.0
-    assert elapsed_s(session(*held_up, (130.0, SearchPaused()), (140.0, SearchResumed())), now=150.0) == 30.0
+    assert elapsed_s(session(*held_up, (130.0, SearchPaused()), (140.0, SearchResumed())), now=150.0) == 20.0
     died = (*held_up, (130.0, LogLine(level="info", text="last words")), (1000.0, started))
     assert elapsed_s(session(*died), now=1005.0) == 25.0
+
+
+def test_time_without_any_device_does_not_count_whether_each_left_or_is_occupied() -> None:
+    one, two = (DeviceFact(id=name, kind="cuda", name="GPU", arch="sm_90", memory_bytes=1, cores=1) for name in "ab")
+    started = (100.0, EngineStarted(pid=1, host="", version="0", resumed=False, devices=(one, two), sandbox=""))
+    left, occupied = DeviceLeft(device="a", reason="cut"), DeviceAwaited(device="b", pid=8, seconds=0.0)
+    for first, second in ((left, occupied), (occupied, left)):
+        assert elapsed_s(session(started, (110.0, first), (120.0, second)), now=150.0) == 20.0
+    paused = ((110.0, SearchPaused()), (115.0, left), (118.0, occupied), (120.0, SearchResumed()))
+    assert elapsed_s(session(started, *paused), now=150.0) == 10.0
+    assert elapsed_s(session(started, *paused, (130.0, DeviceJoined(device=one))), now=150.0) == 30.0
 
 
 def test_a_person_overrules_the_config() -> None:

@@ -52,6 +52,7 @@ class JudgingProcess:
                 match m.decode_inward(line):
                     case m.Perform(order=order):
                         self._tasks[order.attempt] = asyncio.create_task(self._perform(order))
+                        await asyncio.sleep(0)  # A task that is cancelled before its first step would report nothing.
                     case m.Cancel(attempt=attempt):
                         if (task := self._tasks.get(attempt)) is not None:
                             task.cancel()

@@ -168,29 +168,36 @@ class JudgingHost(WorkerPlugin):  # type: ignore[misc]
             process_group=0,
         )
         child = self._children[key] = _Child(process)
-        child.reading = asyncio.create_task(self._read(key, child, order.engine))
+        child.reading = asyncio.create_task(self._read(child, order.engine))
         return child
 
-    async def _read(self, key: str, child: _Child, engine: str) -> None:
-        """Pass on the reports of a judging process until it ends."""
+    def _forget(self, child: _Child) -> None:
+        """Send no further orders to a judging process."""
+        self._children = {key: one for key, one in self._children.items() if one is not child}
+
+    async def _read(self, child: _Child, engine: str) -> None:
+        """Pass on the reports of a judging process until it ends, or sends a report that cannot be read."""
         assert child.process.stdout is not None
-        while (line := await child.process.stdout.readline()).endswith(b"\n"):
-            child.heard_at = time.monotonic()
-            report = m.decode_report(line)
-            if isinstance(report.answer, m.Alive):
-                continue
-            answer = child.attempts.get(report.attempt)
-            if not isinstance(report.answer, m.FINAL):
-                self._tell(engine, report.attempt, report.answer)
-            elif answer is not None and not answer.done():
-                answer.set_result(report.answer)
-        if self._children.get(key) is child:
-            del self._children[key]
-        await end_group(child.process)
-        for answer in child.attempts.values():
-            if not answer.done():
-                ended = f"the judging process on {self._device.host} ended unexpectedly; its log is the worker's output"
-                answer.set_result(m.Failed(ended, host=True))
+        ended = f"the judging process on {self._device.host} ended unexpectedly; its log is the worker's output"
+        try:
+            while (line := await child.process.stdout.readline()).endswith(b"\n"):
+                child.heard_at = time.monotonic()
+                report = m.decode_report(line)
+                if isinstance(report.answer, m.Alive):
+                    continue
+                answer = child.attempts.get(report.attempt)
+                if not isinstance(report.answer, m.FINAL):
+                    self._tell(engine, report.attempt, report.answer)
+                elif answer is not None and not answer.done():
+                    answer.set_result(report.answer)
+        except (ValueError, msgspec.MsgspecError) as error:  # ValueError: longer than _LINE_BYTES.
+            ended = f"the judging process on {self._device.host} sent a report that cannot be read: {error}"
+        finally:
+            self._forget(child)
+            await end_group(child.process)
+            for answer in child.attempts.values():
+                if not answer.done():
+                    answer.set_result(m.Failed(ended, host=True))
 
     async def _cancel(self, attempt: str) -> None:
         child = self._of.get(attempt)
@@ -202,10 +209,12 @@ class JudgingHost(WorkerPlugin):  # type: ignore[misc]
         await asyncio.wait((answer,), timeout=CANCEL_S)
         if not answer.done():
             _log.warning("a judging process ignored a cancellation; the worker killed it")
+            self._forget(child)
             await end_group(child.process)
 
     async def _end(self, child: _Child) -> None:
         """End a judging process: close its input, and kill its group if it does not end."""
+        self._forget(child)
         assert child.process.stdin is not None
         child.process.stdin.close()
         with contextlib.suppress(TimeoutError):
@@ -253,11 +262,12 @@ class JudgingHost(WorkerPlugin):  # type: ignore[misc]
     def _now(self) -> m.Beat:
         now, local_id = time.monotonic(), self._device.id.partition("/")[2]
         sample = next((one for one in self._reader.read() if one.device == local_id), None)
-        stuck = (a for child in self._children.values() if now - child.heard_at > STUCK_S for a in child.attempts)
+        stuck = (attempt for attempt, child in self._of.items() if now - child.heard_at > STUCK_S)
         return m.Beat(
             address=self._worker.address,
             start=self._start,
             version=m.version(),
+            torch=m.torch_version(),
             device=self._device,
             builders=self._builders,
             sandbox=self._sandbox,

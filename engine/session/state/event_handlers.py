@@ -61,6 +61,14 @@ def _end_hold_up(state: SessionData, time: float) -> None:
         state.held_up_at = None
 
 
+def _begin_hold_up(state: SessionData, since: float) -> None:
+    """Stop the budget at ``since`` if the running search has no device: each has left or is occupied."""
+    running = state.engine is not None and state.engine.stopped is None and not state.paused
+    none_left = state.gone.keys() | state.waits.keys() >= state.devices.keys()
+    if running and state.held_up_at is None and state.devices and none_left:
+        state.held_up_at = since
+
+
 def _engine_stopped(state: SessionData, event: ev.EngineStopped, time: float) -> None:
     if state.engine is not None:
         state.engine.stopped, state.engine.message = event.reason, event.message
@@ -83,14 +91,12 @@ def _device_joined(state: SessionData, event: ev.DeviceJoined, time: float) -> N
 def _device_left(state: SessionData, event: ev.DeviceLeft, time: float) -> None:
     state.gone[event.device] = event.reason
     state.waits.pop(event.device, None)
-    if state.held_up_at is None and not state.paused and state.gone.keys() >= state.devices.keys():
-        state.held_up_at = time  # Without a device, the budget does not run.
+    _begin_hold_up(state, time)
 
 
 def _device_awaited(state: SessionData, event: ev.DeviceAwaited, time: float) -> None:
     state.waits[event.device] = event
-    if state.held_up_at is None and not state.paused and state.waits.keys() >= state.devices.keys():
-        state.held_up_at = time - event.seconds
+    _begin_hold_up(state, time - event.seconds)
 
 
 def _device_free(state: SessionData, event: ev.DeviceFree, time: float) -> None:
@@ -326,6 +332,7 @@ def _search_paused(state: SessionData, event: ev.SearchPaused, time: float) -> N
 def _search_resumed(state: SessionData, event: ev.SearchResumed, time: float) -> None:
     state.paused = False
     _end_pause(state, time)
+    _begin_hold_up(state, time)
 
 
 def _budget_changed(state: SessionData, event: ev.BudgetChanged, time: float) -> None:

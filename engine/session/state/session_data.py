@@ -36,10 +36,10 @@ class SessionData(Struct):
 
     ``awaited`` lists missing ideas and variants that other nodes refer to; in a sound session, it is empty.
     ``verdicts`` counts kernels with a verdict, each once. ``useless`` names calls with unusable replies. ``waits``
-    lists the devices that other processes occupy now. ``held_up_at`` is when other processes began to occupy all
-    devices; the time since then does not count toward the budget. ``heard_at`` is the last heartbeat by the engine's
-    clock, set by the session's reader; 0 if unknown. ``gone`` maps devices of other hosts that left the search to the
-    reasons.
+    lists the devices that other processes occupy now. ``held_up_at`` is when the last device left or
+    was occupied; the time since then does not count toward the budget. ``heard_at`` is the last heartbeat by the
+    engine's clock, set by the session's reader; 0 if unknown. ``gone`` maps devices of other hosts that left the search
+    to the reasons.
     """
 
     name: str = ""
