@@ -462,8 +462,11 @@ class ClusterEvaluator:
 
     async def _wait(self) -> None:
         """Wait for a change. The condition must be held."""
-        with contextlib.suppress(TimeoutError):  # A device that was set aside comes back without a change.
-            await asyncio.wait_for(self._changed.wait(), 1.0)
+        # A device that was set aside comes back without a change. In Python 3.11, ``wait_for`` can leave the condition
+        # locked when the search cancels this task at that moment.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(1.0):
+                await self._changed.wait()
 
     async def _wake(self) -> None:
         async with self._changed:

@@ -67,7 +67,8 @@ def coverage(config: Config | None, gpus: Gpus) -> Finding:
             "ok",
             "no config given; to check that its proposers can write kernels for its problems: kernel-tui doctor CONFIG",
         )
-    on_gpu = bool(gpus.names) and "cpu" not in config.evaluation.devices
+    devices = config.evaluation.devices
+    on_gpu = any(one.startswith("cuda") for one in devices) or (bool(gpus.names) and "cpu" not in devices)
     told: list[str] = []
     without: list[str] = []
     for spec in asyncio.run(inspect_files(resolve(config.problems, config.path.parent))):
