@@ -191,3 +191,12 @@ async def test_the_dialog_does_not_wait_for_its_transformations(open_monitor: An
         assert "Looking for untried" not in monitor.text()
         await monitor.type(" it")
         assert monitor.app.screen.query_one("#prose").value == "fuse it", "what was begun stays, and goes on"
+
+
+async def test_typing_over_the_list_writes_the_idea(open_monitor: Any, searching: Engine) -> None:
+    async with open_monitor(searching.paths) as monitor:
+        await monitor.press("B", "i")
+        await monitor.until_shown("Playbook transformations")
+        await monitor.press("down")
+        await monitor.type("a lookup table")
+        assert monitor.app.screen.query_one("#prose").value == "a lookup table"

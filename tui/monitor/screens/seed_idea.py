@@ -11,6 +11,7 @@ from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
+from textual.events import Key
 from textual.screen import ModalScreen
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
@@ -116,7 +117,7 @@ class SeedIdeaScreen(ModalScreen[IdeaRequest | None]):
                 label = "In your own words. This session has no model to implement it: you write the kernel in $EDITOR."
             yield Static(one_line(label, 300), markup=False, classes="label")
             yield Input(placeholder="what to try", id="prose", compact=True, select_on_focus=False)
-            keys = "up/down: choose   tab: your own words   " if self._entries else ""
+            keys = "up/down: choose   type: your own words   " if self._entries else ""
             yield Static(f"enter: seed   {keys}esc: cancel", markup=False, id="hint")
 
     def on_mount(self) -> None:
@@ -133,6 +134,14 @@ class SeedIdeaScreen(ModalScreen[IdeaRequest | None]):
         prose.value, prose.cursor_position = begun, len(begun)
         (prose if begun or not self._entries else self.query_one("#transformations")).focus()
         self.on_resize()
+
+    def on_key(self, event: Key) -> None:
+        """Write what the user types into the field for words, also while the list has the focus."""
+        prose = self.query_one("#prose", Input)
+        if event.character is not None and event.is_printable and not prose.has_focus:
+            prose.focus()
+            prose.insert_text_at_cursor(event.character)
+            event.stop()
 
     def on_resize(self) -> None:
         """Fit the list to the screen, so that the longest description is shown in full."""
