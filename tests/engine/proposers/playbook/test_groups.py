@@ -196,6 +196,15 @@ def test_a_refusal_gives_the_reason_of_a_part(tmp_path: Path, init: str, forward
         template.plan(program)
 
 
+def test_a_concatenation_of_many_views_copies_each(tmp_path: Path) -> None:
+    """Not every set of the 20 operands is tried: a million sets would take hours."""
+    names = [f"x{number}" for number in range(20)]
+    parts = ", ".join(f"{name}.t().reshape(3, 8)[:, 1:5].reshape(-1)" for name in names)
+    problem = make_problem(tmp_path, f"return torch.cat([{parts}], 0)", dict.fromkeys(names, (4, 6)))
+    template, program = partitioned(problem.spec)
+    assert len(template.plan(program).steps) == 2 * len(names) + 1
+
+
 def test_groups_hold_a_kernel_to_its_sizes(tmp_path: Path) -> None:
     init, forward, _, _ = CASES["sum_of_product"]
     here, there = (make_problem(tmp_path, forward, {"x": (rows, 37)}, init) for rows in (13, 14))
