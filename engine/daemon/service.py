@@ -212,7 +212,7 @@ async def _run(
 def _track(paths: SessionPaths, writer: EventWriter) -> None:
     """Start the process that sends metrics. The search does not depend on it."""
     try:
-        if start_sender(paths, without=(VARIABLE,)) is not None:
+        if start_sender(paths) is not None:
             return
         trouble = MISSING
     except OSError as error:

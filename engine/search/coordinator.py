@@ -156,7 +156,7 @@ async def run_search(
     journal = Journal(writer, state)
     with SessionReader(paths) as reader:
         sources = Sources(writer, reader, state)
-        # Create the proposers first, which removes API keys from the environment before any other process starts.
+        # Create the proposers first, which removes API keys from the environment before any other process inherits it.
         proposers = make_proposers(config, paths, journal, state, sources.text)
         try:
             return await _run_with(proposers, sources, paths, journal, inbox, config, state, readings, unattended)

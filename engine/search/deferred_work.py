@@ -112,14 +112,19 @@ class Owed:
         ]
 
     async def _compile(self, problem: str) -> None:
-        await self._context.journal.record(BaselineMeasured(problem=problem, baseline=await self._compiled(problem)))
+        baseline = await self._compiled(problem)
+        await self._context.journal.record(
+            BaselineMeasured(problem=problem, baseline=baseline, seconds=self._compile_s[-1])
+        )
 
     async def _compile_again(self, problem: str) -> None:
         """Measure a baseline once more, and keep the less disturbed result."""
         self._compiled_again.add(problem)
         before, now = self._context.state.problems[problem].baselines["compile"], await self._compiled(problem)
         if now.timing is not None and now.others < before.others:
-            await self._context.journal.record(BaselineMeasured(problem=problem, baseline=now))
+            await self._context.journal.record(
+                BaselineMeasured(problem=problem, baseline=now, seconds=self._compile_s[-1])
+            )
 
     async def _compiled(self, problem: str) -> Baseline:
         context, began = self._context, time.monotonic()

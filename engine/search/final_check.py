@@ -57,6 +57,7 @@ class FinalCheck:
             event = SizesChecked(problem=problem, variant=best, note=f"no other sizes: {error}")
         else:
             judged = judge_at_sizes(context.evaluator, places, variant.language, source)
-            event = SizesChecked(problem=problem, variant=best, results=tuple([short async for short, _ in judged]))
+            results = tuple([short async for short, _ in judged])
+            event = SizesChecked(problem=problem, variant=best, results=results, seconds=time.monotonic() - began)
         self._seconds.append(time.monotonic() - began)
         await context.journal.record(event)

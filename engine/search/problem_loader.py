@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Sequence
 from importlib.util import find_spec
 
@@ -160,7 +161,7 @@ class Opening:
 
         If the judge is killed during this step, resume opens the problem again.
         """
-        problem = self._state.problems[name]
+        problem, began = self._state.problems[name], time.monotonic()
         try:
             opened = await self._context.evaluator.open(problem.spec, problem.header, problem.sol_ms)
         except JudgeKilled as error:
@@ -181,6 +182,7 @@ class Opening:
                     baseline=opened.eager,
                     sol_ms=opened.sol_ms,
                     degenerate=opened.degenerate,
+                    seconds=time.monotonic() - began,
                 )
             )
         return True

@@ -7,6 +7,7 @@ when no work is missing. Therefore resuming and seeding need no special code.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Coroutine, Sequence
 from typing import Any, NamedTuple
 
@@ -355,6 +356,7 @@ class ProblemSearch:
         kernels: dict[str, tuple[Language, str]] = {
             leader.id: (leader.language, self.context.sources.text(leader.source)) for leader in self._runoff_leaders()
         }
+        began = time.monotonic()
         try:
             standings = await self.context.evaluator.runoff(self.problem.spec, kernels)
         except EvaluationError as error:
@@ -364,7 +366,10 @@ class ProblemSearch:
                 again = self._take_back if ending else self._judge_again
                 await again(variant, str(error))
             return
-        await self.context.journal.record(RunoffFinished(problem=self.id, round=round_.number, standings=standings))
+        seconds = time.monotonic() - began
+        await self.context.journal.record(
+            RunoffFinished(problem=self.id, round=round_.number, standings=standings, seconds=seconds)
+        )
 
     def _uncounted(self) -> list[VariantState]:
         """Return the leading kernels whose hardware counters the config requests and the search has not tried to

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import subprocess
-from collections.abc import Collection
+from collections.abc import Mapping
 
 from engine.session.store import SessionPaths
 from engine.system.python_process import python_command, python_path
@@ -15,22 +16,31 @@ MISSING = (
     "tracking needs MLflow, which is not installed. Install it: pip install 'kernel-tui[tracking]'. "
     "Then resume the session: its metrics are sent from the beginning"
 )
+_INHERITED = re.compile(
+    r"PATH|HOME|USER|LOGNAME|LANG|LC_\w+|TZ|TMPDIR|XDG_\w+|PYTHON\w+|LD_LIBRARY_PATH|MLFLOW_\w+"
+    r"|(?i:\w+_PROXY)|SSL_CERT_\w+|REQUESTS_CA_BUNDLE|CURL_CA_BUNDLE"
+)
+"""Environment variables that MLflow's client needs. Models' API keys are still in the environment at this time."""
 
 
-def start_sender(paths: SessionPaths, without: Collection[str] = ()) -> subprocess.Popen[bytes] | None:
+def start_sender(paths: SessionPaths) -> subprocess.Popen[bytes] | None:
     """Start the sender, which outlives the engine. Return None if MLflow is not installed. Raises ``OSError``.
 
-    ``without`` names environment variables that the sender must not inherit. Its log is ``tracking.log``.
+    Its log is ``tracking.log``.
     """
     if importlib.util.find_spec("mlflow") is None:
         return None
-    environment = {name: value for name, value in os.environ.items() if name not in without}
     with (paths.directory / "tracking.log").open("ab") as log:
         return subprocess.Popen(
             python_command(MODULE, str(paths.directory)),
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            env=environment | {"PYTHONPATH": python_path()},
+            env=sender_environment(os.environ) | {"PYTHONPATH": python_path()},
             start_new_session=True,
         )
+
+
+def sender_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the part of ``environment`` that the sender inherits: no API key and no marker of the engine."""
+    return {name: value for name, value in environment.items() if _INHERITED.fullmatch(name)}

@@ -1,7 +1,7 @@
 """The process that sends a session's events to its tracker: ``python -m engine.tracking.sender DIRECTORY``.
 
-It follows the event log while an engine runs, and sends what is left after the engine has ended. If the tracker is out
-of reach, it tries again; what it cannot send, the next engine's sender sends. One sender per session runs at a time.
+It follows the event log while an engine runs, and sends what is left after the engine has ended. If it cannot reach the
+tracker, it tries again; what it cannot send, the next engine's sender sends. One sender per session runs at a time.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Sender:
                 self._waiting += [(recorded.seq, point) for point in points]
 
     def send(self, reader: SessionReader) -> None:
-        """Send what the tracker does not have. Raises an error of mlflow or ``OSError`` if it is out of reach."""
+        """Send what the tracker does not have. Raises an error of mlflow or ``OSError`` if it cannot be reached."""
         if not self.state.created_at:
             return
         if not self._opened:
@@ -128,7 +128,7 @@ def _follow(paths: SessionPaths, reader: SessionReader, sender: Sender) -> None:
                 _log.info("the tracker has all metrics")
                 return
             if trouble:
-                _log.info("the tracker is in reach again")
+                _log.info("the tracker is reachable again")
             trouble, pause = "", POLL_S
         except SessionError as error:  # moved or deleted
             _log.error("%s", error)
@@ -136,7 +136,7 @@ def _follow(paths: SessionPaths, reader: SessionReader, sender: Sender) -> None:
         except Exception as error:  # mlflow raises errors of several libraries
             said = f"{type(error).__name__}: {error}".splitlines()[0][:300]
             if said != trouble:
-                _log.warning("the tracker is out of reach; trying again every %g s: %s", RETRY_S, said)
+                _log.warning("cannot reach the tracker; trying again every %g s: %s", RETRY_S, said)
             trouble, pause = said, RETRY_S
         if ended_at is not None and time.monotonic() - ended_at > GIVE_UP_S:
             _log.warning("gave up; the rest is sent when the session is resumed")

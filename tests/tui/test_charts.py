@@ -105,14 +105,28 @@ def test_occupancy_divides_the_search_time_of_the_devices() -> None:
         (40.0, ev.VariantStage(variant="v2", stage="timing")),
         (60.0, ev.VerdictGiven(variant="v1", verdict=Verdict(status="wrong"))),
         (80.0, ev.VerdictGiven(variant="v2", verdict=Verdict(status="wrong"))),
-        (100.0, ev.RunoffFinished(problem="p", round=0, standings=())),
+        (100.0, ev.RunoffFinished(problem="p", round=0, standings=(), seconds=10.0)),
     ]
     _, _, history = fold_all(Recorded(seq, at, event) for seq, (at, event) in enumerate(stage, 1))
     shares = history.occupancy.shares(120.0, 12)
     assert [round(one.building, 2) for one in shares] == [0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]
     assert [round(one.checking, 2) for one in shares] == [0, 0, 0, 0.5, 0, 0, 0, 0, 0, 0, 0, 0]
-    assert [round(one.timing, 2) for one in shares] == [0, 0, 0, 0, 1, 1, 0.5, 0.5, 1, 1, 0, 0], "the runoff counts"
-    assert round(sum(one.idle for one in shares) / 12, 3) == round(1 - (1 + 0.5 + 5) / 12, 3)
+    assert [round(one.timing, 2) for one in shares] == [0, 0, 0, 0, 1, 1, 0.5, 0.5, 0, 0.5, 0, 0], "the runoff counts"
+    assert round(sum(one.idle for one in shares) / 12, 3) == round(1 - (1 + 0.5 + 3.5) / 12, 3)
+
+
+def test_occupancy_counts_the_devices_of_a_cluster_while_they_are_there() -> None:
+    def cpu(host: str) -> DeviceFact:
+        return DeviceFact(id=f"{host}/cpu", kind="cpu", name="EPYC", arch="x86", memory_bytes=1, cores=8)
+
+    stage: list[tuple[float, AnyEvent]] = [
+        (0.0, ev.EngineStarted(pid=1, host="h", version="0", resumed=False, sandbox="", devices=(cpu("a"),))),
+        (0.0, ev.VariantStage(variant="v1", stage="timing")),
+        (10.0, ev.DeviceJoined(device=cpu("b"))),
+        (20.0, ev.DeviceLeft(device="b/cpu", reason="lost")),
+    ]
+    _, _, history = fold_all(Recorded(seq, at, event) for seq, (at, event) in enumerate(stage, 1))
+    assert [round(one.timing, 2) for one in history.occupancy.shares(30.0, 3)] == [1, 0.5, 1]
 
 
 def test_occupancy_of_a_long_search_stays_small() -> None:

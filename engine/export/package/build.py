@@ -44,7 +44,12 @@ def write_wheel(tree: Mapping[str, bytes], directory: Path) -> Path:
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_bytes(content)
         command = [sys.executable, "-c", _BUILD, str(directory.resolve())]
-        done = subprocess.run(command, cwd=place, capture_output=True, text=True, timeout=WHEEL_S, check=False)
+        try:
+            done = subprocess.run(command, cwd=place, capture_output=True, text=True, timeout=WHEEL_S, check=False)
+        except subprocess.TimeoutExpired:
+            raise ExportError(
+                f"setuptools did not pack the wheel within {WHEEL_S:g} s; the machine is busy: try again later"
+            ) from None
     if done.returncode:
         raise ExportError(f"setuptools could not pack the wheel: {done.stderr.strip()[-2000:]}")
     return directory / done.stdout.strip().splitlines()[-1]

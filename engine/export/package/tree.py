@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from engine.export import ExportError
 from engine.problem.c_header import derive_header
-from engine.problem.spec import Language, ProblemSpec, TensorSpec
+from engine.problem.spec import MODULES, Language, ProblemSpec, TensorSpec
 from engine.system.text_file import read_text
 
 RUNTIME = "_runtime"
@@ -21,6 +21,8 @@ VERSION = "0.1.0"
 CPU_FEATURES = re.compile(r"avx|amx|fma|bmi|sse|ssse|f16c|abm|movbe|popcnt|vaes|vpclmul|gfni|sha|adx|asimd|sve|fphp")
 """Features that a compiler may use with ``-march=native``."""
 _RESERVED = {"self", "Tensor"}
+_USED = (RUNTIME, "torch", "OPERATOR", "BACKWARD")
+"""Names that a kernel's module uses itself."""
 
 
 class PackagedKernel(Struct, frozen=True):
@@ -50,10 +52,10 @@ def check_name(package: str) -> None:
 
 def check_problem(problem: ProblemSpec, language: Language) -> None:
     """Raise ``ExportError`` if no package can contain a kernel in ``language`` for ``problem``."""
-    if language == "py":
+    if language in MODULES:
         raise ExportError(
-            f"{problem.id}: a Python kernel is compiled when it runs, so it cannot be packaged; export its source: "
-            "kernel-tui export SESSION VARIANT -o FILE.py"
+            f"{problem.id}: a Python or Triton kernel is compiled when it runs, so it cannot be packaged; export its "
+            "source: kernel-tui export SESSION VARIANT -o FILE.py"
         )
     if problem.c_refusal is not None:
         raise ExportError(f"{problem.id} accepts Python kernels only: {problem.c_refusal}")
@@ -69,7 +71,7 @@ def check_problem(problem: ProblemSpec, language: Language) -> None:
 def package_tree(package: str, kernels: Sequence[PackagedKernel]) -> dict[str, bytes]:
     """Return the package's files by path. Raises ``ExportError``."""
     check_name(package)
-    names = {kernel.problem.id: _identifier(kernel.problem.id) for kernel in kernels}
+    names = _names(kernels)
     order = sorted(kernels, key=lambda one: bool(one.backward))  # a backward operator is defined before its user
     files: dict[str, str | bytes] = {
         "pyproject.toml": _pyproject(package, kernels),
@@ -94,19 +96,38 @@ def _runtime_file() -> Path:
     return Path(__file__).with_name("runtime.py")
 
 
+def _names(kernels: Sequence[PackagedKernel]) -> dict[str, str]:
+    """Return each problem's name in the package. Raises ``ExportError`` if two things would have the same name."""
+    owners = dict.fromkeys(_USED, "the package itself")
+    found: dict[str, str] = {}
+    for kernel in kernels:
+        problem = kernel.problem.id
+        name = found[problem] = _identifier(problem)
+        for made in (name, _class_name(name), f"{name}_reference"):
+            if made in owners:
+                raise ExportError(
+                    f"{problem}: the package would have two things named {made}, because of {owners[made]}; "
+                    "export them to different packages, or rename the problem's file"
+                )
+            owners[made] = problem
+    return found
+
+
 def _identifier(name: str) -> str:
     found = re.sub(r"\W", "_", name)
     return f"kernel_{found}" if found[0].isdigit() or keyword.iskeyword(found) else found
 
 
 def _class_name(name: str) -> str:
-    return "".join(part[:1].upper() + part[1:] for part in name.split("_") if part)
+    found = "".join(part[:1].upper() + part[1:] for part in name.split("_") if part)
+    return found if found and found != name else f"{found}Module"
 
 
 def _module(package: str, kernel: PackagedKernel, names: Mapping[str, str]) -> str:
     problem, name = kernel.problem, names[kernel.problem.id]
     forward = _forward(problem)
     constants = _constants(problem, forward)
+    optional = _optional(forward)
     if kernel.language == "cpp":
         target = f'Target("cpu", features=frozenset({sorted(kernel.features)!r}))'
     else:
@@ -124,11 +145,19 @@ def _module(package: str, kernel: PackagedKernel, names: Mapping[str, str]) -> s
     other = "not self._built_for"
     if constants:
         other += f" or ({', '.join(constants)},) != ({', '.join(map(repr, constants.values()))},)"
+    tensors = {tensor.source_name for tensor in problem.inputs}
+    for one in optional:  # The kernel has the default as a constant.
+        if one not in tensors and one not in constants:
+            other += f" or type({one}) is not type({_default(one)}) or {one} != {_default(one)}"
+    defaults = ""
+    if optional:
+        parameters_of = f"signature({name}_reference.Model.forward).parameters"
+        defaults = f"\n_DEFAULTS = {{name: one.default for name, one in {parameters_of}.items()}}"
     return f'''"""{_docstring(kernel.about)}"""
 
 from __future__ import annotations
 
-from pathlib import Path
+{"from inspect import signature" + chr(10) if optional else ""}from pathlib import Path
 from typing import Any
 
 import torch
@@ -146,7 +175,7 @@ OPERATOR = Operator(
     outputs=[{_infos(problem.outputs)}],
     constants={constants!r},
     reference={name}_reference,{backward}
-)
+){defaults}
 
 
 def {name}({parameters}) -> Any:
@@ -214,30 +243,34 @@ def _constants(problem: ProblemSpec, forward: ast.FunctionDef) -> dict[str, int 
     """Return the arguments of ``forward`` that are numbers, which the kernel has as constants."""
     tensors = {tensor.source_name for tensor in problem.inputs}
     scalars = {scalar.name: scalar.value for scalar in problem.scalars}
-    defaults = {one.arg for one in forward.args.args[len(forward.args.args) - len(forward.args.defaults) :]}
+    optional = _optional(forward)
     found: dict[str, int | float | bool] = {}
     for one in forward.args.args[1:]:
         if one.arg in tensors:
             continue
         if one.arg in scalars:
             found[one.arg] = scalars[one.arg]
-        elif one.arg not in defaults:
+        elif one.arg not in optional:
             raise ExportError(f"{problem.id}: forward's argument {one.arg} is neither a tensor nor a number")
     return found
 
 
+def _optional(forward: ast.FunctionDef) -> list[str]:
+    """Return the arguments of ``forward`` that have defaults."""
+    arguments = [one.arg for one in forward.args.args]
+    return arguments[len(arguments) - len(forward.args.defaults) :]
+
+
+def _default(argument: str) -> str:
+    """Return the default of an argument of ``forward``, whose text may use names of the reference's file."""
+    return f'_DEFAULTS["{argument}"]'
+
+
 def _signature(forward: ast.FunctionDef) -> str:
     """Return the arguments of ``forward`` as text, without annotations."""
-    bare = ast.arguments(
-        posonlyargs=[],
-        args=[ast.arg(arg=one.arg) for one in forward.args.args],
-        vararg=None,
-        kwonlyargs=[],
-        kw_defaults=[],
-        kwarg=None,
-        defaults=forward.args.defaults,
-    )
-    return ast.unparse(bare)
+    optional = _optional(forward)
+    arguments = [one.arg for one in forward.args.args]
+    return ", ".join(f"{one}={_default(one)}" if one in optional else one for one in arguments)
 
 
 def _init(package: str, kernels: Sequence[PackagedKernel], names: Mapping[str, str]) -> str:

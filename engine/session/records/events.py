@@ -142,13 +142,15 @@ class BaselineMeasured(Event, tag="baseline_measured"):
     """The judge timed the reference, in eager mode or compiled. ``sol_ms`` is the SOL.
 
     ``degenerate``: the trivial outputs that pass every check of the problem, as text; set only with the eager baseline.
-    ``tightened``: why the tolerance is smaller than the configured value; used only in older sessions."""
+    ``tightened``: why the tolerance is smaller than the configured value; used only in older sessions. ``seconds``: how
+    long the judge measured; 0 in older sessions."""
 
     problem: str
     baseline: Baseline
     sol_ms: float | None = field(default=None, name="floor_ms")
     degenerate: str = ""
     tightened: str = ""
+    seconds: float = 0.0
 
 
 class Selected(Struct, frozen=True, omit_defaults=True):
@@ -322,20 +324,24 @@ class Profiled(Event, tag="profiled"):
 
 
 class RunoffFinished(Event, tag="heat_finished"):
-    """The judge timed a problem's leading kernels side by side. ``standings`` is sorted, fastest first."""
+    """The judge timed a problem's leading kernels side by side. ``standings`` is sorted, fastest first. ``seconds``:
+    how long the runoff took; 0 in older sessions."""
 
     problem: str
     round: int
     standings: tuple[Standing, ...]
+    seconds: float = 0.0
 
 
 class SizesChecked(Event, tag="sizes_checked"):
-    """The judge evaluated a problem's best kernel at other sizes. ``note`` gives the reason if ``results`` is empty."""
+    """The judge evaluated a problem's best kernel at other sizes. ``note`` gives the reason if ``results`` is empty.
+    ``seconds``: how long the judge worked; 0 in older sessions."""
 
     problem: str
     variant: str
     results: tuple[AtSizes, ...] = ()
     note: str = ""
+    seconds: float = 0.0
 
 
 class RoundFinished(Event, tag="round_finished"):

@@ -12,20 +12,21 @@ import pytest
 
 from engine.export import ExportError
 from engine.export.package.build import built_library, processor_features, write_wheel
-from engine.export.package.tree import PackagedKernel, package_tree
+from engine.export.package.tree import PackagedKernel, check_problem, package_tree
 from engine.problem.inspection import inspect_file
 from engine.session.store import SessionPaths
 from tests.engine.export.test_session_exports import command
 
 SCALE = """
 import torch
+FACTOR = 1.0
 class Model(torch.nn.Module):
     def __init__(self, features, shift):
         super().__init__()
         self.weight = torch.nn.Parameter(torch.rand(features))
         self.shift = shift
-    def forward(self, x):
-        return x * self.weight + self.shift
+    def forward(self, x, factor=FACTOR):
+        return x * (self.weight * factor) + self.shift
 def get_inputs():
     return [torch.randn(64, 32)]
 def get_init_inputs():
@@ -110,6 +111,7 @@ torch.testing.assert_close(weight.grad, x.sum(0))
 model = scales.Scale()
 model.load_state_dict(reference.state_dict())
 torch.testing.assert_close(torch.compile(model, fullgraph=True, backend="aot_eager")(x), reference(x))
+torch.testing.assert_close(model(x, 2.0), reference(x, 2.0), msg="another value than the default")
 other = scales.Scale(32, 7.0)
 torch.testing.assert_close(other(x), x * other.weight + 7.0)
 print("all right")
@@ -159,6 +161,28 @@ def test_a_backward_kernel_computes_the_gradients(tmp_path: Path) -> None:
 def test_a_name_that_python_cannot_import_is_refused(name: str) -> None:
     with pytest.raises(ExportError, match="not a name for a Python package"):
         package_tree(name, [])
+
+
+def test_names_in_a_package_are_distinct(tmp_path: Path) -> None:
+    file = tmp_path / "problem.py"
+    file.write_text(GRADIENT)
+
+    def kernel(name: str) -> PackagedKernel:
+        return PackagedKernel(inspect_file(file, name), "cpp", GRADIENT_KERNEL, "A test.", b"")
+
+    made = package_tree("few", [kernel("Softmax")])["few/Softmax.py"].decode()
+    assert "def Softmax(" in made and "class SoftmaxModule(" in made
+    for names, shared in ((("a-b", "a.b"), "a_b"), (("a", "a"), "a"), (("a", "a_reference"), "a_reference"),
+                          (("softmax", "Softmax"), "Softmax"), (("torch",), "torch")):  # fmt: skip
+        with pytest.raises(ExportError, match=f"two things named {shared}, "):
+            package_tree("few", [kernel(name) for name in names])
+
+
+def test_a_kernel_that_is_compiled_when_it_runs_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "problem.py"
+    file.write_text(GRADIENT)
+    with pytest.raises(ExportError, match="a Python or Triton kernel is compiled when it runs"):
+        check_problem(inspect_file(file, "gradient"), "triton")
 
 
 def test_a_program_of_its_own_checks_and_times_the_kernel(session: SessionPaths, tmp_path: Path) -> None:

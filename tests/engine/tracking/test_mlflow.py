@@ -15,10 +15,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from benchmarks.kills import Chain
 from engine.config.schema import ConfigError, parse_config
 from engine.session.records.events import Recorded, VerdictGiven
 from engine.session.store import SessionPaths, SessionReader, engine_liveness
+from engine.tracking.launch import start_sender
 from engine.tracking.measurements import Measurements, parameters_of
 from engine.tracking.outbox import load_outbox
 from tests.commandline import KernelTui
@@ -82,7 +85,7 @@ def free_port() -> int:
 
 
 def test_a_killed_and_resumed_search_is_one_run_without_gaps(tmp_path: Path) -> None:
-    """The server is out of reach until the first engine is dead, so its metrics come later."""
+    """The server cannot be reached until the first engine is dead, so its metrics come later."""
     port = free_port()
     tables = f'\n[tracking]\nmlflow = "http://127.0.0.1:{port}"\nexperiment = "kills"\n'
     with Chain(tmp_path, rounds=1, tables=tables) as chain:
@@ -148,6 +151,24 @@ def test_another_tracker_receives_everything_from_the_beginning(tmp_path: Path) 
     (tmp_path / "tracking.json").write_text('{"uri": "http://a", "run": "r1", "seq": 7, "best": {"p": "v1"}}')
     assert load_outbox(paths, "http://a").seq == 7
     assert (load_outbox(paths, "http://b").run, load_outbox(paths, "http://b").seq) == ("", 0)
+
+
+def test_the_sender_inherits_no_api_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = {"MLFLOW_TRACKING_TOKEN": "a", "https_proxy": "b", "SSL_CERT_FILE": "c", "LC_ALL": "C.UTF-8"}
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    for name in ("OPENAI_API_KEY", "MY_KEY", "PATH_KEY"):
+        monkeypatch.setenv(name, "sk-secret")
+    process = start_sender(SessionPaths.at(tmp_path))
+    assert process is not None
+    try:
+        read = Path(f"/proc/{process.pid}/environ").read_text()
+    finally:
+        process.kill()
+        process.wait()
+    found = dict(line.split("=", 1) for line in read.split("\0") if line)
+    assert given.items() <= found.items() and {"PATH", "PYTHONPATH"} <= found.keys()
+    assert "sk-secret" not in read
 
 
 def test_a_password_does_not_belong_in_the_config() -> None:

@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from engine.config.tolerance import DEFAULT, SessionTolerance, short_caption, tolerance_of
 from engine.exit_codes import ExitCode
-from engine.problem.spec import Language, ProblemSpec
+from engine.problem.spec import MODULES, Language, ProblemSpec
 from engine.session.records.speedup_text import marked
 from engine.session.records.verdict_text import is_uncertain
 from engine.suggestions import did_you_mean
@@ -201,7 +201,7 @@ def _program(one: Chosen) -> str:
     from engine.export.standalone.program import program
     from engine.export.standalone.reference import expected_of
 
-    if one.language == "py" or one.problem.c_refusal is not None:
+    if one.language in MODULES or one.problem.c_refusal is not None:
         raise ExportError(f"{one.problem.id}: only a .cpp or .cu kernel can be a program of its own")
     with working("running the reference"):
         expected = expected_of(one.problem)

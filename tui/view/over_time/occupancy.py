@@ -14,12 +14,14 @@ BINS = 256
 FIRST_BIN_S = 0.5
 """Length of a bin at first, in seconds of search time."""
 OCCUPYING = frozenset({
-    ev.VariantStage, ev.VerdictGiven, ev.EngineStarted, ev.EngineStopped, ev.ProblemAdded, ev.BaselineMeasured,
-    ev.RunoffFinished, ev.SizesChecked,
+    ev.VariantStage, ev.VerdictGiven, ev.EngineStarted, ev.EngineStopped, ev.DeviceJoined, ev.DeviceLeft,
+    ev.BaselineMeasured, ev.RunoffFinished, ev.SizesChecked,
 })  # fmt: skip
 _WORKS = ("timing", "checking", "building")
 _MEASURING = (ev.BaselineMeasured, ev.RunoffFinished, ev.SizesChecked)
-"""Events at the end of a measurement that no other event announces: references, runoffs and other sizes."""
+"""Events at the end of a measurement on one device that no other event announces: references, runoffs, other sizes."""
+_DEVICES = (ev.EngineStarted, ev.EngineStopped, ev.DeviceJoined, ev.DeviceLeft)
+"""Events that change the number of devices."""
 
 
 class Shares(NamedTuple):
@@ -58,7 +60,7 @@ class Occupancy(Struct):
             if at_work:
                 self._add(self._since, seconds, self._work())
             elif isinstance(event, _MEASURING):
-                self._add(self._since, seconds, Shares(1.0))
+                self._add(max(self._since, seconds - event.seconds), seconds, Shares(1.0 / self._devices))
             self._since = seconds
         if isinstance(event, ev.VariantStage):
             if (before := at_work.pop(event.variant, None)) is not None:
@@ -72,7 +74,8 @@ class Occupancy(Struct):
         elif isinstance(event, ev.EngineStarted | ev.EngineStopped):
             at_work.clear()
             self._counts = dict.fromkeys(_WORKS, 0)
-            self._devices = max(1, sum(one.kind == "cuda" for one in state.devices.values()))
+        if isinstance(event, _DEVICES):
+            self._devices = max(1, sum(one not in state.gone for one in state.devices))
 
     def shares(self, seconds: float, columns: int) -> list[Shares]:
         """Return the work of ``columns`` equal spans of the search up to now, at a search time in seconds."""

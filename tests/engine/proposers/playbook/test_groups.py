@@ -5,17 +5,21 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 
 from engine.problem.spec import Language, ProblemSpec
 from engine.proposers.playbook.base import Program, Unsupported
+from engine.proposers.playbook.codegen.cpp import Cpp
 from engine.proposers.playbook.patterns import PATTERNS
+from engine.proposers.playbook.patterns.copies.cpp import fill
 from engine.proposers.playbook.patterns.groups.plan import Source, Step, place
 from engine.proposers.playbook.patterns.groups.template import Groups
 from engine.proposers.playbook.transformations import catalog
 from engine.session.records.other_sizes import NOT_FOR_THIS_SIZE
 from tests.engine.proposers.playbook import cuda_harness
-from tests.engine.proposers.playbook.cpp_harness import Problem, build, check_all, make_problem
+from tests.engine.proposers.playbook.cpp_harness import Problem, build, check_all, make_problem, run
 from tests.engine.proposers.playbook.cuda_harness import A100, H200
 from tests.engine.proposers.playbook.wandering import CPU, wander
 
@@ -194,6 +198,36 @@ def test_a_refusal_gives_the_reason_of_a_part(tmp_path: Path, init: str, forward
     assert reason in (template.refusal(program) or "")
     with pytest.raises(Unsupported, match=reason):
         template.plan(program)
+
+
+@pytest.mark.parametrize("number", ["-math.inf", "math.nan"])
+def test_padding_with_numbers_that_are_not_finite(tmp_path: Path, number: str) -> None:
+    problem = make_problem(tmp_path, f"return F.pad(x, (1, 2, 0, 1), value={number})", {"x": (5, 7)})
+    wanted = problem.model(*problem.inputs)
+    (found,) = run(problem, build(tmp_path, problem.spec, kernel_of(problem.spec), optimize="-O1"))
+    assert np.array_equal(found, wanted.numpy(), equal_nan=True)
+    template, program = partitioned(problem.spec, "cu")
+    source = template.emit(program, template.starts(program, problem.spec, A100)[0].recipe, problem.spec)
+    (kernel,) = cuda_harness.compile_all_emulated(tmp_path, [(problem.spec, source)])
+    (emulated,) = cuda_harness.run(problem, kernel, "cpu")
+    assert np.array_equal(emulated.numpy(), wanted.numpy(), equal_nan=True)
+    if shutil.which("nvcc") is not None:
+        cuda_harness.machine_code(tmp_path, [("pad", problem.spec, source)], "sm_80")
+
+
+@pytest.mark.parametrize("number", [0.1, 3e38, -1.00390625, float("inf"), float("nan")])
+def test_a_fill_in_bfloat16_has_the_bits_of_pytorch(number: float) -> None:
+    bits = torch.tensor(number, dtype=torch.bfloat16).view(torch.uint16).item()
+    assert fill(number, "bfloat16", Cpp()) == f"uint16_t({bits})"
+
+
+def test_a_concatenation_of_many_views_copies_each(tmp_path: Path) -> None:
+    """Not every set of the 20 operands is tried: a million sets would take hours."""
+    names = [f"x{number}" for number in range(20)]
+    parts = ", ".join(f"{name}.t().reshape(3, 8)[:, 1:5].reshape(-1)" for name in names)
+    problem = make_problem(tmp_path, f"return torch.cat([{parts}], 0)", dict.fromkeys(names, (4, 6)))
+    template, program = partitioned(problem.spec)
+    assert len(template.plan(program).steps) == 2 * len(names) + 1
 
 
 def test_groups_hold_a_kernel_to_its_sizes(tmp_path: Path) -> None:

@@ -8,10 +8,11 @@ from engine.devices.fact import DeviceFact
 from engine.problem.c_header import ctype
 from engine.problem.spec import ProblemSpec
 from engine.proposers.playbook.base import Choice, Choices, Program, Recipe, Start, Template, Transformation
+from engine.proposers.playbook.codegen.cuda import Cuda
 from engine.proposers.playbook.codegen.rendering import render
 from engine.proposers.playbook.codegen.signature import launch_signature
 from engine.proposers.playbook.codegen.size_assertions import fixed_sizes
-from engine.proposers.playbook.patterns.copies.cpp import digits
+from engine.proposers.playbook.patterns.copies.cpp import digits, fill
 from engine.proposers.playbook.patterns.copies.program import Axis, Box, CopyProgram, as_copies
 
 _UNITS = {1: "unsigned char", 2: "unsigned short", 4: "unsigned", 8: "uint2", 16: "uint4"}
@@ -79,7 +80,7 @@ def _part(program: CopyProgram, box: Box, vector: bool, type_: str) -> tuple[str
     """Return the type of a copied unit, ``box`` in these units, and the literal that fills it."""
     width = _width(program, box) if vector else 1
     if width == 1:
-        return type_, box, f"{type_}({box.number}f)" if type_ not in ("int64_t", "bool") else f"{int(box.number)}"
+        return type_, box, fill(box.number, program.dtype, Cuda())
     *outer, last = box.axes
     axes = [Axis(axis.size, axis.out_stride // width, axis.in_stride // width) for axis in outer]
     axes.append(Axis(last.size // width, 1, 1))

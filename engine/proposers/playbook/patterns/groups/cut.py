@@ -76,7 +76,7 @@ class _Cut:
     def _output(self, place: int, name: str) -> TensorSpec:
         node = self.graph.nodes[name]
         if node.shape is None or node.dtype not in DTYPE_BYTES:
-            raise Unsupported(f"it hands on {node.dtype or 'several tensors'} between groups")
+            raise Unsupported(f"it passes {node.dtype or 'several tensors'} between groups")
         return TensorSpec(f"result{place}", "output", node.dtype, node.shape)
 
     def _ensure(self, name: str) -> None:

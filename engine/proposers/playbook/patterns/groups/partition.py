@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator, Set
 from functools import lru_cache
-from itertools import combinations
+from itertools import combinations, islice
 
 import msgspec
 
@@ -23,6 +23,9 @@ LOOK_AHEAD = 8
 """How many operators a group may add before a pattern has to recognize it again. Attention in primitives needs about
 five between its products."""
 MAX_MEMBERS = 60
+MAX_TRIES = 36
+"""How many sets of one or two operands to copy before all are copied. Eight operands have 36; a concatenation may have
+hundreds of operands, and each try takes about 10 ms."""
 HEAVY = frozenset(f"aten.{name}.default" for name in ("convolution", "mm", "bmm", "addmm", "baddbmm", "mv", "addmv"))
 """Operators of which no pattern takes more than two."""
 FLOPS_PER_BYTE = 20.0
@@ -199,7 +202,7 @@ class _Partition:
         return reason
 
     def _copy_operands(self, members: frozenset[str]) -> None:
-        """Copy as few operands of ``members`` as a pattern needs to recognize it, or all that are not in order."""
+        """Copy up to two operands of ``members`` if a pattern then recognizes it, or all that are not in order."""
         refs = dict.fromkeys(
             ref
             for member in sorted(members, key=self.graph.order.__getitem__)
@@ -208,12 +211,13 @@ class _Partition:
         )
         copies = {ref: self._views_to_copy(ref) for ref in refs}
         given = [ref for ref in refs if copies[ref]]
-        for count in range(1, len(given) + 1):
-            for chosen in combinations(given, count):
-                views = dict.fromkeys(view for ref in chosen for view in copies[ref])
-                if count == len(given) or self._try(members, self.done | views.keys())[0] is not None:
-                    self._copy(views)
-                    return
+        few = (chosen for count in (1, 2) if count < len(given) for chosen in combinations(given, count))
+        for chosen in islice(few, MAX_TRIES):
+            views = dict.fromkeys(view for ref in chosen for view in copies[ref])
+            if self._try(members, self.done | views.keys())[0] is not None:
+                self._copy(views)
+                return
+        self._copy(dict.fromkeys(view for ref in given for view in copies[ref]))
 
     def _views_to_copy(self, name: str) -> list[str]:
         """Return the views to copy, in order, so that the elements of ``name`` are in order."""

@@ -172,7 +172,7 @@ def _summary(plan: Plan) -> str:
     patterns = ", ".join(dict.fromkeys(plan.kinds[step.kind].pattern for step in plan.steps))
     return (
         f"Compute the problem in {len(plan.steps)} groups ({patterns}) with {len(plan.kinds)} different kernels. They "
-        "hand on tensors through the workspace."
+        "pass tensors to each other through the workspace."
     )
 
 
