@@ -9,6 +9,7 @@ from __future__ import annotations
 import datetime
 import ipaddress
 import os
+import platform
 import ssl
 from collections.abc import Sequence
 from pathlib import Path
@@ -42,7 +43,8 @@ def create(directory: Path, hosts: Sequence[str], days: int = DAYS) -> list[Path
 
     Args:
         directory: Created if missing. Keys in it are readable only by the user.
-        hosts: Names and IP addresses of the hosts, which the certificates list.
+        hosts: Names and IP addresses of the hosts, which the certificates list. Without any, they keep the names of
+            the certificates that they renew, or list this machine.
         days: Validity of the certificates. A new CA is valid ten times as long.
 
     Returns:
@@ -69,7 +71,8 @@ def create(directory: Path, hosts: Sequence[str], days: int = DAYS) -> list[Path
                 .sign(authority_key, hashes.SHA256())
             )
             written += _write(directory / _CA, directory / _CA_KEY, authority, authority_key)
-        names = x509.SubjectAlternativeName([_host_name(host) for host in dict.fromkeys((*hosts, "localhost"))])
+        listed = [_host_name(host) for host in hosts] or _host_names(directory) or [_host_name(platform.node())]
+        names = x509.SubjectAlternativeName(list(dict.fromkeys((*listed, _host_name("localhost")))))
         for role in ROLES:
             key = ec.generate_private_key(ec.SECP256R1())
             certificate = (
@@ -202,6 +205,15 @@ def _host_name(host: str) -> Any:
         return x509.DNSName(host)
     except ValueError:
         raise CertificateError(f"{host!r} is neither a host name nor an IP address") from None
+
+
+def _host_names(directory: Path) -> list[Any]:
+    """Return the hosts that the scheduler's certificate lists; [] if there is no certificate yet."""
+    x509, *_ = _cryptography()
+    _, file, _ = files(directory, "scheduler")
+    if not file.exists():
+        return []
+    return list(_load(file).extensions.get_extension_for_class(x509.SubjectAlternativeName).value)
 
 
 def _usage(*, is_ca: bool) -> Any:

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from cryptography import x509
 
 from engine.cluster import dask_settings
 from engine.cluster.certificates import create, faults, files, security
@@ -146,6 +147,14 @@ def test_a_second_run_keeps_the_ca(tmp_path: Path) -> None:
     assert (tmp_path / "ca.pem").read_bytes() == before
     assert faults(tmp_path, "scheduler") == []
     assert (tmp_path / "ca-key.pem").stat().st_mode & 0o077 == 0
+
+
+def test_a_second_run_without_hosts_keeps_their_names(tmp_path: Path) -> None:
+    create(tmp_path, ["gpu1", "10.0.0.7"])
+    create(tmp_path, [])
+    certificate = x509.load_pem_x509_certificate((tmp_path / "scheduler.pem").read_bytes())
+    names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert [str(one.value) for one in names] == ["gpu1", "10.0.0.7", "localhost"]
 
 
 def test_doctor_checks_dates_and_names(scheduler: str, certificates: Path, tmp_path: Path) -> None:

@@ -14,17 +14,15 @@ from tui.console.echo import echo
 @click.option("--host", "hosts", multiple=True, metavar="NAME", help="Name or IP address of a host. Repeatable.")
 @click.option("--days", type=click.IntRange(min=1, max=3650), default=365, show_default=True, help="Validity in days.")
 def certs(directory: Path, hosts: tuple[str, ...], days: int) -> None:
-    """Create a CA, and certificates for scheduler, workers and engines.
+    """Create a CA and the certificates of all roles.
 
     Name the scheduler's host with --host, as workers and engines will address it. If DIRECTORY has a CA already, the
-    command renews the other certificates. Whoever holds a certificate can run code on the workers, so copy the files
-    over SSH. ca-key.pem stays on this machine.
+    command renews the other certificates, for the same hosts unless you name hosts. Whoever holds a certificate can run
+    code on the workers, so copy the files over SSH. ca-key.pem stays on this machine.
     """
-    import platform
-
     from engine.cluster.certificates import create
 
-    written = create(directory, hosts or (platform.node(),), days)
+    written = create(directory, hosts, days)
     for file in written:
         echo(f"wrote {file}")
     echo("copy ca.pem and worker*.pem to each GPU host, engine*.pem to the engine's, scheduler*.pem to the scheduler's")
