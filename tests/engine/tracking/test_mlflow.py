@@ -162,7 +162,9 @@ def test_the_sender_inherits_no_api_key(tmp_path: Path, monkeypatch: pytest.Monk
     process = start_sender(SessionPaths.at(tmp_path))
     assert process is not None
     try:
-        read = Path(f"/proc/{process.pid}/environ").read_text()
+        environ = Path(f"/proc/{process.pid}/environ")  # empty until the kernel has set up the new program
+        wait_until(lambda: environ.read_bytes() != b"", "the sender's environment", tmp_path / "tracking.log")
+        read = environ.read_text()
     finally:
         process.kill()
         process.wait()
