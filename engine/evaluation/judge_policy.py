@@ -164,6 +164,8 @@ class ClockPolicy(Struct, frozen=True):
     """Time limit for a call in a batch on the same buffers, relative to a single call. Such a call's data are in the
     caches.
     """
+    between_calls: int = 12
+    """Minimum number of a Python kernel's calls on alternating buffers. Fewer calls hide more time beside each call."""
     batch_compared: int = 64
     """Number of random outputs to compare per batch. If one call in ten is skipped, the comparison detects it in 999 of
     1000 batches.
