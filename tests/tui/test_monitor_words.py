@@ -478,7 +478,7 @@ async def test_help_begins_with_what_is_used_most_and_fits(engine: Any) -> None:
         await monitor.press("question_mark")
         await monitor.until_shown("Most used keys")
         view = monitor.app.screen.query_one("#help")
-        assert max(line.cell_length for line in view.lines) <= view.size.width
+        assert max(line.cell_length for line in view.lines) <= view.scrollable_content_region.width
         texts = [line.text for line in view.lines]
         assert texts.index("Most used keys") < texts.index("Glyphs") < texts.index("Moving in this pane")
 

@@ -40,6 +40,7 @@ class HelpScreen(ModalScreen[None]):
     HelpScreen { align: center middle; }
     HelpScreen LinesView {
         width: 90%; max-width: 96; height: 90%; padding: 1 2; background: $surface; border: round $primary;
+        scrollbar-gutter: stable;  /* the text's width is known before its length */
     }
     HelpScreen #leaving { dock: bottom; height: 1; width: 100%; max-width: 100%; padding: 0; border: none; }
     """
