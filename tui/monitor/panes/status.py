@@ -231,7 +231,8 @@ def notice_of(model: Model) -> Notice | None:
     if engine.stopped == "waiting":
         return Notice(f"Stopped: only replies by hand are missing. Press I to answer prompts. {again}", False)
     if engine.stopped == "signal":
-        return Notice(f"Stopped by a signal. {again} {one_line(engine.message, 160)}", False)
+        how = one_line(engine.message.partition(";")[0], 160)  # such as "stopped by SIGTERM"
+        return Notice(f"{how[:1].upper()}{how[1:]}. {again}", False)
     return Notice(f"ENGINE FAILED ({engine.stopped}). {again} {one_line(engine.message, 160)}", True)
 
 
