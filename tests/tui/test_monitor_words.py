@@ -19,12 +19,14 @@ from engine.session.state.session_state import fold
 from engine.session.store import EngineLock, EventWriter, SessionPaths, SessionReader, create_session
 from tests.tui.conftest import NOW, Engine, monitor_of
 from tui.monitor.panes.leaders import leader_lines
+from tui.monitor.panes.status import news_of
 from tui.monitor.replay import ReplayApp, ReplaySource
 from tui.monitor.settings import Settings
 from tui.monitor.terminal.farewell import parting_words
 from tui.monitor.theme.palette import monochrome
 from tui.text.runoff_text import why_no_star
-from tui.view.model import Model
+from tui.view.activity import now_of
+from tui.view.model import Link, Model
 from tui.view.results import results_of
 from tui.view.source import SessionSource, limits_of
 
@@ -231,6 +233,23 @@ def test_one_wording_for_why_there_is_no_time_of_torch_compile(session: SessionP
     assert results_of(state, session.directory, 0.0).problems[0].compile_note == "not measured"
     session.config.write_text("[evaluation]\ntorch_compile = false\n")
     assert not limits_of(session).torch_compile
+
+
+def test_torch_compile_is_what_runs_while_every_kernel_waits_for_the_device(session: SessionPaths) -> None:
+    with SessionReader(session) as reader:
+        state = fold(reader.read())
+    done = ev.RoundFinished(problem="softmax", round=2, selected=(), dropped=())
+    state.apply(ev.Recorded(state.seq + 1, NOW, done))
+    first, *others = state.in_flight()
+    for one in others:
+        state.apply(ev.Recorded(state.seq + 1, NOW, ev.VariantStage(variant=one.id, stage="waiting")))
+    model = Model(SessionSource(session, read_only=True, clock=lambda: NOW + 5), state=state, opened=True)
+    model.link = Link("live")
+    assert "torch.compile" not in now_of(model), f"{first.id} is on the device"
+    state.apply(ev.Recorded(state.seq + 1, NOW, ev.VariantStage(variant=first.id, stage="queued")))
+    assert now_of(model).startswith("Timing torch.compile on layernorm, 3 waiting, 1 queued")
+    screen_line = news_of(model)
+    assert screen_line is not None and "torch.compile on layernorm" in screen_line, "also on a narrow screen"
 
 
 async def test_a_runoff_that_moves_the_star_is_told_and_orders_the_leaders(engine: Any) -> None:
