@@ -26,7 +26,7 @@ from tui.monitor.terminal.farewell import parting_words
 from tui.monitor.theme.palette import monochrome
 from tui.text.runoff_text import why_no_star
 from tui.view.activity import now_of
-from tui.view.model import Link, Model
+from tui.view.model import Link, Model, change_against_parent
 from tui.view.results import results_of
 from tui.view.source import SessionSource, limits_of
 
@@ -310,6 +310,18 @@ def test_a_kernel_outside_the_runoff_stands_behind_those_that_the_runoff_measure
     assert words == ["runoff +10%", "runoff +20%", f"no runoff with {five}", ""]
     assert why_no_star(state, state.leaders("softmax")[-1]) == "", "it has less of everything"
     assert order[0] == five and order.index(one) < order.index(two) and set(order) == {one, two, three, four, five}
+
+
+def test_the_change_against_the_parent_agrees_with_the_runoff(session: SessionPaths) -> None:
+    with SessionReader(session) as reader:
+        state = fold(reader.read())
+    child = next(one for one in state.leaders("softmax") if one.parent is not None)
+    parent = state.variants[child.parent or ""]
+    own = (child.speedup or 0.0) / (parent.speedup or 0.0) - 1
+    assert change_against_parent(state, child) == pytest.approx(own)
+    standings = (Standing(child.id, 3, 1.0, 1.0, 1.0, False), Standing(parent.id, 3.3, 1.1, 1.1, 1.1, False))
+    state.apply(ev.Recorded(state.seq + 1, NOW, ev.RunoffFinished(problem="softmax", round=2, standings=standings)))
+    assert change_against_parent(state, child) == pytest.approx(0.1) != own
 
 
 def test_words_of_leaders_have_the_lines_that_are_left(session: SessionPaths) -> None:
