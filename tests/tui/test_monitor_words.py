@@ -65,7 +65,7 @@ async def test_the_first_seconds_say_what_happens(fresh: Engine) -> None:
 async def test_a_device_that_another_process_holds_is_named_with_it_and_stops_the_clock(fresh: Engine) -> None:
     async with monitor_of(fresh.paths) as monitor:
         fresh.record(started(), ev.DeviceAwaited(device=CPU.id, pid=4711, command="kernel-tui eval a.cpp"))
-        await monitor.until_shown("Waiting for the device: in use by another process, pid 4711 (kernel-tui eval a.cpp)")
+        await monitor.until_shown("Waiting for the device: in use by pid 4711 (kernel-tui eval a.cpp)")
         spent = monitor.app.model.search_seconds()
         await asyncio.sleep(0.2)
         assert monitor.app.model.search_seconds() == pytest.approx(spent, abs=0.01)

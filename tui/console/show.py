@@ -93,7 +93,7 @@ def show_problem(state: SessionState, name: str, tolerance: SessionTolerance, *,
         _field("remark", problem.tightened)
     _field("inputs", ", ".join(f"{one.name} {one.shape} {one.dtype}" for one in problem.spec.inputs))
     _print_round_table([problem], state, tolerance)
-    echo("leading kernels, in the order of the last runoff" if problem.standings else "fastest kernels")
+    echo("fastest kernels, in the order of the last runoff" if problem.standings else "fastest kernels")
     print_variants(state, [leader.id for leader in state.standing_order(name, LEADERS)], tolerance)
 
 
