@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from datetime import UTC, date, datetime
 
 from engine.config.schema import CommandModel, Config, RemoteModel
-from engine.devices.hardware import DeviceFact
+from engine.devices.fact import DeviceFact
 from engine.doctor.finding import Finding, Level
 from engine.doctor.tools import Gpus
 from engine.problem.catalog import inspect_files, resolve
