@@ -53,7 +53,7 @@ _MESSAGES: dict[StopReason, str] = {
     "stopped": "stopped on request; to continue, resume the session",
     "budget": "budget used up; to continue, resume with a larger budget",
     "waiting": "waiting for replies to the prompts in outbox; to continue, resume the session",
-    "signal": "stopped by a signal; to continue, resume the session",
+    "signal": "stopped by {}; to continue, resume the session",
     "error": "stopped by an internal error; the engine's log has the traceback",
 }
 
@@ -180,7 +180,7 @@ async def _search(
         return _failed(failure)
     heart.cancel()
     if signals:
-        return Ending("signal", f"{signals[0].name}: {_MESSAGES['signal']}", ExitCode.INTERRUPTED)
+        return Ending("signal", _MESSAGES["signal"].format(signals[0].name), ExitCode.INTERRUPTED)
     if search.cancelled() or not search.done():
         return Ending("error", _MESSAGES["error"], ExitCode.FAILURE)
     if (error := search.exception()) is not None:

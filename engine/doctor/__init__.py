@@ -6,9 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from engine.config.schema import Config
+from engine.devices.hardware import DeviceReader
 from engine.doctor import models, system, tools
 from engine.doctor.cluster import cluster
 from engine.doctor.finding import Finding, Level
+from engine.doctor.tracking import tracking
 
 __all__ = ["Finding", "Level", "run_checks"]
 
@@ -23,6 +25,7 @@ def run_checks(config: Config | None = None, on_check: Callable[[str], None] = l
     """
     required = tools.needs_gpu(config)
     found = tools.gpus()
+    devices = DeviceReader().discover()
     directory = config.sessions if config is not None else Path("sessions").absolute()
     checks: tuple[tuple[str, Callable[[], Finding]], ...] = (
         ("python", tools.python),
@@ -38,8 +41,10 @@ def run_checks(config: Config | None = None, on_check: Callable[[str], None] = l
         ("keys", lambda: system.keys(config)),
         ("models", lambda: models.retirements(config)),
         ("programs", lambda: models.programs(config)),
+        ("languages", lambda: models.languages(config, devices)),
         ("proposers", lambda: models.coverage(config, found)),
         ("cluster", lambda: cluster(config)),
+        ("tracking", lambda: tracking(config)),
         ("threads", system.threads),
         ("terminal", system.terminal),
     )

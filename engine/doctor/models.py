@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from datetime import UTC, date, datetime
 
 from engine.config.schema import CommandModel, Config, RemoteModel
+from engine.devices.fact import DeviceFact
 from engine.doctor.finding import Finding, Level
 from engine.doctor.tools import Gpus
 from engine.problem.catalog import inspect_files, resolve
@@ -13,6 +15,7 @@ from engine.problem.spec import LANGUAGE_NAMES, ProblemSpec
 from engine.proposers.coverage import MANUAL_TABLE, writers_of
 from engine.proposers.llm.clients.command.program import ProgramMissing, check_program
 from engine.proposers.llm.clients.retirement import retirement
+from engine.search.problem_loader import cannot_run
 
 
 def retirements(config: Config | None, today: date | None = None) -> Finding:
@@ -58,6 +61,30 @@ def programs(config: Config | None) -> Finding:
     return Finding(name, "ok", ", ".join(model.command[0] for model in models) or "no model runs as a program")
 
 
+def languages(config: Config | None, devices: Sequence[DeviceFact]) -> Finding:
+    """Check that the config's device runs kernels in the languages that the config names."""
+    name = "languages"
+    wanted = config.search.languages if config is not None else ()
+    if config is None or not wanted:
+        return Finding(name, "ok", "the device's own" if config is not None else "no config given")
+    if config.cluster is not None:
+        return Finding(name, "ok", f"{', '.join(wanted)}: the workers run them, so a search checks this when it starts")
+    on_gpu = _on_gpu(config, any(one.kind == "cuda" for one in devices))
+    device = next((one for one in devices if one.kind == ("cuda" if on_gpu else "cpu")), None)
+    if device is None:
+        return Finding(name, "ok", f"{', '.join(wanted)}: not checked without the GPU that the config requires")
+    if (why := cannot_run(wanted, device)) is not None:
+        what, _, remedy = why.partition("; ")
+        return Finding(name, "fail", what, remedy)
+    return Finding(name, "ok", f"{', '.join(wanted)} run on {device.name}")
+
+
+def _on_gpu(config: Config, has_gpu: bool) -> bool:
+    """Return whether a search with ``config`` would run on a GPU."""
+    devices = config.evaluation.devices
+    return any(one.startswith("cuda") for one in devices) or (has_gpu and "cpu" not in devices)
+
+
 def coverage(config: Config | None, gpus: Gpus) -> Finding:
     """Check that the config's proposers can write kernels for each of its problems."""
     name = "proposers"
@@ -67,8 +94,7 @@ def coverage(config: Config | None, gpus: Gpus) -> Finding:
             "ok",
             "no config given; to check that its proposers can write kernels for its problems: kernel-tui doctor CONFIG",
         )
-    devices = config.evaluation.devices
-    on_gpu = any(one.startswith("cuda") for one in devices) or (bool(gpus.names) and "cpu" not in devices)
+    on_gpu = _on_gpu(config, bool(gpus.names))
     told: list[str] = []
     without: list[str] = []
     for spec in asyncio.run(inspect_files(resolve(config.problems, config.path.parent))):
@@ -76,14 +102,14 @@ def coverage(config: Config | None, gpus: Gpus) -> Finding:
             reason = spec.c_refusal if isinstance(spec, ProblemSpec) else str(spec)
             without.append(f"{spec.id}: {reason}")
             continue
-        languages = spec.languages_on("cuda" if on_gpu else "cpu", config.search.languages)
+        possible = spec.languages_on("cuda" if on_gpu else "cpu", config.search.languages)
         writers = writers_of(config, spec)
-        able = [one.proposer for one in writers if set(languages) & set(one.languages)]
+        able = [one.proposer for one in writers if set(possible) & set(one.languages)]
         if able or not writers:
             told.append(f"{spec.id}: {', '.join(able) or 'replay'}")
         else:
             without.append(
-                f"no proposer can write a {' or '.join(LANGUAGE_NAMES[language] for language in languages)} kernel for "
+                f"no proposer can write a {' or '.join(LANGUAGE_NAMES[language] for language in possible)} kernel for "
                 f"{spec.id}: {writers[0].refusal}"
             )
     if not without:

@@ -649,7 +649,7 @@ class Search:
         return task
 
     async def _end_tasks(self) -> None:
-        tasks = [*self._others, *self._rounds.values(), *self._queue.cancel(list(self._queue.running))]
+        tasks = [*self._others, *self._rounds.values(), *self._queue.end()]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

@@ -196,7 +196,7 @@ def cannot_run(names: Sequence[str], device: DeviceFact) -> str | None:
     runs = LANGUAGES_OF_DEVICE[device.kind]
     for name in names:
         if LANGUAGE_KEYS[name] not in runs:
-            needs = "a CPU" if name == "cpp" else "an NVIDIA GPU with nvcc"
+            needs = {"cpp": "a CPU", "triton": "an NVIDIA GPU"}.get(name, "an NVIDIA GPU with nvcc")
             possible = ", ".join(f'"{LANGUAGE_NAMES[language]}"' for language in runs)
             return (
                 f'search.languages has "{name}", which needs {needs}, but this search runs on {device.name}; remove '

@@ -93,6 +93,11 @@ class EvaluationQueue:
                 cancelled.append(task)
         return cancelled
 
+    def end(self) -> list[asyncio.Task[None]]:
+        """Cancel running evaluations, and return their tasks. The end of one starts no other."""
+        self.hold()
+        return self.cancel(list(self._running))
+
     def forget_queued(self) -> None:
         self._queued.clear()
 

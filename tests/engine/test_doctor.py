@@ -5,13 +5,17 @@ from __future__ import annotations
 import subprocess
 import sys
 from datetime import date
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
 from engine.config.schema import parse_config, preset_text
 from engine.daemon.logind import LogoutPolicy
+from engine.devices.hardware import DeviceReader
 from engine.doctor import Finding, models, run_checks, system, tools
+from engine.doctor.tracking import tracking
 from engine.session.store import filesystem
 from engine.system import tool_paths
 
@@ -214,6 +218,26 @@ def test_keys_are_named_and_never_shown() -> None:
     present = system.keys(published, {"GEMINI_API_KEY": "secret", "OPENAI_API_KEY": "secret"})
     assert present == Finding("keys", "ok", "set: OPENAI_API_KEY, GEMINI_API_KEY")
     assert system.keys(None, {}).level == "ok"
+
+
+@pytest.mark.parametrize(("language", "level"), [("cuda", "fail"), ("triton", "fail"), ("cpp", "ok")])
+def test_languages_that_the_device_cannot_run(language: str, level: str) -> None:
+    cpu = [one for one in DeviceReader().discover() if one.kind == "cpu"]
+    config = parse_config(f'problems = ["builtin:quickstart/gelu"]\n[search]\nlanguages = ["{language}"]\n', "c.toml")
+    finding = models.languages(config, cpu)
+    assert finding.level == level and language in finding.what and (level == "ok") == (not finding.remedy)
+
+
+def test_a_tracking_server_must_answer(tmp_path: Path) -> None:
+    tables = 'problems = ["builtin:quickstart/gelu"]\n[tracking]\nmlflow = "http://127.0.0.1:{}"\n'
+    with HTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as answers_501:
+        thread = Thread(target=answers_501.handle_request)
+        thread.start()
+        other = tracking(parse_config(tables.format(answers_501.server_port), "c.toml"))
+        thread.join()
+    silent = tracking(parse_config(tables.format(answers_501.server_port), "c.toml"))
+    assert (other.level, silent.level) == ("warn", "warn")
+    assert "HTTP status 501" in other.what and "Connection refused" in silent.what and silent.remedy
 
 
 def test_programs_that_a_config_names_must_exist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

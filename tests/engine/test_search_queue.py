@@ -44,6 +44,16 @@ async def test_no_more_are_judged_at_once_than_there_are_places() -> None:
     assert bench.queue.idle
 
 
+async def test_the_end_of_the_search_starts_no_evaluation_in_place_of_a_cancelled_one() -> None:
+    bench = Bench()
+    bench.queue.put("running", Priority.NORMAL)
+    bench.queue.put("queued", Priority.NORMAL)
+    await bench.settle()
+    await asyncio.wait(bench.queue.end())
+    await bench.settle()
+    assert bench.began == ["running"] and not bench.queue.running
+
+
 async def test_fixes_come_before_new_kernels_and_earlier_rounds_before_later_ones() -> None:
     bench = Bench()
     bench.queue.put("running", Priority.NORMAL)

@@ -80,6 +80,10 @@ def test_a_search_that_was_ended_by_a_signal_is_resumed_and_finished(paths: Sess
     assert wait_gone(family)
     living = engine_liveness(paths)
     assert (living.running, living.exit_code, summarize(paths).state) == (False, ExitCode.INTERRUPTED, "stopped")
+    assert living.message == "stopped by SIGTERM; to continue, resume the session"
+    with SessionReader(paths) as reader:
+        given = [one.event.verdict for one in reader.read() if isinstance(one.event, VerdictGiven)]
+    assert not [one.reason for one in given if one.status == "error"], "the end of the search is no fault of a kernel"
 
     start_engine(paths)
     events = follow(paths, EngineStopped, of_start=2)

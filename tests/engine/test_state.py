@@ -147,6 +147,17 @@ def test_leaders_stand_in_the_order_of_the_runoff() -> None:
     assert [leader.id for leader in state.standing_order("softmax", 1)] == ["v1"]
 
 
+def test_the_first_of_a_runoff_stands_above_a_tied_kernel_that_is_the_best() -> None:
+    standings = (Standing("v1", 0.4, 1.0, 1.0, 1.0, False), Standing("v3", 0.41, 1.02, 0.99, 1.05, True))
+    state = after(
+        small_search(),
+        ev.VerdictGiven(variant="v1", verdict=uncertain(2.0, 1.2, 3.0)),
+        ev.RunoffFinished(problem="softmax", round=1, standings=standings),
+    )
+    assert state.problems["softmax"].best == "v3", "the winner's speedup is uncertain"
+    assert [leader.id for leader in state.standing_order("softmax")][:2] == ["v1", "v3"]
+
+
 def test_a_round_is_led_by_whom_its_kernels_could_not_outrun() -> None:
     judged = [*small_search(), Recorded(100, 2000.0, ev.VerdictGiven(variant="v4", verdict=verdict(2.5)))]
     assert fold(judged).best_of_round("softmax", 1) == 3.0

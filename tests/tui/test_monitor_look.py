@@ -124,6 +124,19 @@ async def test_lineage_hangs_kernels_under_their_parents(open_monitor: Any, sess
         assert sum(row.kind == "variant" for row in rows) == 60
 
 
+async def test_an_idea_without_a_kernel_stands_like_a_kernel_in_the_lineage(open_monitor: Any, engine: Any) -> None:
+    from engine.session.records.events import IdeaProposed
+
+    about: dict[str, Any] = {"problem": "softmax", "round": 2, "category": "memory", "proposer": "you", "text": "wider"}
+    engine.record(IdeaProposed(idea="i90", parent=None, **about), IdeaProposed(idea="i91", parent="v1", **about))
+    async with open_monitor(engine.paths) as monitor:
+        await monitor.press("t")
+        await monitor.until_shown("1 Lineage")
+        view = monitor.app.monitor_screen.tree_view
+        shown = {row.id: view._draw(y).text for y, row in enumerate(view.tree_rows.rows)}
+        assert shown["i90"].index("◇") == shown["v1"].index("▾") == 2 and shown["i91"].index("◇") == 4
+
+
 async def test_an_uncertain_speedup_is_marked_in_every_pane(open_monitor: Any, engine: Any) -> None:
     from engine.session.records import events as ev
     from engine.session.records.verdict import Timing, Verdict

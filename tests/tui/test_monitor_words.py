@@ -19,12 +19,14 @@ from engine.session.state.session_state import fold
 from engine.session.store import EngineLock, EventWriter, SessionPaths, SessionReader, create_session
 from tests.tui.conftest import NOW, Engine, monitor_of
 from tui.monitor.panes.leaders import leader_lines
+from tui.monitor.panes.status import news_of
 from tui.monitor.replay import ReplayApp, ReplaySource
 from tui.monitor.settings import Settings
 from tui.monitor.terminal.farewell import parting_words
 from tui.monitor.theme.palette import monochrome
 from tui.text.runoff_text import why_no_star
-from tui.view.model import Model
+from tui.view.activity import now_of
+from tui.view.model import Link, Model, change_against_parent
 from tui.view.results import results_of
 from tui.view.source import SessionSource, limits_of
 
@@ -63,7 +65,7 @@ async def test_the_first_seconds_say_what_happens(fresh: Engine) -> None:
 async def test_a_device_that_another_process_holds_is_named_with_it_and_stops_the_clock(fresh: Engine) -> None:
     async with monitor_of(fresh.paths) as monitor:
         fresh.record(started(), ev.DeviceAwaited(device=CPU.id, pid=4711, command="kernel-tui eval a.cpp"))
-        await monitor.until_shown("Waiting for the device: in use by another process, pid 4711 (kernel-tui eval a.cpp)")
+        await monitor.until_shown("Waiting for the device: in use by pid 4711 (kernel-tui eval a.cpp)")
         spent = monitor.app.model.search_seconds()
         await asyncio.sleep(0.2)
         assert monitor.app.model.search_seconds() == pytest.approx(spent, abs=0.01)
@@ -233,6 +235,23 @@ def test_one_wording_for_why_there_is_no_time_of_torch_compile(session: SessionP
     assert not limits_of(session).torch_compile
 
 
+def test_torch_compile_is_what_runs_while_every_kernel_waits_for_the_device(session: SessionPaths) -> None:
+    with SessionReader(session) as reader:
+        state = fold(reader.read())
+    done = ev.RoundFinished(problem="softmax", round=2, selected=(), dropped=())
+    state.apply(ev.Recorded(state.seq + 1, NOW, done))
+    first, *others = state.in_flight()
+    for one in others:
+        state.apply(ev.Recorded(state.seq + 1, NOW, ev.VariantStage(variant=one.id, stage="waiting")))
+    model = Model(SessionSource(session, read_only=True, clock=lambda: NOW + 5), state=state, opened=True)
+    model.link = Link("live")
+    assert "torch.compile" not in now_of(model), f"{first.id} is on the device"
+    state.apply(ev.Recorded(state.seq + 1, NOW, ev.VariantStage(variant=first.id, stage="queued")))
+    assert now_of(model).startswith("Timing torch.compile on layernorm, 3 waiting, 1 queued")
+    screen_line = news_of(model)
+    assert screen_line is not None and "torch.compile on layernorm" in screen_line, "also on a narrow screen"
+
+
 async def test_a_runoff_that_moves_the_star_is_told_and_orders_the_leaders(engine: Any) -> None:
     async with monitor_of(engine.paths, (200, 60)) as monitor:
         state = monitor.app.model.state
@@ -291,6 +310,18 @@ def test_a_kernel_outside_the_runoff_stands_behind_those_that_the_runoff_measure
     assert words == ["runoff +10%", "runoff +20%", f"no runoff with {five}", ""]
     assert why_no_star(state, state.leaders("softmax")[-1]) == "", "it has less of everything"
     assert order[0] == five and order.index(one) < order.index(two) and set(order) == {one, two, three, four, five}
+
+
+def test_the_change_against_the_parent_agrees_with_the_runoff(session: SessionPaths) -> None:
+    with SessionReader(session) as reader:
+        state = fold(reader.read())
+    child = next(one for one in state.leaders("softmax") if one.parent is not None)
+    parent = state.variants[child.parent or ""]
+    own = (child.speedup or 0.0) / (parent.speedup or 0.0) - 1
+    assert change_against_parent(state, child) == pytest.approx(own)
+    standings = (Standing(child.id, 3, 1.0, 1.0, 1.0, False), Standing(parent.id, 3.3, 1.1, 1.1, 1.1, False))
+    state.apply(ev.Recorded(state.seq + 1, NOW, ev.RunoffFinished(problem="softmax", round=2, standings=standings)))
+    assert change_against_parent(state, child) == pytest.approx(0.1) != own
 
 
 def test_words_of_leaders_have_the_lines_that_are_left(session: SessionPaths) -> None:
@@ -478,7 +509,7 @@ async def test_help_begins_with_what_is_used_most_and_fits(engine: Any) -> None:
         await monitor.press("question_mark")
         await monitor.until_shown("Most used keys")
         view = monitor.app.screen.query_one("#help")
-        assert max(line.cell_length for line in view.lines) <= view.size.width
+        assert max(line.cell_length for line in view.lines) <= view.scrollable_content_region.width
         texts = [line.text for line in view.lines]
         assert texts.index("Most used keys") < texts.index("Glyphs") < texts.index("Moving in this pane")
 

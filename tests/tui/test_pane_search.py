@@ -61,3 +61,19 @@ async def test_the_log_is_searched_and_a_match_far_to_the_right_is_scrolled_to(e
         assert "needle in it" in monitor.text(), "a new line does not scroll the match away"
         await monitor.press("escape", "slash", *"no such text", "enter", "n")
         await monitor.until_shown("no match")
+
+
+async def test_a_search_scrolls_sideways_only_for_a_match_beyond_the_edge(engine: Any) -> None:
+    engine.record(ev.LogLine(level="info", text=f"first needle {'word ' * 30}far {'word ' * 30}end"))
+    engine.record(*(ev.LogLine(level="info", text=f"needle {number}") for number in range(40)))
+    async with monitor_of(engine.paths) as monitor:
+        await monitor.until_shown("needle 39")
+        await monitor.press("5", "g", "slash", *"far", "enter")
+        view = monitor.app.screen.focused
+        assert isinstance(view, LinesView) and view.scroll_offset.x > 0
+        await monitor.press("slash", *"\b\b\b", "enter")
+        await monitor.press("escape", "slash", *"needle", "enter")
+        assert view.scroll_offset.x == 0, "the match is at the left"
+        await monitor.press("escape", "G")
+        view.search(view.lines[0].text)
+        assert view.scroll_offset == (0, 0), "the first line is scrolled to"

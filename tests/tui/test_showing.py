@@ -112,6 +112,16 @@ def test_a_config_is_told_all_that_is_wrong_at_once(kernel_tui: KernelTui) -> No
     assert "did you mean builtin:quickstart/softmax?" in told.stderr
 
 
+def test_show_says_that_an_idea_has_no_kernel(kernel_tui: KernelTui, session: SessionPaths) -> None:
+    about: dict[str, Any] = {"problem": "softmax", "round": 2, "parent": "v1", "category": "memory", "proposer": "you"}
+    writer = EventWriter(session)
+    writer.append(IdeaProposed(idea="i90", text="keep the row in registers", **about))
+    writer.close()
+    lines = kernel_tui("show", "small", "i90").stdout.splitlines()
+    assert lines[:2] == ["i90 of softmax, round 2, memory, by you", "keep the row in registers"]
+    assert lines[-1].split() == ["kernels", "none", "yet"] and "verdict" not in "".join(lines)
+
+
 def test_show_fits_on_a_screen_and_full_has_everything(kernel_tui: KernelTui, session: SessionPaths) -> None:
     short = kernel_tui("show", "small").stdout
     assert len(short.splitlines()) <= 30

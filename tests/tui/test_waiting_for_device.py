@@ -76,7 +76,7 @@ def test_eval_says_once_who_holds_the_device_and_then_what_it_found(tmp_path: Pa
         holder.kill()
         holder.wait()
     assert said.startswith("waiting for the device (")
-    assert f"in use by another process, pid {holder.pid} (-c import" in said
+    assert f"in use by pid {holder.pid} (-c import" in said
     if right:
         assert judged.returncode == ExitCode.OK and "own.cpp: correct" in output
         seconds = re.search(r"seconds .*queue ([0-9.]+), .*waiting ([0-9.]+), start", output)
@@ -91,8 +91,8 @@ def test_eval_says_once_who_holds_the_device_and_then_what_it_found(tmp_path: Pa
 @pytest.mark.parametrize(
     ("wait", "words"),
     [
-        (DeviceAwaited(device="g", pid=7, command="eval"), "in use by another process, pid 7 (eval)"),
-        (DeviceAwaited(device="g", pid=7, held_since=988.0), "in use by another process, pid 7, for 0:12"),
+        (DeviceAwaited(device="g", pid=7, command="eval"), "in use by pid 7 (eval)"),
+        (DeviceAwaited(device="g", pid=7, held_since=988.0), "in use by pid 7, for 0:12"),
         (
             DeviceAwaited(device="g", pid=7, command="train.py", needed_bytes=24 * 10**9, free_bytes=32 * 10**8),
             "24 GB of memory needed, 3.2 GB free; pid 7 (train.py) is using most of the rest",
@@ -117,9 +117,9 @@ def test_short_waits_have_no_line_and_many_of_them_one_a_minute() -> None:
             if (line := lines.line_of(Recorded(0, time_, event))) is not None:
                 said.append((time_, line))
     assert said == [
-        (1042.0, "waited 3 times for the device, 0:06 in total: in use by another process, pid 2 (eval)"),
-        (1210.0, "waited 0:30 for the device: in use by another process, pid 3 (eval)"),
-        (1280.0, "waited 0:40 for the device: in use by another process, pid 4 (eval)"),
+        (1042.0, "waited 3 times for the device, 0:06 in total: in use by pid 2 (eval)"),
+        (1210.0, "waited 0:30 for the device: in use by pid 3 (eval)"),
+        (1280.0, "waited 0:40 for the device: in use by pid 4 (eval)"),
     ]
 
 
@@ -128,7 +128,7 @@ def test_a_wait_that_lasts_is_said_once_while_it_does() -> None:
     lines.line_of(Recorded(0, 101.0, DeviceAwaited(device="cpu", pid=7, command="eval", held_since=90.0, seconds=1.0)))
     assert lines.lasting(104.0) is None
     assert lines.lasting(106.0) == (
-        "waiting for the device: in use by another process, pid 7 (eval), for 0:16; the time budget is paused"
+        "waiting for the device: in use by pid 7 (eval), for 0:16; the time budget is paused"
     )
     assert lines.lasting(200.0) is None
     assert lines.line_of(Recorded(0, 300.0, DeviceFree(device="cpu", seconds=200.0))) is None
@@ -150,7 +150,7 @@ def test_a_search_names_who_holds_the_device_and_its_minutes_wait_too(tmp_path: 
         ) as search:  # fmt: skip
             assert search.stdout is not None
             said = next(line for line in search.stdout if "waiting for the device" in line)
-            assert f"in use by another process, pid {holder.pid} (-c import" in said
+            assert f"in use by pid {holder.pid} (-c import" in said
             assert "the time budget is paused" in said
             time.sleep(HELD_S)
             holder.stdin.close()

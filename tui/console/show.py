@@ -93,7 +93,7 @@ def show_problem(state: SessionState, name: str, tolerance: SessionTolerance, *,
         _field("remark", problem.tightened)
     _field("inputs", ", ".join(f"{one.name} {one.shape} {one.dtype}" for one in problem.spec.inputs))
     _print_round_table([problem], state, tolerance)
-    echo("fastest kernels")
+    echo("fastest kernels, in the order of the last runoff" if problem.standings else "fastest kernels")
     print_variants(state, [leader.id for leader in state.standing_order(name, LEADERS)], tolerance)
 
 
@@ -112,7 +112,11 @@ def show_idea(state: SessionState, name: str, tolerance: SessionTolerance) -> No
         _field("waiting", one_line(idea.waiting))
     for repeat in idea.repeats:
         _field("not judged", repeat_words(repeat))
-    print_variants(state, idea.variants, tolerance)
+    if idea.variants:
+        print_variants(state, idea.variants, tolerance)
+    else:
+        pruned = state.is_pruned(idea.id)
+        _field("kernels", "none: the idea is pruned" if pruned else "none yet", whole=True)
 
 
 def show_variant(

@@ -92,7 +92,7 @@ def line_of(event: AnyEvent, state: SessionState, best: dict[str, str | None]) -
         case ev.LogLine() if event.level != "info":
             return f"{event.level}: {one_line(event.text)}"
         case ev.EngineStopped():
-            return f"engine stopped: {one_line(event.message)}"
+            return f"engine: {one_line(event.message)}"
     return None
 
 

@@ -171,7 +171,7 @@ def _device_left(state: SessionState, event: ev.DeviceLeft) -> tuple[Level, str]
 
 def _engine_stopped(state: SessionState, event: ev.EngineStopped) -> tuple[Level, str]:
     level: Level = "error" if event.reason == "error" else "info"
-    return level, f"the engine ended ({event.reason}): {event.message}"
+    return level, f"engine: {event.message}"
 
 
 def _refused(state: SessionState, event: ev.ProblemRefused) -> tuple[Level, str]:

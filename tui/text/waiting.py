@@ -35,7 +35,7 @@ class Awaited(Protocol):
 def held_in_words(wait: Awaited, now: float | None = None, *, tense: Literal["holds", "held"] = "holds") -> str:
     """Describe which process is using the device or its memory.
 
-    Example: ``in use by another process, pid 4711 (kernel-tui eval a.cpp), for 0:12``.
+    Example: ``in use by pid 4711 (kernel-tui eval a.cpp), for 0:12``.
     """
     named = f"pid {wait.pid} ({one_line(wait.command, _COMMAND_CHARS)})" if wait.command else f"pid {wait.pid}"
     if wait.needed_bytes:
@@ -48,7 +48,7 @@ def held_in_words(wait: Awaited, now: float | None = None, *, tense: Literal["ho
         needed, free = bytes_in_words(wait.needed_bytes), bytes_in_words(wait.free_bytes)
         return f"{needed} of memory needed, {free} free; {holder}"
     lasts_s = now - wait.held_since if now is not None and wait.held_since is not None else 0.0
-    return f"in use by another process, {named}{f', for {clock(lasts_s)}' if lasts_s >= 1 else ''}"
+    return f"in use by {named}{f', for {clock(lasts_s)}' if lasts_s >= 1 else ''}"
 
 
 class WaitLines(Struct):

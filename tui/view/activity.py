@@ -14,6 +14,8 @@ from tui.view.model import Model
 from tui.view.source import Limits
 
 LIVE = ("live", "stalled", "replay")
+BETWEEN_KERNELS_S = 1.0
+"""Seconds for which kernels may wait while the device changes from one kernel to the next."""
 NAMED = 3
 """Maximum number of kernels named per problem and stage."""
 RECENT = 200
@@ -61,7 +63,7 @@ def activity_of(model: Model) -> str | None:
         return "inspecting the problems and measuring the device"
     if runoffs := runoffs_of(state):
         return f"timing the leaders of {' and '.join(runoffs)} side by side"
-    if (bare := baseline_beside(state, model.source.limits)) is not None:
+    if (bare := baseline_beside(model)) is not None:
         return f"timing torch.compile on {bare.id}, {kernels_at_work(state)}"
     if (seeds := seeds_awaited(state)) is not None:
         return seeds
@@ -191,11 +193,17 @@ def owed_of(state: SessionState, limits: Limits) -> str | None:
     return None
 
 
-def baseline_beside(state: SessionState, limits: Limits) -> ProblemState | None:
-    """Return the problem whose torch.compile the engine times while all kernels in flight wait in the queue."""
-    if not limits.torch_compile or state.paused or not state.flight:
+def baseline_beside(model: Model) -> ProblemState | None:
+    """Return the problem whose torch.compile the engine times while all kernels in flight wait, or None.
+
+    No event says so. It is the only work on the device that starts while kernels may come, and has no stage.
+    """
+    state, flight = model.state, model.state.in_flight()
+    if not model.source.limits.torch_compile or state.paused or not flight:
         return None
-    if any(one.stage != "queued" for one in state.in_flight()):
+    if any(one.stage not in ("queued", "waiting") for one in flight):
+        return None
+    if 0 <= model.now() - max(one.stage_since for one in flight) < BETWEEN_KERNELS_S:
         return None
     for one in state.problems.values():
         judged = any(state.variants[name].verdict is not None for name in one.variants)

@@ -31,7 +31,6 @@ def standing_order(state: SessionData, problem: str, count: int | None) -> list[
     if found is None:
         return []
     best = state.variants.get(found.best) if found.best is not None else None
-    order = [best] if best is not None else []
     timed = [
         (leader, leader.speedup, one.ratio if one.ratio > 0 else 1.0)
         for one in found.standings
@@ -41,7 +40,12 @@ def standing_order(state: SessionData, problem: str, count: int | None) -> list[
     ]
     least = timed[0][2] if timed else 1.0
     reached = reached_in_runoff([(speedup, ratio / least) for _, speedup, ratio in timed]) if timed else 0.0
-    runoff = deque((variant, reached * least / ratio) for variant, _, ratio in timed if variant is not best)
+    runoff = deque((variant, reached * least / ratio) for variant, _, ratio in timed)
+    order = [best] if best is not None else []
+    if any(variant is best for variant, _ in runoff):  # tied kernels with uncertain speedups may stand ahead of it
+        order = [runoff.popleft()[0]]
+        while order[-1] is not best:
+            order.append(runoff.popleft()[0])
     placed = {one.id for one in (*order, *(variant for variant, _ in runoff))}
     for leader in state.leaders(problem, count + len(placed) if count is not None else None):
         if leader.id in placed:

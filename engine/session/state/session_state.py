@@ -61,10 +61,10 @@ class SessionState(SessionData):
         )
 
     def standing_order(self, problem: str, count: int | None = None) -> list[VariantState]:
-        """Return ``leaders`` in display order: the best kernel first, then the last runoff's kernels in the runoff's
-        order.
+        """Return ``leaders`` in display order: the last runoff's kernels in the runoff's order.
 
-        Kernels outside the runoff follow by their speedup relative to the runoff's winner.
+        A best kernel that was judged after the runoff comes first. Other kernels outside the runoff follow the best
+        kernel by their speedup relative to the runoff's winner.
         """
         return standing_order(self, problem, count)
 

@@ -129,7 +129,7 @@ def _keeper(wait: DeviceAwaited) -> str:
     """Say why the search is waiting for the device or its memory."""
     if wait.needed_bytes:
         return f"waiting for {fmt.size(wait.needed_bytes)} of memory, {fmt.size(wait.free_bytes)} free"
-    return f"in use by another process (pid {wait.pid})"
+    return f"in use by pid {wait.pid}"
 
 
 def _at_work(model: Model, palette: Palette) -> list[Strip]:

@@ -184,7 +184,7 @@ def hints_of(where: Where) -> tuple[list[Hint], list[Hint]]:
     if where.focus == "filter":
         return list(SEARCHING if where.searched else FILTERING), []
     always = [_hint(action) for action in ACTIONS if action.name in ALWAYS]
-    return [_hint(action) for action in used_most(where)], always
+    return [_hint(action, searches=where.focus in ("detail", "text")) for action in used_most(where)], always
 
 
 def used_most(where: Where) -> list[Action]:
@@ -216,7 +216,10 @@ def used_most(where: Where) -> list[Action]:
     return [*(REPLAY_ACTIONS if where.replay else ()), *chosen]
 
 
-def _hint(action: Action) -> Hint:
+def _hint(action: Action, *, searches: bool = False) -> Hint:
+    """Return an action's hint. ``searches``: whether ``/`` searches text instead of filtering the tree."""
     if action.name == "tab(1)":
         return Hint("[ ]", "tabs", action.command)
+    if action.name == "filter" and searches:
+        return Hint(action.shown_key, "search", action.command)
     return Hint(action.shown_key, action.label, action.command)

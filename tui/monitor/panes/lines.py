@@ -30,6 +30,8 @@ def line(*parts: Part) -> Strip:
 
 
 EMPTY = Strip([])
+AFTER_MATCH = 4
+"""A match beyond the right edge is shown with this fraction of the pane's width after it."""
 
 
 class LineWidget(ScrollView, inherit_bindings=False):
@@ -150,14 +152,15 @@ class LinesView(LineWidget):
         self._hits = [y for y, strip in enumerate(self._lines) if needle in strip.text.lower()] if needle else []
 
     def _show_hit(self) -> None:
+        """Scroll to the current match, sideways only if the match lies beyond the right edge of the pane."""
         if self._hits:
-            y, height = self._hits[self._hit], self.scrollable_content_region.height
-            text = self._lines[y].text
-            x, width = cell_len(text[: text.lower().find(self._needle.lower())]), self.scrollable_content_region.width
-            top, left = self.scroll_offset.y, self.scroll_offset.x
-            to_y = y if top <= y < top + height else max(0, y - height // 2)
-            to_x = left if left <= x < left + width - 1 else max(0, x - width // 2)
-            self.scroll_to(to_x, to_y if to_y != y else top, animate=False, immediate=True)
+            y, (width, height) = self._hits[self._hit], self.scrollable_content_region.size
+            text, top = self._lines[y].text, self.scroll_offset.y
+            start = text.lower().find(self._needle.lower())
+            end = cell_len(text[: start + len(self._needle)])
+            to_x = 0 if end <= width else min(cell_len(text[:start]), end - width + width // AFTER_MATCH)
+            to_y = top if top <= y < top + height else max(0, y - height // 2)
+            self.scroll_to(to_x, to_y, animate=False, immediate=True)
         self.refresh()
 
     @property

@@ -18,7 +18,7 @@ from tui.monitor.theme.palette import Palette
 from tui.text import format as fmt
 from tui.text.certainty import interval_words, is_unsure
 from tui.text.sanitize import one_line
-from tui.view.activity import LIVE, activity_of, now_of, overrun_of, owed_of, reopening_of, waiting_of
+from tui.view.activity import LIVE, activity_of, baseline_beside, now_of, overrun_of, owed_of, reopening_of, waiting_of
 from tui.view.conversation import prompts_waiting
 from tui.view.model import Model
 from tui.view.next_steps import more_minutes, resume_command
@@ -53,7 +53,7 @@ class StatusLine(LinesView):
             return line((fmt.pad(f" {notice.text}", width), palette.alarm if notice.failed else palette.warn))
         if not model.opened:
             return EMPTY
-        if (news := _news(model)) is not None:
+        if (news := news_of(model)) is not None:
             return line((fmt.pad(f" {news}", width), palette.warn))
         if self.screen.has_class("-narrow") and len(model.state.problems) > 1:
             return bests_line(model, palette, width)
@@ -231,14 +231,16 @@ def notice_of(model: Model) -> Notice | None:
     if engine.stopped == "waiting":
         return Notice(f"Stopped: only replies by hand are missing. Press I to answer prompts. {again}", False)
     if engine.stopped == "signal":
-        return Notice(f"Stopped by a signal. {again} {one_line(engine.message, 160)}", False)
+        how = one_line(engine.message.partition(";")[0], 160)  # such as "stopped by SIGTERM"
+        return Notice(f"{how[:1].upper()}{how[1:]}. {again}", False)
     return Notice(f"ENGINE FAILED ({engine.stopped}). {again} {one_line(engine.message, 160)}", True)
 
 
-def _news(model: Model) -> str | None:
+def news_of(model: Model) -> str | None:
     """Return the current activity when no kernel is running: the start, a busy device, the end."""
-    limits = model.source.limits
-    known = overrun_of(model) or waiting_of(model) or reopening_of(model.state) or owed_of(model.state, limits)
+    state, limits = model.state, model.source.limits
+    known = overrun_of(model) or waiting_of(model) or reopening_of(state) or owed_of(state, limits)
+    known = known or baseline_beside(model)
     if known is None and model.state.variants:
         return None
     said = activity_of(model)

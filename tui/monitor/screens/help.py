@@ -25,7 +25,7 @@ FIGURES = {
     "speedup": "PyTorch's time in eager mode / the kernel's time",
     "tol.": "tolerance for outputs: kernelbench is 1e-4 in fp32, crfm is 1e-2",
     f"{MARK}1.57x": "uncertain: a 95% interval wider than 20%, or a disturbed machine",
-    "change": "change of the speedup against the parent kernel",
+    "change": "against the parent kernel: by the last runoff, or by both verdicts",
     "vs compile": "torch.compile's time / the kernel's time",
     "% SOL": "the device's lower bound on time / the kernel's time",
     "by round": "best speedup at the end of each round",
@@ -40,6 +40,7 @@ class HelpScreen(ModalScreen[None]):
     HelpScreen { align: center middle; }
     HelpScreen LinesView {
         width: 90%; max-width: 96; height: 90%; padding: 1 2; background: $surface; border: round $primary;
+        scrollbar-gutter: stable;  /* the text's width is known before its length */
     }
     HelpScreen #leaving { dock: bottom; height: 1; width: 100%; max-width: 100%; padding: 0; border: none; }
     """

@@ -197,8 +197,9 @@ def _what_dies(state: SessionState, node: str) -> tuple[str, ...]:
 
 def _what_stops(running: int, queued: int) -> str:
     """Say what happens to the running and queued evaluations, of which there is at least one."""
-    stops = [f"{_count(running, 'running evaluation')} canceled"] if running else []
-    return ", ".join([*stops, *([f"{queued} queued dropped"] if queued else [])]) + "."
+    both = [f"cancels {_count(running, 'running evaluation')}"] if running else []
+    both += [f"drops {_count(queued, 'queued evaluation')}"] if queued else []
+    return f"This {' and '.join(both)}."
 
 
 def _count(number: int, noun: str) -> str:

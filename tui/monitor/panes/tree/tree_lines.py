@@ -131,7 +131,7 @@ class RowLines:
         pending = self.model.pending_at(idea.id)
         pin = [(f" {self._glyph('pinned')}", palette.accent)] if idea.id in state.pinned else []
         left: list[Part] = [
-            (self._fold(row), palette.dim),
+            *([(self._fold(row), palette.dim)] if row.foldable else []),
             (self._glyph(name), palette.named(GLYPHS[name].style)),
             (f" {idea.id}", palette.dim),
             *pin,

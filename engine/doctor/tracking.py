@@ -1,0 +1,43 @@
+"""Check that searches can send their metrics to the config's MLflow server."""
+
+from __future__ import annotations
+
+import urllib.error
+import urllib.request
+from importlib.util import find_spec
+
+from engine.config.schema import Config
+from engine.doctor.finding import Finding
+
+_ANSWER_S = 5.0
+
+
+def tracking(config: Config | None) -> Finding:
+    """Ask the server for its health. A search also runs without its server, and sends the metrics later."""
+    name = "tracking"
+    address = config.tracking.mlflow if config is not None else None
+    if address is None:
+        return Finding(name, "ok", "not configured: a search sends no metrics")
+    if find_spec("mlflow") is None:
+        return Finding(name, "warn", "MLflow is not installed", "pip install 'kernel-tui[tracking]'")
+    if not address.startswith(("http://", "https://")):
+        return Finding(name, "ok", f"MLflow writes to {address}, without a server")
+    why = _refusal(f"{address.rstrip('/')}/health")
+    if why is None:
+        return Finding(name, "ok", f"the MLflow server {address} answers")
+    remedy = "start the server, or correct mlflow in [tracking]; a search runs without it and sends the metrics later"
+    return Finding(name, "warn", f"the MLflow server {address} does not answer: {why}", remedy)
+
+
+def _refusal(address: str) -> str | None:
+    """Return why ``address`` did not answer, or None if it did. A server that requires a login answers, too."""
+    try:
+        with urllib.request.urlopen(address, timeout=_ANSWER_S):
+            return None
+    except urllib.error.HTTPError as error:
+        return None if error.code in (401, 403) else f"HTTP status {error.code}"
+    except urllib.error.URLError as error:
+        reason = error.reason
+        return (reason.strerror or str(reason)) if isinstance(reason, OSError) else str(reason)
+    except (OSError, ValueError) as error:
+        return str(error)
