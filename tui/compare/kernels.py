@@ -99,8 +99,7 @@ def _of_different_moments(variants: Sequence[VariantState]) -> list[str]:
         return []
     apart = fmt.duration(abs((slow.judged_at or 0.0) - (quick.judged_at or 0.0)))
     took = f"{fmt.milliseconds(most)} ms with {slow.id}, but {fmt.milliseconds(least)} ms with {quick.id}"
-    figures = f"Their verdicts are {apart} apart, and the machine changed in between: eager took {took}."
-    return [f"{figures} Only a runoff times them side by side."]
+    return [f"The machine changed in the {apart} between their verdicts: eager took {took}."]
 
 
 def _first(pair: tuple[float, VariantState]) -> float:

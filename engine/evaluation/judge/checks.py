@@ -265,7 +265,7 @@ class LeavesTheReferenceAlone(Check):
             return ""
         found = f"the reference took {beside_ms:.4g} ms with this kernel and {alone_ms:.4g} ms alone"
         if run.others_share > BUSY:  # Other programs can slow a short model's launches.
-            busy = f"the machine was too busy: other programs used {run.others_share:.0%} of the processor, and {found}"
+            busy = f"the machine was too busy: other programs used {run.others_share:.0%} of the CPU, and {found}"
             raise Rejected("error", None, f"{busy}; judge the kernel again later")
         raise Rejected("cheating", SLOWS, found)
 

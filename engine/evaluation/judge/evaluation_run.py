@@ -390,7 +390,7 @@ class EvaluationRun:
     def _timed(self, verdict: Verdict) -> Verdict:
         """Return ``verdict`` with times, precision and remarks."""
         if self.settings.kind == "cpu" and self.others_share > BUSY:
-            self.remarks.append(f"other programs used {self.others_share:.0%} of the processor during timing")
+            self.remarks.append(f"other programs used {self.others_share:.0%} of the CPU during timing")
         return replace(
             timed(verdict, self.settings.kind, self.pairs),
             flags=(*self.remarks, *self.libraries.flags),

@@ -44,6 +44,7 @@ def show(session: str, node: str | None, root: Path, full: bool, as_json: bool) 
             _show_problem(reader, state, node, full=full, as_json=as_json)
         else:
             near = did_you_mean(node, [*state.problems, *state.ideas, *state.variants])
+            near = near or f"; list them with: kernel-tui show {session} --full"
             raise Failure(f"{paths.name}: no problem, idea or kernel {node}{near}", ExitCode.USAGE)
 
 

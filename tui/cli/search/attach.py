@@ -45,13 +45,11 @@ def attach(
         from tui.monitor.app import run_monitor
 
         return run_monitor(paths, read_only=read_only)
-    from engine.session.store import engine_liveness
+    from engine.session.store import engine_liveness, summarize
 
     if not engine_liveness(paths).running:
-        raise Failure(
-            f"{paths.name}: no engine is running. Show its results: kernel-tui show {paths.name}   "
-            f"Resume it: kernel-tui resume {paths.name}"
-        )
+        again = "" if summarize(paths).state == "finished" else f"   Resume it: kernel-tui resume {paths.name}"
+        raise Failure(f"{paths.name}: no engine is running. Show its results: kernel-tui show {paths.name}{again}")
     from tui.headless.follow import follow
 
     return int(follow(paths, as_json=as_json, stops_on_interrupt=False))

@@ -330,7 +330,7 @@ class DetailPane(Pane):
             self.model, found, palette, ascii_only=self.view.ascii_only, width=self.view.size.width, room=LEADERS_ROOM
         )
         caption = f"{FIGURES}. {short_caption(self.model.limits.tolerance)}"
-        return [*lines, line(""), line((caption, palette.dim))]
+        return [*lines, line(""), *wrapped(caption, palette.dim, self.view.size.width)]
 
     def _source(self, variant: VariantState) -> str:
         return self.model.source.text(variant.source)

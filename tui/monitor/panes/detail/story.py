@@ -10,6 +10,7 @@ from engine.config.tolerance import short_caption
 from engine.session.records.events import BY_HAND
 from engine.session.records.speedup_text import speedup
 from engine.session.records.verdict_text import speedup_words
+from engine.session.state.nodes import TRANSFORMATION
 from engine.session.state.session_state import IdeaState, VariantState
 from tui.monitor.panes.detail.text import field, heading, wrapped
 from tui.monitor.panes.lines import line
@@ -95,8 +96,16 @@ def idea_lines(model: Model, idea: IdeaState, palette: Palette, width: int) -> l
 
 def _facts(data: dict[str, Any], palette: Palette) -> list[Strip]:
     """Return the data that a proposer recorded with an idea, as text."""
-    return [field(one_line(str(key), 40).replace("_", " "), one_line(_words(value), 600), palette)
-            for key, value in data.items()]  # fmt: skip
+    return [field(*_fact(str(key), value), palette) for key, value in data.items()]
+
+
+def _fact(key: str, value: object) -> tuple[str, str]:
+    """Return a recorded fact as a label and text."""
+    if key == TRANSFORMATION:
+        return "transform", fmt.transformation_label(one_line(str(value), 600))
+    if key == "parent_speedup" and isinstance(value, float):
+        return "parent had", f"{speedup(value)} over eager"
+    return one_line(key, 40).replace("_", " "), one_line(_words(value), 600)
 
 
 def _words(value: object) -> str:

@@ -127,7 +127,7 @@ class RowLines:
         state, palette = self.model.state, self.palette
         name = "pruned" if state.is_pruned(idea.id) else ("waiting" if idea.waiting is not None else "idea")
         says_so = idea.text.startswith("seeded")
-        seeded = [("seeded ", palette.accent)] if idea.proposer == BY_HAND and not says_so else []
+        seeded = [("seeded  ", palette.accent)] if idea.proposer == BY_HAND and not says_so else []
         pending = self.model.pending_at(idea.id)
         pin = [(f" {self._glyph('pinned')}", palette.accent)] if idea.id in state.pinned else []
         left: list[Part] = [
