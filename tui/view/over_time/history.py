@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Literal, NamedTuple
 
 from msgspec import Struct, field
@@ -11,17 +12,13 @@ from engine.session.records import events as ev
 from engine.session.records.events import Recorded
 from engine.session.state.session_state import SessionState
 from tui.text.story import TOLD, Story
-from tui.view.over_time.occupancy import OCCUPYING, Occupancy
+from tui.view.over_time.occupancy import CHANGES, WORK, Occupancy
 
 How = Literal["verdict", "runoff", "prune or restore"]
 """The event that changed a problem's best kernel."""
-_MOVING = (ev.VerdictGiven, ev.RunoffFinished, ev.NodePruned, ev.NodeRestored)
-_SPENDING = (ev.ModelReplied, ev.ModelCallFailed)
-KEPT = frozenset({*_MOVING, *_SPENDING, *OCCUPYING})
-"""The events that ``History.note`` keeps."""
 
 
-class Point(Struct, frozen=True):
+class Point(Struct, frozen=True, gc=False):
     """A speedup over eager at a moment of the search.
 
     ``seconds`` is the search time. ``verdicts`` counts the problem's kernels with a verdict up to then.
@@ -33,7 +30,7 @@ class Point(Struct, frozen=True):
     speedup: float
 
 
-class NewBest(Point, frozen=True):
+class NewBest(Point, frozen=True, gc=False):
     """A kernel that became its problem's best. ``before`` is the previous best kernel, if any."""
 
     how: How
@@ -49,7 +46,7 @@ class Trajectory(Struct):
     best: str | None = None
 
 
-class Spent(Struct, frozen=True):
+class Spent(Struct, frozen=True, gc=False):
     """The confirmed spending on all models up to a moment, in seconds of search time."""
 
     seconds: float
@@ -70,54 +67,71 @@ class History(Struct):
 
     def note(self, state: SessionState, recorded: Recorded) -> None:
         """Add an event that ``state`` has applied."""
-        event = recorded.event
-        if type(event) not in KEPT:
-            return
-        if isinstance(event, ev.VariantStage) and not self.occupancy.concerns(event):
-            return
-        seconds = state.elapsed_s(recorded.time)
-        if type(event) in OCCUPYING:
-            self.occupancy.note(state, event, seconds)
-            if isinstance(event, ev.VariantStage):  # most events
-                return
-        if isinstance(event, _SPENDING):
-            self.changes += 1
-            total = state.spending.total
-            self.spent.append(Spent(seconds, total.tokens, total.dollars))
-            return
-        if not isinstance(event, _MOVING):
-            return
+        for keep in _KEEPERS.get(type(recorded.event), ()):
+            keep(self, state, recorded)
+
+    def _worked(self, state: SessionState, recorded: Recorded) -> None:
+        self.occupancy.note_work(recorded)
+
+    def _changed(self, state: SessionState, recorded: Recorded) -> None:
+        self.occupancy.note_change(state, recorded)
+
+    def _judged(self, state: SessionState, recorded: Recorded) -> None:
+        event: ev.VerdictGiven = recorded.event  # type: ignore[assignment]
         self.changes += 1
-        how: How = "prune or restore"
-        touched = list(state.problems)
-        if isinstance(event, ev.VerdictGiven):
-            self._judged(state, event, seconds)
-            variant = state.variants.get(event.variant)
-            how, touched = "verdict", [variant.problem] if variant is not None else []
-        elif isinstance(event, ev.RunoffFinished):
-            how, touched = "runoff", [event.problem]
-        for name in touched:
-            problem, found = state.problems.get(name), self._of(name)
-            if problem is None or problem.best == found.best:
-                continue
-            before, found.best = found.best, problem.best
-            best = state.variants.get(problem.best or "")
-            if best is not None and best.speedup is not None:
-                found.bests.append(NewBest(seconds, len(found.judged), best.id, best.speedup, how, before))
+        if (variant := state.variants.get(event.variant)) is None:
+            return
+        found = self._of(variant.problem)
+        if variant.was_judged:
+            found.judged.add(variant.id)
+            if (speedup := variant.speedup) is not None:
+                seconds = state.elapsed_s(recorded.time)
+                found.timed.append(Point(seconds, len(found.judged), variant.id, speedup))
+        self._look(state, variant.problem, recorded.time, "verdict")
+
+    def _raced(self, state: SessionState, recorded: Recorded) -> None:
+        event: ev.RunoffFinished = recorded.event  # type: ignore[assignment]
+        self.changes += 1
+        self._look(state, event.problem, recorded.time, "runoff")
+
+    def _pruned(self, state: SessionState, recorded: Recorded) -> None:
+        self.changes += 1
+        for problem in state.problems:
+            self._look(state, problem, recorded.time, "prune or restore")
+
+    def _paid(self, state: SessionState, recorded: Recorded) -> None:
+        self.changes += 1
+        total = state.spending.total
+        self.spent.append(Spent(state.elapsed_s(recorded.time), total.tokens, total.dollars))
+
+    def _look(self, state: SessionState, name: str, time: float, how: How) -> None:
+        """Add the problem's best kernel if it is a new one."""
+        problem, found = state.problems.get(name), self._of(name)
+        if problem is None or problem.best == found.best:
+            return
+        before, found.best = found.best, problem.best
+        best = state.variants.get(problem.best or "")
+        if best is not None and best.speedup is not None:
+            seconds = state.elapsed_s(time)
+            found.bests.append(NewBest(seconds, len(found.judged), best.id, best.speedup, how, before))
 
     def _of(self, problem: str) -> Trajectory:
         if (found := self.problems.get(problem)) is None:
             found = self.problems[problem] = Trajectory()
         return found
 
-    def _judged(self, state: SessionState, event: ev.VerdictGiven, seconds: float) -> None:
-        variant = state.variants.get(event.variant)
-        if variant is None or not variant.was_judged:
-            return
-        found = self._of(variant.problem)
-        found.judged.add(variant.id)
-        if variant.speedup is not None:
-            found.timed.append(Point(seconds, len(found.judged), variant.id, variant.speedup))
+
+_Keeper = Callable[[History, SessionState, Recorded], None]
+_KEEPERS: dict[type, tuple[_Keeper, ...]] = {
+    **dict.fromkeys(WORK, (History._worked,)),
+    **dict.fromkeys(CHANGES, (History._changed,)),
+    ev.VerdictGiven: (History._worked, History._judged),
+    ev.RunoffFinished: (History._worked, History._raced),
+    ev.NodePruned: (History._pruned,),
+    ev.NodeRestored: (History._pruned,),
+    ev.ModelReplied: (History._paid,),
+    ev.ModelCallFailed: (History._paid,),
+}
 
 
 class Folded(NamedTuple):
@@ -131,14 +145,9 @@ class Folded(NamedTuple):
 def fold_all(recorded: Iterable[Recorded]) -> Folded:
     """Apply the events, and return the resulting state, its log and its history."""
     state, story, history = SessionState(), Story(), History()
-    note, keep = story.note, history.note
-
-    def noted(one: Recorded) -> None:
-        kind = type(one.event)
-        if kind in TOLD:
-            note(state, one)
-        if kind in KEPT:
-            keep(state, one)
-
-    state.apply_all(recorded, noted, TOLD | KEPT)
+    listeners: dict[type, list[Callable[[Recorded], object]]] = {kind: [partial(story.note, state)] for kind in TOLD}
+    for kind, keepers in _KEEPERS.items():
+        listeners.setdefault(kind, []).extend(partial(keep, history, state) for keep in keepers)
+    listeners[ev.VariantStage] = [history.occupancy.note_work]  # most events: one call less
+    state.apply_all(recorded, listeners)
     return Folded(state, story, history)
