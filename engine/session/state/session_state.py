@@ -44,9 +44,8 @@ class SessionState(SessionData):
             except (LookupError, ArithmeticError, TypeError, ValueError) as error:
                 raise self._unfit(one, error) from error
             self.seq, self.time = one.seq, time
-            if kind in listeners:
-                for listener in listeners[kind]:
-                    listener(one)
+            for listener in listeners.get(kind, ()):
+                listener(one)
 
     def _unfit(self, recorded: Recorded, error: Exception) -> Exception:
         # Imported here because the session package builds on this module and only errors need it.

@@ -12,7 +12,7 @@ from engine.session.records import events as ev
 from engine.session.records.events import Recorded
 from engine.session.state.session_state import SessionState
 from tui.text.story import TOLD, Story
-from tui.view.over_time.occupancy import CHANGES, WORK, Occupancy
+from tui.view.over_time.occupancy import CHANGES, EVALUATING, MEASURING, Occupancy
 
 How = Literal["verdict", "runoff", "prune or restore"]
 """The event that changed a problem's best kernel."""
@@ -70,8 +70,11 @@ class History(Struct):
         for keep in _KEEPERS.get(type(recorded.event), ()):
             keep(self, state, recorded)
 
-    def _worked(self, state: SessionState, recorded: Recorded) -> None:
-        self.occupancy.note_work(recorded)
+    def _entered(self, state: SessionState, recorded: Recorded) -> None:
+        self.occupancy.note_stage(recorded)
+
+    def _measured(self, state: SessionState, recorded: Recorded) -> None:
+        self.occupancy.note_measurement(recorded)
 
     def _changed(self, state: SessionState, recorded: Recorded) -> None:
         self.occupancy.note_change(state, recorded)
@@ -85,8 +88,7 @@ class History(Struct):
         if variant.was_judged:
             found.judged.add(variant.id)
             if (speedup := variant.speedup) is not None:
-                seconds = state.elapsed_s(recorded.time)
-                found.timed.append(Point(seconds, len(found.judged), variant.id, speedup))
+                found.timed.append(Point(state.elapsed_s(recorded.time), len(found.judged), variant.id, speedup))
         self._look(state, variant.problem, recorded.time, "verdict")
 
     def _raced(self, state: SessionState, recorded: Recorded) -> None:
@@ -123,10 +125,11 @@ class History(Struct):
 
 _Keeper = Callable[[History, SessionState, Recorded], None]
 _KEEPERS: dict[type, tuple[_Keeper, ...]] = {
-    **dict.fromkeys(WORK, (History._worked,)),
+    **dict.fromkeys(EVALUATING, (History._entered,)),
+    **dict.fromkeys(MEASURING, (History._measured,)),
     **dict.fromkeys(CHANGES, (History._changed,)),
-    ev.VerdictGiven: (History._worked, History._judged),
-    ev.RunoffFinished: (History._worked, History._raced),
+    ev.VerdictGiven: (History._entered, History._judged),
+    ev.RunoffFinished: (History._measured, History._raced),
     ev.NodePruned: (History._pruned,),
     ev.NodeRestored: (History._pruned,),
     ev.ModelReplied: (History._paid,),
@@ -148,6 +151,6 @@ def fold_all(recorded: Iterable[Recorded]) -> Folded:
     listeners: dict[type, list[Callable[[Recorded], object]]] = {kind: [partial(story.note, state)] for kind in TOLD}
     for kind, keepers in _KEEPERS.items():
         listeners.setdefault(kind, []).extend(partial(keep, history, state) for keep in keepers)
-    listeners[ev.VariantStage] = [history.occupancy.note_work]  # most events: one call less
+    listeners[ev.VariantStage] = [history.occupancy.note_stage]  # most events: one call less
     state.apply_all(recorded, listeners)
     return Folded(state, story, history)

@@ -15,14 +15,12 @@ BINS = 256
 FIRST_BIN_S = 0.5
 """Length of a bin at first, in seconds of search time."""
 MOST_WAITING = 1 << 17
-"""Maximum number of events that wait, which bounds their memory (25 MB). A session of 20,000 kernels has fewer."""
+"""Maximum number of steps that wait, which bounds their memory (10 MB). A session of 20,000 kernels has fewer."""
 _WORKS = {"timing": 0, "checking": 1, "building": 2}
 """The stages in which a kernel occupies a device, as indices of ``Shares``."""
-_MEASURING = (ev.BaselineMeasured, ev.RunoffFinished, ev.SizesChecked)
+EVALUATING = (ev.VariantStage, ev.VerdictGiven)
+MEASURING = (ev.BaselineMeasured, ev.RunoffFinished, ev.SizesChecked)
 """Events at the end of a measurement on one device that no other event announces: references, runoffs, other sizes."""
-_EVALUATING = (ev.VariantStage, ev.VerdictGiven)
-WORK = (*_EVALUATING, *_MEASURING)
-"""Events that change what the devices do."""
 CHANGES = (
     *(ev.EngineStarted, ev.EngineStopped, ev.SearchPaused, ev.SearchResumed),
     *(ev.DeviceJoined, ev.DeviceLeft, ev.DeviceAwaited, ev.DeviceFree),
@@ -42,7 +40,22 @@ class Shares(NamedTuple):
         return max(0.0, 1.0 - self.timing - self.checking - self.building)
 
 
-class _Change(NamedTuple):
+class _Step(Struct, frozen=True, gc=False):
+    """A kernel's work changed at ``time`` (Unix seconds). Works are indices of ``Shares``; None occupies no device."""
+
+    time: float
+    before: int | None
+    after: int | None
+
+
+class _Measured(Struct, frozen=True, gc=False):
+    """A measurement on one device ended at ``time`` (Unix seconds), after ``seconds``."""
+
+    time: float
+    seconds: float
+
+
+class _Changed(Struct, frozen=True, gc=False):
     """The search at ``time`` (Unix seconds): its search time, whether that runs on, and the number of devices.
 
     ``ends_work``: the engine started or stopped, so that no kernel is at work.
@@ -58,34 +71,49 @@ class _Change(NamedTuple):
 class Occupancy(Struct):
     """The devices' work in bins of ``bin_s`` seconds of search time. Each bin has a device's seconds by work.
 
-    A large session has 100,000 events about stages, and often no chart is on the screen. Therefore these events wait
-    in ``_waiting`` until the bins are needed.
+    A large session has 100,000 steps, and often no chart is on the screen. Therefore the steps wait until the bins are
+    needed.
     """
 
     bin_s: float = FIRST_BIN_S
     bins: list[list[float]] = field(default_factory=list)
     _at_work: dict[str, int] = field(default_factory=dict)
-    """The work on each kernel that is being built, checked or timed, as an index of ``_WORKS``."""
+    """The work on each kernel that is being built, checked or timed."""
     _counts: list[int] = field(default_factory=lambda: [0, 0, 0])
-    """The number of those kernels by work."""
+    """The number of kernels by work, at ``_since``."""
     _since: float = 0.0
     """Search time up to which ``bins`` are complete."""
-    _last: _Change = _Change()
-    _waiting: list[Recorded | _Change] = field(default_factory=list)
+    _last: _Changed = _Changed()
+    _waiting: list[_Step | _Measured | _Changed] = field(default_factory=list)
 
-    def note_work(self, recorded: Recorded) -> None:
-        """Note an event of ``WORK``."""
-        self._waiting.append(recorded)
+    def note_stage(self, recorded: Recorded) -> None:
+        """Note a ``VariantStage`` or ``VerdictGiven``."""
+        event, at_work = recorded.event, self._at_work
+        variant: str = event.variant  # type: ignore[union-attr]
+        after = _WORKS.get(event.stage) if isinstance(event, ev.VariantStage) else None
+        if (before := at_work.get(variant)) == after:
+            return
+        if after is None:
+            del at_work[variant]
+        else:
+            at_work[variant] = after
+        self._waiting.append(_Step(recorded.time, before, after))
         if len(self._waiting) >= MOST_WAITING:
             self._catch_up()
+
+    def note_measurement(self, recorded: Recorded) -> None:
+        """Note an event of ``MEASURING``."""
+        if isinstance(event := recorded.event, MEASURING):
+            self._waiting.append(_Measured(recorded.time, event.seconds))
 
     def note_change(self, state: SessionState, recorded: Recorded) -> None:
         """Note an event of ``CHANGES`` that ``state`` has applied."""
         time = recorded.time
         seconds = state.elapsed_s(time)
         devices = max(1, sum(one not in state.gone for one in state.devices))
-        ends_work = isinstance(recorded.event, ev.EngineStarted | ev.EngineStopped)
-        self._waiting.append(_Change(time, seconds, state.elapsed_s(time + 1.0) > seconds, devices, ends_work))
+        if ends_work := isinstance(recorded.event, ev.EngineStarted | ev.EngineStopped):
+            self._at_work.clear()
+        self._waiting.append(_Changed(time, seconds, state.elapsed_s(time + 1.0) > seconds, devices, ends_work))
 
     def shares(self, seconds: float, columns: int) -> list[Shares]:
         """Return the work of ``columns`` equal spans of the search up to now, at a search time in seconds."""
@@ -108,43 +136,30 @@ class Occupancy(Struct):
         return found
 
     def _catch_up(self) -> None:
-        """Add the waiting events to the bins."""
+        """Add the waiting steps to the bins."""
         for one in self._waiting:
-            if isinstance(one, _Change):
+            if isinstance(one, _Changed):
                 self._advance(one.seconds)
                 if one.ends_work:
-                    self._at_work.clear()
                     self._counts = [0, 0, 0]
                 self._last = one
                 continue
-            event, last = one.event, self._last
+            last = self._last
             seconds = last.seconds + (one.time - last.time if last.runs else 0.0)
-            if isinstance(event, _MEASURING):
-                if not self._at_work and seconds > self._since:
-                    self._add(max(self._since, seconds - event.seconds), seconds, Shares(1.0 / last.devices))
-                self._advance(seconds)
-            elif isinstance(event, _EVALUATING):
-                work = _WORKS.get(event.stage) if isinstance(event, ev.VariantStage) else None
-                self._enter(event.variant, work, seconds)
+            if isinstance(one, _Measured) and not any(self._counts) and seconds > self._since:
+                self._add(max(self._since, seconds - one.seconds), seconds, Shares(1.0 / last.devices))
+            self._advance(seconds)
+            if isinstance(one, _Step):
+                if one.before is not None:
+                    self._counts[one.before] -= 1
+                if one.after is not None:
+                    self._counts[one.after] += 1
         self._waiting.clear()
-
-    def _enter(self, variant: str, work: int | None, seconds: float) -> None:
-        """Add that a kernel entered a stage, at a search time in seconds."""
-        before = self._at_work.get(variant)
-        if work == before:
-            return
-        self._advance(seconds)
-        if before is not None:
-            self._counts[before] -= 1
-            del self._at_work[variant]
-        if work is not None:
-            self._counts[work] += 1
-            self._at_work[variant] = work
 
     def _advance(self, seconds: float) -> None:
         """Complete the bins up to a search time in seconds."""
         if seconds > self._since:
-            if self._at_work:
+            if any(self._counts):
                 self._add(self._since, seconds, self._work())
             self._since = seconds
 
