@@ -134,7 +134,7 @@ class Story(Struct):
 def fold_with_story(recorded: Iterable[Recorded]) -> tuple[SessionState, Story]:
     """Apply the events, and return the resulting state and its log."""
     state, story = SessionState(), Story()
-    state.apply_all(recorded, dict.fromkeys(TOLD, (partial(story.note, state),)))
+    state.apply_all(recorded, dict.fromkeys(TOLD, partial(story.note, state)))
     return state, story
 
 

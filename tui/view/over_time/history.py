@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from functools import partial
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from msgspec import Struct, field
 
@@ -12,7 +11,7 @@ from engine.session.records import events as ev
 from engine.session.records.events import Recorded
 from engine.session.state.session_state import SessionState
 from tui.text.story import TOLD, Story
-from tui.view.over_time.occupancy import CHANGES, EVALUATING, MEASURING, Occupancy
+from tui.view.over_time.occupancy import CHANGES, Occupancy
 
 How = Literal["verdict", "runoff", "prune or restore"]
 """The event that changed a problem's best kernel."""
@@ -67,20 +66,20 @@ class History(Struct):
 
     def note(self, state: SessionState, recorded: Recorded) -> None:
         """Add an event that ``state`` has applied."""
-        for keep in _KEEPERS.get(type(recorded.event), ()):
-            keep(self, state, recorded)
+        if (keep := _KEEPERS.get(type(recorded.event))) is not None:
+            keep(self, state, recorded.event, recorded.time)
 
-    def _entered(self, state: SessionState, recorded: Recorded) -> None:
-        self.occupancy.note_stage(recorded)
+    def _staged(self, state: SessionState, event: ev.VariantStage, time: float) -> None:
+        self.occupancy.note_stage(event, time)
 
-    def _measured(self, state: SessionState, recorded: Recorded) -> None:
-        self.occupancy.note_measurement(recorded)
+    def _changed(self, state: SessionState, event: ev.AnyEvent, time: float) -> None:
+        self.occupancy.note_change(state, event, time)
 
-    def _changed(self, state: SessionState, recorded: Recorded) -> None:
-        self.occupancy.note_change(state, recorded)
+    def _measured(self, state: SessionState, event: ev.BaselineMeasured | ev.SizesChecked, time: float) -> None:
+        self.occupancy.note_measurement(event.seconds, time)
 
-    def _judged(self, state: SessionState, recorded: Recorded) -> None:
-        event: ev.VerdictGiven = recorded.event  # type: ignore[assignment]
+    def _judged(self, state: SessionState, event: ev.VerdictGiven, time: float) -> None:
+        self.occupancy.note_end(event.variant, time)
         self.changes += 1
         if (variant := state.variants.get(event.variant)) is None:
             return
@@ -88,23 +87,23 @@ class History(Struct):
         if variant.was_judged:
             found.judged.add(variant.id)
             if (speedup := variant.speedup) is not None:
-                found.timed.append(Point(state.elapsed_s(recorded.time), len(found.judged), variant.id, speedup))
-        self._look(state, variant.problem, recorded.time, "verdict")
+                found.timed.append(Point(state.elapsed_s(time), len(found.judged), variant.id, speedup))
+        self._look(state, variant.problem, time, "verdict")
 
-    def _raced(self, state: SessionState, recorded: Recorded) -> None:
-        event: ev.RunoffFinished = recorded.event  # type: ignore[assignment]
+    def _raced(self, state: SessionState, event: ev.RunoffFinished, time: float) -> None:
+        self.occupancy.note_measurement(event.seconds, time)
         self.changes += 1
-        self._look(state, event.problem, recorded.time, "runoff")
+        self._look(state, event.problem, time, "runoff")
 
-    def _pruned(self, state: SessionState, recorded: Recorded) -> None:
+    def _pruned(self, state: SessionState, event: ev.NodePruned | ev.NodeRestored, time: float) -> None:
         self.changes += 1
         for problem in state.problems:
-            self._look(state, problem, recorded.time, "prune or restore")
+            self._look(state, problem, time, "prune or restore")
 
-    def _paid(self, state: SessionState, recorded: Recorded) -> None:
+    def _paid(self, state: SessionState, event: ev.ModelReplied | ev.ModelCallFailed, time: float) -> None:
         self.changes += 1
         total = state.spending.total
-        self.spent.append(Spent(state.elapsed_s(recorded.time), total.tokens, total.dollars))
+        self.spent.append(Spent(state.elapsed_s(time), total.tokens, total.dollars))
 
     def _look(self, state: SessionState, name: str, time: float, how: How) -> None:
         """Add the problem's best kernel if it is a new one."""
@@ -123,17 +122,17 @@ class History(Struct):
         return found
 
 
-_Keeper = Callable[[History, SessionState, Recorded], None]
-_KEEPERS: dict[type, tuple[_Keeper, ...]] = {
-    **dict.fromkeys(EVALUATING, (History._entered,)),
-    **dict.fromkeys(MEASURING, (History._measured,)),
-    **dict.fromkeys(CHANGES, (History._changed,)),
-    ev.VerdictGiven: (History._entered, History._judged),
-    ev.RunoffFinished: (History._measured, History._raced),
-    ev.NodePruned: (History._pruned,),
-    ev.NodeRestored: (History._pruned,),
-    ev.ModelReplied: (History._paid,),
-    ev.ModelCallFailed: (History._paid,),
+_KEEPERS: dict[type, Callable[[History, SessionState, Any, float], None]] = {
+    **dict.fromkeys(CHANGES, History._changed),
+    ev.VariantStage: History._staged,
+    ev.VerdictGiven: History._judged,
+    ev.BaselineMeasured: History._measured,
+    ev.SizesChecked: History._measured,
+    ev.RunoffFinished: History._raced,
+    ev.NodePruned: History._pruned,
+    ev.NodeRestored: History._pruned,
+    ev.ModelReplied: History._paid,
+    ev.ModelCallFailed: History._paid,
 }
 
 
@@ -148,9 +147,18 @@ class Folded(NamedTuple):
 def fold_all(recorded: Iterable[Recorded]) -> Folded:
     """Apply the events, and return the resulting state, its log and its history."""
     state, story, history = SessionState(), Story(), History()
-    listeners: dict[type, list[Callable[[Recorded], object]]] = {kind: [partial(story.note, state)] for kind in TOLD}
-    for kind, keepers in _KEEPERS.items():
-        listeners.setdefault(kind, []).extend(partial(keep, history, state) for keep in keepers)
-    listeners[ev.VariantStage] = [history.occupancy.note_stage]  # most events: one call less
+    note, note_stage = story.note, history.occupancy.note_stage
+
+    def noted(one: Recorded) -> None:
+        event, time = one.event, one.time
+        kind = type(event)
+        if kind in TOLD:
+            note(state, one)
+        if kind in _KEEPERS:
+            _KEEPERS[kind](history, state, event, time)
+
+    listeners: dict[type, Callable[[Recorded], object]] = dict.fromkeys(TOLD | _KEEPERS.keys(), noted)
+    # Most events are of this kind, so they take the short way.
+    listeners[ev.VariantStage] = lambda one: note_stage(one.event, one.time)  # type: ignore[arg-type]
     state.apply_all(recorded, listeners)
     return Folded(state, story, history)

@@ -7,7 +7,6 @@ from typing import NamedTuple
 from msgspec import Struct, field
 
 from engine.session.records import events as ev
-from engine.session.records.events import Recorded
 from engine.session.state.session_state import SessionState
 
 BINS = 256
@@ -18,9 +17,6 @@ MOST_WAITING = 1 << 17
 """Maximum number of steps that wait, which bounds their memory (10 MB). A session of 20,000 kernels has fewer."""
 _WORKS = {"timing": 0, "checking": 1, "building": 2}
 """The stages in which a kernel occupies a device, as indices of ``Shares``."""
-EVALUATING = (ev.VariantStage, ev.VerdictGiven)
-MEASURING = (ev.BaselineMeasured, ev.RunoffFinished, ev.SizesChecked)
-"""Events at the end of a measurement on one device that no other event announces: references, runoffs, other sizes."""
 CHANGES = (
     *(ev.EngineStarted, ev.EngineStopped, ev.SearchPaused, ev.SearchResumed),
     *(ev.DeviceJoined, ev.DeviceLeft, ev.DeviceAwaited, ev.DeviceFree),
@@ -86,32 +82,32 @@ class Occupancy(Struct):
     _last: _Changed = _Changed()
     _waiting: list[_Step | _Measured | _Changed] = field(default_factory=list)
 
-    def note_stage(self, recorded: Recorded) -> None:
-        """Note a ``VariantStage`` or ``VerdictGiven``."""
-        event, at_work = recorded.event, self._at_work
-        variant: str = event.variant  # type: ignore[union-attr]
-        after = _WORKS.get(event.stage) if isinstance(event, ev.VariantStage) else None
-        if (before := at_work.get(variant)) == after:
-            return
-        if after is None:
-            del at_work[variant]
-        else:
-            at_work[variant] = after
-        self._waiting.append(_Step(recorded.time, before, after))
+    def note_stage(self, event: ev.VariantStage, time: float) -> None:
+        """Note that a kernel entered a stage at ``time`` (Unix seconds). Most events are of this kind."""
+        at_work, variant, after = self._at_work, event.variant, _WORKS.get(event.stage)
+        if (before := at_work.get(variant)) != after:
+            self._waiting.append(_Step(time, before, after))
+            if after is not None:
+                at_work[variant] = after
+            else:
+                del at_work[variant]
+
+    def note_end(self, variant: str, time: float) -> None:
+        """Note that a kernel's evaluation ended at ``time`` (Unix seconds)."""
+        if (before := self._at_work.pop(variant, None)) is not None:
+            self._waiting.append(_Step(time, before, None))
         if len(self._waiting) >= MOST_WAITING:
             self._catch_up()
 
-    def note_measurement(self, recorded: Recorded) -> None:
-        """Note an event of ``MEASURING``."""
-        if isinstance(event := recorded.event, MEASURING):
-            self._waiting.append(_Measured(recorded.time, event.seconds))
+    def note_measurement(self, seconds: float, time: float) -> None:
+        """Note a measurement that took ``seconds`` and ended at ``time`` (Unix seconds)."""
+        self._waiting.append(_Measured(time, seconds))
 
-    def note_change(self, state: SessionState, recorded: Recorded) -> None:
-        """Note an event of ``CHANGES`` that ``state`` has applied."""
-        time = recorded.time
+    def note_change(self, state: SessionState, event: ev.AnyEvent, time: float) -> None:
+        """Note an event of ``CHANGES`` at ``time`` (Unix seconds) that ``state`` has applied."""
         seconds = state.elapsed_s(time)
         devices = max(1, sum(one not in state.gone for one in state.devices))
-        if ends_work := isinstance(recorded.event, ev.EngineStarted | ev.EngineStopped):
+        if ends_work := isinstance(event, ev.EngineStarted | ev.EngineStopped):
             self._at_work.clear()
         self._waiting.append(_Changed(time, seconds, state.elapsed_s(time + 1.0) > seconds, devices, ends_work))
 
