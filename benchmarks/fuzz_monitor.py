@@ -27,7 +27,7 @@ from textual.strip import Strip
 
 from benchmarks.hostile import GIANT, HostileSearch, faults_of, hostile, unsafe_in, write_hostile_session
 from benchmarks.pseudo_terminal import Terminal
-from engine.devices.hardware import DeviceSample
+from engine.devices.sample import DeviceSample
 from engine.session.records.events import CommandHandled, Recorded
 from engine.session.records.requests import Command
 from engine.session.state.session_state import SessionState

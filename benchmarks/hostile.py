@@ -16,7 +16,7 @@ from pathlib import Path
 
 from benchmarks.synthetic_session import reading
 from engine.devices.fact import DeviceFact
-from engine.devices.hardware import DeviceSample, encode_samples
+from engine.devices.sample import DeviceSample, encode_samples
 from engine.problem.spec import ProblemSpec, TensorSpec
 from engine.proposers.partial_replies import Partials
 from engine.session.records import events as ev

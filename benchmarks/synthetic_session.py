@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.synthetic_calls import MODEL, Calls, digest_of
 from engine.devices.fact import DeviceFact
-from engine.devices.hardware import DeviceSample, encode_samples
+from engine.devices.sample import DeviceSample, encode_samples
 from engine.problem.spec import ProblemSpec, TensorSpec
 from engine.session.records import events as ev
 from engine.session.records import requests as requests

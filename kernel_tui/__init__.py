@@ -11,6 +11,18 @@ extern "C" int run(const float* x, float* out, long long n, cudaStream_t stream)
 kernels.run(x, out, x.numel())
 """
 
-from kernel_tui.native import BuildError, load_c
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from kernel_tui.native import BuildError, load_c
 
 __all__ = ["BuildError", "load_c"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import ``load_c`` on first use. The command line also imports this package, and does not need it."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from kernel_tui import native
+
+    return getattr(native, name)

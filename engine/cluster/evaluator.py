@@ -22,7 +22,7 @@ from engine.cluster.roster import SILENT_S, Device, Roster
 from engine.cluster.ssh_hosts import SshHosts
 from engine.config.schema import ClusterConfig, EvaluationConfig
 from engine.devices.fact import DeviceFact
-from engine.devices.hardware import DeviceSample
+from engine.devices.sample import DeviceSample
 from engine.evaluation.build.build_cache import first_error
 from engine.evaluation.device_waits import Wait
 from engine.evaluation.evaluator import CountersUnavailable, EvaluationError, JudgeKilled, Known, Opened

@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from engine import __version__
 from engine.devices.fact import DeviceFact
-from engine.devices.hardware import DeviceSample
+from engine.devices.sample import DeviceSample
 from engine.evaluation.device_waits import Wait
 from engine.evaluation.evaluator import Opened
 from engine.problem.spec import Language, ProblemSpec

@@ -1,8 +1,7 @@
 """Discover and read the hardware: NVIDIA GPUs through NVML, the CPU through psutil.
 
 ``discover`` lists the devices, and :class:`DeviceReader` reads their load. Neither raises an exception. Without a
-driver, the list contains no GPU. A value that a device does not report is None. The module imports NVML and psutil
-lazily, because a monitor needs only the data types of the readings.
+driver, the list contains no GPU. A value that a device does not report is None.
 """
 
 from __future__ import annotations
@@ -11,13 +10,11 @@ import os
 import platform
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Literal
-
-import msgspec
-from msgspec import Struct
+from typing import Any
 
 from engine.devices.fact import DeviceFact
-from engine.devices.nvml import DeviceProcess, as_text, driver
+from engine.devices.nvml import as_text, driver
+from engine.devices.sample import DeviceSample
 
 CORES_PER_SM = {6: 128, 7: 64, 8: 128, 9: 128, 10: 128, 11: 128, 12: 128}
 """FP32 lanes per streaming multiprocessor, by major compute capability. 6.0 and 8.0 have 64. NVML reports only the
@@ -40,30 +37,6 @@ THROTTLE_REASONS = {
 }
 """Bits of ``nvmlDeviceGetCurrentClocksEventReasons`` (nvml.h) that mean reduced speed. The table omits idle (0x1) and
 clocks that a user set (0x2)."""
-
-
-class DeviceSample(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One reading of one device. A value that the device does not report is None.
-
-    ``device`` is the ``DeviceFact.id``. Units: ``utilization`` and ``cores`` (per core, CPU only) are percent, memory
-    is bytes, power is watts, temperature is degrees Celsius, clocks are MHz. ``throttle`` names the current causes of
-    throttling. ``load`` is the one-minute load average.
-    """
-
-    device: str
-    kind: Literal["cpu", "cuda"]
-    utilization: float | None = None
-    memory_used: int | None = None
-    memory_total: int | None = None
-    power_w: float | None = None
-    power_limit_w: float | None = None
-    temperature_c: float | None = None
-    clock_mhz: int | None = None
-    memory_clock_mhz: int | None = None
-    throttle: tuple[str, ...] = ()
-    processes: tuple[DeviceProcess, ...] = ()
-    cores: tuple[float, ...] = ()
-    load: float | None = None
 
 
 class DeviceReader:
@@ -259,13 +232,3 @@ def _cpu_temperature() -> float | None:
             if readings.get(chip):
                 return max(float(one.current) for one in readings[chip])
     return None
-
-
-def encode_samples(samples: list[DeviceSample]) -> str:
-    """Encode simultaneous readings for a ``sample`` row in the session file."""
-    return msgspec.json.encode(samples).decode()
-
-
-def decode_samples(json: str) -> list[DeviceSample]:
-    """Decode a ``sample`` row. Raises ``msgspec.ValidationError`` if the JSON is not a list of readings."""
-    return msgspec.json.decode(json, type=list[DeviceSample])

@@ -10,18 +10,10 @@ from contextlib import suppress
 from functools import cache
 from typing import Any, TypeVar
 
-from msgspec import Struct
-
+from engine.devices.sample import DeviceProcess
 from engine.system.memory import Memory
 
 T = TypeVar("T")
-
-
-class DeviceProcess(Struct, frozen=True, omit_defaults=True):
-    """A process that occupies device memory. ``memory_bytes`` is None if the driver does not report it."""
-
-    pid: int
-    memory_bytes: int | None = None
 
 
 class Nvml:

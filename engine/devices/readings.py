@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from engine.devices.hardware import DeviceReader, DeviceSample
+from engine.devices.hardware import DeviceReader
+from engine.devices.sample import DeviceSample
 
 
 class Readings:

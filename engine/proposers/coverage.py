@@ -7,15 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from engine.config.schema import Config, PlaybookModel, ReplayModel
 from engine.devices.fact import DeviceFact
 from engine.problem.spec import LANGUAGE_NAMES, LANGUAGE_OF_DEVICE, Language, ProblemSpec
 from engine.proposers.protocol import Task
-from engine.proposers.registry import model_names
+
+if TYPE_CHECKING:
+    from engine.config.schema import Config
 
 MANUAL_TABLE = '[[models]]\nprovider = "manual"    # you answer its prompts, in any chat window'
 MODEL_TABLE = '[[models]]\nprovider = "openai"    # export OPENAI_API_KEY=...\nmodel = "gpt-5.5"'
@@ -40,6 +42,9 @@ def writers_of(config: Config | None, problem: ProblemSpec) -> tuple[Writer, ...
     """
     if config is None:
         return (_playbook(problem, "playbook"),)
+    from engine.config.schema import PlaybookModel, ReplayModel
+    from engine.proposers.registry import model_names
+
     named = dict(zip(model_names(config), config.models, strict=True))
     return tuple(
         _playbook(problem, name) if isinstance(model, PlaybookModel) else Writer(name, problem.languages)

@@ -20,11 +20,6 @@ from engine.session.records.events import Selected
 from engine.session.records.verdict import Verdict
 from engine.session.worked_ideas import WorkedIdea
 
-Category = Literal["memory", "latency", "precision", "compute", "parallelism", "control", "first", "other"]
-"""An idea's category: the six classes in Stanford CRFM's "fast kernels", ``first`` for a first kernel, and ``other``
-for ideas that a person seeds. :data:`CATEGORY_NAMES` lists the full names.
-"""
-
 ALL_ROLES: frozenset[Role] = frozenset(("ideas", "code", "fixes"))
 
 CALL = "call"
@@ -35,19 +30,6 @@ UNUSABLE = "unusable"
 """Key in such a kernel's ``data``. The value says why the reply contains no kernel; ``source`` is then the start of the
 reply.
 """
-
-CATEGORY_NAMES: dict[str, str] = {
-    "memory": "memory access",
-    "latency": "asynchrony and latency hiding",
-    "precision": "data type and precision",
-    "compute": "compute and instruction",
-    "parallelism": "parallelism and occupancy",
-    "control": "control flow and loops",
-    "first": "first kernel",
-    "other": "other",
-}
-
-
 LANGUAGE = "language"
 """Key in an idea's ``data`` if its problem has several languages. The value is the language of the idea's kernels."""
 

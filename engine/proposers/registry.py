@@ -56,7 +56,7 @@ def reads_prose(provider: str) -> bool:
         case "replay":
             from engine.proposers.replay import Replay as kind
         case _:
-            from engine.proposers.llm import Language as kind
+            from engine.proposers.llm.proposer import Language as kind
     return kind.reads_prose
 
 
@@ -127,7 +127,7 @@ class _Languages:
         self._partials.sweep()
 
     def make(self, place: int, model: ModelConfig) -> Proposer:
-        from engine.proposers.llm import Language
+        from engine.proposers.llm.proposer import Language
 
         name = self._names[place]
         roles, edits = frozenset(model.roles), own_prompts(self._paths)

@@ -2,15 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from engine.devices.hardware import (
-    DeviceReader,
-    cuda_arch,
-    decode_samples,
-    discover,
-    encode_samples,
-    usable_cores,
-    visible_devices,
-)
+from engine.devices.hardware import DeviceReader, cuda_arch, discover, usable_cores, visible_devices
+from engine.devices.sample import decode_samples, encode_samples
 
 UUIDS = ["GPU-aaaa-1", "GPU-aabb-2", "GPU-cccc-3"]
 

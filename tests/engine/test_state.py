@@ -207,7 +207,7 @@ def test_many_events_at_once_make_the_state_that_one_by_one_they_make() -> None:
         one_by_one.apply(event)
     best: list[tuple[int, str | None]] = []
     at_once.apply_all(
-        small_search(), lambda told: best.append((told.seq, at_once.problems["softmax"].best)), {ev.VerdictGiven}
+        small_search(), {ev.VerdictGiven: lambda told: best.append((told.seq, at_once.problems["softmax"].best))}
     )
     assert at_once == one_by_one
     assert best == [(7, "v1"), (8, "v1"), (15, "v3")], "each verdict is told of once it is in the state"

@@ -15,7 +15,7 @@ from textual.containers import Vertical
 from benchmarks.synthetic_session import CPU
 from engine.problem.catalog import inspect_files, resolve
 from engine.problem.spec import ProblemSpec
-from engine.proposers.llm import Language
+from engine.proposers.llm.proposer import Language
 from engine.proposers.playbook import Playbook
 from engine.proposers.protocol import Board, Task
 from engine.session.records import events as ev

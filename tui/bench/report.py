@@ -163,7 +163,7 @@ def _folded(events: Iterable[Recorded]) -> tuple[SessionState, list[_Step]]:
             elapsed_s = state.elapsed_s(one.time)
             steps.append(_Step(name, state.problem_seconds(name, one.time), elapsed_s, speedup, low))
 
-    state.apply_all(events, note, {VerdictGiven, RunoffFinished, NodePruned, NodeRestored})
+    state.apply_all(events, dict.fromkeys((VerdictGiven, RunoffFinished, NodePruned, NodeRestored), note))
     return state, steps
 
 

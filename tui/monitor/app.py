@@ -33,7 +33,6 @@ from tui.monitor.settings import THEMES, Settings, load_settings, save_settings
 from tui.monitor.steering.plans import GONE, History, Plan, why_not_steer
 from tui.monitor.terminal import keyboard
 from tui.monitor.terminal.ascii_mode import PlainCharacters
-from tui.monitor.terminal.editor import edit_text
 from tui.monitor.terminal.farewell import print_parting
 from tui.monitor.terminal.terminal import (
     CLEAR_SEQUENCE,
@@ -422,6 +421,8 @@ class MonitorApp(App[int]):
 
         Returns the saved text, or None if nothing changed. Raises EditorError.
         """
+        from tui.monitor.terminal.editor import edit_text
+
         return edit_text(self, text, file_name)
 
     def action_redraw(self) -> None:

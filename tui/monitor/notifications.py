@@ -14,8 +14,8 @@ from contextlib import suppress
 from engine.session.records.verdict_text import speedup_words
 from tui.monitor.settings import Settings
 from tui.text.sanitize import one_line
-from tui.view.conversation import prompts_waiting
 from tui.view.model import Model
+from tui.view.prompts import unanswered
 
 COMMAND_S = 30.0
 """Time limit for a command, in seconds. After that it is killed."""
@@ -36,7 +36,7 @@ class News:
     def catch_up(self) -> None:
         """Treat the current state as known, so that it triggers no alert."""
         self._bests = self._standing()
-        self._prompts = prompts_waiting(self._model)
+        self._prompts = len(unanswered(self._model.state, self._model.directory))
 
     def look(self) -> list[str]:
         """Return the alerts since the last call, one sentence each."""
@@ -53,7 +53,7 @@ class News:
 
     def _new_prompts(self) -> list[str]:
         """Report once that prompts are waiting for the user, until none is left."""
-        before, self._prompts = self._prompts, prompts_waiting(self._model)
+        before, self._prompts = self._prompts, len(unanswered(self._model.state, self._model.directory))
         if before or not self._prompts:
             return []
         return [f"{self._model.source.name}: a prompt is waiting for a reply (press I)"]

@@ -12,7 +12,7 @@ import msgspec
 from textual.binding import Binding
 from textual.widgets import Input
 
-from engine.devices.hardware import decode_samples
+from engine.devices.sample import decode_samples
 from engine.session.records.events import EngineStarted, Recorded
 from engine.session.records.requests import Command
 from engine.session.state.session_state import SessionState

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from engine.devices.fact import DeviceFact
-from engine.proposers.protocol import CATEGORY_NAMES
+from engine.proposers.categories import CATEGORY_NAMES
 from engine.session.records import events as ev
 from engine.session.records.events import AnyEvent
 from engine.session.records.other_sizes import sizes_in_words

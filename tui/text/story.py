@@ -50,7 +50,7 @@ class Story(Struct):
     def note(self, state: SessionState, recorded: Recorded) -> bool:
         """Add the event's lines to the log. Return whether there were any."""
         event = recorded.event
-        if type(event) not in TOLD:
+        if type(event) not in TOLD or (isinstance(event, ev.VerdictGiven) and not self._is_news(state, event)):
             return False
         told = [found] if (found := _tell(state, event)) is not None else []
         if isinstance(event, _MOVING):
@@ -67,6 +67,14 @@ class Story(Struct):
             return False
         self.lines.extend(Line(recorded.time, *one) for one in told)
         return True
+
+    def _is_news(self, state: SessionState, event: ev.VerdictGiven) -> bool:
+        """Return whether a verdict may need a line. Most need none, and a large session has 20,000 verdicts."""
+        if (variant := state.variants.get(event.variant)) is None:
+            return False
+        problem = state.problems.get(variant.problem)
+        moved = problem is not None and problem.best != self._best.get(problem.id)
+        return moved or variant.judged > 1 or variant.proposer == ev.BY_HAND
 
     def say(self, time: float, level: Level, text: str) -> None:
         """Add a line from the monitor itself."""
@@ -91,8 +99,11 @@ class Story(Struct):
             by = "by this runoff"
         elif isinstance(event, ev.VerdictGiven):
             by = f"by the verdict on {event.variant}"
+        names = self._touched(state, event)
         lines: list[tuple[Level, str]] = []
         for (problem, number), before in self._reached.items():
+            if problem not in names:
+                continue
             leader, speedup = state.leader_of_round(problem, number), round_speedup_words(state, problem, number)
             if speedup == before or leader is None:
                 continue
@@ -104,23 +115,26 @@ class Story(Struct):
     def _moved(self, state: SessionState, event: ev.AnyEvent) -> list[tuple[Level, str]]:
         """Report each problem whose best kernel changed because of ``event``."""
         lines = []
-        if isinstance(event, ev.VerdictGiven):
-            variant = state.variants.get(event.variant)
-            names = [variant.problem] if variant is not None else []
-        else:
-            names = [event.problem] if isinstance(event, ev.RunoffFinished) else list(state.problems)
-        for name in names:
+        for name in self._touched(state, event):
             if (problem := state.problems.get(name)) is None or problem.best == self._best.get(name):
                 continue
             before, self._best[name] = self._best.get(name), problem.best
             lines.append(_best_line(state, problem, event, before))
         return lines
 
+    @staticmethod
+    def _touched(state: SessionState, event: ev.AnyEvent) -> list[str]:
+        """Return the problems whose best kernels ``event``, one of ``_MOVING``, may have changed."""
+        if isinstance(event, ev.VerdictGiven):
+            variant = state.variants.get(event.variant)
+            return [variant.problem] if variant is not None else []
+        return [event.problem] if isinstance(event, ev.RunoffFinished) else list(state.problems)
+
 
 def fold_with_story(recorded: Iterable[Recorded]) -> tuple[SessionState, Story]:
     """Apply the events, and return the resulting state and its log."""
     state, story = SessionState(), Story()
-    state.apply_all(recorded, partial(story.note, state), TOLD)
+    state.apply_all(recorded, dict.fromkeys(TOLD, partial(story.note, state)))
     return state, story
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from itertools import islice
-from pathlib import Path
 
 from msgspec import Struct, field
 
@@ -20,9 +19,7 @@ from engine.session.state.spend import MANUAL, CallState, Spending
 from tui.text import format as fmt
 from tui.text.sanitize import one_line
 from tui.view.model import Model
-from tui.view.prompts import unanswered
 from tui.view.row import Row
-from tui.view.source import SessionSource
 
 WORDS: dict[Purpose, str] = {"ideas": "ideas", "kernel": "kernel", "fix": "repair"}
 ENDS = {"stop": "", "length": "cut off at the output limit", "refusal": "refused by the model or its filter"}
@@ -144,22 +141,12 @@ def who_wrote(state: SessionState, row: Row | None, subject: VariantState | None
     return f"{node.proposer} wrote {node.id}; this session has no record of the call."
 
 
-def directory_of(model: Model) -> Path | None:
-    """Return the session's directory, or None for a replay."""
-    return model.source.paths.directory if isinstance(model.source, SessionSource) else None
-
-
 def text_so_far(model: Model, call: CallState) -> Partial | None:
     """Return the partial reply of a call in flight, or None if nothing has been streamed."""
-    directory = directory_of(model)
+    directory = model.directory
     if directory is None or not call.flying or call.provider == MANUAL or model.link.kind not in ("live", "stalled"):
         return None
     return read_partial(directory, call.site)
-
-
-def prompts_waiting(model: Model) -> int:
-    """Count the prompts for the user that have no reply in the inbox."""
-    return len(unanswered(model.state, directory_of(model)))
 
 
 def call_figures(call: CallState) -> Iterator[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from pathlib import Path
 from typing import Literal
 
 from msgspec import Struct, field
@@ -17,7 +18,7 @@ from tui.text.sanitize import one_line
 from tui.text.story import Story
 from tui.view.over_time.history import History
 from tui.view.results import without_compile
-from tui.view.source import HISTORY_S, Limits, Link, Reading, Source, Update
+from tui.view.source import HISTORY_S, Limits, Link, Reading, SessionSource, Source, Update
 
 READINGS = 900
 
@@ -69,6 +70,11 @@ class Model(Struct):
 
     def now(self) -> float:
         return self.source.now()
+
+    @property
+    def directory(self) -> Path | None:
+        """The session's directory, or None for a replay."""
+        return self.source.paths.directory if isinstance(self.source, SessionSource) else None
 
     def take(self, update: Update) -> None:
         """Apply an update, except its events, which the app applies one by one."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from engine.proposers.mailbox import Mailbox
 from engine.session.records.model_calls import call_name
 from engine.session.state.session_state import SessionState
 from engine.session.state.spend import MANUAL, CallState
@@ -19,7 +18,11 @@ _LONG_S = 5.0
 def unanswered(state: SessionState, directory: Path | None) -> list[CallState]:
     """Return the prompts for the user that have no reply in the inbox of the session's ``directory``."""
     asked = [call for call in state.spending.flying.values() if call.provider == MANUAL]
-    replied = Mailbox(directory).replied() if asked and directory is not None else set()
+    if not asked or directory is None:
+        return asked
+    from engine.proposers.mailbox import Mailbox
+
+    replied = Mailbox(directory).replied()
     return [call for call in asked if call_name(call.site) not in replied]
 
 

@@ -14,7 +14,7 @@ from msgspec import Struct, field
 
 from engine.config.tolerance import DEFAULT, SessionTolerance, canonical
 from engine.config.toml_table import toml_table
-from engine.devices.hardware import DeviceSample, decode_samples
+from engine.devices.sample import DeviceSample, decode_samples
 from engine.session.records.events import Recorded
 from engine.session.records.requests import Command
 from engine.session.state.session_state import SessionState

@@ -19,7 +19,6 @@ from engine.session.budget import NO_CAP, Cap, changed_cap
 from engine.session.records.model_calls import HOPELESS
 from engine.session.state.session_state import SessionState
 from engine.session.state.spend import CallState, Spend
-from tui.view.conversation import directory_of
 from tui.view.model import Model
 
 ONE_PERCENT = log(1.01)
@@ -132,7 +131,7 @@ def caps_of(model: Model) -> dict[str, Cap]:
 
 
 def _created_caps(model: Model) -> dict[str, Cap]:
-    if (directory := directory_of(model)) is None:
+    if (directory := model.directory) is None:
         return {}
     try:
         config = toml_table((directory / "config.toml").read_text(encoding="utf-8"))

@@ -12,8 +12,9 @@ from typing import Any
 
 from msgspec import Struct
 
+from engine.proposers.categories import CATEGORY_NAMES
 from engine.proposers.idea_methods import METHOD, gist_of
-from engine.proposers.protocol import CATEGORY_NAMES, Board, ExampleKernel, Kernel, Task, TriedIdea
+from engine.proposers.protocol import Board, ExampleKernel, Kernel, Task, TriedIdea
 from engine.session.worked_ideas import WorkedIdea, operators_of
 
 LEADERS = 3

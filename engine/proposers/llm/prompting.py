@@ -14,12 +14,13 @@ from typing import Any
 import jinja2
 
 from engine.problem.spec import LANGUAGE_NAMES, LANGUAGE_TITLES, MODULES, Language
+from engine.proposers.categories import CATEGORY_NAMES
 from engine.proposers.llm import facts
 from engine.proposers.llm.approaches import approach
 from engine.proposers.llm.model_protocol import Prompt
 from engine.proposers.llm.profile import profile_lines
 from engine.proposers.llm.trimming import failure
-from engine.proposers.protocol import CATEGORY_NAMES, LANGUAGE, Board, IdeaDraft, Kernel, Task
+from engine.proposers.protocol import LANGUAGE, Board, IdeaDraft, Kernel, Task
 from engine.session.records.model_calls import Purpose
 
 SUFFIX = ".md.j2"

@@ -15,8 +15,8 @@ from typing import Any
 from msgspec import Struct
 
 from engine.problem.spec import LANGUAGE_KEYS, LANGUAGE_TITLES, MODULES, Language
+from engine.proposers.categories import CATEGORY_NAMES
 from engine.proposers.llm.model_protocol import Reply
-from engine.proposers.protocol import CATEGORY_NAMES
 from engine.session.records.model_calls import Purpose
 
 MAX_REPLY_CHARS = 400_000

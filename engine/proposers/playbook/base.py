@@ -16,7 +16,7 @@ from msgspec.structs import force_setattr
 
 from engine.devices.fact import DeviceFact
 from engine.problem.spec import ProblemSpec
-from engine.proposers.protocol import Category
+from engine.proposers.categories import Category
 
 Choice = int | str | bool
 Choices = dict[str, Choice]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from engine.proposers.protocol import CATEGORY_NAMES
+from engine.proposers.categories import CATEGORY_NAMES
 from engine.search.strategies.base import (
     Candidate,
     Selection,

@@ -81,7 +81,7 @@ def call_name(site: CallSite) -> str:
     return ".".join((site.problem, f"r{site.round}", site.purpose, site.subject or "start", str(site.number)))
 
 
-class Usage(Struct, frozen=True, omit_defaults=True):
+class Usage(Struct, frozen=True, omit_defaults=True, gc=False):
     """Billed tokens. ``input`` includes ``cached`` and ``cache_written``; ``output`` includes ``reasoning``."""
 
     input: int = 0

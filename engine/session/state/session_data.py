@@ -87,11 +87,13 @@ class SessionData(Struct):
         """Return this session's engine time in seconds at ``now``, without pauses and without time in which other
         processes occupy all devices. For an engine that died, the time ends at its last event.
         """
-        engine = self.engine
-        running = now - engine.started_at if engine is not None and engine.stopped is None else 0.0
-        paused = now - self.paused_at if self.paused_at is not None else 0.0
-        held_up = now - self.held_up_at if self.held_up_at is not None else 0.0
-        return self.search_seconds + max(0.0, running) - max(0.0, paused) - max(0.0, held_up)
+        engine, seconds = self.engine, self.search_seconds
+        if engine is not None and engine.stopped is None:
+            seconds += max(0.0, now - engine.started_at)
+        for since in (self.paused_at, self.held_up_at):
+            if since is not None:
+                seconds -= max(0.0, now - since)
+        return seconds
 
     def problem_seconds(self, problem: str, now: float) -> float:
         """Return the engine time of all turns of a problem at ``now``, in seconds."""

@@ -6,7 +6,7 @@ reports all use this fold, so they agree on a session's state.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Set
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from engine.session.records import events as ev
@@ -17,6 +17,9 @@ from engine.session.state.ranking import standing_order
 from engine.session.state.session_data import Outcome, SessionData
 
 __all__ = ["EngineState", "IdeaState", "Outcome", "ProblemState", "RoundState", "SessionState", "VariantState", "fold"]
+
+Listener = Callable[[Recorded], object]
+_NONE: Mapping[type, Listener] = {}
 
 
 class SessionState(SessionData):
@@ -30,13 +33,8 @@ class SessionState(SessionData):
         """
         self.apply_all((recorded,))
 
-    def apply_all(
-        self,
-        recorded: Iterable[Recorded],
-        then: Callable[[Recorded], object] | None = None,
-        kinds: Set[type] = frozenset(),
-    ) -> None:
-        """Fold many events. Call ``then`` with each event of ``kinds`` after it is folded."""
+    def apply_all(self, recorded: Iterable[Recorded], listeners: Mapping[type, Listener] = _NONE) -> None:
+        """Fold many events. Call the listener to an event's type, if any, with the event after it is folded."""
         for one in recorded:
             event, time = one.event, one.time
             kind = type(event)
@@ -46,8 +44,8 @@ class SessionState(SessionData):
             except (LookupError, ArithmeticError, TypeError, ValueError) as error:
                 raise self._unfit(one, error) from error
             self.seq, self.time = one.seq, time
-            if kind in kinds and then is not None:
-                then(one)
+            if kind in listeners:
+                listeners[kind](one)
 
     def _unfit(self, recorded: Recorded, error: Exception) -> Exception:
         # Imported here because the session package builds on this module and only errors need it.

@@ -161,23 +161,21 @@ class SessionReader:
         """Decode a chunk of events. Garbage collection is off, because it would free nothing here and double
         the time.
         """
+        seqs, times, texts = zip(*rows, strict=True)
         events: list[Recorded] = []
-        seq = 0
         collecting = gc.isenabled()
         gc.disable()
         try:
-            for seq, time, json in rows:
-                events.append(Recorded(seq, time, decode(json)))
+            events.extend(map(Recorded, seqs, times, map(decode, texts)))
         except UNDECODABLE as error:
             raise SessionDamaged(
-                f"{self.paths.database}: cannot decode event {seq} ({error}). Something altered the session, or "
-                f"another kernel-tui version wrote it. Restore a backup, or start a new session.",
+                f"{self.paths.database}: cannot decode event {seqs[len(events)]} ({error}). Something altered the "
+                f"session, or another kernel-tui version wrote it. Restore a backup, or start a new session.",
                 self.paths.database,
             ) from error
         finally:
             if collecting:
                 gc.enable()
-        times = [row[1] for row in rows]
         if not -_LATEST < min(times) <= max(times) < _LATEST:
             one = next(one for one in events if not -_LATEST < one.time < _LATEST)
             raise SessionDamaged(

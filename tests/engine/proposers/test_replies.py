@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.problem.spec import Language
+from engine.proposers.categories import CATEGORY_NAMES
 from engine.proposers.llm.model_protocol import Reply
 from engine.proposers.llm.replies import MAX_KERNEL_CHARS, Unusable, clean, read_ideas, read_kernel
-from engine.proposers.protocol import CATEGORY_NAMES
 from engine.session.records.model_calls import Finish
 from tests.engine.proposers import canned
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
 import click
 
 from tui.cli.cluster.options import certificates_option, needs_extra
-from tui.cli.shared.common import Failure
+from tui.cli.shared.common import Failure, run_async
 from tui.console.echo import echo
 
 
@@ -29,7 +28,7 @@ def scheduler(certificates: Path, host: str, port: int) -> None:
             echo(f"join a worker: kernel-tui worker --scheduler {address} --certificates DIRECTORY")
 
         try:
-            asyncio.run(run_scheduler(host, port, certificates, on_ready))
+            run_async(run_scheduler(host, port, certificates, on_ready))
         except OSError as error:
             raise Failure(
                 f"cannot listen on port {port}: {error.strerror or error}; choose another with --port"

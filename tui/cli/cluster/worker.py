@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import platform
 from pathlib import Path
@@ -11,7 +10,7 @@ import click
 
 from engine.exit_codes import ExitCode
 from tui.cli.cluster.options import certificates_option, needs_extra
-from tui.cli.shared.common import Failure
+from tui.cli.shared.common import Failure, run_async
 from tui.console.echo import echo
 
 
@@ -47,4 +46,4 @@ def worker(scheduler: str, certificates: Path, gpus: str, builders: int | None, 
         builders = builders or max(1, (os.cpu_count() or 2) // 2)
         host = (name or platform.node()).replace("/", "-")
         settings = WorkerSettings(scheduler, str(certificates.absolute()), host, "", 1, address)
-        asyncio.run(run_workers(devices, settings, builders, echo))
+        run_async(run_workers(devices, settings, builders, echo))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 import tempfile
 from pathlib import Path
@@ -12,7 +11,7 @@ import click
 
 from engine.exit_codes import ExitCode
 from tui.cli.kernel.judging import PROBLEM
-from tui.cli.shared.common import Failure, cannot_write, checked_arch, json_option, print_json
+from tui.cli.shared.common import Failure, cannot_write, checked_arch, json_option, print_json, run_async
 from tui.cli.shared.kernel_file import inspect_problem, language_of, no_arch_for_cpp, read_kernel
 from tui.console.echo import echo
 from tui.console.progress_line import working
@@ -60,7 +59,7 @@ def build(kernel: Path, problem: str, arch: str | None, output: Path | None, as_
         return of_own_file(report, kernel.name)
 
     with working("inspecting the problem", quiet=as_json) as work:
-        report = asyncio.run(compile_it())
+        report = run_async(compile_it())
     if as_json:
         print_json(report)
     else:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,7 +10,7 @@ import click
 
 from engine.exit_codes import ExitCode
 from tui.cli.kernel.judging import CONFIG, DEVICE, PROBLEM, evaluation_config, judge_kernels
-from tui.cli.shared.common import json_option, print_json
+from tui.cli.shared.common import json_option, print_json, run_async
 from tui.cli.shared.kernel_file import kernel_of, problem_file
 from tui.console.progress_line import working
 
@@ -58,7 +57,7 @@ def compare(
         return await judge_kernels(config, problem, kernels, work, quick=not thorough, runoff=True)
 
     with working("inspecting the problem", quiet=as_json) as work:
-        _, verdicts, standings = asyncio.run(judge())
+        _, verdicts, standings = run_async(judge())
     if as_json:
         from tui.text.same_code import same_machine_code
 

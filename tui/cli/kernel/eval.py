@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,7 +10,7 @@ import click
 
 from engine.exit_codes import ExitCode
 from tui.cli.kernel.judging import CONFIG, DEVICE, PROBLEM, QUICK, evaluation_config, judge_kernels
-from tui.cli.shared.common import Failure, json_option, print_json
+from tui.cli.shared.common import Failure, json_option, print_json, run_async
 from tui.cli.shared.kernel_file import kernel_of, problem_file
 from tui.console.progress_line import working
 
@@ -72,7 +71,7 @@ def evaluate(
         return await judge_kernels(config, problem, {kernel.name: (language, source)}, work, quick=quick, then=then)
 
     with working("inspecting the problem", quiet=as_json) as work:
-        _, verdicts, _ = asyncio.run(judge())
+        _, verdicts, _ = run_async(judge())
     if as_json:
         print_json({"verdict": verdicts[0], "at_sizes": at_sizes} if shapes else verdicts[0])
     else:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from importlib.util import find_spec
 from pathlib import Path
@@ -76,6 +75,8 @@ async def judge_kernels(
 
     ``work`` shows progress. ``then`` runs after the verdicts, while the evaluator is still open.
     """
+    import asyncio
+
     from engine.evaluation.evaluator import EvaluationError
     from engine.evaluation.local_evaluator import LocalEvaluator
     from engine.evaluation.timing.statistics import timing_processes

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,7 +10,7 @@ import click
 
 from engine.exit_codes import ExitCode
 from engine.suggestions import did_you_mean
-from tui.cli.shared.common import Failure, find, json_option, print_json, sessions_option
+from tui.cli.shared.common import Failure, find, json_option, print_json, run_async, sessions_option
 from tui.cli.shared.kernel_file import inspect_problem, kernel_of
 from tui.console.progress_line import working
 
@@ -51,7 +50,7 @@ def profile(what: str, variant: str | None, problem: str | None, trust: bool, ro
     elif problem is not None:
         language, source = kernel_of(Path(what))
         with working("inspecting the problem", quiet=as_json):
-            spec = asyncio.run(inspect_problem(problem))
+            spec = run_async(inspect_problem(problem))
         name = Path(what).name
     else:
         raise Failure("name a SESSION and a VARIANT, or a KERNEL file with --problem P", ExitCode.USAGE)
@@ -65,7 +64,7 @@ def profile(what: str, variant: str | None, problem: str | None, trust: bool, ro
         )
     try:
         with working("reading hardware counters", quiet=as_json):
-            found = asyncio.run(_profiled(spec, source, language, name))
+            found = run_async(_profiled(spec, source, language, name))
     except NoTool as error:
         raise Failure(str(error), ExitCode.NO_TOOLS) from None
     except ProfileError as error:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,7 +9,7 @@ import click
 
 from engine.exit_codes import ExitCode
 from engine.suggestions import did_you_mean
-from tui.cli.shared.common import Failure, checked_arch, find, json_option, print_json, sessions_option
+from tui.cli.shared.common import Failure, checked_arch, find, json_option, print_json, run_async, sessions_option
 from tui.cli.shared.kernel_file import inspect_problem, language_of, no_arch_for_cpp, read_kernel
 from tui.console.echo import echo
 from tui.console.progress_line import working
@@ -68,11 +67,11 @@ def sass(
             raise Failure("name a SESSION and a VARIANT, or a KERNEL file with --problem P", ExitCode.USAGE)
         with working("inspecting the problem", quiet=as_json):
             no_arch_for_cpp(what, language_of(Path(what)), arch)
-            source, language, header = asyncio.run(_of_file(Path(what), problem))
+            source, language, header = run_async(_of_file(Path(what), problem))
         arch, name = arch or "sm_90a", what
     try:
         with working("compiling and disassembling", quiet=as_json):
-            code = asyncio.run(machine_code(source, language, header, arch))
+            code = run_async(machine_code(source, language, header, arch))
     except DoesNotBuild as error:
         place = f" for {arch}" if language == "cu" else ""
         file = name if variant is None else f"{name}.{language}"

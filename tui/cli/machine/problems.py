@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -10,7 +9,7 @@ from pathlib import Path
 import click
 
 from engine.exit_codes import ExitCode
-from tui.cli.shared.common import checked_arch, json_option, print_json
+from tui.cli.shared.common import checked_arch, json_option, print_json, run_async
 from tui.console.echo import echo
 from tui.console.progress_line import working
 
@@ -39,14 +38,16 @@ def problems(
     PATHS, list the problems of --config, or the built-in ones. Without --config, the playbook is the only proposer.
     Exit code 2: no listed problem supports kernels.
     """
-    from engine.config.schema import load_config
     from engine.problem.catalog import BUILTIN, builtin_names, inspect_files, resolve, row_of
     from engine.problem.spec import ProblemSpec
     from engine.proposers.coverage import refusal_on, writers_of
-    from tui.cli.search.begin import say_renamed_keys
 
-    config = load_config(config_path) if config_path is not None else None
-    if config is not None:
+    config = None
+    if config_path is not None:
+        from engine.config.schema import load_config
+        from tui.cli.search.begin import say_renamed_keys
+
+        config = load_config(config_path)
         say_renamed_keys(config.path)
     if not entries:
         entries = config.problems if config is not None else tuple(BUILTIN + name for name in builtin_names())
@@ -54,10 +55,10 @@ def problems(
     if check:
         from tui.cli.machine.check_problems import checked
 
-        found = asyncio.run(checked(files))
+        found = run_async(checked(files))
     else:
         with working("inspecting the problems", quiet=as_json) as work:
-            answers = asyncio.run(inspect_files(files, on_file=lambda name: work.say(f"inspecting {name}")))
+            answers = run_async(inspect_files(files, on_file=lambda name: work.say(f"inspecting {name}")))
         found = [(row_of(file, answer), answer) for file, answer in zip(files, answers, strict=True)]
     rows = [row for row, _ in found]
     proposers = [writers_of(config, one) if isinstance(one, ProblemSpec) else () for _, one in found]

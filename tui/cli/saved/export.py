@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -11,18 +10,16 @@ from typing import TYPE_CHECKING
 import click
 from msgspec import Struct
 
-from engine.config.tolerance import DEFAULT, SessionTolerance, short_caption, tolerance_of
 from engine.exit_codes import ExitCode
 from engine.problem.spec import MODULES, Language, ProblemSpec
-from engine.session.records.speedup_text import marked
-from engine.session.records.verdict_text import is_uncertain
 from engine.suggestions import did_you_mean
-from tui.cli.shared.common import Failure, cannot_write, checked_arch, find, sessions_option
+from tui.cli.shared.common import Failure, cannot_write, checked_arch, find, run_async, sessions_option
 from tui.cli.shared.kernel_file import inspect_problem, language_of, read_kernel
 from tui.console.echo import echo
 from tui.console.progress_line import working
 
 if TYPE_CHECKING:
+    from engine.config.tolerance import SessionTolerance
     from engine.session.state.session_state import SessionState, VariantState
     from engine.session.store import SessionReader
 
@@ -38,7 +35,7 @@ class Chosen(Struct, frozen=True):
     source: str
     about: str
     arch: str
-    tolerance: SessionTolerance = DEFAULT
+    tolerance: SessionTolerance
     judged_ms: float | None = None
 
 
@@ -150,6 +147,8 @@ def _best_of(state: SessionState, problem: str) -> str:
 
 
 def _of_session(reader: SessionReader, state: SessionState, variant: str, arch: str | None) -> Chosen:
+    from engine.config.tolerance import tolerance_of
+
     if (kernel := state.variants.get(variant)) is None:
         near = did_you_mean(variant, state.variants)
         raise Failure(f"{state.name}: no kernel {variant}{near}", ExitCode.USAGE)
@@ -170,6 +169,10 @@ def _of_session(reader: SessionReader, state: SessionState, variant: str, arch: 
 
 
 def _about(state: SessionState, kernel: VariantState, tolerance: SessionTolerance) -> str:
+    from engine.config.tolerance import short_caption
+    from engine.session.records.speedup_text import marked
+    from engine.session.records.verdict_text import is_uncertain
+
     about, verdict = f"Kernel {kernel.id} of session {state.name}", kernel.verdict
     if verdict is not None and verdict.speedup is not None:
         speedup = marked(f"{verdict.speedup:.3g}", is_uncertain(verdict))
@@ -184,10 +187,12 @@ def _about(state: SessionState, kernel: VariantState, tolerance: SessionToleranc
 
 
 def _of_file(path: Path, problem: str, arch: str) -> Chosen:
+    from engine.config.tolerance import DEFAULT
+
     text, language = read_kernel(path), language_of(path)
     with working("inspecting the problem"):
-        spec = asyncio.run(inspect_problem(problem))
-    return Chosen(spec, language, text, f"From {path.name}.", arch)
+        spec = run_async(inspect_problem(problem))
+    return Chosen(spec, language, text, f"From {path.name}.", arch, DEFAULT)
 
 
 def _solution(one: Chosen) -> str:
@@ -223,7 +228,7 @@ def _write_package(chosen: Sequence[Chosen], package: str, backward: Sequence[st
             check_problem(one.problem, one.language)
             work.say(f"compiling {one.problem.id}")
             on_gpu = one.language == "cu"
-            library = asyncio.run(built_library(one.problem, one.language, one.source, one.arch if on_gpu else ""))
+            library = run_async(built_library(one.problem, one.language, one.source, one.arch if on_gpu else ""))
             kernels.append(
                 PackagedKernel(
                     one.problem,

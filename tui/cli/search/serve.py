@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -11,7 +10,7 @@ import click
 
 from engine.exit_codes import ExitCode
 from engine.system.python_process import python_path
-from tui.cli.shared.common import Failure, find, sessions_option
+from tui.cli.shared.common import Failure, find, run_async, sessions_option
 from tui.console.echo import echo
 
 
@@ -46,4 +45,4 @@ def serve(session: str, root: Path, port: int, writable: bool, public_url: str) 
     server = MonitorServer(paths, listening, writable=writable, public_url=public_url)
     echo(f"{paths.name}, {'viewers may steer' if writable else 'read-only'}: {server.address}")
     os.environ["PYTHONPATH"] = python_path()  # for the viewers
-    asyncio.run(server.run())
+    run_async(server.run())

@@ -10,7 +10,7 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from engine.session.store import SessionPaths
 
 F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
 
 
 class Failure(Exception):
@@ -122,6 +123,13 @@ def start_quickly() -> None:
     Collecting the imported objects would take an eighth of the startup time.
     """
     gc.disable()
+
+
+def run_async(work: Coroutine[Any, Any, T]) -> T:
+    """Run ``work`` to its end. ``--help`` does without asyncio, whose import takes as long as that of all commands."""
+    import asyncio
+
+    return asyncio.run(work)
 
 
 def print_json(value: object) -> None:

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 from textual.strip import Strip
 
 from engine.devices.fact import DeviceFact
-from engine.devices.hardware import DeviceSample
+from engine.devices.sample import DeviceSample
 from engine.session.records.events import DeviceAwaited
 from engine.session.state.session_state import VariantState
 from tui.monitor.panes.hosts import host_lines

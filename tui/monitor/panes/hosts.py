@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from textual.strip import Strip
 
 from engine.devices.fact import DeviceFact
-from engine.devices.hardware import DeviceSample
+from engine.devices.sample import DeviceSample
 from tui.monitor.panes.lines import Part, line
 from tui.monitor.theme.palette import Palette
 from tui.text import format as fmt

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from rich.style import Style
 from textual.strip import Strip
 
-from engine.devices.hardware import DeviceSample
+from engine.devices.sample import DeviceSample
 from engine.session.records.speedup_text import marked, speedup
 from engine.session.records.verdict_text import speedup_words
 from tui.monitor.panes.lines import EMPTY, LinesView, Part, line
@@ -19,10 +19,10 @@ from tui.text import format as fmt
 from tui.text.certainty import interval_words, is_unsure
 from tui.text.sanitize import one_line
 from tui.view.activity import LIVE, activity_of, baseline_beside, now_of, overrun_of, owed_of, reopening_of, waiting_of
-from tui.view.conversation import prompts_waiting
 from tui.view.model import Model
 from tui.view.next_steps import more_minutes, resume_command
 from tui.view.over_time.progress import progress_of
+from tui.view.prompts import unanswered
 from tui.view.spend import count, money
 
 DAY_S = 86400.0
@@ -161,7 +161,7 @@ def _spent(model: Model, palette: Palette) -> list[Part]:
 
 
 def _prompts(model: Model, palette: Palette) -> list[Part]:
-    waiting = prompts_waiting(model)
+    waiting = len(unanswered(model.state, model.directory))
     if not waiting:
         return []
     prompts = f"{waiting} prompt{'' if waiting == 1 else 's'}"

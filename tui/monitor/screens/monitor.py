@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from typing import ClassVar, Literal
+from functools import cached_property
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from textual.app import ComposeResult
 from textual.binding import BindingType
@@ -15,7 +16,6 @@ from engine.session.records import events as ev
 from engine.session.records.events import Recorded
 from engine.session.state.session_state import SessionState, VariantState
 from engine.session.store import SessionError
-from tui.compare.comparison import MOST
 from tui.monitor.host import Host
 from tui.monitor.key_bindings import bindings
 from tui.monitor.messages import FilterEdited, NodeHighlighted, NodeOpened, TitleClicked
@@ -34,10 +34,12 @@ from tui.monitor.panes.tree.filter_line import FilterBar
 from tui.monitor.panes.tree.rows import SORT_KEYS, TreeRows
 from tui.monitor.panes.tree.tree import SearchTree
 from tui.monitor.panes.tree.tree_lines import RowLines
-from tui.monitor.steering.steer import Steering
 from tui.view.model import Model
 from tui.view.row import Row
 from tui.view.spend import is_spending
+
+if TYPE_CHECKING:
+    from tui.monitor.steering.steer import Steering
 
 SCORES = (
     *(ev.VerdictGiven, ev.BaselineMeasured, ev.RoundStarted, ev.RoundFinished, ev.RunoffFinished, ev.ProblemAdded),
@@ -60,7 +62,6 @@ class MonitorScreen(Screen[None]):
         super().__init__()
         self.model = model
         self.host = host
-        self.steering = Steering(self, host)
         self.tree_rows = TreeRows(model.state)
         self.following = False
         self.held = False
@@ -70,6 +71,12 @@ class MonitorScreen(Screen[None]):
         self._link_shown = ""
         self._keys_of: tuple[bool, bool] = (False, False)
         """Whether there was a row, and a model, when the key bar was last drawn."""
+
+    @cached_property
+    def steering(self) -> Steering:
+        from tui.monitor.steering.steer import Steering  # the first paint does not need it
+
+        return Steering(self, self.host)
 
     def compose(self) -> ComposeResult:
         self.status = StatusLine(id="status")
@@ -363,6 +370,8 @@ class MonitorScreen(Screen[None]):
 
     def action_mark(self) -> None:
         """Mark the kernel for a comparison, or unmark it."""
+        from tui.compare.comparison import MOST
+
         subject = self.detail.subject
         if subject is None:
             return

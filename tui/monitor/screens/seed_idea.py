@@ -16,7 +16,8 @@ from textual.screen import ModalScreen
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
-from engine.proposers.protocol import CATEGORY_NAMES, CatalogueEntry
+from engine.proposers.categories import CATEGORY_NAMES
+from engine.proposers.protocol import CatalogueEntry
 from engine.session.state.session_state import ProblemState
 from tui.monitor.steering.seedable import Catalogue
 from tui.text.format import transformation_label

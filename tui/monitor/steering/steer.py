@@ -17,7 +17,6 @@ from tui.monitor.steering import plans
 from tui.monitor.steering.plans import FINISHED, Plan, Refused
 from tui.monitor.terminal.editor import EditorError
 from tui.text.sanitize import one_line
-from tui.view.conversation import directory_of
 from tui.view.model import Model
 from tui.view.next_steps import more_minutes
 from tui.view.row import Row
@@ -101,7 +100,7 @@ class Steering:
         """Answer prompts by hand. This needs no running engine, since a resumed engine reads the replies."""
         from tui.monitor.screens.reply import ReplyScreen
 
-        directory = directory_of(self._here.model)
+        directory = self._here.model.directory
         if directory is None:
             self._host.say("A replay is read-only.", severity="warning")
         elif not any(call.provider == MANUAL for call in self._state.spending.calls.values()):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Literal, NamedTuple
+from collections.abc import Callable, Iterable
+from typing import Any, Literal, NamedTuple
 
 from msgspec import Struct, field
 
@@ -11,17 +11,13 @@ from engine.session.records import events as ev
 from engine.session.records.events import Recorded
 from engine.session.state.session_state import SessionState
 from tui.text.story import TOLD, Story
-from tui.view.over_time.occupancy import OCCUPYING, Occupancy
+from tui.view.over_time.occupancy import CHANGES, Occupancy
 
 How = Literal["verdict", "runoff", "prune or restore"]
 """The event that changed a problem's best kernel."""
-_MOVING = (ev.VerdictGiven, ev.RunoffFinished, ev.NodePruned, ev.NodeRestored)
-_SPENDING = (ev.ModelReplied, ev.ModelCallFailed)
-KEPT = frozenset({*_MOVING, *_SPENDING, *OCCUPYING})
-"""The events that ``History.note`` keeps."""
 
 
-class Point(Struct, frozen=True):
+class Point(Struct, frozen=True, gc=False):
     """A speedup over eager at a moment of the search.
 
     ``seconds`` is the search time. ``verdicts`` counts the problem's kernels with a verdict up to then.
@@ -33,7 +29,7 @@ class Point(Struct, frozen=True):
     speedup: float
 
 
-class NewBest(Point, frozen=True):
+class NewBest(Point, frozen=True, gc=False):
     """A kernel that became its problem's best. ``before`` is the previous best kernel, if any."""
 
     how: How
@@ -49,7 +45,7 @@ class Trajectory(Struct):
     best: str | None = None
 
 
-class Spent(Struct, frozen=True):
+class Spent(Struct, frozen=True, gc=False):
     """The confirmed spending on all models up to a moment, in seconds of search time."""
 
     seconds: float
@@ -70,54 +66,74 @@ class History(Struct):
 
     def note(self, state: SessionState, recorded: Recorded) -> None:
         """Add an event that ``state`` has applied."""
-        event = recorded.event
-        if type(event) not in KEPT:
-            return
-        if isinstance(event, ev.VariantStage) and not self.occupancy.concerns(event):
-            return
-        seconds = state.elapsed_s(recorded.time)
-        if type(event) in OCCUPYING:
-            self.occupancy.note(state, event, seconds)
-            if isinstance(event, ev.VariantStage):  # most events
-                return
-        if isinstance(event, _SPENDING):
-            self.changes += 1
-            total = state.spending.total
-            self.spent.append(Spent(seconds, total.tokens, total.dollars))
-            return
-        if not isinstance(event, _MOVING):
-            return
+        if (keep := _KEEPERS.get(type(recorded.event))) is not None:
+            keep(self, state, recorded.event, recorded.time)
+
+    def _staged(self, state: SessionState, event: ev.VariantStage, time: float) -> None:
+        self.occupancy.note_stage(event, time)
+
+    def _changed(self, state: SessionState, event: ev.AnyEvent, time: float) -> None:
+        self.occupancy.note_change(state, event, time)
+
+    def _measured(self, state: SessionState, event: ev.BaselineMeasured | ev.SizesChecked, time: float) -> None:
+        self.occupancy.note_measurement(event.seconds, time)
+
+    def _judged(self, state: SessionState, event: ev.VerdictGiven, time: float) -> None:
+        self.occupancy.note_end(event.variant, time)
         self.changes += 1
-        how: How = "prune or restore"
-        touched = list(state.problems)
-        if isinstance(event, ev.VerdictGiven):
-            self._judged(state, event, seconds)
-            variant = state.variants.get(event.variant)
-            how, touched = "verdict", [variant.problem] if variant is not None else []
-        elif isinstance(event, ev.RunoffFinished):
-            how, touched = "runoff", [event.problem]
-        for name in touched:
-            problem, found = state.problems.get(name), self._of(name)
-            if problem is None or problem.best == found.best:
-                continue
-            before, found.best = found.best, problem.best
-            best = state.variants.get(problem.best or "")
-            if best is not None and best.speedup is not None:
-                found.bests.append(NewBest(seconds, len(found.judged), best.id, best.speedup, how, before))
+        if (variant := state.variants.get(event.variant)) is None:
+            return
+        found = self._of(variant.problem)
+        if variant.was_judged:
+            found.judged.add(variant.id)
+            if (speedup := variant.speedup) is not None:
+                found.timed.append(Point(state.elapsed_s(time), len(found.judged), variant.id, speedup))
+        self._look(state, variant.problem, time, "verdict")
+
+    def _raced(self, state: SessionState, event: ev.RunoffFinished, time: float) -> None:
+        self.occupancy.note_measurement(event.seconds, time)
+        self.changes += 1
+        self._look(state, event.problem, time, "runoff")
+
+    def _pruned(self, state: SessionState, event: ev.NodePruned | ev.NodeRestored, time: float) -> None:
+        self.changes += 1
+        for problem in state.problems:
+            self._look(state, problem, time, "prune or restore")
+
+    def _paid(self, state: SessionState, event: ev.ModelReplied | ev.ModelCallFailed, time: float) -> None:
+        self.changes += 1
+        total = state.spending.total
+        self.spent.append(Spent(state.elapsed_s(time), total.tokens, total.dollars))
+
+    def _look(self, state: SessionState, name: str, time: float, how: How) -> None:
+        """Add the problem's best kernel if it is a new one."""
+        problem, found = state.problems.get(name), self._of(name)
+        if problem is None or problem.best == found.best:
+            return
+        before, found.best = found.best, problem.best
+        best = state.variants.get(problem.best or "")
+        if best is not None and best.speedup is not None:
+            seconds = state.elapsed_s(time)
+            found.bests.append(NewBest(seconds, len(found.judged), best.id, best.speedup, how, before))
 
     def _of(self, problem: str) -> Trajectory:
         if (found := self.problems.get(problem)) is None:
             found = self.problems[problem] = Trajectory()
         return found
 
-    def _judged(self, state: SessionState, event: ev.VerdictGiven, seconds: float) -> None:
-        variant = state.variants.get(event.variant)
-        if variant is None or not variant.was_judged:
-            return
-        found = self._of(variant.problem)
-        found.judged.add(variant.id)
-        if variant.speedup is not None:
-            found.timed.append(Point(seconds, len(found.judged), variant.id, variant.speedup))
+
+_KEEPERS: dict[type, Callable[[History, SessionState, Any, float], None]] = {
+    **dict.fromkeys(CHANGES, History._changed),
+    ev.VariantStage: History._staged,
+    ev.VerdictGiven: History._judged,
+    ev.BaselineMeasured: History._measured,
+    ev.SizesChecked: History._measured,
+    ev.RunoffFinished: History._raced,
+    ev.NodePruned: History._pruned,
+    ev.NodeRestored: History._pruned,
+    ev.ModelReplied: History._paid,
+    ev.ModelCallFailed: History._paid,
+}
 
 
 class Folded(NamedTuple):
@@ -131,14 +147,18 @@ class Folded(NamedTuple):
 def fold_all(recorded: Iterable[Recorded]) -> Folded:
     """Apply the events, and return the resulting state, its log and its history."""
     state, story, history = SessionState(), Story(), History()
-    note, keep = story.note, history.note
+    note, note_stage = story.note, history.occupancy.note_stage
 
     def noted(one: Recorded) -> None:
-        kind = type(one.event)
+        event, time = one.event, one.time
+        kind = type(event)
         if kind in TOLD:
             note(state, one)
-        if kind in KEPT:
-            keep(state, one)
+        if kind in _KEEPERS:
+            _KEEPERS[kind](history, state, event, time)
 
-    state.apply_all(recorded, noted, TOLD | KEPT)
+    listeners: dict[type, Callable[[Recorded], object]] = dict.fromkeys(TOLD | _KEEPERS.keys(), noted)
+    # Most events are of this kind, so they take the short way.
+    listeners[ev.VariantStage] = lambda one: note_stage(one.event, one.time)  # type: ignore[arg-type]
+    state.apply_all(recorded, listeners)
     return Folded(state, story, history)

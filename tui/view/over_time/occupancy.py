@@ -13,15 +13,15 @@ BINS = 256
 """Maximum number of bins. When a search outgrows them, pairs of bins merge, so that memory stays constant."""
 FIRST_BIN_S = 0.5
 """Length of a bin at first, in seconds of search time."""
-OCCUPYING = frozenset({
-    ev.VariantStage, ev.VerdictGiven, ev.EngineStarted, ev.EngineStopped, ev.DeviceJoined, ev.DeviceLeft,
-    ev.BaselineMeasured, ev.RunoffFinished, ev.SizesChecked,
-})  # fmt: skip
-_WORKS = ("timing", "checking", "building")
-_MEASURING = (ev.BaselineMeasured, ev.RunoffFinished, ev.SizesChecked)
-"""Events at the end of a measurement on one device that no other event announces: references, runoffs, other sizes."""
-_DEVICES = (ev.EngineStarted, ev.EngineStopped, ev.DeviceJoined, ev.DeviceLeft)
-"""Events that change the number of devices."""
+MOST_WAITING = 1 << 17
+"""Maximum number of steps that wait, which bounds their memory (10 MB). A session of 20,000 kernels has fewer."""
+_WORKS = {"timing": 0, "checking": 1, "building": 2}
+"""The stages in which a kernel occupies a device, as indices of ``Shares``."""
+CHANGES = (
+    *(ev.EngineStarted, ev.EngineStopped, ev.SearchPaused, ev.SearchResumed),
+    *(ev.DeviceJoined, ev.DeviceLeft, ev.DeviceAwaited, ev.DeviceFree),
+)
+"""Events that change the number of devices, or stop and continue the search time."""
 
 
 class Shares(NamedTuple):
@@ -36,49 +36,84 @@ class Shares(NamedTuple):
         return max(0.0, 1.0 - self.timing - self.checking - self.building)
 
 
+class _Step(Struct, frozen=True, gc=False):
+    """A kernel's work changed at ``time`` (Unix seconds). Works are indices of ``Shares``; None occupies no device."""
+
+    time: float
+    before: int | None
+    after: int | None
+
+
+class _Measured(Struct, frozen=True, gc=False):
+    """A measurement on one device ended at ``time`` (Unix seconds), after ``seconds``."""
+
+    time: float
+    seconds: float
+
+
+class _Changed(Struct, frozen=True, gc=False):
+    """The search at ``time`` (Unix seconds): its search time, whether that runs on, and the number of devices.
+
+    ``ends_work``: the engine started or stopped, so that no kernel is at work.
+    """
+
+    time: float = 0.0
+    seconds: float = 0.0
+    runs: bool = False
+    devices: int = 1
+    ends_work: bool = False
+
+
 class Occupancy(Struct):
-    """The devices' work in bins of ``bin_s`` seconds of search time. Each bin has a device's seconds by work."""
+    """The devices' work in bins of ``bin_s`` seconds of search time. Each bin has a device's seconds by work.
+
+    A large session has 100,000 steps, and often no chart is on the screen. Therefore the steps wait until the bins are
+    needed.
+    """
 
     bin_s: float = FIRST_BIN_S
     bins: list[list[float]] = field(default_factory=list)
-    _at_work: dict[str, str] = field(default_factory=dict)
-    """The stage of each kernel that is being built, checked or timed."""
-    _counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_WORKS, 0))
-    """The number of those kernels by stage."""
-    _devices: int = 1
+    _at_work: dict[str, int] = field(default_factory=dict)
+    """The work on each kernel that is being built, checked or timed."""
+    _counts: list[int] = field(default_factory=lambda: [0, 0, 0])
+    """The number of kernels by work, at ``_since``."""
     _since: float = 0.0
     """Search time up to which ``bins`` are complete."""
+    _last: _Changed = _Changed()
+    _waiting: list[_Step | _Measured | _Changed] = field(default_factory=list)
 
-    def concerns(self, event: ev.VariantStage) -> bool:
-        """Return whether the event changes what the devices do."""
-        return event.stage in self._counts or event.variant in self._at_work
+    def note_stage(self, event: ev.VariantStage, time: float) -> None:
+        """Note that a kernel entered a stage at ``time`` (Unix seconds). Most events are of this kind."""
+        at_work, variant, after = self._at_work, event.variant, _WORKS.get(event.stage)
+        if (before := at_work.get(variant)) != after:
+            self._waiting.append(_Step(time, before, after))
+            if after is not None:
+                at_work[variant] = after
+            else:
+                del at_work[variant]
 
-    def note(self, state: SessionState, event: ev.AnyEvent, seconds: float) -> None:
-        """Add an event that ``state`` has applied, at a search time in seconds."""
-        at_work = self._at_work
-        if seconds > self._since:
-            if at_work:
-                self._add(self._since, seconds, self._work())
-            elif isinstance(event, _MEASURING):
-                self._add(max(self._since, seconds - event.seconds), seconds, Shares(1.0 / self._devices))
-            self._since = seconds
-        if isinstance(event, ev.VariantStage):
-            if (before := at_work.pop(event.variant, None)) is not None:
-                self._counts[before] -= 1
-            if event.stage in self._counts:
-                at_work[event.variant] = event.stage
-                self._counts[event.stage] += 1
-        elif isinstance(event, ev.VerdictGiven):
-            if (before := at_work.pop(event.variant, None)) is not None:
-                self._counts[before] -= 1
-        elif isinstance(event, ev.EngineStarted | ev.EngineStopped):
-            at_work.clear()
-            self._counts = dict.fromkeys(_WORKS, 0)
-        if isinstance(event, _DEVICES):
-            self._devices = max(1, sum(one not in state.gone for one in state.devices))
+    def note_end(self, variant: str, time: float) -> None:
+        """Note that a kernel's evaluation ended at ``time`` (Unix seconds)."""
+        if (before := self._at_work.pop(variant, None)) is not None:
+            self._waiting.append(_Step(time, before, None))
+        if len(self._waiting) >= MOST_WAITING:
+            self._catch_up()
+
+    def note_measurement(self, seconds: float, time: float) -> None:
+        """Note a measurement that took ``seconds`` and ended at ``time`` (Unix seconds)."""
+        self._waiting.append(_Measured(time, seconds))
+
+    def note_change(self, state: SessionState, event: ev.AnyEvent, time: float) -> None:
+        """Note an event of ``CHANGES`` at ``time`` (Unix seconds) that ``state`` has applied."""
+        seconds = state.elapsed_s(time)
+        devices = max(1, sum(one not in state.gone for one in state.devices))
+        if ends_work := isinstance(event, ev.EngineStarted | ev.EngineStopped):
+            self._at_work.clear()
+        self._waiting.append(_Changed(time, seconds, state.elapsed_s(time + 1.0) > seconds, devices, ends_work))
 
     def shares(self, seconds: float, columns: int) -> list[Shares]:
         """Return the work of ``columns`` equal spans of the search up to now, at a search time in seconds."""
+        self._catch_up()
         seconds = max(seconds, self._since, 1e-9)
         now = Occupancy(self.bin_s, [list(one) for one in self.bins])
         if seconds > self._since:
@@ -96,12 +131,40 @@ class Occupancy(Struct):
             found.append(Shares(*(min(1.0, one / span) for one in sums)))
         return found
 
+    def _catch_up(self) -> None:
+        """Add the waiting steps to the bins."""
+        for one in self._waiting:
+            if isinstance(one, _Changed):
+                self._advance(one.seconds)
+                if one.ends_work:
+                    self._counts = [0, 0, 0]
+                self._last = one
+                continue
+            last = self._last
+            seconds = last.seconds + (one.time - last.time if last.runs else 0.0)
+            if isinstance(one, _Measured) and not any(self._counts) and seconds > self._since:
+                self._add(max(self._since, seconds - one.seconds), seconds, Shares(1.0 / last.devices))
+            self._advance(seconds)
+            if isinstance(one, _Step):
+                if one.before is not None:
+                    self._counts[one.before] -= 1
+                if one.after is not None:
+                    self._counts[one.after] += 1
+        self._waiting.clear()
+
+    def _advance(self, seconds: float) -> None:
+        """Complete the bins up to a search time in seconds."""
+        if seconds > self._since:
+            if any(self._counts):
+                self._add(self._since, seconds, self._work())
+            self._since = seconds
+
     def _work(self) -> Shares:
         """Return how the devices divide their time at this moment."""
-        counts, devices = self._counts, self._devices
-        timing = min(devices, counts["timing"])
-        checking = min(devices - timing, counts["checking"])
-        building = devices - timing - checking if counts["building"] else 0
+        devices, (timing, checking, building) = self._last.devices, self._counts
+        timing = min(devices, timing)
+        checking = min(devices - timing, checking)
+        building = devices - timing - checking if building else 0
         return Shares(timing / devices, checking / devices, building / devices)
 
     def _add(self, start: float, end: float, work: Shares) -> None:

@@ -11,11 +11,12 @@ import pytest
 from engine.devices.fact import DeviceFact
 from engine.problem.c_header import derive_header
 from engine.problem.spec import LANGUAGE_OF_DEVICE, DeviceKind
+from engine.proposers.categories import CATEGORY_NAMES
 from engine.proposers.playbook import Playbook
 from engine.proposers.playbook.base import Recipe
 from engine.proposers.playbook.transformations.cpp import vectorize
 from engine.proposers.playbook.transformations.summary import difference
-from engine.proposers.protocol import CATEGORY_NAMES, Board, IdeaDraft, Kernel, Task, TriedIdea, VariantDraft
+from engine.proposers.protocol import Board, IdeaDraft, Kernel, Task, TriedIdea, VariantDraft
 from engine.session.records.verdict import Timing, Verdict
 from tests.engine.proposers.playbook.cpp_harness import make_problem
 from tests.engine.proposers.playbook.wandering import known

@@ -1,9 +1,13 @@
-"""The detail pane, with the tabs Kernel, Diff, Evidence, Why, Leaders, Calls and ASM for the selected node."""
+"""The detail pane, with the tabs Kernel, Diff, Evidence, Why, Leaders, Calls and ASM for the selected node.
+
+The pane imports a tab's module when it first shows the tab, since the monitor's first paint needs none of them.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import ClassVar, Literal
+from functools import cached_property
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from textual.binding import Binding, BindingType
 from textual.strip import Strip
@@ -15,14 +19,7 @@ from engine.session.state.session_state import ProblemState, VariantState
 from engine.session.store import SessionError
 from tui.monitor.delay import after
 from tui.monitor.panes.charts.view import Charts
-from tui.monitor.panes.detail.assembly import Assembly
-from tui.monitor.panes.detail.conversation import Conversation
-from tui.monitor.panes.detail.diff import diff_lines
-from tui.monitor.panes.detail.evidence import evidence_lines
-from tui.monitor.panes.detail.kernel import kernel_lines
-from tui.monitor.panes.detail.story import idea_lines, why_lines
 from tui.monitor.panes.detail.text import folded, wrapped
-from tui.monitor.panes.detail.unwritten import unwritten_lines
 from tui.monitor.panes.leaders import FIGURES, leader_lines
 from tui.monitor.panes.lines import LinesView, Part, line
 from tui.monitor.panes.pane import Pane
@@ -33,6 +30,10 @@ from tui.text.sanitize import one_line
 from tui.view.activity import activity_of
 from tui.view.model import Model
 from tui.view.row import Row
+
+if TYPE_CHECKING:
+    from tui.monitor.panes.detail.assembly import Assembly
+    from tui.monitor.panes.detail.conversation import Conversation
 
 Tab = Literal["Kernel", "Diff", "Evidence", "Why", "Leaders", "Calls", "Charts", "ASM"]
 TABS: tuple[Tab, ...] = ("Kernel", "Diff", "Evidence", "Why", "Leaders", "Calls", "Charts", "ASM")
@@ -89,8 +90,6 @@ class DetailPane(Pane):
         self._tab: Tab | None = None
         self.against: Against = "parent"
         self.marked: str | None = None
-        self.talk = Conversation(model)
-        self.assembly = Assembly(model, lambda: self.show() if self.is_attached else None)
         self.charts = Charts(model, lambda: self.show() if self.is_attached else None)
         self._row: Row | None = None
         self._shown: tuple[object, ...] = ()
@@ -100,7 +99,19 @@ class DetailPane(Pane):
         self._growing = self.set_interval(GROW_S, self._grow, pause=True)
 
     def on_unmount(self) -> None:
-        self.assembly.stop()
+        self._stop_compiling()
+
+    @cached_property
+    def talk(self) -> Conversation:
+        from tui.monitor.panes.detail.conversation import Conversation
+
+        return Conversation(self.model)
+
+    @cached_property
+    def assembly(self) -> Assembly:
+        from tui.monitor.panes.detail.assembly import Assembly
+
+        return Assembly(self.model, lambda: self.show() if self.is_attached else None)
 
     @property
     def tab(self) -> Tab:
@@ -150,7 +161,7 @@ class DetailPane(Pane):
         if self.tab == "ASM":
             after(self, COMPILE_AFTER_S, self._compile)
         else:
-            self.assembly.stop()
+            self._stop_compiling()
         moved = key[:3] != self._shown[:3]
         self._shown = key
         self._retitle(subject)
@@ -171,6 +182,10 @@ class DetailPane(Pane):
         """Compile the kernel for the ASM tab, if the pane still shows it."""
         if self.tab == "ASM" and (subject := self.subject) is not None:
             self.assembly.ask(subject)
+
+    def _stop_compiling(self) -> None:
+        if "assembly" in self.__dict__:
+            self.assembly.stop()
 
     def _grow(self) -> None:
         """Update a streaming reply."""
@@ -235,12 +250,10 @@ class DetailPane(Pane):
         if subject is None:
             return self._without_kernel()
         tabs: dict[Tab, Callable[[], list[Strip]]] = {
-            "Kernel": lambda: kernel_lines(
-                self._source(subject), subject.language, palette, self.model.shown_whole_by(subject.id)
-            ),
+            "Kernel": lambda: self._kernel(subject),
             "Diff": lambda: self._diff(subject),
-            "Evidence": lambda: evidence_lines(self.model, subject, palette, self.view.size.width),
-            "Why": lambda: why_lines(self.model, subject, palette, self.view.size.width),
+            "Evidence": lambda: self._evidence(subject),
+            "Why": lambda: self._why(subject),
             "Leaders": lambda: self._leaders(subject.problem),
             "ASM": lambda: self.assembly.lines(subject, palette, self.view.size.width),
         }
@@ -277,9 +290,13 @@ class DetailPane(Pane):
         palette, row, width = self.view.palette, self._row, self.view.size.width
         idea = self.model.state.ideas.get(row.id) if row is not None else None
         if idea is not None:
+            from tui.monitor.panes.detail.story import idea_lines
+
             return folded(idea_lines(self.model, idea, palette, width), width - 1)
         problem = problem_of(self.model, row)
         if problem is not None and problem.cannot_write is not None:
+            from tui.monitor.panes.detail.unwritten import unwritten_lines
+
             return unwritten_lines(problem, palette, width)
         now = activity_of(self.model)
         if row is not None and self.model.state.variants:
@@ -304,7 +321,25 @@ class DetailPane(Pane):
             lines += [*wrapped(one.reason, palette.warn, width), line("")]
         return [*lines, *wrapped(REFUSED_REMEDY, palette.text, width)]
 
+    def _kernel(self, subject: VariantState) -> list[Strip]:
+        from tui.monitor.panes.detail.kernel import kernel_lines
+
+        whole = self.model.shown_whole_by(subject.id)
+        return kernel_lines(self._source(subject), subject.language, self.view.palette, whole)
+
+    def _evidence(self, subject: VariantState) -> list[Strip]:
+        from tui.monitor.panes.detail.evidence import evidence_lines
+
+        return evidence_lines(self.model, subject, self.view.palette, self.view.size.width)
+
+    def _why(self, subject: VariantState) -> list[Strip]:
+        from tui.monitor.panes.detail.story import why_lines
+
+        return why_lines(self.model, subject, self.view.palette, self.view.size.width)
+
     def _diff(self, subject: VariantState) -> list[Strip]:
+        from tui.monitor.panes.detail.diff import diff_lines
+
         palette = self.view.palette
         state = self.model.state
         problem = state.problems.get(subject.problem)

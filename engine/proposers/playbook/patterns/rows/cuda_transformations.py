@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from engine.devices.fact import DeviceFact
+from engine.proposers.categories import Category
 from engine.proposers.playbook.base import Bound, Choices, Recipe, Transformation
 from engine.proposers.playbook.codegen.cuda import FAST_OPS
 from engine.proposers.playbook.ir.program import RowProgram
 from engine.proposers.playbook.patterns.rows.cuda_plan import full_width, resolve, single_stage
-from engine.proposers.protocol import Category
 
 
 def transformations(program: RowProgram, recipe: Recipe, device: DeviceFact) -> list[Transformation]:

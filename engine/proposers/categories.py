@@ -1,0 +1,21 @@
+"""Categories of ideas, with the names that people and models read."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+Category = Literal["memory", "latency", "precision", "compute", "parallelism", "control", "first", "other"]
+"""An idea's category: the six classes in Stanford CRFM's "fast kernels", ``first`` for a first kernel, and ``other``
+for ideas that a person seeds. :data:`CATEGORY_NAMES` lists the full names.
+"""
+
+CATEGORY_NAMES: dict[str, str] = {
+    "memory": "memory access",
+    "latency": "asynchrony and latency hiding",
+    "precision": "data type and precision",
+    "compute": "compute and instruction",
+    "parallelism": "parallelism and occupancy",
+    "control": "control flow and loops",
+    "first": "first kernel",
+    "other": "other",
+}
