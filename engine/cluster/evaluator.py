@@ -11,6 +11,7 @@ import contextlib
 import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -85,6 +86,53 @@ class _Turn(NamedTuple):
     """A device that a kernel occupies."""
 
     device: Device
+
+
+@dataclass
+class _Job:
+    """A kernel on its way to its verdict, which may take several devices.
+
+    - ``ticket``: its place in the queues
+    - ``device``: where it is now
+    - ``doubted``: devices on which it failed, without proof that they are at fault
+    - ``failed``: the verdict of its first failure, and ``why`` the last failure in words
+    """
+
+    place: m.Place
+    kernel: m.Kernel
+    ticket: int
+    on_stage: Callable[[Stage], None]
+    on_device: Callable[[str], None] | None
+    known: Known | None
+    on_verdict: Callable[[Verdict], None] | None
+    queued: float = field(default_factory=time.monotonic)
+    device: Device = field(init=False)
+    doubted: list[Device] = field(default_factory=list)
+    failed: Verdict | None = None
+    why: str = ""
+    _stage: Stage | None = None
+
+    def move(self, device: Device) -> None:
+        self.device = device
+        if self.on_device is not None:
+            self.on_device(device.id)
+
+    def tell(self, stage: Stage) -> None:
+        if stage != self._stage:
+            self._stage = stage
+            self.on_stage(stage)
+
+    def tell_judging(self, stage: Stage) -> None:
+        if stage not in ("building", "waiting"):  # The worker's judge looks for the finished build.
+            self.tell(stage)
+
+    def wait_again(self) -> None:
+        self._stage = None
+        self.tell("waiting")
+
+    def doubt(self, failed: Verdict) -> None:
+        self.failed, self.why = failed, f"{self.device.host}: {failed.reason}"
+        self.doubted.append(self.device)
 
 
 def _check(device: Device) -> None:
@@ -253,86 +301,81 @@ class ClusterEvaluator:
         on_verdict: Callable[[Verdict], None] | None = None,
         on_device: Callable[[str], None] | None = None,
     ) -> Verdict:
-        tell_device = on_device or (lambda device: None)
-        last_stage: list[Stage] = []
-
-        def tell(stage: Stage) -> None:
-            if last_stage[-1:] != [stage]:
-                last_stage[:] = [stage]
-                on_stage(stage)
-
-        def tell_judging(stage: Stage) -> None:
-            if stage not in ("building", "waiting"):  # The worker's judge looks for the finished build.
-                tell(stage)
-
-        queued = time.monotonic()
         self._counter += 1
-        ticket = self._counter
-        place, kernel = self._place(problem), m.Kernel(language, source)
-        why, last = "", None
-        doubted: list[Device] = []
+        kernel = m.Kernel(language, source)
+        job = _Job(self._place(problem), kernel, self._counter, on_stage, on_device, known, on_verdict)
         for again in range(MOST_TRIES):
-            device = await self._assign(problem.id, avoid=doubted)
-            tell_device(device.id)
+            job.move(await self._assign(problem.id, avoid=job.doubted))
             if again:
-                last_stage.clear()
-                tell("waiting")
+                job.wait_again()
             try:
-                async with self._builder(device, ticket):
-                    answer = await self._ask(device, m.Build(place, kernel), m.BUILDER, tell)
-                assert isinstance(answer, m.Built)
-                report = answer.report
-                if not report.ok:
-                    return Verdict(
-                        status="build_error",
-                        reason=first_error(report),
-                        build=report,
-                        device=device.fact.name,
-                        host=device.host,
-                        device_id=device.id,
-                        stage_s={"queue": time.monotonic() - queued - report.seconds, "build": report.seconds},
-                    )
-                tell("waiting")
-                built_on, device = device, await self._take(device, ticket)
-                tell_device(device.id)
-                try:
-                    spent = {"queue": max(0.0, time.monotonic() - queued - report.seconds), "build": report.seconds}
-                    if known is not None and report.code and (verdict := known(report.code)) is not None:
-                        return replace(verdict, build=report, stage_s=spent)
-                    answer = await self._ask(device, m.Judge(place, kernel), m.DEVICE, tell_judging)
-                    assert isinstance(answer, m.Judged)
-                    device.opened.add(problem.id)
-                    verdict = answer.verdict
-                    build = report if device is built_on else verdict.build or report
-                    judged_s = {name: s for name, s in verdict.stage_s.items() if name not in ("queue", "build")}
-                    verdict = replace(verdict, build=build, stage_s={**spent, **judged_s})
-                    if verdict.status == "error" and last is None:
-                        last = verdict
-                        doubted.append(device)
-                        raise Doubted(f"{device.host}: {verdict.reason}")
-                    if verdict.status != "error":
-                        self._roster.praise(device)
-                        for other in doubted:
-                            self._roster.blame(other, f"{why}, but {device.host} judged the kernel")
-                    if on_verdict is not None:
-                        on_verdict(verdict)
-                    return verdict
-                finally:
-                    await self._release(device)
+                return await self._build_and_judge(job)
             except DeviceLost as lost:
-                why = str(lost)
-                self._redo(device, lost)
+                job.why = str(lost)
+                self._redo(job.device, lost)
             except EvaluationError as error:  # For example, the problem does not open there.
-                if last is not None:
-                    return Verdict(status="error", reason=str(error), device=device.fact.name, host=device.host)
-                last = Verdict(status="error", reason=str(error), device=device.fact.name, host=device.host)
-                doubted.append(device)
-                why = f"{device.host}: {error}"
-                self._redo(device, Doubted(why))
+                failed = Verdict(status="error", reason=str(error), device=job.device.fact.name, host=job.device.host)
+                if job.failed is not None:
+                    return failed
+                job.doubt(failed)
+                self._redo(job.device, Doubted(job.why))
             finally:
-                device.assigned -= 1
+                job.device.assigned -= 1
                 await self._wake()
-        return last or Verdict(status="error", reason=f"failed on {MOST_TRIES} devices, the last time because of {why}")
+        reason = f"failed on {MOST_TRIES} devices, the last time because of {job.why}"
+        return job.failed or Verdict(status="error", reason=reason)
+
+    async def _build_and_judge(self, job: _Job) -> Verdict:
+        """Build the kernel on ``job.device``, and judge it there or on a device that is free first.
+
+        Raises ``DeviceLost`` and ``EvaluationError``.
+        """
+        built_on = job.device
+        async with self._builder(built_on, job.ticket):
+            answer = await self._ask(built_on, m.Build(job.place, job.kernel), m.BUILDER, job.tell)
+        assert isinstance(answer, m.Built)
+        report = answer.report
+        spent_s = {"queue": max(0.0, time.monotonic() - job.queued - report.seconds), "build": report.seconds}
+        if not report.ok:
+            return Verdict(
+                status="build_error",
+                reason=first_error(report),
+                build=report,
+                device=built_on.fact.name,
+                host=built_on.host,
+                device_id=built_on.id,
+                stage_s=spent_s,
+            )
+        job.tell("waiting")
+        job.move(await self._take(built_on, job.ticket))
+        spent_s["queue"] = max(0.0, time.monotonic() - job.queued - report.seconds)
+        try:
+            if job.known is not None and report.code and (verdict := job.known(report.code)) is not None:
+                return replace(verdict, build=report, stage_s=spent_s)
+            answer = await self._ask(job.device, m.Judge(job.place, job.kernel), m.DEVICE, job.tell_judging)
+            assert isinstance(answer, m.Judged)
+            job.device.opened.add(job.place.problem.id)
+            verdict = answer.verdict
+            build = report if job.device is built_on else verdict.build or report
+            judged_s = {name: s for name, s in verdict.stage_s.items() if name not in ("queue", "build")}
+            verdict = replace(verdict, build=build, stage_s={**spent_s, **judged_s})
+            self._compare_with_doubted(job, verdict)
+            if job.on_verdict is not None:
+                job.on_verdict(verdict)
+            return verdict
+        finally:
+            await self._release(job.device)
+
+    def _compare_with_doubted(self, job: _Job, verdict: Verdict) -> None:
+        """Raise ``Doubted`` at a kernel's first error. After a verdict, blame the devices that had an error."""
+        if verdict.status == "error":
+            if job.failed is None:
+                job.doubt(verdict)
+                raise Doubted(job.why)
+            return
+        self._roster.praise(job.device)
+        for other in job.doubted:
+            self._roster.blame(other, f"{job.why}, but {job.device.host} judged the kernel")
 
     async def runoff(self, problem: ProblemSpec, kernels: Mapping[str, tuple[Language, str]]) -> tuple[Standing, ...]:
         place = self._place(problem)
@@ -517,7 +560,9 @@ class ClusterEvaluator:
             return
         if not isinstance(lost, Doubted):
             self._roster.blame(device, str(lost))
-        self._say(f"{lost}; another device does this work again", True)
+        others = [one for one in self._roster.usable() if one is not device]
+        then = "another device does this work again" if others else "this work waits for a device that can do it"
+        self._say(f"{lost}; {then}", True)
 
     # Tasks
 

@@ -164,5 +164,5 @@ def test_doctor_checks_dates_and_names(scheduler: str, certificates: Path, tmp_p
     assert cluster(by_number).level == "fail" and "--host 127.0.0.1" in cluster(by_number).remedy
     create(tmp_path, ["localhost"], days=10)
     assert cluster(parse_config(CONFIG.format(scheduler, tmp_path), "config.toml")).level == "fail"
-    nobody = parse_config(CONFIG.format("tls://localhost:1", certificates), "config.toml")
-    assert cluster(nobody).level == "warn"
+    unreachable = parse_config(CONFIG.format("tls://localhost:1", certificates), "config.toml")
+    assert cluster(unreachable).level == "warn"
