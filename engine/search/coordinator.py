@@ -173,6 +173,7 @@ async def run_search(
 
     Raises:
         NoTools: This machine cannot judge kernels.
+        OtherDevice: The times of a benchmark are from another model of device.
         ProposerUnavailable: A proposer cannot start.
         SessionError: The session cannot be written.
     """
