@@ -5,17 +5,21 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import time
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from msgspec.structs import replace
 
+from engine.exit_codes import ExitCode
 from engine.session.records import events as ev
 from engine.session.records.events import Recorded, TurnEnded, TurnStarted
 from engine.session.records.verdict import Baseline, KernelBenchVerdict, Timing, Verdict
 from engine.session.state.session_state import fold
-from engine.session.store import SessionPaths, SessionReader, engine_liveness
+from engine.session.store import EventWriter, SessionPaths, SessionReader, engine_liveness
 from tests.commandline import KernelTui
 from tests.engine.test_state import problem_added, written
 from tui.bench.files import as_html, as_json, as_markdown
@@ -201,3 +205,41 @@ def test_the_files_hold_every_problem_and_need_nothing_else() -> None:
     page = as_html(report)
     assert "raises | &lt;on&gt; every call" in page
     assert not re.search(r"<script|<link|src=|href=", page)
+
+
+def test_a_benchmark_continues_on_another_host_with_the_same_model_of_device_only(
+    kernel_tui: KernelTui, tmp_path: Path
+) -> None:
+    problems = kernel_tui.directory / "problems"
+    problems.mkdir()
+    for name in ("2_softmax", "10_chain"):
+        (problems / f"{name}.py").write_text(PROBLEM.format(formula=FORMULAS[name]))
+    (kernel_tui.directory / "quick.toml").write_text(CONFIG)
+    options = ("--minutes-per-problem", "1", "--config", "quick.toml", "--device", "cpu", "--name", "b", "--headless")
+    first = kernel_tui.start("bench", "problems", *options)
+    paths = SessionPaths.at(kernel_tui.directory / "sessions" / "b")
+    deadline = time.monotonic() + 100
+    while not any(isinstance(one.event, TurnEnded) for one in read(paths)):
+        assert time.monotonic() < deadline and first.poll() is None, first.communicate()[0]
+        time.sleep(0.05)
+    first.send_signal(signal.SIGINT)
+    first.communicate(timeout=60)
+    before = read(paths)
+    assert isinstance(before[-1].event, ev.EngineStopped)
+
+    shutil.copytree(kernel_tui.directory / "sessions", tmp_path / "elsewhere")
+    problems.rename(tmp_path / "moved")
+    (device,) = fold(before).devices.values()
+    writer = EventWriter(SessionPaths.at(tmp_path / "elsewhere" / "b"))
+    writer.append(ev.DeviceMeasured(device=replace(device, name="Another CPU"))).result()
+    writer.close()
+    given = ("bench", str(tmp_path / "moved"), *options)
+    refused = kernel_tui(*given, "--sessions", str(tmp_path / "elsewhere"))
+    assert refused.returncode == ExitCode.NO_TOOLS, refused.stderr
+    assert "Another CPU" in refused.stderr and "--new" in refused.stderr
+
+    done = kernel_tui(*given)
+    assert done.returncode == 0 and "1 of 2 problems are done" in done.stderr, done.stderr
+    assert read(paths)[: len(before)] == before
+    report = json.loads((paths.directory / "report" / "report.json").read_text())
+    assert [row["status"] for row in report["problems"]] == ["solved", "solved"]

@@ -9,7 +9,7 @@ import contextlib
 import os
 import platform
 import time
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from functools import partial
 from importlib.util import find_spec
 from typing import Any, NamedTuple
@@ -132,6 +132,29 @@ class NoTools(Exception):
     exit_code = ExitCode.NO_TOOLS
 
 
+class OtherDevice(Exception):
+    """A benchmark continues on another model of device than the one of its times. The message says what to do."""
+
+    exit_code = ExitCode.NO_TOOLS
+
+
+def other_model(config: Config, state: SessionState, devices: Sequence[DeviceFact]) -> str | None:
+    """Return why ``devices`` cannot continue a benchmark, because its times are from another model; None if they can.
+
+    A search without turns continues on any device. A cluster compares models itself.
+    """
+    if config.budget.minutes_per_problem is None or config.cluster is not None:
+        return None
+    before = {device.name for device in state.devices.values()}
+    if not before or all(device.name in before for device in devices):
+        return None
+    found = " and ".join(dict.fromkeys(device.name for device in devices))
+    return (
+        f"the times of this benchmark are from {' and '.join(sorted(before))}, but this machine has {found}. Times of "
+        "different models must not stand in one table. Continue on the same model, or start again with --new"
+    )
+
+
 async def run_search(
     paths: SessionPaths,
     writer: EventWriter,
@@ -150,6 +173,7 @@ async def run_search(
 
     Raises:
         NoTools: This machine cannot judge kernels.
+        OtherDevice: The times of a benchmark are from another model of device.
         ProposerUnavailable: A proposer cannot start.
         SessionError: The session cannot be written.
     """
@@ -200,6 +224,8 @@ async def _run_with(
             raise NoTools(str(error)) from error
         if (why := cannot_run(config.search.languages, devices[0])) is not None:
             raise NoTools(why)
+        if (why := other_model(config, state, devices)) is not None:
+            raise OtherDevice(why)
         await journal.record(
             EngineStarted(
                 pid=os.getpid(),

@@ -18,6 +18,7 @@ from engine.session.records.events import BaselineMeasured, LogLine, VerdictGive
 from engine.session.records.verdict import UNJUDGED, Baseline, Verdict
 from engine.session.records.verdict_text import interval_width, is_disturbed, is_uncertain, speedup_words
 from engine.session.state.session_state import VariantState
+from engine.system import clock
 
 COMPILE_GUESS_S = 20.0
 """Expected duration of the first ``torch.compile`` baseline, in seconds."""
@@ -86,22 +87,27 @@ class Owed:
         self._spawn(alone())
 
     def _baselines(self) -> list[str]:
-        """Problems without a ``torch.compile`` baseline."""
+        """Problems without a ``torch.compile`` baseline. With turns, a problem needs it only for a correct kernel."""
         if not self._context.config.evaluation.torch_compile:
             return []
         state = self._context.state
+        turns = self._context.config.budget.minutes_per_problem is not None
         return [
             name
             for name in self._problems
-            if "compile" not in state.problems[name].baselines and not state.is_pruned(name)
+            if "compile" not in (found := state.problems[name]).baselines
+            and not state.is_pruned(name)
+            and (found.best is not None or not turns)
         ]
 
     def _has_verdict(self, problem: str) -> bool:
         return any(variant.verdict is not None for variant in self._context.state.variants_of(problem))
 
     def _disturbed_baselines(self) -> list[str]:
-        """Problems whose ``torch.compile`` baseline was disturbed by other programs."""
+        """Problems whose ``torch.compile`` baseline was disturbed by other programs, unless their turn's time is up."""
         state = self._context.state
+        if state.turn is not None and state.elapsed_s(clock.now()) - state.turn.began_s >= state.turn.minutes * 60:
+            return []
         return [
             name
             for name in self._problems

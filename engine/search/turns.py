@@ -28,6 +28,8 @@ ROUNDS_WITHOUT_GAIN = 3
 """A turn ends after this many rounds in a row without a faster kernel."""
 REPLIES_S = 300.0
 """Longest wait for model calls in flight and their kernels at the end of a turn, in seconds."""
+FIRST_VERDICT_S = 30.0
+"""A turn lasts up to this many seconds longer if opening took its minutes and no kernel has a verdict yet."""
 LEAST_MINUTES = 1.0
 """Shortest extra turn. Opening a problem takes seconds, so a shorter turn would spend most of its time on opening."""
 
@@ -189,7 +191,10 @@ class Turns:
         whole_s = turn.minutes * 60
         used_s = self._state.elapsed_s(clock.now()) - self._state.turn.began_s
         reserve_s = min(self._owed.reserve_s, whole_s * RESERVE_SHARE)
-        return "time" if used_s >= whole_s - reserve_s else None
+        if used_s < whole_s - reserve_s:
+            return None
+        judged = any(variant.verdict is not None for variant in self._state.variants_of(problem.id))
+        return "time" if judged or used_s >= whole_s + FIRST_VERDICT_S else None
 
     async def _await_replies(self, problem: str) -> None:
         """If model calls are in flight, wait for their replies and for the verdicts on their kernels.

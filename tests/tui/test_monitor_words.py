@@ -220,7 +220,7 @@ async def test_with_turns_the_screen_says_which_problem_runs_and_which_wait(fres
     fresh.record(ev.TurnEnded(problem="first", reason="no_gain"), ev.TurnStarted(problem="second", minutes=1.0))
     async with monitor_of(fresh.paths) as monitor:
         await monitor.until_shown("Timing eager PyTorch on second")
-        assert "1/3 done" in monitor.text() and "> second" in monitor.text()
+        assert "1/3 done" in monitor.text() and "> second" in monitor.text() and "33%" in monitor.text()
         fresh.record(ev.BaselineMeasured(problem="second", baseline=eager))
         await monitor.until(lambda: "Timing eager" not in monitor.text(), "third only waits for its turn")
 

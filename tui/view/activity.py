@@ -166,6 +166,8 @@ def runoffs_of(state: SessionState) -> list[str]:
     for problem in state.problems.values():
         if problem.id in asked | judging or problem.finished is not None or not problem.rounds:
             continue
+        if not _is_at_hand(state, problem):
+            continue
         round_ = problem.rounds[-1]
         leaders = {one.id for one in state.leaders(problem.id, 2)}
         raced = {one.variant for one in problem.standings}

@@ -163,9 +163,10 @@ class _Suspect:
         self._finite = torch.isfinite(rounded) & torch.isfinite(theirs)
         representable = self._right[torch.isfinite(rounded)]
         scale = float(representable.square().mean().sqrt()) if representable.numel() else 0.0
-        if scale == 0.0 and bool(self._finite.any()):
+        noise = float(theirs[self._finite].abs().max()) if bool(self._finite.any()) else 0.0
+        if scale <= policy.vanishing * noise:
             # Relative to zero, every error would be infinite. This scale permits a multiple of eager's largest error.
-            scale = policy.largest * float(theirs[self._finite].abs().max()) / policy.most
+            scale = policy.largest * noise / policy.most
         self._size = self._right.abs() + scale
         self._own, self._eagers = (_relative(one - self._right, self._size) for one in (mine, theirs))
         self._same = _relative(mine - theirs, self._size) <= tolerance

@@ -154,7 +154,7 @@ def _session(config: Config, root: Path, *, new: bool) -> SessionPaths:
 
 
 def _same(config: Config, root: Path) -> SessionPaths | None:
-    """Return the newest session whose settings are the same, except for directories."""
+    """Return the newest session of the same benchmark. Its directories may differ, as after a copy to another host."""
     from engine.config.differences import differences
     from engine.config.schema import ConfigError, load_config
     from engine.session.store import SessionPaths
@@ -165,9 +165,28 @@ def _same(config: Config, root: Path) -> SessionPaths | None:
             stored = load_config(paths.config)
         except ConfigError:
             continue
-        if not differences(stored.model_copy(update={"sessions": config.sessions}), config):
+        alike = {"sessions": config.sessions, "problems": config.problems}
+        if differences(stored.model_copy(update=alike), config):
+            continue
+        if stored.problems == config.problems or _are_moved(paths, stored, config):
             return paths
     return None
+
+
+def _are_moved(paths: SessionPaths, stored: Config, config: Config) -> bool:
+    """Whether the problems are the session's under other directories: equal names, and the source that it recorded."""
+    from engine.session.state.session_state import fold
+    from engine.session.store import SessionReader
+    from engine.system.text_file import read_text
+
+    now = [Path(file) for file in config.problems]
+    if [Path(file).name for file in stored.problems] != [file.name for file in now]:
+        return False
+    with SessionReader(paths) as reader:
+        state = fold(reader.read())
+    sources = {problem.spec.path: problem.spec.source for problem in state.problems.values()}
+    pairs = zip(map(str, stored.problems), now, strict=True)
+    return all(sources[before] == read_text(file) for before, file in pairs if before in sources)
 
 
 def _search(paths: SessionPaths, output: Path | None, *, headless: bool, as_json: bool) -> int:

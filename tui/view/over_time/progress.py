@@ -20,7 +20,7 @@ class Progress(Struct, frozen=True):
 def progress_of(model: Model) -> Progress | None:
     """Estimate the progress of a running search from the limit that it will reach first, or return None.
 
-    Minutes end at a known time. Rounds, dollars, tokens and calls are assumed to go on at their rate so far.
+    Minutes end at a known time. Rounds, turns, dollars, tokens and calls are assumed to go on at their rate so far.
     """
     if model.link.kind not in ("live", "stalled") or not model.opened:
         return None
@@ -30,7 +30,7 @@ def progress_of(model: Model) -> Progress | None:
         _share(spend.dollars, limits.dollars),
         _share(spend.tokens, limits.tokens),
         _share(spend.calls, limits.calls),
-        _rounds_done(model),
+        _turns_done(model) if model.state.takes_turns else _rounds_done(model),
     ]
     shares = [min(1.0, one) for one in used if one is not None]
     left = [elapsed * (1 - share) / share for share in shares if share >= ENOUGH]
@@ -55,3 +55,9 @@ def _rounds_done(model: Model) -> float | None:
         over = problem.finished is not None or model.state.is_pruned(problem.id) or problem.cannot_write is not None
         done += 1.0 if over else min(1.0, finished / (rounds + 1))
     return done / len(problems)
+
+
+def _turns_done(model: Model) -> float | None:
+    """Return the share of problems that are done, if the search works on one problem at a time."""
+    phases = list(model.state.phases().values())
+    return phases.count("done") / len(phases) if phases else None

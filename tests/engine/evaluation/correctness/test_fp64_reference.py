@@ -57,10 +57,11 @@ def test_a_kernel_that_misses_a_single_element_is_wrong(attention: Pair, value: 
     assert not passes(out, eager, exact)
 
 
+@pytest.mark.parametrize("residue", [0.0, 1e-17])
 @pytest.mark.parametrize(("value", "right"), [(0.0, True), (3e-8, True), (1e-3, False), (1000.0, False)])
-def test_where_fp64_is_zero_a_kernel_must_be_as_near_as_eager(value: float, right: bool) -> None:
+def test_where_fp64_is_zero_a_kernel_must_be_as_near_as_eager(value: float, right: bool, residue: float) -> None:
     x = torch.randn(64, 64, generator=torch.Generator().manual_seed(0))
-    eager, exact = x * 3 - x - x - x, torch.zeros(64, 64, dtype=torch.float64)
+    eager, exact = x * 3 - x - x - x, torch.full((64, 64), residue, dtype=torch.float64)
     assert eager.count_nonzero() > 1000
     assert passes(torch.where(eager != 0, value, 0.0), eager, exact) == right
 

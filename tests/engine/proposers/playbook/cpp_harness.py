@@ -118,7 +118,9 @@ def run(problem: Problem, kernel: Kernel) -> list[np.ndarray]:
     outputs = [_aligned(_poison(output.shape, output.dtype)) for output in problem.spec.outputs]
     scratch = np.zeros(kernel.workspace_bytes() + ALIGNMENT, np.uint8)
     pointers = [ctypes.c_void_p(array.ctypes.data) for _, array in (*given, *outputs)]
-    assert kernel.launch(*pointers, ctypes.c_void_p(scratch.ctypes.data)) == 0
+    # The judge aligns the workspace too. Vector code relies on it.
+    pointers.append(ctypes.c_void_p(-(-scratch.ctypes.data // ALIGNMENT) * ALIGNMENT))
+    assert kernel.launch(*pointers) == 0
     for store, array in (*given, *outputs):
         _check_guards(store, array)
     specs = [*problem.spec.inputs, *problem.spec.weights]

@@ -1,0 +1,80 @@
+"""Search a fixed sample of KernelBench in several calls, each with a time limit.
+
+    python benchmarks/kernelbench_table.py KERNELBENCH SESSIONS --minutes 9 --device cuda
+
+``KERNELBENCH`` is the directory that contains ``level1``, and ``SESSIONS`` receives one session per level. The script
+stops cleanly before ``--minutes`` are over. The same command then continues, also on another host with the same model
+of GPU and with both directories in other places. Exit code 0: the tables are complete. Exit code 75: run it again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+SAMPLES = {"level1": 25, "level2": 25, "level3": 15}
+SEED = 1
+STOP_S = 30.0
+"""Time to reserve for a clean stop and the report, in seconds."""
+LEAST_S = 60.0
+"""A level does not start with less time than this, because the first problem needs it to open."""
+AGAIN = 75
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("kernelbench", type=Path)
+    parser.add_argument("sessions", type=Path)
+    parser.add_argument("--minutes", type=float, required=True, help="time limit of this call")
+    parser.add_argument("--minutes-per-problem", type=float, default=1.0)
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--config", type=Path, help="passed to kernel-tui bench")
+    options = parser.parse_args()
+    until = time.monotonic() + options.minutes * 60 - STOP_S
+    complete = True
+    for level, sample in SAMPLES.items():
+        if until - time.monotonic() < LEAST_S:
+            complete = False
+            break
+        command = [sys.executable, "-m", "tui.cli.main", "bench", str(options.kernelbench.resolve() / level)]
+        command += ["--sample", str(sample), "--seed", str(SEED), "--name", level, "--headless"]
+        command += ["--minutes-per-problem", f"{options.minutes_per_problem:g}", "--device", options.device]
+        command += ["--sessions", str(options.sessions.resolve())]
+        command += ["--config", str(options.config.resolve())] if options.config is not None else []
+        code = run_until(command, until)
+        if code == -signal.SIGINT or code == 130:
+            complete = False
+            break
+        if code:
+            return code
+    say_progress(options.sessions)
+    print("complete" if complete else "not complete; run the same command again", flush=True)
+    return 0 if complete else AGAIN
+
+
+def run_until(command: list[str], until: float) -> int:
+    """Run ``command``, and interrupt it at ``until`` (monotonic). Return its exit code."""
+    child = subprocess.Popen(command, cwd=ROOT)
+    try:
+        return child.wait(max(0.0, until - time.monotonic()))
+    except subprocess.TimeoutExpired:
+        child.send_signal(signal.SIGINT)
+        return child.wait()
+
+
+def say_progress(sessions: Path) -> None:
+    for file in sorted(sessions.glob("*/report/report.json")):
+        report = json.loads(file.read_text())
+        searched = sum(row["minutes"] is not None and row["minutes"] > 0 for row in report["problems"])
+        totals = {name: total["fast"] for name, total in report["totals"].items()}
+        print(f"{report['session']}: {searched} of {report['count']} searched, {report['correct']} correct, {totals}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
