@@ -52,23 +52,21 @@ class Owed:
     def start_baseline(self) -> None:
         """Start a missing baseline for a problem that has verdicts, if there is such a problem."""
         if judged := [name for name in self._baselines() if self._has_verdict(name)]:
-            self._start(self._compile(judged[0]), f"the torch.compile baseline for {judged[0]}")
+            self._start(self._compile(judged[0]), f"timing torch.compile on {judged[0]}")
 
     def start_any(self) -> None:
         """Start deferred work, if any. Work that decides which kernel is best comes first."""
         runoffs = [problem for problem in self._problems.values() if problem.owes_runoff]
         if runoffs:
-            self._start(runoffs[0].last_runoff(), f"the last runoff for {runoffs[0].id}")
+            self._start(runoffs[0].last_runoff(), f"timing the leaders of {runoffs[0].id} side by side")
         elif disturbed := self._disturbed():
-            self._start(self._judge_again(disturbed[0]), f"a second verdict on {disturbed[0].id}")
+            self._start(self._judge_again(disturbed[0]), f"judging {disturbed[0].id} again")
         elif names := self._baselines():
-            self._start(self._compile(names[0]), f"the torch.compile baseline for {names[0]}")
+            self._start(self._compile(names[0]), f"timing torch.compile on {names[0]}")
         elif again := self._disturbed_baselines():
-            self._start(
-                self._compile_again(again[0]), f"a repeated measurement of the torch.compile baseline for {again[0]}"
-            )
+            self._start(self._compile_again(again[0]), f"timing torch.compile on {again[0]} again")
         elif winners := self._final_check.owed():
-            self._start(self._final_check.check(winners[0]), f"the check of {winners[0]}'s best kernel at other sizes")
+            self._start(self._final_check.check(winners[0]), f"judging the best kernel of {winners[0]} at other sizes")
 
     def _start(self, job: Coroutine[Any, Any, None], what: str) -> None:
         """Start a job. If the time budget is used up, log ``what`` to explain why work continues."""
@@ -76,7 +74,7 @@ class Owed:
         async def alone() -> None:
             try:
                 if self._context.ending == "budget":
-                    text = f"time budget nearly used up: no new kernels; now running {what}"
+                    text = f"time budget nearly used up: no new kernels; now {what}"
                     await self._context.journal.record(LogLine(level="info", text=text))
                 await job
             finally:
