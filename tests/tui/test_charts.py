@@ -17,7 +17,7 @@ from tui.monitor.panes.charts.lines import chart_lines
 from tui.monitor.theme.palette import monochrome
 from tui.view.model import Model
 from tui.view.over_time.history import fold_all
-from tui.view.over_time.occupancy import BINS
+from tui.view.over_time.occupancy import BINS, MOST_WAITING
 from tui.view.source import Link, SessionSource
 
 BY_HAND = Path(__file__).parents[2] / "sessions" / "by-hand"
@@ -127,6 +127,26 @@ def test_occupancy_counts_the_devices_of_a_cluster_while_they_are_there() -> Non
     ]
     _, _, history = fold_all(Recorded(seq, at, event) for seq, (at, event) in enumerate(stage, 1))
     assert [round(one.timing, 2) for one in history.occupancy.shares(30.0, 3)] == [1, 0.5, 1]
+
+
+@pytest.mark.parametrize("most_waiting", [1, MOST_WAITING])
+def test_a_pause_is_no_idle_time_whenever_the_bins_are_added_up(
+    most_waiting: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tui.view.over_time.occupancy.MOST_WAITING", most_waiting)
+    stage: list[tuple[float, AnyEvent]] = [
+        (0.0, ev.EngineStarted(pid=1, host="h", version="0", resumed=False, sandbox="", devices=())),
+        (0.0, ev.VariantStage(variant="v1", stage="timing")),
+        (10.0, ev.VerdictGiven(variant="v1", verdict=Verdict(status="wrong"))),
+        (10.0, ev.SearchPaused()),
+        (90.0, ev.SearchResumed()),
+        (90.0, ev.VariantStage(variant="v2", stage="checking")),
+        (100.0, ev.VerdictGiven(variant="v2", verdict=Verdict(status="wrong"))),
+    ]
+    _, _, history = fold_all(Recorded(seq, at, event) for seq, (at, event) in enumerate(stage, 1))
+    shares = history.occupancy.shares(40.0, 4)
+    assert [round(one.timing, 2) for one in shares] == [1, 0, 0, 0]
+    assert [round(one.checking, 2) for one in shares] == [0, 1, 0, 0]
 
 
 def test_occupancy_of_a_long_search_stays_small() -> None:

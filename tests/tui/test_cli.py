@@ -159,10 +159,24 @@ def test_version_and_help(kernel_tui: KernelTui) -> None:
 def test_help_imports_neither_torch_nor_anything_slow() -> None:
     program = """\
 import sys
+import kernel_tui.command
 from tui.cli.main import cli
 cli.main(["--help"], standalone_mode=False)
 loaded = {name.partition(".")[0] for name in sys.modules}
-heavy = loaded & {"torch", "textual", "rich", "pydantic", "numpy", "openai", "google"}
+heavy = loaded & {"torch", "textual", "rich", "pydantic", "numpy", "openai", "google", "asyncio", "tomllib"}
+sys.exit(f"imported: {heavy}" if heavy else 0)
+"""
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment())
+    assert result.returncode == 0, result.stderr
+
+
+def test_the_monitor_paints_before_it_imports_what_a_tab_or_a_key_needs() -> None:
+    program = """\
+import sys
+import tui.monitor.app
+late = ("jinja2", "pydantic", "engine.proposers.llm", "engine.proposers.mailbox", "engine.devices.hardware",
+        "tui.monitor.panes.detail.evidence", "tui.monitor.panes.detail.conversation", "tui.monitor.steering.steer")
+heavy = [name for name in late if name in sys.modules]
 sys.exit(f"imported: {heavy}" if heavy else 0)
 """
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment())
