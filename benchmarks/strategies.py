@@ -1,12 +1,15 @@
 """Compare the search strategies offline, on recorded tables of kernel times.
 
-    python benchmarks/strategies.py record DIR --seconds 240           # needs a GPU, torch and nvcc
+    python benchmarks/strategies.py record DIR --device cuda --seconds 240   # an H200 with torch and nvcc
+    python benchmarks/strategies.py record DIR --device cpu --seconds 900    # torch and g++
     python benchmarks/strategies.py compare DIR --verdicts 40 --seeds 20
 
-``record`` runs searches of all strategies on four headline problems until the time is used up. It builds every kernel
-that a search asks for, compares its outputs with float64 PyTorch, and times it with CUDA events: the median of 15
-calls, with 256 MiB written before each call so that L2 is cold. A kernel is correct if its error, ||out - reference|| /
-||reference||, is at most LIMIT. The result is a table for each problem, from a kernel's choices to its time.
+``record`` runs searches of all strategies on four problems until the time is used up: headline problems on a GPU,
+quickstart problems on a CPU. It builds every kernel that a search asks for, compares its outputs with float64 PyTorch,
+and times it. On a GPU, the time is the median of 15 calls by CUDA events; on a CPU, the fastest of 15, because other
+programs may use the processor. Each call follows a write that is larger than the last cache. A kernel is correct if its
+error, ||out - reference|| / ||reference||, is at most LIMIT. The result is a table for each problem, from a kernel's
+choices to its time, and ``device.json``.
 
 ``compare`` repeats the searches with other seeds and looks up each kernel in the table. A kernel that is not in the
 table does not count as a verdict, and the search continues without it. The searches have no runoffs, because the
@@ -31,16 +34,19 @@ import tempfile
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+
+import msgspec
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.templates import as_list, relative_error  # noqa: E402
 from engine.devices.fact import DeviceFact  # noqa: E402
+from engine.devices.hardware import cpu_fact  # noqa: E402
 from engine.problem.c_header import derive_header  # noqa: E402
 from engine.problem.inspection import inspect_file  # noqa: E402
-from engine.problem.spec import ProblemSpec  # noqa: E402
+from engine.problem.spec import Language, ProblemSpec  # noqa: E402
 from engine.proposers.playbook import Playbook  # noqa: E402
 from engine.proposers.protocol import Board, Demands, IdeaDraft, Kernel, Task, TriedIdea, VariantDraft  # noqa: E402
 from engine.search.ids import seed_for  # noqa: E402
@@ -48,7 +54,20 @@ from engine.search.proposing.proposer_context import share_out  # noqa: E402
 from engine.search.strategies import STRATEGIES, Candidate  # noqa: E402
 from engine.session.records.verdict import Timing, Verdict  # noqa: E402
 
-PROBLEMS = ("softmax", "layernorm", "matmul_fp32", "conv2d")
+Kind = Literal["cpu", "cuda"]
+PROBLEMS: dict[Kind, dict[str, str]] = {
+    "cuda": {name: f"headline/{name}" for name in ("softmax", "layernorm", "matmul_fp32", "conv2d")},
+    "cpu": {name: f"quickstart/{name}" for name in ("softmax", "layernorm", "matmul", "conv2d_relu_maxpool")},
+}
+LANGUAGES: dict[Kind, Language] = {"cuda": "cu", "cpu": "cpp"}
+COMPILERS: dict[Kind, list[str]] = {
+    "cuda": ["nvcc", "-O3", "-std=c++17", "-Xcompiler", "-fPIC", "-gencode", "arch=compute_90a,code=sm_90a"],
+    "cpu": [*"g++ -O3 -std=c++20 -march=native -fopenmp -ffp-contract=fast -fno-math-errno -fPIC".split()],  # noqa: SIM905
+}
+CALLS = 15
+"""Timed calls per kernel, after three others."""
+FLUSH_BYTES: dict[Kind, int] = {"cuda": 256 << 20, "cpu": 96 << 20}
+"""Written before each call, so that the caches hold none of its data."""
 LIMIT = 1e-2
 """Largest relative error of a correct kernel, as under tolerance crfm."""
 IDEAS, VARIANTS, PARENTS = 3, 3, 2
@@ -75,10 +94,13 @@ def key_of(draft: VariantDraft) -> str:
 class Search:
     """One problem's rounds with one strategy, as the engine runs them, but without runoffs and repairs."""
 
-    def __init__(self, name: str, spec: ProblemSpec, strategy: str, seed: int, measure: Measure) -> None:
+    def __init__(
+        self, name: str, spec: ProblemSpec, device: DeviceFact, strategy: str, seed: int, measure: Measure
+    ) -> None:
         self.name, self.strategy, self.seed, self.measure = name, strategy, seed, measure
-        demands = Demands(tolerance=LIMIT)
-        self.task = Task(spec, derive_header(spec, "cu"), "cu", H200, None, None, None, demands)
+        self.language = LANGUAGES[device.kind]
+        header, demands = derive_header(spec, self.language), Demands(tolerance=LIMIT)
+        self.task = Task(spec, header, self.language, device, None, None, None, demands)
         self.playbook = Playbook()
         self.kernels: dict[str, Kernel] = {}
         self.candidates: dict[str, Candidate] = {}
@@ -117,8 +139,8 @@ class Search:
                 kernel = self.kernels[parent] if parent is not None else None
                 seed = seed_for(self.seed, self.name, name)
                 board = self._board(number, parent)
-                drafts = self.playbook.variants(self.task, idea, kernel, board, range(VARIANTS), seed)
-                fresh = [draft async for draft in drafts if draft.source not in sources]
+                written = self.playbook.variants(self.task, idea, kernel, board, range(VARIANTS), seed)
+                fresh = [draft async for draft in written if draft.source not in sources]
                 sources.update(draft.source for draft in fresh)
                 asked.append((name, parent, idea, fresh))
         wanted = [draft for *_, drafts in asked for draft in drafts]
@@ -149,7 +171,9 @@ class Search:
                 speedup = max((one for one in (speedup, own) if one is not None), default=None)
                 timing = None if ms is None else Timing(ms, ms, ms, 15)
                 verdict = Verdict(status="correct" if ms else "wrong", speedup=own, kernel=timing)
-                self.kernels[variant] = Kernel(variant, draft.source, "cu", verdict, "playbook", draft.data, idea.text)
+                self.kernels[variant] = Kernel(
+                    variant, draft.source, self.language, verdict, "playbook", draft.data, idea.text
+                )
                 if ms is not None and own is not None:
                     known = self.candidates[parent] if parent is not None else None
                     categories = known.lineage_categories if known is not None else frozenset()
@@ -185,8 +209,8 @@ class Search:
 class Bench:
     """Builds kernels in parallel and times them one at a time, in one process per problem."""
 
-    def __init__(self, folder: Path, specs: dict[str, ProblemSpec]) -> None:
-        self.folder, self.specs = folder, specs
+    def __init__(self, kind: Kind, specs: dict[str, ProblemSpec]) -> None:
+        self.kind, self.specs = kind, specs
         self.tables: dict[str, dict[str, float | None]] = {name: {} for name in specs}
         self._pending: dict[tuple[str, str], asyncio.Task[float | None]] = {}
         self._builders = asyncio.Semaphore(os.cpu_count() or 1)
@@ -203,10 +227,10 @@ class Bench:
 
     async def _measure(self, problem: str, key: str, source: str) -> float | None:
         stem = self._build / f"{problem}_{len(self._pending)}"
-        stem.with_suffix(".cu").write_text(source)
-        stem.with_suffix(".h").write_text(derive_header(self.specs[problem], "cu"))
-        command = ["nvcc", "-O3", "-std=c++17", "-shared", "-Xcompiler", "-fPIC", "-gencode"]
-        command += ["arch=compute_90a,code=sm_90a", "-include", f"{stem}.h", f"{stem}.cu", "-o", f"{stem}.so"]
+        language = LANGUAGES[self.kind]
+        stem.with_suffix(f".{language}").write_text(source)
+        stem.with_suffix(".h").write_text(derive_header(self.specs[problem], language))
+        command = [*COMPILERS[self.kind], "-shared", "-include", f"{stem}.h", f"{stem}.{language}", "-o", f"{stem}.so"]
         async with self._builders:
             build = await asyncio.create_subprocess_exec(*command, stdout=-1, stderr=-1)
             await build.communicate()
@@ -220,7 +244,7 @@ class Bench:
     async def _timed(self, problem: str, library: str) -> float | None:
         child = self._children.get(problem)
         if child is None:
-            child = await asyncio.create_subprocess_exec(*CHILD, problem, stdin=-1, stdout=-1)
+            child = await asyncio.create_subprocess_exec(*CHILD, problem, "--device", self.kind, stdin=-1, stdout=-1)
             self._children[problem] = child
         assert child.stdin is not None and child.stdout is not None
         try:
@@ -241,21 +265,23 @@ class Bench:
         shutil.rmtree(self._build)
 
 
-def read_specs() -> dict[str, ProblemSpec]:
-    return {name: inspect_file(ROOT / "problems" / "headline" / f"{name}.py", name) for name in PROBLEMS}
+def read_specs(kind: Kind) -> dict[str, ProblemSpec]:
+    return {name: inspect_file(ROOT / "problems" / f"{path}.py", name) for name, path in PROBLEMS[kind].items()}
 
 
-async def record(folder: Path, seconds: float, verdicts: int) -> None:
+async def record(folder: Path, kind: Kind, seconds: float, verdicts: int) -> None:
     """Run searches of all strategies, seed after seed, and write the tables."""
     folder.mkdir(parents=True, exist_ok=True)
-    specs, end = read_specs(), time.monotonic() + seconds
-    bench = Bench(folder, specs)
+    device = cpu_fact() if kind == "cpu" else H200
+    (folder / "device.json").write_bytes(msgspec.json.format(msgspec.json.encode(device)) + b"\n")
+    specs, end = read_specs(kind), time.monotonic() + seconds
+    bench = Bench(kind, specs)
 
     async def lane(problem: str, strategy: str) -> int:
         seed = 0
         while True:
             seed += 1
-            await Search(problem, specs[problem], strategy, seed, bench.measure).run(verdicts)
+            await Search(problem, specs[problem], device, strategy, seed, bench.measure).run(verdicts)
 
     lanes = [asyncio.ensure_future(lane(problem, strategy)) for problem in specs for strategy in STRATEGIES]
     done, _ = await asyncio.wait(lanes, timeout=end - time.monotonic(), return_when=asyncio.FIRST_EXCEPTION)
@@ -271,45 +297,59 @@ async def record(folder: Path, seconds: float, verdicts: int) -> None:
         one.result()
 
 
-def child(problem: str) -> None:
+def child(problem: str, kind: Kind) -> None:
     """Check and time the libraries named on standard input. Print a line of JSON for each."""
     import torch
 
-    spec = read_specs()[problem]
+    spec = read_specs(kind)[problem]
     space: dict[str, Any] = {}
     exec(compile(spec.source, problem, "exec"), space)
     torch.manual_seed(7)
-    model = space["Model"](*(space["get_init_inputs"]() if "get_init_inputs" in space else [])).cuda()
-    inputs = [x.cuda() for x in space["get_inputs"]()]
+    model = space["Model"](*(space["get_init_inputs"]() if "get_init_inputs" in space else [])).to(kind)
+    inputs = [x.to(kind) for x in space["get_inputs"]()]
     with torch.no_grad():
         wanted = [one.float() for one in as_list(model.double()(*(x.double() for x in inputs)))]
         model.to(inputs[0].dtype)
         weights = [model.state_dict()[tensor.source_name] for tensor in spec.weights]
-        outputs = [torch.empty(t.shape, dtype=getattr(torch, t.dtype), device="cuda") for t in spec.outputs]
-        flush = torch.empty(256 * 2**20, dtype=torch.uint8, device="cuda")
+        outputs = [torch.empty(t.shape, dtype=getattr(torch, t.dtype), device=kind) for t in spec.outputs]
+        flush = torch.empty(FLUSH_BYTES[kind], dtype=torch.uint8, device=kind)
         for line in sys.stdin:
             library = ctypes.CDLL(line.strip())
             scratch = 0
             if hasattr(library, "workspace_bytes"):
                 library.workspace_bytes.restype = ctypes.c_size_t
                 scratch = library.workspace_bytes()
-            workspace = torch.full((max(1, scratch),), 0xA5, dtype=torch.uint8, device="cuda")
+            workspace = torch.full((max(1, scratch),), 0xA5, dtype=torch.uint8, device=kind)
             pointers = [ctypes.c_void_p(x.data_ptr()) for x in (*inputs, *weights, *outputs, workspace)]
-            pointers.append(ctypes.c_void_p(torch.cuda.current_stream().cuda_stream))
+            if kind == "cuda":
+                pointers.append(ctypes.c_void_p(torch.cuda.current_stream().cuda_stream))
             times: list[float] = []
-            for number in range(18):
+            codes: list[int] = []
+            for number in range(3 + CALLS):
                 flush.fill_(number)
                 for out in outputs:
                     out.fill_(math.nan)
-                start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-                start.record()
-                code = library.launch(*pointers)
-                end.record()
-                end.synchronize()
-                times.append(float(start.elapsed_time(end)))
+                times.append(call_ms(kind, lambda: codes.append(library.launch(*pointers))))  # noqa: B023
             error = relative_error([one.float() for one in outputs], wanted)
-            ms = statistics.median(times[3:]) if code == 0 and error <= LIMIT else None
-            print(json.dumps({"ms": ms, "error": error}), flush=True)
+            ms = statistics.median(times[3:]) if kind == "cuda" else min(times[3:])
+            right = not any(codes) and error <= LIMIT
+            print(json.dumps({"ms": ms if right else None, "error": error}), flush=True)
+
+
+def call_ms(kind: Kind, call: Callable[[], None]) -> float:
+    """Return the milliseconds of a call: by CUDA events, or by the processor's clock."""
+    import torch
+
+    if kind == "cpu":
+        started = time.perf_counter()
+        call()
+        return 1e3 * (time.perf_counter() - started)
+    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    start.record()
+    call()
+    end.record()
+    end.synchronize()
+    return float(start.elapsed_time(end))
 
 
 # --- compare ------------------------------------------------------------------------------------------------------
@@ -317,7 +357,8 @@ def child(problem: str) -> None:
 
 async def compare(folder: Path, verdicts: int, seeds: int) -> None:
     """Repeat searches on the tables and print one Markdown table."""
-    specs = read_specs()
+    device = msgspec.json.decode((folder / "device.json").read_bytes(), type=DeviceFact)
+    specs = read_specs(device.kind)
     print(
         f"| problem | strategy | best after {verdicts} verdicts / best known | against beam | verdicts to 5% | known |"
     )
@@ -331,7 +372,9 @@ async def compare(folder: Path, verdicts: int, seeds: int) -> None:
 
         ends: dict[str, list[float]] = {}
         for strategy in STRATEGIES:
-            searches = [await Search(name, spec, strategy, seed, look_up).run(verdicts) for seed in range(seeds)]
+            searches = [
+                await Search(name, spec, device, strategy, seed, look_up).run(verdicts) for seed in range(seeds)
+            ]
             ends[strategy] = [one.best[-1] / best for one in searches]
             first = [next((k for k, ms in enumerate(one.best, 1) if ms <= 1.05 * best), None) for one in searches]
             reached = [k for k in first if k is not None]
@@ -355,16 +398,17 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("stage", choices=("record", "compare", "child"))
     parser.add_argument("folder", help="the folder of the tables")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda", help="where to record")
     parser.add_argument("--seconds", type=float, default=240.0, help="time for recording")
     parser.add_argument("--verdicts", type=int, default=40, help="verdicts per search")
     parser.add_argument("--seeds", type=int, default=20, help="searches per problem and strategy")
     arguments = parser.parse_args()
     if arguments.stage == "record":
-        asyncio.run(record(Path(arguments.folder), arguments.seconds, arguments.verdicts))
+        asyncio.run(record(Path(arguments.folder), arguments.device, arguments.seconds, arguments.verdicts))
     elif arguments.stage == "compare":
         asyncio.run(compare(Path(arguments.folder), arguments.verdicts, arguments.seeds))
     else:
-        child(arguments.folder)
+        child(arguments.folder, arguments.device)
     return 0
 
 
