@@ -1,21 +1,24 @@
 """Compare the search strategies offline, on recorded tables of kernel times.
 
-    python benchmarks/strategies.py record DIR --device cuda --seconds 240   # an H200 with torch and nvcc
-    python benchmarks/strategies.py record DIR --device cpu --seconds 900    # torch and g++
+    python benchmarks/strategies.py record DIR --seconds 240               # four headline problems; needs nvcc
+    python benchmarks/strategies.py record DIR --seconds 480 --device cpu  # four quickstart problems; needs g++
     python benchmarks/strategies.py compare DIR --verdicts 40 --seeds 20
 
-``record`` runs searches of all strategies on four problems until the time is used up: headline problems on a GPU,
-quickstart problems on a CPU. It builds every kernel that a search asks for, compares its outputs with float64 PyTorch,
-and times it. On a GPU, the time is the median of 15 calls by CUDA events; on a CPU, the fastest of 15, because other
-programs may use the processor. Each call follows a write that is larger than the last cache. A kernel is correct if its
-error, ||out - reference|| / ||reference||, is at most LIMIT. The result is a table for each problem, from a kernel's
-choices to its time, and ``device.json``.
+``record`` runs searches of all strategies on four problems until the time is used up. It builds every kernel that a
+search asks for, compares its outputs with float64 PyTorch, and times it. A kernel is correct if its error, ||out -
+reference|| / ||reference||, is at most LIMIT. The result is a table for each problem, from a kernel's recipe to its
+time. A later ``record`` into the same folder adds to the tables.
 
-``compare`` repeats the searches with other seeds and looks up each kernel in the table. A kernel that is not in the
-table does not count as a verdict, and the search continues without it. The searches have no runoffs, because the
-recorded times have no noise. The result is a Markdown table: the best kernel after a number of verdicts, relative to
-the best in the table, as the median over the seeds with quartiles, and the ratio to ``beam`` with its 95% bootstrap
-interval.
+- On a GPU, the time is the median of 15 calls with CUDA events, and 256 MiB are written before each call so that L2 is
+cold.
+- On a CPU, it is the minimum of 15 calls, and 96 MiB are written before each call so that all caches are cold. The
+minimum excludes other programs' load. No kernel is built while another kernel is timed.
+
+``compare`` repeats the searches, with seeds from 1 on as in ``record``, and looks up each kernel in the table. A kernel
+that is not in the table does not count as a verdict, and the search continues without it; the last column shows how
+many kernels were known. The searches have no runoffs, because the recorded times have no noise. The result is a
+Markdown table: the best kernel after a number of verdicts, relative to the best in the table, as the median over the
+seeds with quartiles, and the ratio to ``beam`` with its 95% bootstrap interval.
 """
 
 from __future__ import annotations
@@ -23,20 +26,23 @@ from __future__ import annotations
 import argparse
 import asyncio
 import ctypes
+import gzip
 import json
 import math
 import os
 import random
 import shutil
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
+from msgspec import Struct, field
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
@@ -46,7 +52,7 @@ from engine.devices.fact import DeviceFact  # noqa: E402
 from engine.devices.hardware import cpu_fact  # noqa: E402
 from engine.problem.c_header import derive_header  # noqa: E402
 from engine.problem.inspection import inspect_file  # noqa: E402
-from engine.problem.spec import Language, ProblemSpec  # noqa: E402
+from engine.problem.spec import LANGUAGE_OF_DEVICE, ProblemSpec  # noqa: E402
 from engine.proposers.playbook import Playbook  # noqa: E402
 from engine.proposers.protocol import Board, Demands, IdeaDraft, Kernel, Task, TriedIdea, VariantDraft  # noqa: E402
 from engine.search.ids import seed_for  # noqa: E402
@@ -54,19 +60,21 @@ from engine.search.proposing.proposer_context import share_out  # noqa: E402
 from engine.search.strategies import STRATEGIES, Candidate  # noqa: E402
 from engine.session.records.verdict import Timing, Verdict  # noqa: E402
 
-Kind = Literal["cpu", "cuda"]
-PROBLEMS: dict[Kind, dict[str, str]] = {
+PROBLEMS = {
     "cuda": {name: f"headline/{name}" for name in ("softmax", "layernorm", "matmul_fp32", "conv2d")},
     "cpu": {name: f"quickstart/{name}" for name in ("softmax", "layernorm", "matmul", "conv2d_relu_maxpool")},
 }
-LANGUAGES: dict[Kind, Language] = {"cuda": "cu", "cpu": "cpp"}
-COMPILERS: dict[Kind, list[str]] = {
-    "cuda": ["nvcc", "-O3", "-std=c++17", "-Xcompiler", "-fPIC", "-gencode", "arch=compute_90a,code=sm_90a"],
-    "cpu": [*"g++ -O3 -std=c++20 -march=native -fopenmp -ffp-contract=fast -fno-math-errno -fPIC".split()],  # noqa: SIM905
+"""Problems by kind of device, with their files. On two CPU cores, good kernels take 0.3 to 3 ms."""
+COMPILERS = {
+    "cuda": ("nvcc", "-O3", "-std=c++17", "-Xcompiler", "-fPIC", "-gencode", "arch=compute_90a,code=sm_90a"),
+    "cpu": (
+        *("g++", "-O3", "-std=c++20", "-march=native", "-fopenmp", "-ffp-contract=fast", "-fno-math-errno"),
+        "-fPIC",
+    ),
 }
 CALLS = 15
 """Timed calls per kernel, after three others."""
-FLUSH_BYTES: dict[Kind, int] = {"cuda": 256 << 20, "cpu": 96 << 20}
+FLUSH_BYTES = {"cuda": 256 << 20, "cpu": 96 << 20}
 """Written before each call, so that the caches hold none of its data."""
 LIMIT = 1e-2
 """Largest relative error of a correct kernel, as under tolerance crfm."""
@@ -77,6 +85,7 @@ EMPTY_ROUNDS = 5
 HANG_S = 60.0
 """Seconds without a time after which a kernel counts as hung. The first time also waits for the float64 reference."""
 CHILD = (sys.executable, __file__, "child")
+SAVED_EVERY_S = 20.0
 H200 = DeviceFact("gpu0", "cuda", "NVIDIA H200", "sm_90a", 141 << 30, 132)
 
 Measure = Callable[[str, VariantDraft], Awaitable[float | None]]
@@ -86,6 +95,32 @@ Measure = Callable[[str, VariantDraft], Awaitable[float | None]]
 def key_of(draft: VariantDraft) -> str:
     """Return the choices that determine the kernel, as text."""
     return json.dumps(draft.data["recipe"]["choices"], sort_keys=True)
+
+
+class Table(Struct):
+    """The recorded kernels of one problem: milliseconds by ``key_of``, None for a wrong kernel."""
+
+    source: str
+    device: DeviceFact
+    versions: str
+    kernels: dict[str, float | None] = field(default_factory=dict)
+
+    @classmethod
+    def load(cls, path: Path) -> Table:
+        return msgspec.json.decode(gzip.decompress(path.read_bytes()), type=cls)
+
+    def save(self, path: Path) -> None:
+        self.kernels = dict(sorted(self.kernels.items()))
+        path.write_bytes(gzip.compress(msgspec.json.encode(self), 9, mtime=0))
+
+    def spec(self, name: str) -> ProblemSpec:
+        """Return the specification of the problem ``name``. Imports torch."""
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / f"{name}.py"
+            path.write_text(self.source)
+            found = inspect_file(path, name)
+        assert isinstance(found, ProblemSpec), found
+        return found
 
 
 # --- a search without the engine ----------------------------------------------------------------------------------
@@ -98,7 +133,7 @@ class Search:
         self, name: str, spec: ProblemSpec, device: DeviceFact, strategy: str, seed: int, measure: Measure
     ) -> None:
         self.name, self.strategy, self.seed, self.measure = name, strategy, seed, measure
-        self.language = LANGUAGES[device.kind]
+        self.language = LANGUAGE_OF_DEVICE[device.kind]
         header, demands = derive_header(spec, self.language), Demands(tolerance=LIMIT)
         self.task = Task(spec, header, self.language, device, None, None, None, demands)
         self.playbook = Playbook()
@@ -209,11 +244,12 @@ class Search:
 class Bench:
     """Builds kernels in parallel and times them one at a time, in one process per problem."""
 
-    def __init__(self, kind: Kind, specs: dict[str, ProblemSpec]) -> None:
-        self.kind, self.specs = kind, specs
-        self.tables: dict[str, dict[str, float | None]] = {name: {} for name in specs}
+    def __init__(self, folder: Path, tables: dict[str, Table]) -> None:
+        self.folder, self.tables = folder, tables
+        self.specs = {name: table.spec(name) for name, table in tables.items()}
         self._pending: dict[tuple[str, str], asyncio.Task[float | None]] = {}
-        self._builders = asyncio.Semaphore(os.cpu_count() or 1)
+        self._cores = os.cpu_count() or 1
+        self._builders = asyncio.Semaphore(self._cores)
         self._device = asyncio.Lock()
         self._children: dict[str, asyncio.subprocess.Process] = {}
         self._build = Path(tempfile.mkdtemp(prefix="strategies-"))
@@ -221,30 +257,47 @@ class Bench:
     async def measure(self, problem: str, draft: VariantDraft) -> float | None:
         """Return a kernel's time, measured at most once."""
         key = key_of(draft)
+        if key in self.tables[problem].kernels:
+            return self.tables[problem].kernels[key]
         if (problem, key) not in self._pending:
             self._pending[problem, key] = asyncio.ensure_future(self._measure(problem, key, draft.source))
         return await self._pending[problem, key]
 
     async def _measure(self, problem: str, key: str, source: str) -> float | None:
+        language = LANGUAGE_OF_DEVICE[self.tables[problem].device.kind]
         stem = self._build / f"{problem}_{len(self._pending)}"
-        language = LANGUAGES[self.kind]
-        stem.with_suffix(f".{language}").write_text(source)
-        stem.with_suffix(".h").write_text(derive_header(self.specs[problem], language))
-        command = [*COMPILERS[self.kind], "-shared", "-include", f"{stem}.h", f"{stem}.{language}", "-o", f"{stem}.so"]
+        file, header = stem.with_suffix(f".{language}"), stem.with_suffix(".h")
+        file.write_text(source)
+        header.write_text(derive_header(self.specs[problem], language))
+        command = [*COMPILERS[self.tables[problem].device.kind], "-shared", "-include", str(header), str(file)]
         async with self._builders:
-            build = await asyncio.create_subprocess_exec(*command, stdout=-1, stderr=-1)
+            build = await asyncio.create_subprocess_exec(*command, "-o", f"{stem}.so", stdout=-1, stderr=-1)
             await build.communicate()
         ms = None
         if build.returncode == 0:
             async with self._device:
-                ms = await self._timed(problem, f"{stem}.so")
-        self.tables[problem][key] = ms
+                ms = await self._alone(problem, f"{stem}.so", language == "cpp")
+        self.tables[problem].kernels[key] = ms
         return ms
+
+    async def _alone(self, problem: str, library: str, cores: bool) -> float | None:
+        """Time a kernel. ``cores``: no compiler runs at the same time."""
+        count = self._cores if cores else 0
+        for _ in range(count):
+            await self._builders.acquire()
+        try:
+            return await self._timed(problem, library)
+        finally:
+            for _ in range(count):
+                self._builders.release()
 
     async def _timed(self, problem: str, library: str) -> float | None:
         child = self._children.get(problem)
         if child is None:
-            child = await asyncio.create_subprocess_exec(*CHILD, problem, "--device", self.kind, stdin=-1, stdout=-1)
+            table = self._build / f"{problem}.gz"
+            self.tables[problem].save(table)
+            passive = {**os.environ, "OMP_WAIT_POLICY": "passive"}
+            child = await asyncio.create_subprocess_exec(*CHILD, str(table), stdin=-1, stdout=-1, env=passive)
             self._children[problem] = child
         assert child.stdin is not None and child.stdout is not None
         try:
@@ -258,6 +311,11 @@ class Bench:
             del self._children[problem]
             return None
 
+    def save(self) -> None:
+        """Write the tables."""
+        for name, table in self.tables.items():
+            table.save(self.folder / f"{name}.json.gz")
+
     def close(self) -> None:
         """End all processes and delete the builds."""
         for child in self._children.values():
@@ -265,45 +323,68 @@ class Bench:
         shutil.rmtree(self._build)
 
 
-def read_specs(kind: Kind) -> dict[str, ProblemSpec]:
-    return {name: inspect_file(ROOT / "problems" / f"{path}.py", name) for name, path in PROBLEMS[kind].items()}
+def read_tables(folder: Path, device: DeviceFact, versions: str) -> dict[str, Table]:
+    """Return the tables in ``folder``, or empty ones for problems that have none."""
+    tables = {}
+    for name, file in PROBLEMS[device.kind].items():
+        path = folder / f"{name}.json.gz"
+        source = (ROOT / "problems" / f"{file}.py").read_text()
+        tables[name] = Table.load(path) if path.exists() else Table(source, device, versions)
+    return tables
 
 
-async def record(folder: Path, kind: Kind, seconds: float, verdicts: int) -> None:
+def versions_of(device: DeviceFact) -> str:
+    """Return the versions of torch and of the compiler. Imports torch."""
+    import torch
+
+    command = [COMPILERS[device.kind][0], "--version"]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    compiler = next((line for line in printed if "release" in line), printed[0])
+    return f"torch {torch.__version__}; {compiler}"
+
+
+async def record(folder: Path, device: DeviceFact, seconds: float, verdicts: int) -> None:
     """Run searches of all strategies, seed after seed, and write the tables."""
     folder.mkdir(parents=True, exist_ok=True)
-    device = cpu_fact() if kind == "cpu" else H200
-    (folder / "device.json").write_bytes(msgspec.json.format(msgspec.json.encode(device)) + b"\n")
-    specs, end = read_specs(kind), time.monotonic() + seconds
-    bench = Bench(kind, specs)
+    end = time.monotonic() + seconds
+    bench = Bench(folder, read_tables(folder, device, versions_of(device)))
 
     async def lane(problem: str, strategy: str) -> int:
         seed = 0
         while True:
             seed += 1
-            await Search(problem, specs[problem], device, strategy, seed, bench.measure).run(verdicts)
+            await Search(problem, bench.specs[problem], device, strategy, seed, bench.measure).run(verdicts)
+            await asyncio.sleep(0)  # Known kernels only: let the others run.
 
-    lanes = [asyncio.ensure_future(lane(problem, strategy)) for problem in specs for strategy in STRATEGIES]
+    async def saving() -> None:
+        while True:
+            await asyncio.sleep(SAVED_EVERY_S)
+            bench.save()
+
+    lanes = [asyncio.ensure_future(lane(problem, strategy)) for problem in bench.specs for strategy in STRATEGIES]
+    saver = asyncio.ensure_future(saving())
     done, _ = await asyncio.wait(lanes, timeout=end - time.monotonic(), return_when=asyncio.FIRST_EXCEPTION)
-    for one in lanes:
+    for one in (saver, *lanes):
         one.cancel()
-    await asyncio.gather(*lanes, return_exceptions=True)
+    await asyncio.gather(saver, *lanes, return_exceptions=True)
     bench.close()
+    bench.save()
     for name, table in bench.tables.items():
-        (folder / f"{name}.json").write_text(json.dumps(table, indent=0, sort_keys=True))
-        right = [ms for ms in table.values() if ms is not None]
-        print(f"{name}: {len(table)} kernels, {len(right)} correct, best {min(right, default=math.nan):.4f} ms")
+        right = [ms for ms in table.kernels.values() if ms is not None]
+        print(f"{name}: {len(table.kernels)} kernels, {len(right)} correct, best {min(right, default=math.nan):.4f} ms")
     for one in done:
         one.result()
 
 
-def child(problem: str, kind: Kind) -> None:
+def child(path: Path) -> None:
     """Check and time the libraries named on standard input. Print a line of JSON for each."""
     import torch
 
-    spec = read_specs(kind)[problem]
+    table = Table.load(path)
+    cuda, spec = table.device.kind == "cuda", table.spec(path.stem)
+    kind = "cuda" if cuda else "cpu"
     space: dict[str, Any] = {}
-    exec(compile(spec.source, problem, "exec"), space)
+    exec(compile(table.source, str(path), "exec"), space)
     torch.manual_seed(7)
     model = space["Model"](*(space["get_init_inputs"]() if "get_init_inputs" in space else [])).to(kind)
     inputs = [x.to(kind) for x in space["get_inputs"]()]
@@ -321,35 +402,30 @@ def child(problem: str, kind: Kind) -> None:
                 scratch = library.workspace_bytes()
             workspace = torch.full((max(1, scratch),), 0xA5, dtype=torch.uint8, device=kind)
             pointers = [ctypes.c_void_p(x.data_ptr()) for x in (*inputs, *weights, *outputs, workspace)]
-            if kind == "cuda":
+            if cuda:
                 pointers.append(ctypes.c_void_p(torch.cuda.current_stream().cuda_stream))
-            times: list[float] = []
-            codes: list[int] = []
-            for number in range(3 + CALLS):
+
+            def once(number: int, library: Any = library, pointers: list[Any] = pointers) -> tuple[int, float]:
                 flush.fill_(number)
                 for out in outputs:
                     out.fill_(math.nan)
-                times.append(call_ms(kind, lambda: codes.append(library.launch(*pointers))))  # noqa: B023
+                if not cuda:
+                    began = time.perf_counter()
+                    code = library.launch(*pointers)
+                    return code, (time.perf_counter() - began) * 1000
+                start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+                start.record()
+                code = library.launch(*pointers)
+                end.record()
+                end.synchronize()
+                return code, float(start.elapsed_time(end))
+
+            calls = [once(number) for number in range(3 + CALLS)]
+            times = [ms for _, ms in calls[3:]]
+            found = statistics.median(times) if cuda else min(times)
             error = relative_error([one.float() for one in outputs], wanted)
-            ms = statistics.median(times[3:]) if kind == "cuda" else min(times[3:])
-            right = not any(codes) and error <= LIMIT
-            print(json.dumps({"ms": ms if right else None, "error": error}), flush=True)
-
-
-def call_ms(kind: Kind, call: Callable[[], None]) -> float:
-    """Return the milliseconds of a call: by CUDA events, or by the processor's clock."""
-    import torch
-
-    if kind == "cpu":
-        started = time.perf_counter()
-        call()
-        return 1e3 * (time.perf_counter() - started)
-    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-    start.record()
-    call()
-    end.record()
-    end.synchronize()
-    return float(start.elapsed_time(end))
+            ms = found if not any(code for code, _ in calls) and error <= LIMIT else None
+            print(json.dumps({"ms": ms, "error": error}), flush=True)
 
 
 # --- compare ------------------------------------------------------------------------------------------------------
@@ -357,23 +433,25 @@ def call_ms(kind: Kind, call: Callable[[], None]) -> float:
 
 async def compare(folder: Path, verdicts: int, seeds: int) -> None:
     """Repeat searches on the tables and print one Markdown table."""
-    device = msgspec.json.decode((folder / "device.json").read_bytes(), type=DeviceFact)
-    specs = read_specs(device.kind)
+    paths = sorted(folder.glob("*.json.gz"))
+    if not paths:
+        raise SystemExit(f"{folder} has no tables (*.json.gz); write them with: {Path(__file__).name} record {folder}")
     print(
         f"| problem | strategy | best after {verdicts} verdicts / best known | against beam | verdicts to 5% | known |"
     )
     print("|---|---|---|---|---|---|")
-    for name, spec in specs.items():
-        table: dict[str, float | None] = json.loads((folder / f"{name}.json").read_text())
-        best = min(ms for ms in table.values() if ms is not None)
+    for path in paths:
+        name, table = path.name.removesuffix(".json.gz"), Table.load(path)
+        spec, best = table.spec(name), min(ms for ms in table.kernels.values() if ms is not None)
 
-        async def look_up(problem: str, draft: VariantDraft, table: dict[str, float | None] = table) -> float | None:
-            return table[key_of(draft)]
+        async def look_up(problem: str, draft: VariantDraft, table: Table = table) -> float | None:
+            return table.kernels[key_of(draft)]
 
         ends: dict[str, list[float]] = {}
         for strategy in STRATEGIES:
             searches = [
-                await Search(name, spec, device, strategy, seed, look_up).run(verdicts) for seed in range(seeds)
+                await Search(name, spec, table.device, strategy, seed, look_up).run(verdicts)
+                for seed in range(1, seeds + 1)
             ]
             ends[strategy] = [one.best[-1] / best for one in searches]
             first = [next((k for k, ms in enumerate(one.best, 1) if ms <= 1.05 * best), None) for one in searches]
@@ -398,17 +476,18 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("stage", choices=("record", "compare", "child"))
     parser.add_argument("folder", help="the folder of the tables")
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda", help="where to record")
     parser.add_argument("--seconds", type=float, default=240.0, help="time for recording")
+    parser.add_argument("--device", choices=tuple(PROBLEMS), default="cuda", help="the device for recording")
     parser.add_argument("--verdicts", type=int, default=40, help="verdicts per search")
     parser.add_argument("--seeds", type=int, default=20, help="searches per problem and strategy")
     arguments = parser.parse_args()
     if arguments.stage == "record":
-        asyncio.run(record(Path(arguments.folder), arguments.device, arguments.seconds, arguments.verdicts))
+        device = H200 if arguments.device == "cuda" else cpu_fact()
+        asyncio.run(record(Path(arguments.folder), device, arguments.seconds, arguments.verdicts))
     elif arguments.stage == "compare":
         asyncio.run(compare(Path(arguments.folder), arguments.verdicts, arguments.seeds))
     else:
-        child(arguments.folder, arguments.device)
+        child(Path(arguments.folder))
     return 0
 
 
