@@ -4,10 +4,10 @@
     python benchmarks/strategies.py record DIR --seconds 480 --device cpu  # four quickstart problems; needs g++
     python benchmarks/strategies.py compare DIR --verdicts 40 --seeds 20
 
-``record`` runs searches of all strategies on four problems until the time is used up. It builds every kernel that a
-search asks for, compares its outputs with float64 PyTorch, and times it. A kernel is correct if its error, ||out -
-reference|| / ||reference||, is at most LIMIT. The result is a table for each problem, from a kernel's recipe to its
-time. A later ``record`` into the same folder adds to the tables.
+``record`` runs searches of all strategies on four problems, with the seeds of ``compare``, until the time is used up. It
+builds every kernel that a search asks for, compares its outputs with float64 PyTorch, and times it. A kernel is correct
+if its error, ||out - reference|| / ||reference||, is at most LIMIT. The result is a table for each problem, from a
+kernel's choices to its time. A later ``record`` into the same folder adds to the tables.
 
 - On a GPU, the time is the median of 15 calls with CUDA events, and 256 MiB are written before each call so that L2 is
 cold.
@@ -15,10 +15,14 @@ cold.
 minimum excludes other programs' load. No kernel is built while another kernel is timed.
 
 ``compare`` repeats the searches, with seeds from 1 on as in ``record``, and looks up each kernel in the table. A kernel
-that is not in the table does not count as a verdict, and the search continues without it; the last column shows how
-many kernels were known. The searches have no runoffs, because the recorded times have no noise. The result is a
-Markdown table: the best kernel after a number of verdicts, relative to the best in the table, as the median over the
-seeds with quartiles, and the ratio to ``beam`` with its 95% bootstrap interval.
+that is not in the table does not count as a verdict, and the search continues without it. The searches have no runoffs,
+because the recorded times have no noise. The result is a Markdown table:
+
+- the best kernel after a number of verdicts, relative to the best in the table: the median over the seeds, quartiles
+- the ratio to ``beam`` at the same seed: the median, its 95% bootstrap interval, and how many seeds were better or
+worse
+- the verdicts until a kernel within 5% of the best in the table, and how many seeds found one
+- known: the share of kernels that were in the table; full: how many seeds used all verdicts
 """
 
 from __future__ import annotations
@@ -343,16 +347,14 @@ def versions_of(device: DeviceFact) -> str:
     return f"torch {torch.__version__}; {compiler}"
 
 
-async def record(folder: Path, device: DeviceFact, seconds: float, verdicts: int) -> None:
-    """Run searches of all strategies, seed after seed, and write the tables."""
+async def record(folder: Path, device: DeviceFact, seconds: float, verdicts: int, seeds: int) -> None:
+    """Run searches of all strategies, seed after seed, until the time is used up, and write the tables."""
     folder.mkdir(parents=True, exist_ok=True)
     end = time.monotonic() + seconds
     bench = Bench(folder, read_tables(folder, device, versions_of(device)))
 
-    async def lane(problem: str, strategy: str) -> int:
-        seed = 0
-        while True:
-            seed += 1
+    async def lane(problem: str, strategy: str) -> None:
+        for seed in range(1, seeds + 1):
             await Search(problem, bench.specs[problem], device, strategy, seed, bench.measure).run(verdicts)
             await asyncio.sleep(0)  # Known kernels only: let the others run.
 
@@ -437,9 +439,11 @@ async def compare(folder: Path, verdicts: int, seeds: int) -> None:
     if not paths:
         raise SystemExit(f"{folder} has no tables (*.json.gz); write them with: {Path(__file__).name} record {folder}")
     print(
-        f"| problem | strategy | best after {verdicts} verdicts / best known | against beam | verdicts to 5% | known |"
+        f"| problem | strategy | best after {verdicts} verdicts / best known | against beam | "
+        "seeds better, equal, worse | verdicts to 5% | known | full |"
     )
-    print("|---|---|---|---|---|---|")
+    print("|---|---|---|---|---|---|---|---|")
+    everywhere: dict[str, list[list[float]]] = {strategy: [] for strategy in STRATEGIES}
     for path in paths:
         name, table = path.name.removesuffix(".json.gz"), Table.load(path)
         spec, best = table.spec(name), min(ms for ms in table.kernels.values() if ms is not None)
@@ -458,10 +462,28 @@ async def compare(folder: Path, verdicts: int, seeds: int) -> None:
             reached = [k for k in first if k is not None]
             asked = sum(len(one.best) + one.missing for one in searches)
             known = sum(len(one.best) for one in searches) / asked
-            low, middle, high = statistics.quantiles(ends[strategy], n=4, method="inclusive")
+            full = sum(len(one.best) == verdicts for one in searches)
             until = f"{statistics.median(reached):.0f} ({len(reached)} of {seeds})" if reached else f"0 of {seeds}"
-            against = "" if strategy == "beam" else _against(ends[strategy], ends["beam"])
-            print(f"| {name} | {strategy} | {middle:.3f} [{low:.3f}, {high:.3f}] | {against} | {until} | {known:.0%} |")
+            everywhere[strategy].append(ends[strategy])
+            cells = [*_cells(strategy, ends[strategy], ends["beam"]), until, f"{known:.0%}", f"{full} of {seeds}"]
+            print(f"| {name} | {' | '.join(cells)} |", flush=True)
+    means = {
+        strategy: [statistics.geometric_mean(one) for one in zip(*found, strict=True)]
+        for strategy, found in everywhere.items()
+    }
+    for strategy, found in means.items():
+        print(f"| geometric mean | {' | '.join(_cells(strategy, found, means['beam']))} | | | |")
+
+
+def _cells(strategy: str, own: list[float], beam: list[float]) -> list[str]:
+    """Return the strategy's name, its median with quartiles, its ratio to ``beam``, and its wins and losses."""
+    low, middle, high = statistics.quantiles(own, n=4, method="inclusive")
+    cells = [strategy, f"{middle:.3f} [{low:.3f}, {high:.3f}]"]
+    if strategy == "beam":
+        return [*cells, "", ""]
+    pairs = list(zip(own, beam, strict=True))
+    better, worse = sum(one < other for one, other in pairs), sum(one > other for one, other in pairs)
+    return [*cells, _against(own, beam), f"{better}, {len(pairs) - better - worse}, {worse}"]
 
 
 def _against(own: list[float], beam: list[float]) -> str:
@@ -483,7 +505,7 @@ def main() -> int:
     arguments = parser.parse_args()
     if arguments.stage == "record":
         device = H200 if arguments.device == "cuda" else cpu_fact()
-        asyncio.run(record(Path(arguments.folder), device, arguments.seconds, arguments.verdicts))
+        asyncio.run(record(Path(arguments.folder), device, arguments.seconds, arguments.verdicts, arguments.seeds))
     elif arguments.stage == "compare":
         asyncio.run(compare(Path(arguments.folder), arguments.verdicts, arguments.seeds))
     else:
