@@ -107,6 +107,8 @@ NAMES = {"eager": "eager", "eager_tf32": "eager, TF32", "compile": "torch.compil
 PRODUCTS = re.compile(r"conv|mm\b|matmul|linear|attention|einsum|bmm")
 PRECISIONS = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
 SUFFIXES: dict[str, Language] = {"cuda": "cu", "cpp": "cpp", "python": "py", "triton": "triton"}
+RECORDING_CALLS = 3
+"""Calls before the checked one: with CUDA graphs, torch.compile compiles, warms up and records a graph in them."""
 TIMED_CALLS = 100
 """KernelBench's timed calls per kernel, as in its scripts."""
 
@@ -200,12 +202,18 @@ def search(arguments: argparse.Namespace, clock: Clock) -> None:
         ended = kernel_tui("run", config, "--headless", "--new", folder=run)
     else:
         ended = kernel_tui("resume", paths.directory, "--headless", folder=run)
-    if (paths := session_of(run)) is None:
+    if session_of(run) is None:
         sys.exit(f"{run.name}: the search began no session; its message stands above")
-    shown = kernel_tui("show", paths.directory, "--json", folder=run)
-    if ended.returncode or shown.returncode:
+    if ended.returncode:
         print(f"{run.name}: the search ended with exit code {ended.returncode}", flush=True)
-    results = json.loads(shown.stdout)
+    store(run)
+
+
+def store(run: Path) -> None:
+    """Store the results and the best kernels of a run's session."""
+    paths = session_of(run)
+    assert paths is not None, f"{run} has no session"
+    results = json.loads(kernel_tui("show", paths.directory, "--json", folder=run).stdout)
     state, history, sources = folded(run)
     for name, source in sources.items():
         kernel = run / "best" / f"{name}.{state.variants[str(state.problems[name].best)].language}"
@@ -398,6 +406,8 @@ def measure_column(column: str, settings: JudgeSettings) -> None:
             judged.timed.model.compile()
         elif column == "max_autotune":
             judged.timed.model.compile(mode="max-autotune")
+        for _ in range(RECORDING_CALLS):
+            judged.run(slot)
         outputs = [out.clone() for out in judged.run(slot)]
         meets = {}
         for name, full in (("crfm", 1e-2), ("kernelbench", 1e-4)):

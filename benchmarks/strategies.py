@@ -4,10 +4,10 @@
     python benchmarks/strategies.py record DIR --seconds 480 --device cpu  # four quickstart problems; needs g++
     python benchmarks/strategies.py compare DIR --verdicts 40 --seeds 20
 
-``record`` runs searches of all strategies on four problems, with the seeds of ``compare``, until the time is used up. It
-builds every kernel that a search asks for, compares its outputs with float64 PyTorch, and times it. A kernel is correct
-if its error, ||out - reference|| / ||reference||, is at most LIMIT. The result is a table for each problem, from a
-kernel's choices to its time. A later ``record`` into the same folder adds to the tables.
+``record`` runs searches of all strategies on four problems, with the seeds of ``compare``, until the time is used up.
+It builds every kernel that a search asks for, compares its outputs with float64 PyTorch, and times it. A kernel is
+correct if its error, ||out - reference|| / ||reference||, is at most LIMIT. The result is a table for each problem,
+from a kernel's choices to its time. A later ``record`` into the same folder adds to the tables.
 
 - On a GPU, the time is the median of 15 calls with CUDA events, and 256 MiB are written before each call so that L2 is
 cold.
