@@ -9,7 +9,8 @@
 
 ``STATE`` is a folder that holds all results. Copy it back and forth between calls and machines. Each step stores a
 result as soon as it has one, and skips what is stored, so an interrupted call continues with the same command. With
-``--seconds``, a step starts only work whose predicted time (PREDICTED_S) is left.
+``--seconds``, a step starts only work whose predicted time (PREDICTED_S) is left. A call of ten minutes holds a search
+of 3.5 minutes, its sizes and the first columns; the calls of the next seeds measure the other columns.
 
 - ``search`` writes the preset's config, as ``kernel-tui init`` does, changes seed, minutes and tolerance, and runs the
   search headless. It keeps the session, ``show --json`` and the best kernels in ``STATE/TOLERANCE-SEED``.
@@ -145,6 +146,18 @@ def kernel_tui(*arguments: str | Path, folder: Path) -> subprocess.CompletedProc
     path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
     command = [*KERNEL_TUI, *map(str, arguments)]
     return subprocess.run(command, cwd=folder, stdout=captured, check=False, env={**os.environ, "PYTHONPATH": path})
+
+
+def print_plan(minutes: float) -> None:
+    """Print the predicted seconds of each step for the eight headline problems."""
+    problems, products = len(GOALS_MS["crfm"]), 3  # convolutions and matmul_fp32 have a TF32 column
+    columns = {one: PREDICTED_S[one] * (products if one == "eager_tf32" else problems) for one in COLUMNS}
+    plan = {
+        "search": 60 * minutes + PREDICTED_S["start"],
+        "sizes": PREDICTED_S["start"] + problems * PREDICTED_S["sizes"],
+        "kernelbench": PREDICTED_S["kernelbench"],
+    } | {f"column {NAMES[one]}": seconds for one, seconds in columns.items()}
+    print("predicted: " + ", ".join(f"{step} {seconds:.0f} s" for step, seconds in plan.items()), flush=True)
 
 
 # --- search -------------------------------------------------------------------------------------------------------
@@ -555,6 +568,8 @@ def main() -> int:
     arguments = parser.parse_args()
     arguments.state = arguments.state.resolve()
     clock, step = Clock(arguments.seconds), arguments.step
+    if step == "all":
+        print_plan(arguments.minutes)
     if step in ("search", "all"):
         search(arguments, clock)
     if step in ("sizes", "all"):

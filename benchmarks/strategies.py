@@ -19,8 +19,8 @@ that is not in the table does not count as a verdict, and the search continues w
 because the recorded times have no noise. The result is a Markdown table:
 
 - the best kernel after a number of verdicts, relative to the best in the table: the median over the seeds, quartiles
-- the ratio to ``beam`` at the same seed: the median, its 95% bootstrap interval, and how many seeds were better or
-worse
+- the ratio to ``beam`` at the same seed: the median, its 95% bootstrap interval, and how many seeds were better, equal
+within 1%, or worse
 - the verdicts until a kernel within 5% of the best in the table, and how many seeds found one
 - known: the share of kernels that were in the table; full: how many seeds used all verdicts
 """
@@ -84,6 +84,8 @@ LIMIT = 1e-2
 """Largest relative error of a correct kernel, as under tolerance crfm."""
 IDEAS, VARIANTS, PARENTS = 3, 3, 2
 """Ideas per round, kernels per idea and parents per round: the defaults of the config."""
+TIED = 1.01
+"""Ratio of two times up to which they count as equal."""
 EMPTY_ROUNDS = 5
 """Rounds in a row without a recorded kernel after which a search ends."""
 HANG_S = 60.0
@@ -482,7 +484,8 @@ def _cells(strategy: str, own: list[float], beam: list[float]) -> list[str]:
     if strategy == "beam":
         return [*cells, "", ""]
     pairs = list(zip(own, beam, strict=True))
-    better, worse = sum(one < other for one, other in pairs), sum(one > other for one, other in pairs)
+    better = sum(one < other / TIED for one, other in pairs)
+    worse = sum(one > other * TIED for one, other in pairs)
     return [*cells, _against(own, beam), f"{better}, {len(pairs) - better - worse}, {worse}"]
 
 
