@@ -140,9 +140,13 @@ def kernels(found: list[ProblemSpec], device: DeviceFact) -> list[Kernel]:
     return [*made, Kernel(found[0], "does not compile", "__global__ void broken( {")]
 
 
-def judge_theirs(checkout: Path, files: list[Path], trials: int) -> list[dict[str, Any]]:
-    """Run a child that imports KernelBench and forks for each solution, since a kernel can break its CUDA context."""
-    command = [sys.executable, __file__, str(checkout), "--trials", str(trials), "--theirs", *map(str, files)]
+def judge_theirs(checkout: Path, files: list[Path], trials: int, precision: str = "fp32") -> list[dict[str, Any]]:
+    """Run a child that imports KernelBench and forks for each solution, since a kernel can break its CUDA context.
+
+    ``precision``: the dtype of the inputs, as KernelBench names it ("fp32", "fp16", "bf16").
+    """
+    command = [sys.executable, __file__, str(checkout), "--trials", str(trials), "--precision", precision, "--theirs"]
+    command += map(str, files)
     answers: list[dict[str, Any]] = []
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
         assert child.stdout is not None
@@ -153,7 +157,7 @@ def judge_theirs(checkout: Path, files: list[Path], trials: int) -> list[dict[st
     return answers
 
 
-def theirs(checkout: Path, files: list[Path], trials: int) -> None:
+def theirs(checkout: Path, files: list[Path], trials: int, precision: str) -> None:
     """Run KernelBench's two functions on each solution, in the child. Prints one line of JSON for each."""
     import importlib.util
     import multiprocessing
@@ -175,7 +179,7 @@ def theirs(checkout: Path, files: list[Path], trials: int) -> None:
     processes = multiprocessing.get_context("fork")
     for file in files:
         receiving, sending = processes.Pipe(duplex=False)
-        process = processes.Process(target=one, args=(file, trials, sending))
+        process = processes.Process(target=one, args=(file, trials, precision, sending))
         process.start()
         sending.close()
         try:
@@ -187,14 +191,14 @@ def theirs(checkout: Path, files: list[Path], trials: int) -> None:
         print(f"\n{ANSWER}{json.dumps(answer)}", flush=True)
 
 
-def one(file: Path, trials: int, answer: Any) -> None:
+def one(file: Path, trials: int, precision: str, answer: Any) -> None:
     """Send KernelBench's result for one solution to ``answer``."""
     import torch
     from kernelbench.eval import eval_kernel_against_ref  # type: ignore[import-not-found]
     from kernelbench.kernel_static_checker import validate_kernel_static  # type: ignore[import-not-found]
 
     text = file.read_text()
-    valid, errors, _ = validate_kernel_static(text, backend="cuda", precision="fp32")
+    valid, errors, _ = validate_kernel_static(text, backend="cuda", precision=precision)
     result = eval_kernel_against_ref(
         file.with_suffix(".ref").read_text(),
         text,
@@ -203,6 +207,7 @@ def one(file: Path, trials: int, answer: Any) -> None:
         measure_performance=True,
         build_dir=str(file.parent),
         device=torch.device("cuda:0"),
+        precision={"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}[precision],
     )
     note = str({key: str(value)[:200] for key, value in result.metadata.items() if "error" in key or "issue" in key})
     says = {"compiled": result.compiled, "correct": result.correctness, "valid": valid, "ms": result.runtime}
@@ -288,11 +293,12 @@ def main() -> None:
     parser.add_argument("checkout", type=Path, help="a clone of KernelBench")
     parser.add_argument("--trials", type=int, default=100, help="KernelBench's timed calls per kernel")
     parser.add_argument("--keep", type=Path, help="keep the solutions and their builds in this new directory")
+    parser.add_argument("--precision", default="fp32", help=argparse.SUPPRESS)
     parser.add_argument("--theirs", type=Path, nargs="+", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     checkout = arguments.checkout.resolve()
     if arguments.theirs is not None:
-        theirs(checkout, arguments.theirs, arguments.trials)
+        theirs(checkout, arguments.theirs, arguments.trials, arguments.precision)
         return
     if not (checkout / "src" / "kernelbench" / "eval.py").is_file():
         sys.exit(f"{checkout} is not a clone of KernelBench: src/kernelbench/eval.py is missing")

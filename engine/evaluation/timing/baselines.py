@@ -36,7 +36,7 @@ from engine.system.fast_start import uncollected
 _DEVICE = POLICY.device
 
 
-def _repeat(device: JudgeDevice, call: Callable[[int], object], least_s: float = 0.0) -> Timing:
+def time_repeatedly(device: JudgeDevice, call: Callable[[int], object], least_s: float = 0.0) -> Timing:
     """Time ``call`` repeatedly: at most 50 times after ``least_s``, or until half a second has passed.
 
     ``call`` gets the index of the repetition. On a GPU, an untimed call precedes each short call, because launches
@@ -78,7 +78,7 @@ def time_eager(judged: JudgedProblem) -> Baseline:
     judged.trial(0).load(slot)
     judged.bind(slot)
     precision, note = precision_note(judged.spec, judged.device.kind)
-    return Baseline("eager", _repeat(judged.device, lambda _: judged.run(slot)), precision, note)
+    return Baseline("eager", time_repeatedly(judged.device, lambda _: judged.run(slot)), precision, note)
 
 
 def time_compiled(judged: JudgedProblem, tolerance: float) -> Baseline:
@@ -98,7 +98,7 @@ def time_compiled(judged: JudgedProblem, tolerance: float) -> Baseline:
         if found.problem is not None and compare_in_double(outputs, expected, exact, tolerances) is None:
             return Baseline("compile", None, precision, note, f"torch.compile returns wrong outputs: {found.problem}")
         contention = CpuContention()
-        timed = _repeat(judged.device, lambda _: judged.run(slot), _DEVICE.compiled_s)
+        timed = time_repeatedly(judged.device, lambda _: judged.run(slot), _DEVICE.compiled_s)
         others = 0.0 if judged.device.cuda else contention.share()
         return Baseline("compile", timed, precision, note, others=others)
     except Exception as error:
