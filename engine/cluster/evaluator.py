@@ -560,9 +560,7 @@ class ClusterEvaluator:
             return
         if not isinstance(lost, Doubted):
             self._roster.blame(device, str(lost))
-        others = [one for one in self._roster.usable() if one is not device]
-        then = "another device does this work again" if others else "this work waits for a device that can do it"
-        self._say(f"{lost}; {then}", True)
+        self._say(f"{lost}; {self._roster.fate_of_work(device)}", True)
 
     # Tasks
 
@@ -621,8 +619,8 @@ class ClusterEvaluator:
             attempt.ended_s += passed_s
             if attempt.ended_s >= UNREPORTED_S and not attempt.answer.done():
                 why = (
-                    f"{device.host}: its worker was killed; its work is done elsewhere. If it does not join again, "
-                    f"start it there: {self._join_command}"
+                    f"{device.host}: its worker was killed; {self._roster.fate_of_work(device)}. If it does not "
+                    f"join again, start it there: {self._join_command}"
                 )
                 self._roster.left(device.id, why)
                 attempt.lose(why)

@@ -134,7 +134,7 @@ class Roster:
         for device in [one for one in self.devices.values() if now - one.heard_at > SILENT_S]:
             self.left(
                 device.id,
-                f"{device.host}: no heartbeat for {SILENT_S:g} s; its work is done elsewhere. Check the host and its "
+                f"{device.host}: no heartbeat for {SILENT_S:g} s; {self.fate_of_work(device)}. Check the host and its "
                 f"network. If its worker ended, start it again: {self._join_command}",
             )
 
@@ -156,6 +156,12 @@ class Roster:
     def admitted(self) -> list[Device]:
         """Devices that may judge, including those that get no work for a while."""
         return [one for one in self.devices.values() if self._settled and not one.refusal]
+
+    def fate_of_work(self, device: Device) -> str:
+        """Say what happens to the work that ``device`` loses."""
+        now = self._clock()
+        others = any(one is not device and now - one.heard_at <= SILENT_S for one in self.usable())
+        return "another device does this work again" if others else "this work waits for a device that can do it"
 
     def measured(self, device: Device, bandwidth_gbs: float, peak_gflops: float) -> None:
         """Note a device's peaks."""

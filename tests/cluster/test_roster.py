@@ -88,6 +88,22 @@ def test_a_host_with_another_pytorch_does_not_judge() -> None:
     assert seen.usable == set() and f"pip install torch=={m.torch_version()}" in seen.refused[0]
 
 
+def test_the_reason_of_a_loss_promises_another_device_only_if_there_is_one() -> None:
+    seen = Observed("NVIDIA H200")
+    for host in ("a", "b", "c"):
+        seen.roster.hear(beat(host))
+    seen.now += SILENT_S + 1
+    seen.roster.hear(beat("c"))
+    seen.roster.look()
+    assert all("another device" in seen.left[f"{host}/GPU-1"] for host in ("a", "b"))
+    for host in ("a", "b"):
+        seen.roster.hear(beat(host))
+    seen.left.clear()
+    seen.now += SILENT_S + 1
+    seen.roster.look()  # All fall silent at once.
+    assert len(seen.left) == 3 and not any("another device" in why for why in seen.left.values())
+
+
 def test_a_silent_device_is_lost_and_may_come_back() -> None:
     seen = Observed("NVIDIA H200")
     seen.roster.hear(beat("a"))
