@@ -140,14 +140,23 @@ def _pieces(plan: StreamPlan, filters: int) -> list[list[Task]]:
 
 
 def _early_writes(plan: StreamPlan, filters: int) -> list[list[Task]]:
-    """What a team with one set of sums writes of each pass but the last, before its next products overwrite them."""
+    """What a team with one set of sums does with its stage before the next products overwrite them, by pass.
+
+    The stage holds the last pass when they begin.
+    """
     if plan.accumulators > 1:
         return []
-    steps = plan.stage_filters // filters
+    passes, steps = plan.lines // plan.stage_filters, plan.stage_filters // filters
+    writes = [(first, min(steps, first + _MOST_STEPS)) for first in range(0, steps, _MOST_STEPS)]
     return [
-        [Task(part, first=first, last=min(steps, first + _MOST_STEPS)) for first in range(0, steps, _MOST_STEPS)]
-        for part in range(plan.lines // plan.stage_filters - 1)
+        [Task(part, put=True), *(Task(part, first=first, last=last) for first, last in writes if part < passes - 1)]
+        for part in range(passes)
     ]
+
+
+def tasks_in_order(plan: StreamPlan, filters: int) -> list[Task]:
+    """The work on a row's results in the order of a kernel."""
+    return [task for part in (*_early_writes(plan, filters), *_pieces(plan, filters)) for task in part]
 
 
 def _epilogue(
