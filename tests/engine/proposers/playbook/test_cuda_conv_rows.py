@@ -204,7 +204,13 @@ def test_every_filter_is_written_once_while_it_is_on_the_stage(tmp_path: Path, c
 @pytest.mark.gpu
 @pytest.mark.parametrize(
     "changes",
-    [{}, {"arithmetic": "fp16"}, {"arithmetic": "fp16", "teams": 3}, {"arithmetic": "fp16", "teams": 1, "loaders": 2, "most_slots": 6}, {"sms": 2}],
+    [
+        {},
+        {"arithmetic": "fp16"},
+        {"arithmetic": "fp16", "teams": 3},
+        {"arithmetic": "fp16", "teams": 1, "loaders": 2, "most_slots": 6},
+        {"sms": 2},
+    ],
     ids=str,
 )
 @pytest.mark.parametrize("case", CASES)

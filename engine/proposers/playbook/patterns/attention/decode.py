@@ -58,7 +58,8 @@ def refusal(program: AttentionProgram) -> str | None:
 def recipe(template: str, program: AttentionProgram, device: DeviceFact) -> Recipe:
     """The first kernel."""
     choices: Choices = cuda_plan.plain(device) | {
-        "structure": STRUCTURE, "threads": 256, "unroll": 4, "work": 1, "waves": 1, "math": "fast", "sms": max(1, device.cores),
+        "structure": STRUCTURE, "threads": 256, "unroll": 4, "work": 1, "waves": 1, "math": "fast",
+        "sms": max(1, device.cores),
     }  # fmt: skip
     return Recipe(template, choices, ("threads", "unroll", "work"))
 
