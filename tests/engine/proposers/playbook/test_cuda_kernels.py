@@ -195,8 +195,8 @@ def test_round_0_begins_with_the_structure_that_was_fastest(name: str, device: D
     spec = problem(name).spec
     program = analyze(spec)
     assert isinstance(program, RowProgram)
-    first = CudaRows().starts(program, spec, device)[0].recipe
-    assert resolve(program, first.choices).structure == structure
+    exact = [start.recipe for start in CudaRows().starts(program, spec, device) if start.tolerance == 0]
+    assert resolve(program, exact[0].choices).structure == structure
 
 
 def test_rows_in_16_bits_name_the_tolerance_that_they_need_and_have_an_exact_fallback() -> None:
