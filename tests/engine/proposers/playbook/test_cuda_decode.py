@@ -33,6 +33,7 @@ EPILOGUE = "return torch.relu(F.scaled_dot_product_attention(q, k, v)) * 2"
 CASES: dict[str, tuple[str, str, Sizes, Choices]] = {
     "one_part": (FORWARD, "float16", (3, 1, 200, 64, 64), {"sms": 2, "work": 1}),
     "parts": (FORWARD, "float16", (2, 1, 333, 64, 64), {"sms": 7, "work": 2, "threads": 64, "unroll": 2}),
+    "waves": (FORWARD, "float16", (2, 1, 333, 64, 64), {"sms": 3, "work": 2, "waves": 4, "threads": 64, "unroll": 1}),
     "odd_width": (FORWARD, "float16", (2, 1, 129, 37, 53), {"sms": 2, "work": 2, "threads": 64}),
     "wide_values": (FORWARD, "bfloat16", (1, 1, 131, 64, 264), {"sms": 2, "work": 2, "threads": 64}),
     "several_queries": (FORWARD, "float32", (2, 4, 150, 48, 48), {"sms": 4, "work": 4, "threads": 64, "unroll": 1}),

@@ -36,6 +36,7 @@ KNOBS: dict[str, tuple[Choice, ...]] = {
     "threads": (64, 128, 256, 512),
     "unroll": (1, 2, 4, 8),
     "work": (1, 2, 3, 4, 6, 8),
+    "waves": (1, 2, 3, 4, 8),
 }
 
 
@@ -57,7 +58,8 @@ def refusal(program: AttentionProgram) -> str | None:
 def recipe(template: str, program: AttentionProgram, device: DeviceFact) -> Recipe:
     """The first kernel."""
     choices: Choices = cuda_plan.plain(device) | {
-        "structure": STRUCTURE, "threads": 256, "unroll": 4, "work": 1, "math": "fast", "sms": max(1, device.cores),
+        "structure": STRUCTURE, "threads": 256, "unroll": 4, "work": 1, "waves": 1, "math": "fast",
+        "sms": max(1, device.cores),
     }  # fmt: skip
     return Recipe(template, choices, ("threads", "unroll", "work"))
 
@@ -91,7 +93,24 @@ def transformations(now: Choices) -> list[Transformation]:
                 helps="memory",
             )
         )
+    if _waves(now) == 1:
+        found.append(
+            Transformation(
+                "several_waves",
+                "parallelism",
+                "Multiprocessors get unequal shares of the bandwidth, and an even division of the keys waits for the "
+                "slowest. Start several times as many blocks as fit, so that a faster multiprocessor takes more.",
+                {"waves": 4, "work": max(2, int(now["work"]))},
+                ("waves", "work", "threads"),
+                gain=1.04,
+                helps="memory",
+            )
+        )
     return found
+
+
+def _waves(choices: Choices) -> int:
+    return int(choices.get("waves", 1))
 
 
 def kernel(program: AttentionProgram, choices: Choices, spec: ProblemSpec) -> str:
@@ -118,6 +137,7 @@ def kernel(program: AttentionProgram, choices: Choices, spec: ProblemSpec) -> st
         threads=int(choices["threads"]),
         unroll=int(choices["unroll"]),
         work=int(choices["work"]),
+        waves=_waves(choices),
         hopper=int(choices["arch"]) == 90,
         ring_bytes=_SHARED_BYTES // max(1, min(int(choices["work"]), 4)) // 1024 * 1024,
         contiguous=_contiguous(program),

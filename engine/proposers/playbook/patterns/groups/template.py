@@ -58,7 +58,11 @@ class Groups(Template):
 
     def starts(self, program: Program, spec: ProblemSpec, device: DeviceFact) -> list[Start]:
         plan = self.plan(program)
-        given = [kind.template.starts(kind.program, kind.spec, device) for kind in plan.kinds]
+        # A start that needs a tolerance is left to problems that it makes up alone.
+        given = [
+            [start for start in kind.template.starts(kind.program, kind.spec, device) if start.tolerance == 0]
+            for kind in plan.kinds
+        ]
         tuned = [_tuned(kind, starts[0].recipe, device) for kind, starts in zip(plan.kinds, given, strict=True)]
         first, last = [starts[0].recipe for starts in given], [starts[-1].recipe for starts in given]
         found: list[Start] = []

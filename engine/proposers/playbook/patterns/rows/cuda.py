@@ -39,7 +39,7 @@ class CudaRows(Template):
         large = tuned.choices["structure"] == "ring"
         if large and (halves := known.get("rows_in_16_bits")) is not None:
             short = tuned.with_(halves.changes, halves.opens)
-            found.insert(1, Start("16_bits", halves.text, short, halves.tolerance))
+            found.insert(0, Start("16_bits", halves.text, short, halves.tolerance))
         return found
 
     def transformations(self, program: Program, recipe: Recipe, device: DeviceFact) -> list[Transformation]:
@@ -84,6 +84,7 @@ class CudaRows(Template):
                 "threads": tuple(t for t in (256, 384, 512, 768) if self._is(rows, now, "halves", {"threads": t})),
                 "per": tuple(p for p in (1, 2, 3, 4, 5, 6, 8) if self._is(rows, now, "halves", {"per": p})),
                 "slots": (2, 3, 4, 6),
+                "clear": ("before", "meanwhile"),
             }
         keep: dict[str, tuple[Choice, ...]] = (
             {"keep": (0, 1, 2, 3, 4, 6, 8, 9, 10, 11)} if self._keeps(rows, now) else {}

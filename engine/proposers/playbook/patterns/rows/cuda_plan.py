@@ -38,6 +38,7 @@ PLAIN: Choices = {
     "writers": 0,
     "per": 4,
     "slots": 3,
+    "clear": "before",
     "sms": 0,
     "arch": 80,
 }
