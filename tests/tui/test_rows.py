@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from benchmarks.synthetic_session import Search, Shape
 from engine.session.records import events as ev
 from engine.session.records.events import Recorded
+from engine.session.records.verdict import Verdict
 from engine.session.state.session_state import SessionState
 from tui.monitor.panes.tree.rows import Mode, SortKey, TreeRows, View
 
@@ -113,6 +114,37 @@ def test_a_filter_shows_matches_and_the_way_to_them() -> None:
     rows = grown(filter="v17")
     assert [row.id for row in rows.rows if row.match] == ["v17"]
     assert [row.kind for row in rows.rows] == ["problem", "round", "idea", "variant"]
+
+
+def test_a_filter_finds_the_kernels_of_a_host() -> None:
+    state, search = SessionState(), Search(Shape(problems=1))
+    hosts = {
+        "v1": ev.VerdictGiven(variant="v1", verdict=Verdict(status="wrong", reason="0 of 3", host="gpu1")),
+        "v2": ev.VerdictGiven(variant="v2", verdict=Verdict(status="wrong", reason="0 of 3", host="gpu2")),
+    }
+    idea = ev.IdeaProposed(
+        idea="i1",
+        problem="softmax",
+        round=1,
+        parent=None,
+        category="other",
+        text="a tile",
+        proposer="playbook",
+        data={},
+    )
+    written = [
+        ev.VariantWritten(
+            variant=name, idea="i1", problem="softmax", round=1, parent=None, language="cpp", source="", proposer="hand"
+        )
+        for name in hosts
+    ]
+    opened = [*search.opening(), ev.RoundStarted(problem="softmax", round=1, parents=())]
+    for seq, event in enumerate([*opened, idea, *written, *hosts.values()], 1):
+        state.apply(Recorded(seq, float(seq), event))
+    for words, names in (("gpu1", ["v1"]), ("!gpu1", ["i1", "v2"])):
+        rows = TreeRows(state)
+        rows.set_filter(words)
+        assert [row.id for row in rows.rows if row.match] == names
 
 
 def test_a_filter_finds_words_anywhere_and_names_as_they_are() -> None:

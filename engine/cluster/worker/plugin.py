@@ -120,8 +120,8 @@ class JudgingHost(WorkerPlugin):  # type: ignore[misc]
             return
         try:
             answer = await self._asked(order)
-        except asyncio.CancelledError:
-            answer = m.Failed("its worker left", host=True)
+        except asyncio.CancelledError:  # The worker leaves, and has said so.
+            return
         except BaseException as error:  # Dask would never complete the task.
             answer = m.Failed(f"the worker failed: {type(error).__name__}: {error}", host=True)
         self._tell(order.engine, order.attempt, answer)

@@ -12,8 +12,8 @@ from engine.session.state.session_state import IdeaState, SessionState, VariantS
 from tui.text.format import transformation_label
 
 HELP = (
-    "Each word must match the id, idea, transformation, note, status, proposer or problem. Ids (v7, i3, r2) and 'hand' "
-    "(written by hand) match exactly. !word excludes a word. >1.5 and <1 compare the speedup."
+    "Each word must match the id, idea, transformation, note, status, proposer, host or problem. Ids (v7, i3, r2) and "
+    "'hand' (written by hand) match exactly. !word excludes a word. >1.5 and <1 compare the speedup."
 )
 
 SHORT_HELP = "all words must match; v7, r2, hand: exact match; !word: exclude; >1.5 <1: speedup"
@@ -50,6 +50,7 @@ class Matcher(Struct, frozen=True):
         idea = state.ideas.get(variant.idea)
         status = variant.stage or (variant.verdict.status if variant.verdict is not None else "queued")
         names = [variant.id, variant.idea, variant.problem, f"r{variant.round}", status, variant.proposer]
+        names += [host] if (host := host_of(state, variant)) else []
         names += ["pinned"] if state.is_pinned(variant.id) else []
         names += ["pruned"] if state.is_pruned(variant.id) else []
         about = f"{idea.category} {_said(idea)}" if idea is not None else ""
@@ -68,6 +69,14 @@ class Matcher(Struct, frozen=True):
         return all(word.fits(names, text) for word in self.words) and not any(
             word.fits(names, text) for word in self.without
         )
+
+
+def host_of(state: SessionState, variant: VariantState) -> str:
+    """Return the host that judges or has judged the kernel; "" for the engine's own host."""
+    if variant.verdict is not None and variant.verdict.host:
+        return variant.verdict.host
+    fact = state.devices.get(variant.device)
+    return fact.host if fact is not None else ""
 
 
 def _said(idea: IdeaState) -> str:
