@@ -43,11 +43,11 @@ class CleanHook(RenderHook):
         return [_Cleaned(one) for one in renderables]
 
 
-def clean_console(width: int | None) -> Console:
-    """Return a console on standard output without markup, emoji codes or highlighting.
+def clean_console(width: int | None, *, err: bool = False) -> Console:
+    """Return a console on standard output, or on standard error, without markup, emoji codes or highlighting.
 
     ``width`` is in cells; None takes the terminal's.
     """
-    console = Console(width=width, highlight=False, markup=False, emoji=False, soft_wrap=False)
+    console = Console(width=width, stderr=err, highlight=False, markup=False, emoji=False, soft_wrap=False)
     console.push_render_hook(CleanHook())
     return console

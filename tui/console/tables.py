@@ -50,7 +50,7 @@ if TYPE_CHECKING:  # an import at run time would load pydantic into the monitor
     from engine.proposers.coverage import Writer
 
 _PIPE_WIDTH = 200
-_WHOLE = ("problem", "kernel", "session", "language", "state", "age", "verdict", "check")
+_WHOLE = ("against", "problem", "kernel", "session", "language", "state", "age", "verdict", "check")
 """Columns of single words, which must not wrap."""
 _PROSE = ("", "config", "idea", "inputs", "note", "reason")
 """Columns of free text, in which ``~`` does not mark a figure."""
@@ -58,9 +58,10 @@ _CAN_BE_LEFT_OUT = ("first ms", "compile ms", "correct", "% SOL", "vs compile", 
 """Result columns that a narrow terminal drops, in this order. A pipe gets all columns."""
 
 
-def console() -> Console:
-    """Return the console of standard output. A pipe gets wide lines and no colors."""
-    return clean_console(None if sys.stdout.isatty() else _PIPE_WIDTH)
+def console(*, err: bool = False) -> Console:
+    """Return the console of standard output, or of standard error. A pipe gets wide lines and no colors."""
+    stream = sys.stderr if err else sys.stdout
+    return clean_console(None if stream.isatty() else _PIPE_WIDTH, err=err)
 
 
 def columns(*names: str, right: Sequence[str] = ()) -> Table:

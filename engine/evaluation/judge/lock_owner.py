@@ -105,6 +105,8 @@ def _command(words: list[str]) -> str:
     """Format a command line as a user would type it."""
     if "engine.system.fast_start" in words:
         return "left behind by a search or command that has ended"
+    if "engine.cluster.worker.judging_process" in words:
+        return "a search of a cluster"
     if "engine.daemon.service" in words[:-1]:
         return f"the search in {words[words.index('engine.daemon.service') + 1]}"[:_WORDS]
     if words and Path(words[0]).name.startswith("python"):

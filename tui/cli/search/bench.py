@@ -209,6 +209,10 @@ def _search(paths: SessionPaths, output: Path | None, *, headless: bool, as_json
     return code
 
 
+_CAN_BE_LEFT_OUT = ("geomean, failures = 1", "problems", "median", "fast_1.5")
+"""Columns that a narrow terminal drops, in this order. The report's files have all."""
+
+
 def _write(paths: SessionPaths, output: Path | None, *, quiet: bool = False) -> int:
     """Write the report's files, and print their paths and the totals, unless ``quiet``.
 
@@ -229,16 +233,19 @@ def _write(paths: SessionPaths, output: Path | None, *, quiet: bool = False) -> 
         raise cannot_write(directory, error) from None
     if quiet:
         return int(ExitCode.OK)
-    out = console()
+    out = console(err=True)
     for line in facts(report):
-        echo(line, err=True)
+        out.print(line)
     grid = totals(report)
-    table = columns(*grid.head, right=sorted(grid.right))
-    for row in grid.rows:
-        table.add_row(*row)
-    with out.capture() as captured:
-        out.print(table)
-    echo(f"{captured.get().rstrip()}\n{RULES}", err=True)
+    for left_out in (_CAN_BE_LEFT_OUT[:count] for count in range(len(_CAN_BE_LEFT_OUT) + 1)):
+        shown = [place for place, name in enumerate(grid.head) if name not in left_out]
+        table = columns(*(grid.head[place] for place in shown), right=sorted(grid.right))
+        for row in grid.rows:
+            table.add_row(*(row[place] for place in shown))
+        if out.measure(table, options=out.options.update_width(1000)).maximum <= out.width:
+            break
+    out.print(table)
+    out.print(RULES)
     for file in files:
         echo(str(file))
     return int(ExitCode.OK)

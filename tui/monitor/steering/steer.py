@@ -300,7 +300,7 @@ def first_lines(problem: ProblemState, idea: IdeaState | None = None, language: 
     said = "".join(f"{mark} {text}\n" for text in about)
     if language in MODULES:
         return f"{said}import torch\nimport torch.nn as nn\n\n\nclass ModelNew(nn.Module):\n    ...\n"
-    header = "".join(f"// {text}\n" for text in problem.header.splitlines())
+    header = "".join(f"// {text.removeprefix('// ')}\n" for text in problem.header.splitlines())
     declared = next((text for text in problem.header.splitlines() if text.startswith('extern "C" int launch(')), None)
     launch = f"{declared.rstrip('; ')} {{\n    return 0;\n}}\n" if declared is not None else ""
     included = "// The build includes the header below. Define launch(); return 0 for success.\n"
