@@ -94,7 +94,7 @@ class _Job:
 
     - ``ticket``: its place in the queues
     - ``device``: where it is now
-    - ``doubted``: devices on which it failed, without proof that they are at fault
+    - ``doubted``: devices on which it failed, without proof that they are at fault; ``doubts``: the reasons by device
     - ``failed``: the verdict of its first failure, and ``why`` the last failure in words
     """
 
@@ -108,6 +108,7 @@ class _Job:
     queued: float = field(default_factory=time.monotonic)
     device: Device = field(init=False)
     doubted: list[Device] = field(default_factory=list)
+    doubts: dict[str, str] = field(default_factory=dict)
     failed: Verdict | None = None
     why: str = ""
     _stage: Stage | None = None
@@ -133,6 +134,7 @@ class _Job:
     def doubt(self, failed: Verdict) -> None:
         self.failed, self.why = failed, f"{self.device.host}: {failed.reason}"
         self.doubted.append(self.device)
+        self.doubts[self.device.id] = self.why
 
 
 def _check(device: Device) -> None:
@@ -359,14 +361,14 @@ class ClusterEvaluator:
             build = report if job.device is built_on else verdict.build or report
             judged_s = {name: s for name, s in verdict.stage_s.items() if name not in ("queue", "build")}
             verdict = replace(verdict, build=build, stage_s={**spent_s, **judged_s})
-            self._compare_with_doubted(job, verdict)
+            self._settle_doubts(job, verdict)
             if job.on_verdict is not None:
                 job.on_verdict(verdict)
             return verdict
         finally:
             await self._release(job.device)
 
-    def _compare_with_doubted(self, job: _Job, verdict: Verdict) -> None:
+    def _settle_doubts(self, job: _Job, verdict: Verdict) -> None:
         """Raise ``Doubted`` at a kernel's first error. After a verdict, blame the devices that had an error."""
         if verdict.status == "error":
             if job.failed is None:
@@ -375,7 +377,7 @@ class ClusterEvaluator:
             return
         self._roster.praise(job.device)
         for other in job.doubted:
-            self._roster.blame(other, f"{job.why}, but {job.device.host} judged the kernel")
+            self._roster.blame(other, f"{job.doubts[other.id]}, but {job.device.host} judged the kernel")
 
     async def runoff(self, problem: ProblemSpec, kernels: Mapping[str, tuple[Language, str]]) -> tuple[Standing, ...]:
         place = self._place(problem)

@@ -160,7 +160,10 @@ class Roster:
     def fate_of_work(self, device: Device) -> str:
         """Say what happens to the work that ``device`` loses."""
         now = self._clock()
-        others = any(one is not device and now - one.heard_at <= SILENT_S for one in self.usable())
+        able = [one for one in self.usable() if now - one.heard_at <= SILENT_S]
+        if able == [device] and not device.lost:
+            return "the same device does this work again"
+        others = any(one is not device for one in able)
         return "another device does this work again" if others else "this work waits for a device that can do it"
 
     def measured(self, device: Device, bandwidth_gbs: float, peak_gflops: float) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import urllib.error
 import urllib.request
+from http.client import HTTPException
 from importlib.util import find_spec
 
 from engine.config.schema import Config
@@ -39,5 +40,5 @@ def _refusal(address: str) -> str | None:
     except urllib.error.URLError as error:
         reason = error.reason
         return (reason.strerror or str(reason)) if isinstance(reason, OSError) else str(reason)
-    except (OSError, ValueError) as error:
-        return str(error)
+    except (OSError, ValueError, HTTPException) as error:
+        return f"{type(error).__name__}: {error}" if isinstance(error, HTTPException) else str(error)

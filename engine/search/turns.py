@@ -29,7 +29,7 @@ ROUNDS_WITHOUT_GAIN = 3
 REPLIES_S = 300.0
 """Longest wait for model calls in flight and their kernels at the end of a turn, in seconds."""
 FIRST_VERDICT_S = 30.0
-"""A turn lasts up to this many seconds longer if opening took its minutes and no kernel has a verdict yet."""
+"""A turn lasts up to this many seconds longer if no kernel of the problem has a verdict yet."""
 LEAST_MINUTES = 1.0
 """Shortest extra turn. Opening a problem takes seconds, so a shorter turn would spend most of its time on opening."""
 

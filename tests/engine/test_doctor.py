@@ -5,8 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 from datetime import date
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from socketserver import BaseRequestHandler, TCPServer
 from threading import Thread
 
 import pytest
@@ -228,16 +228,45 @@ def test_languages_that_the_device_cannot_run(language: str, level: str) -> None
     assert finding.level == level and language in finding.what and (level == "ok") == (not finding.remedy)
 
 
-def test_a_tracking_server_must_answer(tmp_path: Path) -> None:
-    tables = 'problems = ["builtin:quickstart/gelu"]\n[tracking]\nmlflow = "http://127.0.0.1:{}"\n'
-    with HTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as answers_501:
-        thread = Thread(target=answers_501.handle_request)
+TRACKED = 'problems = ["builtin:quickstart/gelu"]\n[tracking]\nmlflow = "http://127.0.0.1:{}"\n'
+
+
+def tracked_by(reply: bytes) -> Finding:
+    """Check a server that answers with ``reply`` and closes the connection."""
+
+    class Answer(BaseRequestHandler):
+        def handle(self) -> None:
+            self.request.recv(1 << 12)
+            self.request.sendall(reply)
+
+    with TCPServer(("127.0.0.1", 0), Answer) as server:
+        thread = Thread(target=server.handle_request)
         thread.start()
-        other = tracking(parse_config(tables.format(answers_501.server_port), "c.toml"))
+        finding = tracking(parse_config(TRACKED.format(server.server_address[1]), "c.toml"))
         thread.join()
-    silent = tracking(parse_config(tables.format(answers_501.server_port), "c.toml"))
-    assert (other.level, silent.level) == ("warn", "warn")
-    assert "HTTP status 501" in other.what and "Connection refused" in silent.what and silent.remedy
+    return finding
+
+
+@pytest.mark.parametrize(
+    ("reply", "level", "words"),
+    [
+        (b"HTTP/1.0 200 OK\r\n\r\nOK", "ok", "answers"),
+        (b"HTTP/1.0 401 Unauthorized\r\n\r\n", "ok", "answers"),
+        (b"HTTP/1.0 501 Not Implemented\r\n\r\n", "warn", "HTTP status 501"),
+        (b"SSH-2.0-OpenSSH\r\n", "warn", "BadStatusLine"),
+    ],
+)
+def test_a_tracking_server_must_answer(reply: bytes, level: str, words: str) -> None:
+    finding = tracked_by(reply)
+    assert finding.level == level and words in finding.what, finding
+    assert bool(finding.remedy) == (level == "warn")
+
+
+def test_a_tracking_server_that_is_not_there() -> None:
+    with TCPServer(("127.0.0.1", 0), BaseRequestHandler) as server:
+        port = server.server_address[1]
+    finding = tracking(parse_config(TRACKED.format(port), "c.toml"))
+    assert finding.level == "warn" and "Connection refused" in finding.what and finding.remedy
 
 
 def test_programs_that_a_config_names_must_exist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -120,7 +120,7 @@ class JudgingHost(WorkerPlugin):  # type: ignore[misc]
             return
         try:
             answer = await self._asked(order)
-        except asyncio.CancelledError:  # The worker leaves, and has said so.
+        except asyncio.CancelledError:  # The worker leaves and has said so, or its heartbeats stop.
             return
         except BaseException as error:  # Dask would never complete the task.
             answer = m.Failed(f"the worker failed: {type(error).__name__}: {error}", host=True)

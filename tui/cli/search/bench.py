@@ -176,17 +176,20 @@ def _same(config: Config, root: Path) -> SessionPaths | None:
 def _are_moved(paths: SessionPaths, stored: Config, config: Config) -> bool:
     """Whether the problems are the session's under other directories: equal names, and the source that it recorded."""
     from engine.session.state.session_state import fold
-    from engine.session.store import SessionReader
+    from engine.session.store import SessionError, SessionReader
     from engine.system.text_file import read_text
 
     now = [Path(file) for file in config.problems]
     if [Path(file).name for file in stored.problems] != [file.name for file in now]:
         return False
-    with SessionReader(paths) as reader:
-        state = fold(reader.read())
+    try:
+        with SessionReader(paths) as reader:
+            state = fold(reader.read())
+    except SessionError:  # Another session's damage is not this benchmark's.
+        return False
     sources = {problem.spec.path: problem.spec.source for problem in state.problems.values()}
     pairs = zip(map(str, stored.problems), now, strict=True)
-    return all(sources[before] == read_text(file) for before, file in pairs if before in sources)
+    return bool(sources) and all(sources[before] == read_text(file) for before, file in pairs if before in sources)
 
 
 def _search(paths: SessionPaths, output: Path | None, *, headless: bool, as_json: bool) -> int:
