@@ -539,8 +539,8 @@ class CorrectnessPolicy(Struct, frozen=True):
     most: float = 0.1
     """Upper limit on eager's largest relative error. With larger errors, eager's outputs are close to noise."""
     vanishing: float = 1e-6
-    """An output whose fp64 values are at most this share of eager's is zero, and eager's values are rounding errors. An
-    example is the mean of values that were normalized before.
+    """An output whose rms in fp64 is at most this share of eager's largest value is zero, and eager's values are rounding
+    errors. An example is the mean of values that were normalized before.
     """
     mean: float = 2.5
     """Allowed mean error, relative to eager's. Truncating operands to TF32 causes 2.2 times the error of rounding.
