@@ -78,7 +78,7 @@ class PairPolicy(Struct, frozen=True):
     processes.
     """
     thorough_pairs: int = 7
-    """A thorough verdict may time this multiple of ``max_pairs``, because short kernels yield thousands of pairs."""
+    """Each process of a thorough verdict may time this multiple of ``max_pairs``, because short kernels yield thousands of pairs."""
     widest: float = 4.0
     """A speedup is uncertain if its 95% interval contains 1 and the bounds differ by more than this ratio."""
     uncertain: float = 4.0
@@ -253,7 +253,7 @@ class DevicePolicy(Struct, frozen=True):
     problems_kept: PerDevice = PerDevice(8, 2)
     """Maximum number of problems that a judge keeps open."""
     request_s: int = 900
-    """If a request takes longer than this, the engine ends the judge."""
+    """The judge's own alarm ends the judge if one attempt at a request takes longer than this."""
     eager_least: int = 7
     """Minimum number of timed calls for a baseline."""
     eager_most: int = 50
@@ -444,8 +444,8 @@ class SandboxPolicy(Struct, frozen=True):
     """Largest file that a compiler may write for a Python kernel, in its builder or at its first call."""
     builder_memory_bytes: int = 16 * GIB
     """Private memory of a builder; nvcc needs gigabytes for large sources."""
-    start_s: float = 30.0
-    """Timeout for the start of a runner."""
+    empty_start_s: float = 30.0
+    """Timeout for each answer while the empty kernel's runner starts and loads. Other kernels have ``deadline_s``."""
     python_start_s: float = 60.0
     """Timeout for the start of a Python kernel's runner."""
     call_s: float = 3.0
