@@ -226,9 +226,11 @@ class EvaluationConfig(Table):
     """Policy for kernels that let a library do their work (cuBLAS, cuDNN, PyTorch's operators). ``refuse``: the judge
     rejects them. ``label``: the judge accepts them, and the verdict names the library."""
     max_pairs: int = Field(default=200, ge=8, le=100_000)
-    """Maximum number of timing pairs per verdict. Each pair times the reference and the kernel."""
+    """Maximum number of timing pairs per evaluation; a thorough verdict allows seven times as many in each of its three
+    evaluations. Each pair times the reference and the kernel."""
     deadline_s: Positive = 30.0
-    """Time limit of a kernel in one stage (load, check or time), in seconds."""
+    """Time limit for each answer of a kernel's process (start, load or call), in seconds. Calls may have a shorter
+    limit."""
     memory_limit: MemoryLimit = "auto"
     """Memory limit of a kernel's process: bytes, or text such as ``4GiB``. ``auto`` derives the limit from the problem.
     """

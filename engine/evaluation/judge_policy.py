@@ -78,7 +78,9 @@ class PairPolicy(Struct, frozen=True):
     processes.
     """
     thorough_pairs: int = 7
-    """A thorough verdict may time this multiple of ``max_pairs``, because short kernels yield thousands of pairs."""
+    """Each process of a thorough verdict may time this multiple of ``max_pairs``, because short kernels yield thousands
+    of pairs.
+    """
     widest: float = 4.0
     """A speedup is uncertain if its 95% interval contains 1 and the bounds differ by more than this ratio."""
     uncertain: float = 4.0
@@ -135,7 +137,7 @@ class ClockPolicy(Struct, frozen=True):
     """If the judge's time exceeds the reported time by this factor, the verdict notes that the judge's time counts."""
     batch_below_ms: float = 1.0
     """Calls longer than this need no batch, because a single call hides less time than a batch would reveal."""
-    batch_ms: float = 6.0
+    batch_target_ms: float = 6.0
     """Target length of a batch. The number of buffers limits the actual length."""
     batches: int = 8
     """Maximum number of batches to time until one is undisturbed."""
@@ -156,11 +158,11 @@ class ClockPolicy(Struct, frozen=True):
     """The runner's loop overhead per call of a batch."""
     tiny_ms: float = 0.05
     """For shorter kernels, an empty kernel measures the loop overhead."""
-    warm_batch_ms: float = 12.0
+    warm_batch_target_ms: float = 12.0
     """Target length of a batch on the same buffers."""
     warm_batch_most: int = 2000
     """Maximum number of calls in a batch on the same buffers."""
-    warm_batch: float = 1.3
+    warm_batch_factor: float = 1.3
     """Time limit for a call in a batch on the same buffers, relative to a single call. Such a call's data are in the
     caches.
     """
@@ -170,9 +172,9 @@ class ClockPolicy(Struct, frozen=True):
     """Number of random outputs to compare per batch. If one call in ten is skipped, the comparison detects it in 999 of
     1000 batches.
     """
-    queued_ms: float = 2.0
+    queue_target_ms: float = 2.0
     """Target length of GPU calls queued behind a gate."""
-    queued: float = 1.1
+    queued_factor: float = 1.1
     """Time limit for a queued call, relative to its event time. The L2 cache can buffer one call's writes, but not
     those of many calls.
     """
@@ -253,7 +255,7 @@ class DevicePolicy(Struct, frozen=True):
     problems_kept: PerDevice = PerDevice(8, 2)
     """Maximum number of problems that a judge keeps open."""
     request_s: int = 900
-    """If a request takes longer than this, the engine ends the judge."""
+    """The judge's own alarm ends the judge if one attempt at a request takes longer than this."""
     eager_least: int = 7
     """Minimum number of timed calls for a baseline."""
     eager_most: int = 50
@@ -444,8 +446,8 @@ class SandboxPolicy(Struct, frozen=True):
     """Largest file that a compiler may write for a Python kernel, in its builder or at its first call."""
     builder_memory_bytes: int = 16 * GIB
     """Private memory of a builder; nvcc needs gigabytes for large sources."""
-    start_s: float = 30.0
-    """Timeout for the start of a runner."""
+    empty_start_s: float = 30.0
+    """Timeout for each answer while the empty kernel's runner starts and loads. Others have ``deadline_s``."""
     python_start_s: float = 60.0
     """Timeout for the start of a Python kernel's runner."""
     call_s: float = 3.0

@@ -73,12 +73,12 @@ class EmptyKernel:
         if (took := self._ask(lambda runner: runner.call([slot], flushes))) is not None:
             overhead.beside_ms.append(took[1] - took[0][0])
 
-    def batch_ms(self, slots: Sequence[int]) -> float:
+    def batch_overhead_ms(self, slots: Sequence[int]) -> float:
         """Return the overhead per call in the least disturbed batch, in milliseconds; 0 without an empty kernel."""
         batches = self._ask(lambda runner: [runner.call(list(slots)) for _ in range(_CLOCK.empty_batches)])
         return min((wall_ms - sum(own_ms) for own_ms, wall_ms in batches or ()), default=0.0) / len(slots)
 
-    def queue_ms(self) -> float | None:
+    def queue_overhead_ms(self) -> float | None:
         """Return how many milliseconds it takes to queue calls without disturbance (``Runner.call_behind_gate``), or
         None if unknown.
 

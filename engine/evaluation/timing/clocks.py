@@ -1,4 +1,4 @@
-"""Decide how long a call took. All functions are pure.
+"""Decide how long a call took.
 
 The judge verifies the times that a kernel's process reports. The judge subtracts the overhead of an empty kernel's call
 from its own measurement, and counts the larger of the two times. Therefore a slow clock gains nothing, and a very slow
@@ -24,7 +24,8 @@ class CallLimits(Struct, frozen=True):
     """The allowed difference between the judge's time and the reported time, in milliseconds.
 
     - ``kind``: "cpu" or "cuda"
-    - ``overhead``: calls of an empty kernel, made between the kernel's own
+    - ``overhead``: calls of an empty kernel, made between the kernel's own; the list grows during timing, and the
+    allowances change with it
     - ``copy_ms``: the time that the judge takes to copy a Python kernel's outputs; 0 without a copy, None for compiled
     kernels
     - ``warm``: whether an untimed call precedes each single call
@@ -68,7 +69,7 @@ class CallLimits(Struct, frozen=True):
             beside += _CLOCK.python_batch_ms[self.kind] + _CLOCK.output_copy * self.copy_ms
         return beside
 
-    def batch_ms(self, claimed_ms: float, cold_ms: float, *, warm_agrees: bool) -> float:
+    def allowed_batch_call_ms(self, claimed_ms: float, cold_ms: float, *, warm_agrees: bool) -> float:
         """Return the maximum time of a call in a batch that is consistent with ``claimed_ms``, allowing for colder
         buffers.
 
@@ -78,10 +79,10 @@ class CallLimits(Struct, frozen=True):
         colder = _CLOCK.batch_coldest if warm_agrees else _CLOCK.batch_colder
         return colder * claimed_ms + _CLOCK.batch_colder_ms[self.kind] + _CLOCK.batch_cold * cold_ms
 
-    def queued_ms(self, claimed_ms: float, count: int) -> float:
+    def allowed_queued_ms(self, claimed_ms: float, count: int) -> float:
         """Return the maximum time of each of ``count`` queued GPU calls, without the time for queuing."""
         beside = _CLOCK.queued_beside_ms / count + _CLOCK.output_copy * (self.copy_ms or 0.0)
-        return _CLOCK.queued * claimed_ms - _CLOCK.unqueued * self.least_ms + beside
+        return _CLOCK.queued_factor * claimed_ms - _CLOCK.unqueued * self.least_ms + beside
 
 
 def check_report(reported_ms: Sequence[float], counted_ms: Sequence[float], *, contended: bool) -> str:

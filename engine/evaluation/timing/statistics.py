@@ -106,7 +106,8 @@ def over_processes(counting: Sequence[Pairs], processes: Sequence[Pairs]) -> tup
     """Return the median ratio with an interval that also covers the median of each process.
 
     Pairs from a single process do not show the variation between processes. ``counting``: each process's pairs that
-    count. A process with few such pairs contributes the median of all its pairs.
+    count, chosen among all processes. ``processes``: each process's pairs, chosen without the others: all pairs on a
+    GPU, the undisturbed ones on a CPU. A process with few pairs in ``counting`` contributes the median of the latter.
     """
     middle, low, high = median_interval(Pairs.pooled(counting).ratios)
     medians = [

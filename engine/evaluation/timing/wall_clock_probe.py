@@ -35,16 +35,26 @@ class WallClockProbe:
         self.calls, self.runs_ms = 0, 0.0
 
     def excess_ms(self, claimed_ms: float, limits: CallLimits) -> tuple[float, str]:
-        """Return how many milliseconds a call takes beyond the claimed time, and the evidence in words."""
+        """Return how many milliseconds a call takes beyond the claimed time, and the evidence in words.
+
+        The first line that fits decides:
+
+        - calls longer than ``batch_below_ms``: no batch, because the single calls suffice
+        - only one buffer set: calls on the same buffers
+        - a GPU on which calls can be queued: queued calls
+        - a compiled GPU kernel whose ``launch`` waits for the device: the fastest of a few batches on separate buffers
+        - all others: calls on the same buffers and calls on separate buffers; the larger excess counts. If a Python
+          kernel on a CPU has no excess in either, calls on alternating buffers decide.
+        """
         if claimed_ms > _CLOCK.batch_below_ms:
             return 0.0, "single calls agree"
         if self._slots < 2:
             return self._warm_batches(claimed_ms, limits)
         if limits.kind == "cuda" and (queued := self._queued(claimed_ms, limits)) is not None:
             return queued
-        if limits.kind == "cuda" and not limits.python and self._queue_ms is not None:
+        if limits.kind == "cuda" and not limits.python and self._queue_overhead_ms is not None:
             beside_ms = limits.beside_batch_ms(self._slots, 0.0)
-            each_ms = min(self._batch_ms(self._slots, beside_ms) for _ in range(_CLOCK.waiting_batches))
+            each_ms = min(self._measured_batch_ms(self._slots, beside_ms) for _ in range(_CLOCK.waiting_batches))
             return max(0.0, each_ms - claimed_ms), f"launch waits for the device: {each_ms:.4g} ms per call in batches"
         warm_ms, words = self._warm_batches(claimed_ms, limits)
         cold_ms, found = self._batches(claimed_ms, limits, warm_agrees=warm_ms == 0.0)
@@ -71,26 +81,29 @@ class WallClockProbe:
 
     def _warm_batches(self, claimed_ms: float, limits: CallLimits) -> tuple[float, str]:
         """Time calls on the same, cached buffers. This reveals even microseconds, unless the kernel skips calls."""
-        count = max(2, min(_CLOCK.warm_batch_most, round(_CLOCK.warm_batch_ms / max(claimed_ms, 1e-3))))
+        count = max(2, min(_CLOCK.warm_batch_most, round(_CLOCK.warm_batch_target_ms / max(claimed_ms, 1e-3))))
         beside_ms = limits.beside_batch_ms(count, _CLOCK.batch_call_ms[limits.kind])
         return self._least(
-            lambda: self._warm_batch_ms(count, beside_ms), claimed_ms, _CLOCK.warm_batch * claimed_ms, f"{count} calls"
+            lambda: self._measured_warm_batch_ms(count, beside_ms),
+            claimed_ms,
+            _CLOCK.warm_batch_factor * claimed_ms,
+            f"{count} calls",
         )
 
     def _batches(self, claimed_ms: float, limits: CallLimits, *, warm_agrees: bool) -> tuple[float, str]:
         """Time calls on separate buffers. This prevents skipped calls, but the buffers are cold."""
-        count = self._count(_CLOCK.batch_ms, claimed_ms)
+        count = self._count(_CLOCK.batch_target_ms, claimed_ms)
         loop_ms = _CLOCK.batch_call_ms[limits.kind]
         if limits.kind == "cpu" and claimed_ms <= _CLOCK.tiny_ms:
             slots = [index % self._slots for index in range(count)]
-            loop_ms = max(loop_ms, _CLOCK.overhead * self._empty_kernel.batch_ms(slots))
+            loop_ms = max(loop_ms, _CLOCK.overhead * self._empty_kernel.batch_overhead_ms(slots))
         beside_ms = limits.beside_batch_ms(count, loop_ms)
 
         def least(cold_ms: float) -> tuple[float, str]:
             return self._least(
-                lambda: self._batch_ms(count, beside_ms),
+                lambda: self._measured_batch_ms(count, beside_ms),
                 claimed_ms,
-                limits.batch_ms(claimed_ms, cold_ms, warm_agrees=warm_agrees),
+                limits.allowed_batch_call_ms(claimed_ms, cold_ms, warm_agrees=warm_agrees),
                 f"{count} calls on separate buffers",
             )
 
@@ -115,47 +128,47 @@ class WallClockProbe:
 
         Returns None if calls cannot be queued.
         """
-        count, each_ms = self._count(_CLOCK.queued_ms, claimed_ms), float("inf")
+        count, each_ms = self._count(_CLOCK.queue_target_ms, claimed_ms), float("inf")
         for _ in range(self._tries):
-            if (all_ms := self._queued_ms(count)) is None:
+            if (all_ms := self._measured_queued_ms(count)) is None:
                 if count == 2:
                     return None
                 # One call may launch more kernels than the stream can queue.
                 count = max(2, count // _CLOCK.queue_shrink)
                 continue
             each_ms = min(each_ms, max(0.0, all_ms / count))
-            if each_ms <= limits.queued_ms(claimed_ms, count):
+            if each_ms <= limits.allowed_queued_ms(claimed_ms, count):
                 return 0.0, f"{count} queued calls took {each_ms:.4g} ms each"
         return each_ms - claimed_ms, f"{count} queued calls took {each_ms:.4g} ms each"
 
-    def _count(self, batch_ms: float, claimed_ms: float) -> int:
-        return max(2, min(self._slots, round(batch_ms / max(claimed_ms, 1e-3))))
+    def _count(self, target_ms: float, claimed_ms: float) -> int:
+        return max(2, min(self._slots, round(target_ms / max(claimed_ms, 1e-3))))
 
-    def _batch_ms(self, count: int, beside_ms: float) -> float:
+    def _measured_batch_ms(self, count: int, beside_ms: float) -> float:
         """Return the milliseconds per call on separate buffers: the larger of the reported time and the
         judge's time.
         """
         reported_ms, wall_ms = CallBatch(self._problem, self._runner, count, self._check).call()
         return max(self._counted(count, wall_ms) / count - beside_ms, reported_ms / count)
 
-    def _warm_batch_ms(self, count: int, beside_ms: float) -> float:
+    def _measured_warm_batch_ms(self, count: int, beside_ms: float) -> float:
         """Return the milliseconds of each of ``count`` calls on the buffers of one slot."""
         self._problem.trial(0).load(self._problem.arena.slots[0])
         self._problem.device.synchronize()
         reported_ms, wall_ms = self._runner.call([0] * count)
         return max(self._counted(count, wall_ms) / count - beside_ms, sum(reported_ms) / count)
 
-    def _queued_ms(self, count: int) -> float | None:
+    def _measured_queued_ms(self, count: int) -> float | None:
         """Return the milliseconds of ``count`` queued calls, without the time for queuing."""
-        if self._queue_ms is None:
+        if self._queue_overhead_ms is None:
             return None
         took_ms = CallBatch(self._problem, self._runner, count, self._check).call_behind_gate()
-        return None if took_ms is None else self._counted(count, took_ms) - self._queue_ms
+        return None if took_ms is None else self._counted(count, took_ms) - self._queue_overhead_ms
 
     @cached_property
-    def _queue_ms(self) -> float | None:
+    def _queue_overhead_ms(self) -> float | None:
         """Return the time for queuing an empty kernel, or None if the driver cannot queue calls."""
-        return self._empty_kernel.queue_ms()
+        return self._empty_kernel.queue_overhead_ms()
 
     def _counted(self, count: int, wall_ms: float) -> float:
         self.calls += count

@@ -183,8 +183,8 @@ class Model(Kernel):
         if len(leaves) != len(self._outputs):
             expected = f"the problem has {len(self._outputs)}: return the outputs of Model.forward"
             raise WrongOutput(f"forward returned {len(leaves)} tensors, but {expected}")
-        for leaf, order, target in zip(leaves, self._outputs, self._buffers[slot].outputs, strict=True):
-            _check_output(leaf, order, target.device)
+        for leaf, spec, target in zip(leaves, self._outputs, self._buffers[slot].outputs, strict=True):
+            _check_output(leaf, spec, target.device)
         return leaves
 
     def _keep_mutated(self, slot: int) -> None:
@@ -271,11 +271,11 @@ def _written_out(result: Any, layouts: Sequence[tuple[int, ...] | None]) -> list
     ]
 
 
-def _fits(tensor: torch.Tensor, order: TensorSpec) -> bool:
-    return tuple(tensor.shape) == tuple(order.shape) and str(tensor.dtype) == f"torch.{order.dtype}"
+def _fits(tensor: torch.Tensor, spec: TensorSpec) -> bool:
+    return tuple(tensor.shape) == tuple(spec.shape) and str(tensor.dtype) == f"torch.{spec.dtype}"
 
 
-def _check_output(leaf: torch.Tensor, order: TensorSpec, device: torch.device) -> None:
+def _check_output(leaf: torch.Tensor, spec: TensorSpec, device: torch.device) -> None:
     """Raise ``WrongOutput`` unless ``leaf`` is exactly a ``torch.Tensor`` with memory that contains its values.
 
     Any other object could compute its values only when it is read. Threat: late-work.
@@ -283,23 +283,23 @@ def _check_output(leaf: torch.Tensor, order: TensorSpec, device: torch.device) -
     kind = type(leaf)
     if kind is not _TENSOR and kind is not _PARAMETER:
         named = f"{kind.__module__}.{kind.__qualname__}"
-        raise WrongOutput(f"{order.name} is a {named}, not exactly a torch.Tensor: return a plain tensor")
+        raise WrongOutput(f"{spec.name} is a {named}, not exactly a torch.Tensor: return a plain tensor")
     if leaf.device.type != device.type:
         raise WrongOutput(
-            f"{order.name} is on {leaf.device}, but the problem expects it on {device}: move the output to that "
+            f"{spec.name} is on {leaf.device}, but the problem expects it on {device}: move the output to that "
             f"device in forward"
         )
     if leaf.layout is not torch.strided or leaf.is_conj() or leaf.is_neg() or torch._is_functional_tensor(leaf):
-        raise WrongOutput(f"{order.name} is not a plain strided tensor: return a computed, dense tensor")
-    if (dtype := str(leaf.dtype).removeprefix("torch.")) != order.dtype:
+        raise WrongOutput(f"{spec.name} is not a plain strided tensor: return a computed, dense tensor")
+    if (dtype := str(leaf.dtype).removeprefix("torch.")) != spec.dtype:
         raise WrongOutput(
-            f"{order.name} is {dtype}, but the problem's output is {order.dtype}: convert the output in forward"
+            f"{spec.name} is {dtype}, but the problem's output is {spec.dtype}: convert the output in forward"
         )
-    if tuple(leaf.shape) != tuple(order.shape):
-        wanted = f"but the problem's has {tuple(order.shape)}: return the reference's shape"
-        raise WrongOutput(f"{order.name} has shape {tuple(leaf.shape)}, {wanted}")
+    if tuple(leaf.shape) != tuple(spec.shape):
+        wanted = f"but the problem's has {tuple(spec.shape)}: return the reference's shape"
+        raise WrongOutput(f"{spec.name} has shape {tuple(leaf.shape)}, {wanted}")
     if leaf.numel() and leaf.untyped_storage().data_ptr() == 0:
-        raise WrongOutput(f"{order.name} has no memory: return a tensor that contains values")
+        raise WrongOutput(f"{spec.name} has no memory: return a tensor that contains values")
 
 
 def _set_environment(order: ModuleOrder, compilers: bool) -> None:
