@@ -541,7 +541,7 @@ class CorrectnessPolicy(Struct, frozen=True):
     most: float = 0.1
     """Upper limit on eager's largest relative error. With larger errors, eager's outputs are close to noise."""
     vanishing: float = 1e-6
-    """An output whose rms in fp64 is at most this share of eager's largest value is zero, and eager's values are rounding
+    """An output whose rms in fp64 is at most this share of eager's largest value is zero; eager's values are rounding
     errors. An example is the mean of values that were normalized before.
     """
     mean: float = 2.5
