@@ -53,7 +53,6 @@ STRUCTURES: dict[str, Choices] = {
     "grid_ring_writers": {**WIDE, "structure": "ring", "cluster": 0, "slot_kb": 4, "keep": 1, "writers": 256},
     "block": {**WIDE, "structure": "block", "threads": 128, "unroll": 2, "keep": 1},
     "halves": {**WIDE, "structure": "halves", "threads": 256, "per": 4},
-    "halves_early": {**WIDE, "structure": "halves", "threads": 256, "per": 4, "clear": "meanwhile"},
     "halves_pieces": {**WIDE, "structure": "halves", "threads": 128, "per": 4, "sms": 5},
 }
 COMPILED = [
@@ -71,7 +70,6 @@ COMPILED = [
     ("softmax_long", "block", H200),
     ("add_ln", "block", H200),
     ("layernorm_huge", "halves", H200),
-    ("layernorm_huge", "halves_early", H200),
     ("layernorm", "halves_pieces", H200),
     ("bias", "loop", H200),
 ]

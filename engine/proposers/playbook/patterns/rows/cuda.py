@@ -84,7 +84,6 @@ class CudaRows(Template):
                 "threads": tuple(t for t in (256, 384, 512, 768) if self._is(rows, now, "halves", {"threads": t})),
                 "per": tuple(p for p in (1, 2, 3, 4, 5, 6, 8) if self._is(rows, now, "halves", {"per": p})),
                 "slots": (2, 3, 4, 6),
-                "clear": ("before", "meanwhile"),
             }
         keep: dict[str, tuple[Choice, ...]] = (
             {"keep": (0, 1, 2, 3, 4, 6, 8, 9, 10, 11)} if self._keeps(rows, now) else {}

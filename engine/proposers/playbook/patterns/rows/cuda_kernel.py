@@ -131,7 +131,6 @@ def _halves(plan: Plan, halves: HalvesPlan, choices: Choices) -> dict[str, objec
         "group": halves.group,
         "per": choices["per"],
         "slots": choices["slots"],
-        "clear_meanwhile": choices.get("clear") == "meanwhile",
         "shared_bytes": SHARED_BYTES,
         "reserved_bytes": RESERVED_BYTES,
         "fits": f"cols % 4 == 0 && pieces <= {HALVES_PIECES} && pieces * per * 4 <= {HALVES_FLOATS} && room >= 2",

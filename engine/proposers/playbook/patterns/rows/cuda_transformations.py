@@ -274,21 +274,6 @@ EXACT_RING: Choices = {
 """Changes that turn a kernel with rows in 16 bits into the fastest one in fp32."""
 
 
-def _clear_meanwhile(program: RowProgram, now: Choices, device: DeviceFact) -> Transformation | None:
-    if now["structure"] != "halves" or now.get("clear") == "meanwhile":
-        return None
-    return _transformation(
-        "clear_counters_meanwhile",
-        "latency",
-        "Blocks wait until the counters of their exchange are zero, before they load anything. Launch them early, so "
-        "that only the warps that exchange statistics wait while the first rows arrive.",
-        {"clear": "meanwhile"},
-        ("clear", "slots"),
-        gain=1.02,
-        helps="latency",
-    )
-
-
 def _share_weights(program: RowProgram, now: Choices, device: DeviceFact) -> Transformation | None:
     if now["structure"] != "split" or int(now["rows_per_block"]) > 1 or program.rows < 2:
         return None
@@ -412,7 +397,6 @@ _RULES: tuple[_Rule, ...] = (
     _block,
     _ring,
     _halves,
-    _clear_meanwhile,
     _one_walk,
     _share_weights,
     _keep_weights,

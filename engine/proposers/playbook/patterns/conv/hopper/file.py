@@ -70,7 +70,6 @@ def stream_kernel(conv: ConvProgram, plan: StreamPlan, spec: ProblemSpec, fast: 
         tensors=tensors_struct(spec, names),
         epilogues=epilogues,
         table=table,
-        early_writes=_early_writes(plan, 8 if vector_stores else 4),
         pieces=_pieces(plan, 8 if vector_stores else 4),
         step_filters=8 if vector_stores else 4,
         most_steps=_MOST_STEPS,
@@ -122,12 +121,10 @@ def _pieces(plan: StreamPlan, filters: int) -> list[list[Task]]:
         filters: Filters of a step, in which a team writes what is on the stage.
     """
     passes, steps, many = plan.lines // plan.stage_filters, plan.stage_filters // filters, len(plan.products)
-    # With one set of sums, all passes but the last are written before the next products.
-    early = passes - 1 if plan.accumulators == 1 else 0
     found: list[list[Task]] = []
     for piece in range(many):
         tasks = []
-        at, end = (early * steps + (passes - early) * steps * k // many for k in (piece, piece + 1))
+        at, end = passes * steps * piece // many, passes * steps * (piece + 1) // many
         while at < end:
             number, step = divmod(at, steps)
             if step == 0 and plan.accumulators == 2:
@@ -137,26 +134,6 @@ def _pieces(plan: StreamPlan, filters: int) -> list[list[Task]]:
             at += last - step
         found.append(tasks)
     return found
-
-
-def _early_writes(plan: StreamPlan, filters: int) -> list[list[Task]]:
-    """What a team with one set of sums does with its stage before the next products overwrite them, by pass.
-
-    The stage holds the last pass when they begin.
-    """
-    if plan.accumulators > 1:
-        return []
-    passes, steps = plan.lines // plan.stage_filters, plan.stage_filters // filters
-    writes = [(first, min(steps, first + _MOST_STEPS)) for first in range(0, steps, _MOST_STEPS)]
-    return [
-        [Task(part, put=True), *(Task(part, first=first, last=last) for first, last in writes if part < passes - 1)]
-        for part in range(passes)
-    ]
-
-
-def tasks_in_order(plan: StreamPlan, filters: int) -> list[Task]:
-    """The work on a row's results in the order of a kernel."""
-    return [task for part in (*_early_writes(plan, filters), *_pieces(plan, filters)) for task in part]
 
 
 def _epilogue(

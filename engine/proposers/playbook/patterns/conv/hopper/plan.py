@@ -20,13 +20,11 @@ _MOST_PRODUCTS = 512
 """The most products of a row, which are unrolled."""
 _OTHER_REGISTERS = 44
 """Registers of a consumer's thread besides sums. Without this room, the compiler spills."""
-_REGISTERS = {(1, 1): (255, 0), (1, 2): (240, 128), (1, 3): (224, 96), (2, 1): (176, 80), (3, 1): (104, 56)}
+_REGISTERS = {(1, 1): (255, 0), (1, 2): (240, 128), (1, 3): (224, 96), (2, 1): (176, 80)}
 """Registers of a consumer's and of a producer's thread, by (teams, loaders). 0: they stay as compiled. Together they
 are at most those of the launch, 65536 / threads rounded down to a multiple of 8 each. If not, the block waits forever.
 """
 _BARRIERS_BYTES = 512
-_MOST_SLOTS_OF_THREE = 10
-"""The most slots of a ring with three teams: their barriers take ``_BARRIERS_BYTES``."""
 _TABLE_BYTES = 2048
 """Room for values of the epilogue that depend on the filter alone: four at 128 filters."""
 _GROUPS = 9
@@ -147,7 +145,7 @@ def resolve(conv: ConvProgram, choices: Choices) -> StreamPlan | None:
     """The plan for ``choices``, with every knob clamped to a legal value; None if nothing fits the device."""
     for lines in dict.fromkeys((int(choices["lines"]), 96, 64, 48, 32)):
         if lines <= int(choices["lines"]):
-            for teams in (3, 2, 1):
+            for teams in (2, 1):
                 if teams <= int(choices["teams"]):
                     found = _fitted(conv, choices, teams, filter_lines(conv.m, lines))
                     if found is not None:
@@ -159,10 +157,9 @@ def _fitted(conv: ConvProgram, choices: Choices, teams: int, lines: int) -> Stre
     single = conv.dtype != "float32" or choices["arithmetic"] == "fp16"
     kind = "f16" if conv.dtype == "float16" or (conv.dtype == "float32" and single) else "bf16"
     parts = 1 if single else 2
-    loaders = 1 if teams > 1 else max(1, min(int(choices["loaders"]), 3))
+    loaders = 1 if teams == 2 else max(1, min(int(choices["loaders"]), 3))
     consumer, producer = _REGISTERS[teams, loaders]
-    accumulators = 1 if teams > 1 else 2
-    most_slots = int(choices["most_slots"]) if teams < 3 else min(int(choices["most_slots"]), _MOST_SLOTS_OF_THREE)
+    accumulators = 1 if teams == 2 else 2
     sums = (lines // 2) * (accumulators + (1 if conv.pool is not None else 0))
     if sums > consumer - _OTHER_REGISTERS:
         return None
@@ -179,8 +176,8 @@ def _fitted(conv: ConvProgram, choices: Choices, teams: int, lines: int) -> Stre
     phase_row = -(-row // pixel_step[1])
     pitch = 68 if conv.pool is not None else 68 + conv.n % 4
     for stage in (lines, 64, 32, 16):
-        if teams == 2 and stage != lines:
-            continue  # A team would wait for its stores before its next products, and two teams do not hide that.
+        if accumulators == 1 and stage != lines:
+            continue  # The next products take the registers of the sums.
         if lines % stage or (stage % 32 and stage != lines and lines % 32 == 0):
             continue
         left = (shared_limit(90) - len(steps) * 2 * lines * 16 * parts - _BARRIERS_BYTES - _TABLE_BYTES) // teams
@@ -188,7 +185,7 @@ def _fitted(conv: ConvProgram, choices: Choices, teams: int, lines: int) -> Stre
         slots = window + 2
         while planes * _plane(slots, phase_row, pixel_step[1]) * 16 * parts <= left:
             slots += 1
-        slots = min(slots - 1, most_slots)
+        slots = min(slots - 1, int(choices["most_slots"]))
         if slots < window + 2:
             continue
         sets = -(-conv.m // lines) * conv.groups
@@ -211,7 +208,7 @@ def _fitted(conv: ConvProgram, choices: Choices, teams: int, lines: int) -> Stre
             accumulators=accumulators,
             blocks=max(1, int(choices["sms"]) // sets),
             stage_filters=stage,
-            most_slots=max(most_slots, window + 2),
+            most_slots=max(int(choices["most_slots"]), window + 2),
             slots=slots,
             vector=_vector(conv, octet, grain),
             batch=max(1, min(int(choices["batch"]), 4)),

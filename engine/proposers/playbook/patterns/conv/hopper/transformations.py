@@ -58,20 +58,6 @@ def transformations(conv: ConvProgram, plan: StreamPlan, now: Choices) -> list[T
                 helps="latency",
             )
         )
-    three = resolve(conv, {**now, "teams": 3})
-    if plan.teams == 2 and three is not None and three.teams == 3:
-        found.append(
-            Transformation(
-                "three_teams",
-                "parallelism",
-                "Two warpgroups leave tensor cores and memory idle while each of them waits for its products or puts "
-                "results on its stage. Add a third one. Its ring fits because stages hold a part of the filters.",
-                {"teams": 3},
-                ("batch", "prefetch", "most_slots"),
-                gain=1.2,
-                helps="latency",
-            )
-        )
     if not plan.prefetch:
         found.append(
             Transformation(
@@ -93,7 +79,7 @@ def knobs(plan: StreamPlan) -> dict[str, tuple[Choice, ...]]:
     """Legal values of the knobs that matter for ``plan``."""
     found: dict[str, tuple[Choice, ...]] = {
         "lines": (32, 48, 64, 96, 128),
-        "teams": (1, 2, 3),
+        "teams": (1, 2),
         "batch": (1, 2, 3, 4),
         "prefetch": (0, 1, 2, 4),
         "most_slots": (6, 8, 12),
