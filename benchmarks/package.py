@@ -19,7 +19,6 @@ from __future__ import annotations
 import argparse
 import ast
 import importlib
-import importlib.util
 import json
 import os
 import random
@@ -57,7 +56,7 @@ CLOSE = 1e-2
 CHECK = """
 import contextlib, importlib, importlib.util, json, sys
 order = json.loads(sys.argv[1])
-sys.path[:0], sys.path[len(sys.path):] = [order["site"]], [order["libraries"]]
+sys.path = [order["site"], *sys.path, *order["libraries"]]
 hidden = [name for name in ("kernel_tui", "engine") if importlib.util.find_spec(name) is None]
 assert hidden == ["kernel_tui", "engine"], "kernel-tui is visible, so this is no clean environment"
 import torch
@@ -146,11 +145,9 @@ for name, tolerance in order["problems"]:
 """The code of the clean process. It prints one line of JSON per problem."""
 
 
-def libraries() -> Path:
-    """Return the folder that contains torch."""
-    found = importlib.util.find_spec("torch")
-    assert found is not None and found.origin is not None
-    return Path(found.origin).parents[1]
+def libraries() -> list[str]:
+    """Return the folders with torch and its dependencies. Python does not read the links to checkouts in them."""
+    return [path for path in sys.path if path.endswith(("site-packages", "dist-packages"))]
 
 
 def install(session: Path, problems: list[str], folder: Path) -> Path:
@@ -367,7 +364,7 @@ def measure(arguments: argparse.Namespace, folder: Path) -> int:
         (names[one], max(largest_error(tolerance or DEFAULT, out.dtype) for out in spec.outputs))
         for one, spec in specs.items()
     ]
-    order = {"site": str(site), "libraries": str(libraries()), "package": PACKAGE, "problems": allowed}
+    order = {"site": str(site), "libraries": libraries(), "package": PACKAGE, "problems": allowed}
     order |= {"device": device.kind, "backend": arguments.backend}
     checks = check_all(order, arguments.check_seconds)
     print(f"checked in {time.monotonic() - began:.1f} s; {arguments.calls} calls of each\n", flush=True)
