@@ -2,6 +2,9 @@
 
 An operator runs its kernel if tensors and device are the ones that the kernel was built for. Otherwise it runs the
 reference model, so every call has the reference's meaning.
+
+A kernel may take less time than a call from Python, so the code between the two avoids generators, device objects and a
+second dispatch.
 """
 
 from __future__ import annotations
@@ -20,6 +23,9 @@ from torch.utils import _pytree as pytree
 
 ALIGNMENT = {"cpu": 64, "cuda": 256}
 """Bytes to which tensors must be aligned, as PyTorch's allocators do. An unaligned view is copied first."""
+_BELOW_AUTOGRAD = torch._C._after_autograd_keyset
+_PLAIN_KEYS = (torch._C.DispatchKey.CPU, torch._C.DispatchKey.CUDA)
+"""Dispatch keys of plain tensors. Others belong to subclasses, modes and tracers, which need PyTorch's dispatcher."""
 _LIBRARIES: dict[str, torch.library.Library] = {}
 """PyTorch's operator libraries, one per package. They must stay alive."""
 
@@ -40,8 +46,8 @@ class Target(NamedTuple):
     capability: tuple[int, int] = (0, 0)
     features: frozenset[str] = frozenset()
 
-    def mismatch(self, index: int | None) -> str:
-        """Return why the kernel cannot run on the device, or ""."""
+    def mismatch(self, index: int) -> str:
+        """Return why the kernel cannot run on the GPU ``index``, or on the CPU if ``index`` is -1, or ""."""
         if self.device == "cuda":
             found = torch.cuda.get_device_capability(index)
             return (
@@ -83,8 +89,11 @@ class Operator:
         self._entry: Any = None
         self._last_error: Any = None
         self._workspace = 0
-        self._mismatches: dict[int | None, str] = {}
+        self._alignment = ALIGNMENT[target.device]
+        self._mismatches: dict[int, str] = {}
+        self._plain: dict[int, bool] = {}
         self._define(package, name)
+        self._overload = getattr(getattr(torch.ops, package), name).default
 
     def _define(self, package: str, name: str) -> None:
         if package not in _LIBRARIES:
@@ -96,49 +105,85 @@ class Operator:
         for key in ("CPU", "CUDA"):
             library.impl(name, self._run, key)
         torch.library.register_fake(self.name, self._fake, lib=library)
-        torch.library.register_autograd(self.name, self._gradients, setup_context=self._save, lib=library)
+        library.impl(name, self._dispatch, "Autograd", with_keyset=True)
 
     # Forward
 
+    def _dispatch(self, keyset: torch._C.DispatchKeySet, *tensors: torch.Tensor) -> Any:
+        """Run the operator, with gradients where they are needed.
+
+        ``torch.library.register_autograd`` always dispatches a second time, which takes several microseconds.
+        """
+        if torch.is_grad_enabled() and torch._C._any_requires_grad(*tensors):
+            return _Differentiable.apply(self, keyset, *tensors)
+        keys = keyset.raw_repr()
+        plain = self._plain.get(keys)
+        if plain is None:
+            plain = self._plain[keys] = (keyset & _BELOW_AUTOGRAD).highestPriorityTypeId() in _PLAIN_KEYS
+        return self._run(*tensors) if plain else self.below_autograd(keyset, tensors)
+
+    def below_autograd(self, keyset: torch._C.DispatchKeySet, tensors: Sequence[torch.Tensor]) -> Any:
+        """Let PyTorch call the next implementation, such as that of a tensor subclass."""
+        with torch._C._AutoDispatchBelowAutograd():
+            return self._overload.redispatch(keyset & _BELOW_AUTOGRAD, *tensors)
+
     def _run(self, *tensors: torch.Tensor) -> Any:
-        if self._fits(tensors) and not self._mismatch(tensors[0].device):
-            return self._launch(tensors)
+        index = tensors[0].get_device()  # -1: the CPU
+        if self._fits(tensors, index) and not self._mismatch(index):
+            return self._launch(tensors, index)
         return _one_or_all(_fresh(self._refer(tensors), tensors))
 
-    def _fits(self, tensors: Sequence[torch.Tensor]) -> bool:
-        device = tensors[0].device
-        return device.type == self._target.device and all(
-            tensor.shape == known.shape and tensor.dtype == known.dtype and tensor.device == device
-            for tensor, known in zip(tensors, self.tensors, strict=True)
-        )
+    def _fits(self, tensors: Sequence[torch.Tensor], index: int) -> bool:
+        if (index < 0) != (self._target.device == "cpu"):
+            return False
+        for tensor, known in zip(tensors, self.tensors, strict=True):
+            if tensor.shape != known.shape or tensor.dtype is not known.dtype or tensor.get_device() != index:
+                return False
+        return True
 
-    def _mismatch(self, device: torch.device) -> str:
+    def _mismatch(self, index: int) -> str:
         """Return why the kernel cannot run on the device, or "". Warn once per device."""
-        found = self._mismatches.get(device.index)
+        found = self._mismatches.get(index)
         if found is None:
-            found = self._mismatches[device.index] = self._target.mismatch(device.index)
+            found = self._mismatches[index] = self._target.mismatch(index)
             if found:
                 warnings.warn(f"{self.name}: {found}; it runs the reference instead of the kernel", stacklevel=3)
         return found
 
-    def _launch(self, tensors: Sequence[torch.Tensor]) -> Any:
+    def _launch(self, tensors: Sequence[torch.Tensor], index: int) -> Any:
         if self._entry is None:
             self._load()
-        device = tensors[0].device
-        given = [_aligned(tensor.contiguous(), ALIGNMENT[device.type]) for tensor in tensors]
-        made = [torch.empty(one.shape, dtype=one.dtype, device=device) for one in self.outputs]
-        scratch = torch.empty(self._workspace, dtype=torch.uint8, device=device) if self._workspace else None
-        arguments = [one.data_ptr() for one in (*given, *made)]
-        arguments.append(scratch.data_ptr() if scratch is not None else None)
-        if device.type == "cpu":
-            status = self._entry(*arguments)
+        first, alignment = tensors[0], self._alignment
+        arguments: list[int | None] = []
+        kept = []  # Copies and the workspace must exist until the kernel has been launched.
+        for tensor in tensors:
+            given = tensor.contiguous()
+            address = given.data_ptr()
+            if address % alignment:
+                given = given.clone()
+                address = given.data_ptr()
+            kept.append(given)
+            arguments.append(address)
+        made = [first.new_empty(one.shape, dtype=one.dtype) for one in self.outputs]
+        arguments += [one.data_ptr() for one in made]
+        if self._workspace:
+            kept.append(first.new_empty(self._workspace, dtype=torch.uint8))
+            arguments.append(kept[-1].data_ptr())
         else:
-            with torch.cuda.device(device):
-                status = self._entry(*arguments, torch.cuda.current_stream(device).cuda_stream)
-                status = status or self._last_error()
+            arguments.append(None)
+        status = self._entry(*arguments) if index < 0 else self._launch_on_gpu(arguments, index)
         if status:
             raise RuntimeError(f"{self.name}: the kernel returned status {status}")
-        return _one_or_all(made)
+        return made[0] if len(made) == 1 else tuple(made)
+
+    def _launch_on_gpu(self, arguments: Sequence[int | None], index: int) -> int:
+        """Launch on PyTorch's current stream of GPU ``index``. Return the status."""
+        if torch._C._cuda_getDevice() != index:
+            with torch.cuda.device(index):
+                return self._launch_on_gpu(arguments, index)
+        # As in torch.compile's code: ``torch.cuda.current_stream`` would create an object.
+        status = self._entry(*arguments, torch._C._cuda_getCurrentRawStream(index))
+        return int(status or self._last_error())
 
     def _load(self) -> None:
         library = ctypes.CDLL(str(self._path))
@@ -177,23 +222,38 @@ class Operator:
 
     # Gradients
 
-    def _save(self, ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        if self._backward is not None:
-            ctx.save_for_backward(*inputs)
+    @property
+    def has_gradients(self) -> bool:
+        return self._backward is not None
 
-    def _gradients(self, ctx: Any, *gradients: torch.Tensor) -> Any:
+    def gradients(self, gradients: Sequence[torch.Tensor], tensors: Sequence[torch.Tensor]) -> tuple[Any, ...]:
+        """Return the gradients of ``tensors``, None for those without. Raises ``RuntimeError`` without a kernel."""
         if self._backward is None:
             raise RuntimeError(
                 f"{self.name} has no backward kernel, so it has no gradients. Call it under torch.no_grad(), or train "
                 f"with {self._reference.__name__}.Model."
             )
-        found = self._backward(*gradients, *ctx.saved_tensors)
+        found = self._backward(*gradients, *tensors)
         left = iter(found if isinstance(found, tuple | list) else (found,))
         return tuple(next(left) if one.dtype.is_floating_point else None for one in self.tensors)
 
     def __call__(self, *tensors: torch.Tensor) -> Any:
-        package, _, name = self.name.partition("::")
-        return getattr(getattr(torch.ops, package), name)(*tensors)
+        return self._overload(*tensors)
+
+
+class _Differentiable(torch.autograd.Function):  # type: ignore[misc]
+    """A call of an operator that autograd records."""
+
+    @staticmethod
+    def forward(ctx: Any, operator: Operator, keyset: torch._C.DispatchKeySet, *tensors: torch.Tensor) -> Any:
+        ctx.operator = operator
+        if operator.has_gradients:
+            ctx.save_for_backward(*tensors)
+        return operator.below_autograd(keyset, tensors)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        return (None, None, *ctx.operator.gradients(gradients, ctx.saved_tensors))
 
 
 def same_arguments(given: Sequence[Any], built: Sequence[Any]) -> bool:
@@ -233,10 +293,6 @@ def _fresh(results: Sequence[torch.Tensor], tensors: Sequence[torch.Tensor]) -> 
         taken.add(result.untyped_storage().data_ptr())
         made.append(result)
     return made
-
-
-def _aligned(tensor: torch.Tensor, alignment: int) -> torch.Tensor:
-    return tensor if tensor.data_ptr() % alignment == 0 else tensor.clone()
 
 
 def _one_or_all(results: Sequence[torch.Tensor]) -> Any:

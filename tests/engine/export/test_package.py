@@ -59,18 +59,28 @@ extern "C" int launch(const float* grad, const float* x, const float* weight, fl
 USE_RELU = """
 import os, sys
 import torch, relus
+from torch.utils._python_dispatch import TorchDispatchMode
 assert "engine" not in sys.modules and "kernel_tui" not in sys.modules
 reference = relus.relu_reference.Model()
 known = relus.relu_reference.get_inputs()[0]
 calls = []
 launch = relus.relu.__globals__["OPERATOR"]._launch
-relus.relu.__globals__["OPERATOR"]._launch = lambda tensors: (calls.append(1), launch(tensors))[1]
+relus.relu.__globals__["OPERATOR"]._launch = lambda *given: (calls.append(1), launch(*given))[1]
 assert torch.equal(relus.relu(known), reference(known)) and calls == [1], "the kernel ran"
 other = torch.randn(3, 5)
 assert torch.equal(relus.relu(other), reference(other)) and calls == [1], "another shape: the reference"
 assert torch.equal(relus.relu(known.double()), reference(known.double())) and calls == [1], "another dtype too"
 strided = torch.cat([known, known])[1:1 + known.shape[0]].t().contiguous().t()
 assert torch.equal(relus.relu(strided), reference(strided)) and calls == [1, 1], "any strides"
+class Seen(TorchDispatchMode):
+    def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
+        seen.append(operator)
+        return operator(*args, **(kwargs or {}))
+seen = []
+with Seen():
+    relus.relu(known)
+assert seen == [torch.ops.relus.relu.default] and calls == [1, 1, 1], "a mode sees the operator"
+calls.pop()
 for sample in (known, other, strided, known.clone().requires_grad_()):
     found = torch.library.opcheck(torch.ops.relus.relu, (sample,), raise_exception=not sample.requires_grad)
     assert sample.requires_grad or set(found.values()) == {"SUCCESS"}, found
