@@ -24,8 +24,8 @@ from engine.proposers.playbook.patterns.gemm.tiles.cuda_finish import (
 STRUCTURE = "decode"
 IDEA = (
     "There are few queries, so the kernel is bound by reading keys and values. Let neighboring lanes share a key, "
-    "16 bytes each, with several keys in flight and a running maximum per team. Split the keys over enough blocks to "
-    "keep memory busy, and combine their results."
+    "16 bytes each, with several keys in flight and a running maximum per team. Split the keys over several times as "
+    "many blocks as fit, so that a multiprocessor with more bandwidth takes more, and combine their results."
 )
 _MOST_QUERIES = 4
 """With more queries of the same keys, a kernel that shares each key among them reads less."""
@@ -58,10 +58,10 @@ def refusal(program: AttentionProgram) -> str | None:
 def recipe(template: str, program: AttentionProgram, device: DeviceFact) -> Recipe:
     """The first kernel."""
     choices: Choices = cuda_plan.plain(device) | {
-        "structure": STRUCTURE, "threads": 256, "unroll": 4, "work": 1, "waves": 1, "math": "fast",
+        "structure": STRUCTURE, "threads": 256, "unroll": 4, "work": 2, "waves": 4, "math": "fast",
         "sms": max(1, device.cores),
     }  # fmt: skip
-    return Recipe(template, choices, ("threads", "unroll", "work"))
+    return Recipe(template, choices, ("threads", "unroll", "work", "waves"))
 
 
 def transformations(now: Choices) -> list[Transformation]:
@@ -90,19 +90,6 @@ def transformations(now: Choices) -> list[Transformation]:
                 {"work": 2 * int(now["work"])},
                 ("work", "threads", "unroll"),
                 gain=1.02,
-                helps="memory",
-            )
-        )
-    if _waves(now) == 1:
-        found.append(
-            Transformation(
-                "several_waves",
-                "parallelism",
-                "Multiprocessors get unequal shares of the bandwidth, and an even division of the keys waits for the "
-                "slowest. Start several times as many blocks as fit, so that a faster multiprocessor takes more.",
-                {"waves": 4, "work": max(2, int(now["work"]))},
-                ("waves", "work", "threads"),
-                gain=1.04,
                 helps="memory",
             )
         )
