@@ -97,7 +97,8 @@ class IdeaState(Struct):
 
 class RoundState(Struct):
     """A problem's round. ``best`` is the round's leader: the correct, unpruned variant with the highest speedup over
-    eager. Variants that another variant beat in a runoff cannot lead (``engine.session.state.ranking.lead``).
+    eager. Variants that another variant beat in a runoff cannot lead (``engine.session.state.ranking.lead``). Later
+    rounds and their runoffs do not change the leader. ``reached`` is the problem's best kernel when the round ended.
     """
 
     problem: str
@@ -107,6 +108,7 @@ class RoundState(Struct):
     ideas: list[str] = field(default_factory=list)
     variants: list[str] = field(default_factory=list)
     best: str | None = None
+    reached: str | None = None
     finished_at: float | None = None
     selected: tuple[Selected, ...] = ()
     dropped: tuple[Selected, ...] = ()
