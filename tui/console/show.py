@@ -26,6 +26,7 @@ from tui.text.format import fit, milliseconds, transformation_label
 from tui.text.narration import repeat_words
 from tui.text.same_code import speedup_in_words, twin_of
 from tui.text.sanitize import clean_lines, one_line
+from tui.view.change import change_of_round, change_words
 from tui.view.results import Results
 from tui.view.spend import count as spend_count
 from tui.view.spend import money
@@ -187,11 +188,7 @@ def _print_round_table(problems: list[ProblemState], state: SessionState, tolera
     figures = ("round", "ideas", "kernels", "correct", "best")
     table = columns("problem", *figures, "gain", "selected", right=(*figures, "gain"))
     for problem in problems:
-        reached = 0.0
         for round_ in problem.rounds:
-            best = state.best_of_round(problem.id, round_.number)
-            gain = f"{(best / reached - 1) * 100:+.0f}%" if best is not None and reached else ""
-            reached = max(reached, best or 0.0)
             table.add_row(
                 problem.id if round_ is problem.rounds[0] else "",
                 str(round_.number),
@@ -199,7 +196,7 @@ def _print_round_table(problems: list[ProblemState], state: SessionState, tolera
                 str(len(round_.variants)),
                 str(sum(state.variants[name].correct for name in round_.variants)),
                 round_speedup_words(state, problem.id, round_.number),
-                gain,
+                change_words(change_of_round(state, problem, round_.number)),
                 " ".join(one.variant for one in round_.selected) or ("-" if round_.finished_at else "running"),
             )
     print_marked(console(), table, tolerance_caption(tolerance))

@@ -74,7 +74,7 @@ def scoreboard(model: Model, palette: Palette, width: int, *, ascii_only: bool, 
             (ahead if ahead is not None else _compile_word(model, problem), palette.dim),
             (f"{share * 100:.0f}" if share is not None else "-", palette.dim),
         ]
-        reached = best_so_far(state, problem)
+        reached = best_by_round(state, problem)
         bottom = 0.7 * min((value for value in reached if value > 0), default=0.0)
         spark = fmt.sparkline(reached, spark_width, bottom=bottom, ascii_only=ascii_only)
         phase = phases.get(problem.id)
@@ -107,14 +107,13 @@ def _refused(state: SessionState, palette: Palette, width: int) -> list[Strip]:
     return folded(said, width - 1)
 
 
-def best_so_far(state: SessionState, problem: ProblemState) -> list[float]:
-    """Return the best speedup at the end of each round, or 0 before the first correct kernel."""
-    reached = 0.0
-    series = []
-    for round_ in problem.rounds:
-        reached = max(reached, state.best_of_round(problem.id, round_.number) or 0.0)
-        series.append(reached)
-    return series
+def best_by_round(state: SessionState, problem: ProblemState) -> list[float]:
+    """Return the speedup of the problem's best kernel at the end of each round, or 0 before the first correct kernel.
+
+    The speedups come from the kernels' own verdicts, so the series may fall if a runoff replaced the best kernel.
+    """
+    bests = (state.best_after_round(problem.id, round_.number) for round_ in problem.rounds)
+    return [best.speedup or 0.0 if best is not None else 0.0 for best in bests]
 
 
 def _compile_word(model: Model, problem: ProblemState) -> str:

@@ -20,7 +20,8 @@ from tui.text.certainty import interval_words
 from tui.text.runoff_text import NO_RUNOFF, decided_after, last_runoff, why_no_star
 from tui.text.same_code import speedup_in_words
 from tui.text.sanitize import one_line
-from tui.view.model import Model, change_against_parent
+from tui.view.change import change_against_parent, change_words
+from tui.view.model import Model
 
 
 def why_lines(model: Model, variant: VariantState, palette: Palette, width: int) -> list[Strip]:
@@ -46,7 +47,7 @@ def why_lines(model: Model, variant: VariantState, palette: Palette, width: int)
                 (f"{above.id:<7}", palette.bold),
                 (f"r{above.round:<3}", palette.dim),
                 (f"{speedup_words(above.verdict):>7} ", palette.text),
-                (f"{fmt.change(change_against_parent(state, above)):>7}  ", palette.good),
+                (f"{change_words(change_against_parent(state, above)):>7}  ", palette.good),
                 (one_line(why.text, 160) if why is not None else "", palette.dim),
             )
         )
@@ -66,11 +67,6 @@ def _figures(model: Model, variant: VariantState, palette: Palette) -> list[Stri
     lines = [field("own verdict", own, palette)]
     if runoff := last_runoff(problem, variant):
         lines.append(field("last runoff", runoff, palette))
-    reached, star = model.state.best_of_round(variant.problem, variant.round), model.best(problem)
-    leads = model.state.leader_of_round(variant.problem, variant.round) is variant
-    if leads and reached is not None and star is not None and reached != variant.speedup:
-        own = f"{speedup(reached)}: {star.id}'s {speedup_words(star.verdict)} / the runoff's ratio"
-        lines.append(field(f"round r{variant.round}", own, palette))
     if (why := why_no_star(model.state, variant)).startswith(NO_RUNOFF):
         lines.append(field("not the best", f"{why}; their figures were measured at different times", palette))
     return lines

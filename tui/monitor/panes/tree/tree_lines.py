@@ -16,12 +16,12 @@ from tui.monitor.panes.lines import Part, line
 from tui.monitor.panes.tree.summary import unshared
 from tui.monitor.theme.palette import Palette
 from tui.text import format as fmt
-from tui.text.certainty import round_speedup_words
 from tui.text.glyphs import GLYPHS, glyph, standing_of
 from tui.text.runoff_text import why_no_star
 from tui.text.same_code import twin_of
 from tui.text.sanitize import one_line
-from tui.view.model import Model, change_against_parent
+from tui.view.change import Change, change_against_parent, change_of_round, change_words
+from tui.view.model import Model
 from tui.view.results import is_for_searched_sizes_only
 from tui.view.row import Row
 
@@ -86,7 +86,7 @@ class RowLines:
         ms_style = palette.dim if faint or overruled else palette.text
         right = [
             (speedup_words(timed.verdict) if timed.speedup is not None else "", speedup_style),
-            (fmt.change(change), palette.good if (change or 0) > 0 else palette.dim),
+            self._change(change),
             (fmt.milliseconds(timed.kernel_ms) if timed.kernel_ms is not None else "", ms_style),
             (fmt.age(self.model.now() - (variant.judged_at or variant.written_at)), palette.dim),
         ]
@@ -181,20 +181,23 @@ class RowLines:
         round_ = next((one for one in state.problems[problem].rounds if one.number == int(number)), None)
         if round_ is None:
             return line("")
-        best = state.best_of_round(problem, round_.number)
-        reach = round_speedup_words(state, problem, round_.number)
-        before = [state.best_of_round(problem, one.number) for one in state.problems[problem].rounds[: round_.number]]
-        reached = max((speedup for speedup in before if speedup is not None), default=None)
-        gain = best / reached - 1 if best is not None and reached else None
+        leader = state.leader_of_round(problem, round_.number)
+        overruled = why_no_star(state, leader) if leader is not None else ""
         left: list[Part] = [(self._fold(row), palette.dim), (f"round {round_.number}", palette.bold)]
         since = self.model.now() - (round_.finished_at or round_.started_at)
         right = [
-            (reach if best is not None else "", palette.text),
-            (fmt.change(gain), palette.good if (gain or 0) > 0 else palette.dim),
+            (speedup_words(leader.verdict) if leader is not None else "", palette.dim if overruled else palette.text),
+            self._change(change_of_round(state, state.problems[problem], round_.number)),
             ("", palette.text),
             (fmt.age(since), palette.dim),
         ]
-        return self._join(row.depth, left, right, width, self._tally(problem, round_))
+        tally = " · ".join(part for part in (self._tally(problem, round_), overruled) if part)
+        return self._join(row.depth, left, right, width, tally)
+
+    def _change(self, change: Change | None) -> tuple[str, Style]:
+        if change is None:
+            return "", self.palette.dim
+        return change_words(change), self.palette.good if change.value > 0 else self.palette.dim
 
     def _tally(self, problem: str, round_: RoundState) -> str:
         variants = [self.model.state.variants[name] for name in round_.variants]
