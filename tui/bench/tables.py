@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from engine.session.records.speedup_text import marked_speedup, speedup
+from engine.session.records.speedup_text import marked_speedup, sol_percent, speedup
 from tui.bench.report import MARKS, BenchRow, Over, Report
 from tui.text.format import milliseconds
 
@@ -94,7 +94,7 @@ def _cells(row: BenchRow, others: Sequence[str]) -> tuple[str, ...]:
         milliseconds(row.ms),
         with_interval(eager),
         *(with_interval(row.over.get(name, Over())) for name in others),
-        f"{row.sol_share * 100:.0f}" if row.sol_share is not None else "-",
+        sol_percent(row.sol_share),
         f"{row.minutes:.1f}" if row.minutes is not None else "-",
         "?" if row.dollars is None else f"{row.dollars:.2f}",
         theirs or "-",

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from engine.config.tolerance import SessionTolerance, tolerance_name
 from engine.problem.spec import LANGUAGE_NAMES
 from engine.session.records.other_sizes import sizes_in_words
+from engine.session.records.speedup_text import sol_percent
 from engine.session.records.verdict import Standing, Verdict
 from engine.session.records.verdict_text import counted_pairs, kernelbench_outcome, speedup_words
 from engine.session.state.session_state import SessionState, VariantState
@@ -242,7 +243,7 @@ def _over_compile(state: SessionState, variant: VariantState) -> Cell:
 
 def _sol(variant: VariantState) -> Cell:
     share = variant.verdict.sol_share if variant.verdict is not None else None
-    return _scaled(variant, share, f"{share * 100:.0f}%" if share is not None else "-")
+    return _scaled(variant, share, f"{sol_percent(share)}%" if share is not None else "-")
 
 
 def _spread_ms(verdict: Verdict | None) -> str | None:

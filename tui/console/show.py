@@ -5,6 +5,7 @@ from __future__ import annotations
 from rich.text import Text
 
 from engine.config.tolerance import SessionTolerance, short_caption, tolerance_caption
+from engine.session.records.speedup_text import sol_percent
 from engine.session.records.verdict import Verdict
 from engine.session.records.verdict_text import disturbance, kernelbench_words, speedup_words
 from engine.session.state.session_state import ProblemState, SessionState, VariantState
@@ -160,7 +161,7 @@ def _print_short(state: SessionState, variant: VariantState, tolerance: SessionT
         _field("time", f"{milliseconds(verdict.kernel.median_ms)} ms{eager}")
     if verdict.speedup is not None:
         between = interval(verdict.speedup_low, verdict.speedup_high)
-        share = f"; {verdict.sol_share * 100:.0f}% SOL" if verdict.sol_share is not None else ""
+        share = f"; {sol_percent(verdict.sol_share)}% SOL" if verdict.sol_share is not None else ""
         _field("speedup", f"{speedup_words(verdict)} (95%: {between}; {short_caption(tolerance)}){share}")
     if verdict.checks:
         _field("checks", _checks_in_words(verdict))

@@ -28,7 +28,7 @@ from engine.problem.sizes import written
 from engine.problem.spec import LANGUAGE_NAMES, Language
 from engine.session.library import SavedKernel
 from engine.session.records.other_sizes import AtSizes, sizes_in_words
-from engine.session.records.speedup_text import MARK, UNSURE, marked, marked_speedup, speedup
+from engine.session.records.speedup_text import MARK, UNSURE, marked, marked_speedup, sol_percent, speedup
 from engine.session.records.verdict import BuildReport, Standing, Verdict
 from engine.session.records.verdict_text import (
     counted_pairs,
@@ -106,7 +106,6 @@ def results_table(results: Results, left_out: Sequence[str] = ()) -> Table:
     for row in results.problems:
         if row.eager_ms is None:
             continue
-        share = f"{row.sol_share * 100:.0f}" if row.sol_share is not None else "-"
         cells = {
             "eager ms": milliseconds(row.eager_ms),
             "compile ms": marked(milliseconds(row.compile_ms), row.compile_unsure),
@@ -115,7 +114,7 @@ def results_table(results: Results, left_out: Sequence[str] = ()) -> Table:
             "speedup": marked_speedup(row.speedup, row.speedup_low, row.speedup_high),
             "95%": interval(row.speedup_low, row.speedup_high),
             "vs compile": marked(speedup(row.over_compile), row.compile_unsure),
-            "% SOL": share,
+            "% SOL": sol_percent(row.sol_share),
             "correct": f"{row.correct}/{row.verdicts}",
         }
         table.add_row(row.problem, *(cells[name] for name in figures))
@@ -395,7 +394,7 @@ def verdict_facts(verdict: Verdict, tolerance: SessionTolerance) -> list[tuple[s
         facts.append(("speedup", f"{speedup_words(verdict)} (95%: {between}, {counted_pairs(verdict)} pairs)"))
     facts.append(("tolerance", tolerance_words(tolerance)))
     if verdict.sol_share is not None:
-        facts.append(("SOL", f"{milliseconds(verdict.sol_ms)} ms; kernel at {verdict.sol_share * 100:.0f}% SOL"))
+        facts.append(("SOL", f"{milliseconds(verdict.sol_ms)} ms; kernel at {sol_percent(verdict.sol_share)}% SOL"))
     if verdict.max_abs_error is not None:
         relative = f", relative {verdict.max_rel_error:.2g}" if verdict.max_rel_error is not None else ""
         facts.append(("largest error", f"{verdict.max_abs_error:.2g}{relative}"))

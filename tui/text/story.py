@@ -213,17 +213,16 @@ def _source_repeated(state: SessionState, event: ev.SourceRepeated) -> tuple[Lev
 
 def _baseline(state: SessionState, event: ev.BaselineMeasured) -> tuple[Level, str]:
     baseline = event.baseline
-    if baseline.timing is None:
-        which = "torch.compile" if baseline.which == "compile" else baseline.which
-        return "warning", f"{event.problem}: no {which} baseline: {baseline.failure or 'unknown'}"
     which = "torch.compile" if baseline.which == "compile" else baseline.which
+    if baseline.timing is None:
+        return "warning", f"{event.problem}: no {which} baseline: {baseline.failure or 'unknown'}"
     if event.degenerate:
         return (
             "warning",
             f"{event.problem}: degenerate: {event.degenerate} pass every check, so speedups mean nothing here",
         )
     note = "".join(f"; {words}" for words in (event.tightened, disturbance(baseline)) if words)
-    return "info", f"{event.problem}: {which} takes {fmt.milliseconds(baseline.timing.median_ms)} ms{note}"
+    return "info", f"{event.problem}: {which} alone takes {fmt.milliseconds(baseline.timing.median_ms)} ms{note}"
 
 
 def _round_finished(state: SessionState, event: ev.RoundFinished) -> tuple[Level, str]:

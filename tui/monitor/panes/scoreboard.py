@@ -5,6 +5,7 @@ from __future__ import annotations
 from rich.cells import cell_len
 from textual.strip import Strip
 
+from engine.session.records.speedup_text import sol_percent
 from engine.session.records.verdict_text import speedup_words
 from engine.session.state.session_state import ProblemState, SessionState
 from tui.monitor.panes.detail.text import folded
@@ -28,8 +29,9 @@ ROOM = 13
 class Scoreboard(LinesView):
     HELP = (
         "For each problem: the best kernel's speedup over eager with a 95% interval (~: uncertain), the kernel's time, "
-        "eager's time, the speedup over torch.compile, and % SOL (lower bound on time / the kernel's time). "
-        "'by round' charts the best speedup at the end of each round."
+        "eager's time beside that kernel (not the log's 'eager alone'), the speedup over torch.compile, and % SOL (lower "
+        "bound on time / the kernel's time; ~: above 100). 'by round' charts the speedup of the best kernel at the end "
+        "of each round, by its own verdict."
     )
 
     def show(self, model: Model) -> None:
@@ -72,7 +74,7 @@ def scoreboard(model: Model, palette: Palette, width: int, *, ascii_only: bool, 
             (fmt.milliseconds(best.kernel_ms if best is not None else None), palette.text),
             (fmt.milliseconds(problem.eager_ms(best)), palette.dim),
             (ahead if ahead is not None else _compile_word(model, problem), palette.dim),
-            (f"{share * 100:.0f}" if share is not None else "-", palette.dim),
+            (sol_percent(share), palette.dim),
         ]
         reached = best_by_round(state, problem)
         bottom = 0.7 * min((value for value in reached if value > 0), default=0.0)

@@ -8,6 +8,7 @@ from textual.strip import Strip
 from engine.config.tolerance import tolerance_words
 from engine.session.records.counters import counters_in_words
 from engine.session.records.other_sizes import sizes_in_words
+from engine.session.records.speedup_text import sol_percent
 from engine.session.records.verdict import BuildReport, Timing, Verdict
 from engine.session.records.verdict_text import (
     counted_pairs,
@@ -107,7 +108,7 @@ def _speed(model: Model, variant: VariantState, verdict: Verdict, palette: Palet
         if timing is not None:
             lines.append(field(name, _timing(timing), palette))
     if verdict.sol_ms is not None:
-        share = f", {verdict.sol_share * 100:.0f}% SOL" if verdict.sol_share is not None else ""
+        share = f", {sol_percent(verdict.sol_share)}% SOL" if verdict.sol_share is not None else ""
         lines.append(field("SOL", f"{fmt.milliseconds(verdict.sol_ms)} ms{share}", palette))
     if verdict.max_abs_error is not None or verdict.max_rel_error is not None:
         errors = (("abs", verdict.max_abs_error), ("rel", verdict.max_rel_error))
