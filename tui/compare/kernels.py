@@ -15,7 +15,7 @@ from engine.session.state.session_state import SessionState, VariantState
 from tui.compare.comparison import MOST, NOTABLE, Better, Cell, Comparison, Head, Row, Section, known_rows, words
 from tui.text import format as fmt
 from tui.text.certainty import over_compile, over_compile_words
-from tui.text.glyphs import standing_of
+from tui.text.glyphs import stage_words, standing_of
 from tui.text.runoff_text import place_in_runoff
 from tui.text.sanitize import one_line
 
@@ -141,7 +141,7 @@ def _rows(
 def _verdict(state: SessionState, variant: VariantState) -> Cell:
     verdict = variant.verdict
     if verdict is None:
-        return words(variant.stage or "not queued")
+        return words(stage_words(state, variant))
     reason = one_line(verdict.pattern or verdict.reason, 200)
     return words(verdict.status.replace("_", " ") + (f": {reason}" if reason and not verdict.correct else ""))
 

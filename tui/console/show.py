@@ -24,6 +24,7 @@ from tui.console.tables import (
 )
 from tui.text.certainty import round_speedup_words
 from tui.text.format import fit, milliseconds, transformation_label
+from tui.text.glyphs import stage_words
 from tui.text.narration import repeat_words
 from tui.text.same_code import speedup_in_words, twin_of
 from tui.text.sanitize import clean_lines, one_line
@@ -150,7 +151,7 @@ def show_variant(
 def _print_short(state: SessionState, variant: VariantState, tolerance: SessionTolerance) -> None:
     verdict = variant.verdict
     if verdict is None:
-        _field("verdict", f"none yet: {variant.stage or 'not queued'}")
+        _field("verdict", f"none: {stage_words(state, variant)}")
         return
     _field("verdict", verdict.status.replace("_", " ") + (f": {one_line(verdict.reason)}" if verdict.reason else ""))
     if (twin := twin_of(state, variant)) is not None:

@@ -41,6 +41,7 @@ from engine.session.state.session_state import SessionState
 from engine.session.store import SessionSummary
 from tui.console.clean_console import clean_console
 from tui.text.format import age, milliseconds
+from tui.text.glyphs import stage_words
 from tui.text.same_code import same_machine_code, speedup_in_words, twin_of
 from tui.text.sanitize import clean_lines, one_line
 from tui.view.results import Results
@@ -370,7 +371,7 @@ def print_variants(state: SessionState, names: Sequence[str], tolerance: Session
     for name in names:
         variant = state.variants[name]
         verdict = variant.verdict
-        word = (variant.stage or "-") if verdict is None else verdict.status.replace("_", " ")
+        word = stage_words(state, variant) if verdict is None else verdict.status.replace("_", " ")
         between = interval(verdict.speedup_low, verdict.speedup_high) if verdict is not None else "-"
         timed = twin_of(state, variant) or variant
         time_ms, reached = milliseconds(timed.kernel_ms), speedup_in_words(state, variant)

@@ -8,7 +8,7 @@ from engine.session.records.verdict_text import speedup_words
 from engine.session.state.session_state import IdeaState, ProblemState, RoundState, SessionState, VariantState
 from tui.text.certainty import round_speedup_words
 from tui.text.format import milliseconds, transformation_label
-from tui.text.glyphs import GLYPHS, standing_of
+from tui.text.glyphs import GLYPHS, stage_words, standing_of
 from tui.text.narration import repeat_words
 from tui.text.runoff_text import why_no_star
 from tui.text.same_code import speedup_in_words, twin_of
@@ -122,7 +122,7 @@ def _idea(state: SessionState, idea: IdeaState) -> IdeaRows:
 def _kernel(state: SessionState, variant: VariantState) -> KernelRow:
     standing, verdict = standing_of(state, variant), variant.verdict
     timed = twin_of(state, variant) or variant
-    status, about = str(variant.stage or "not queued"), ""
+    status, about = stage_words(state, variant), ""
     if verdict is not None and verdict.correct:
         status, about = "best" if standing == "best" else "correct", why_no_star(state, variant)
     elif verdict is not None:

@@ -71,6 +71,10 @@ class Model(Struct):
     def now(self) -> float:
         return self.source.now()
 
+    def clock(self) -> float:
+        """Return the time for running clocks: now, or the last sign of life of an engine that has ended."""
+        return self.now() if self.link.kind != "ended" else self.state.last_moment(self.link.heard_at)
+
     @property
     def directory(self) -> Path | None:
         """The session's directory, or None for a replay."""

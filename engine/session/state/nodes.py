@@ -8,6 +8,7 @@ from msgspec import Struct, field
 
 from engine.problem.spec import Language, ProblemSpec
 from engine.session.records.events import (
+    BY_HAND,
     AnswerMissing,
     Profiled,
     Selected,
@@ -21,6 +22,12 @@ from engine.session.records.verdict import Baseline, Stage, Standing, Verdict
 
 TRANSFORMATION = "move"
 """Key in an idea's stored ``data`` for the name of its transformation."""
+SEEDED = "seeded"
+"""Key in an idea's ``data`` if a person requested the idea, or a warm start. Such ideas do not count toward the round's
+number of ideas.
+"""
+WARM_START = "bank"
+"""Proposer name for ideas that come with kernels from earlier sessions, as sessions store it."""
 
 
 class VariantState(Struct):
@@ -93,6 +100,11 @@ class IdeaState(Struct):
         """Name of the idea's transformation; "" for a free-text idea."""
         name = self.data.get(TRANSFORMATION)
         return name if isinstance(name, str) else ""
+
+    @property
+    def by_hand(self) -> bool:
+        """Whether a person wrote or requested the idea. A proposer may write its kernels."""
+        return self.proposer == BY_HAND or (bool(self.data.get(SEEDED)) and self.proposer != WARM_START)
 
 
 class RoundState(Struct):

@@ -205,6 +205,22 @@ class SessionData(Struct):
         """Variants without a verdict, oldest first."""
         return [self.variants[variant] for variant in self.flight]
 
+    def at_work(self) -> list[VariantState]:
+        """Variants without a verdict that the search is still going to judge, oldest first."""
+        return [variant for variant in self.in_flight() if not self.is_left_over(variant)]
+
+    def is_left_over(self, variant: VariantState) -> bool:
+        """Whether a kernel has no verdict because the search finished, or its problem's turn ended, before it came up.
+
+        Only more rounds or another turn would judge the kernel.
+        """
+        if variant.id not in self.flight or (problem := self.problems.get(variant.problem)) is None:
+            return False
+        if self.finished:
+            return True
+        turn_over = problem.turns > 0 and self.phase(problem.id) == "done"
+        return turn_over and variant.stage_since <= problem.turn_ended_at
+
     def best_of_round(self, problem: str, number: int) -> float | None:
         """Return the round's figure: the speedup over eager from the verdict of the round's leader."""
         leader = self.leader_of_round(problem, number)

@@ -29,9 +29,9 @@ ROOM = 13
 class Scoreboard(LinesView):
     HELP = (
         "For each problem: the best kernel's speedup over eager with a 95% interval (~: uncertain), the kernel's time, "
-        "eager's time beside that kernel (not the log's 'eager alone'), the speedup over torch.compile, and % SOL (lower "
-        "bound on time / the kernel's time; ~: above 100). 'by round' charts the speedup of the best kernel at the end "
-        "of each round, by its own verdict."
+        "eager's time beside that kernel (the log's 'eager alone' is a separate measurement), the speedup over "
+        "torch.compile, and % SOL (lower bound on time / the kernel's time; ~: above 100). 'by round' charts the "
+        "speedup of the best kernel at the end of each round, from its own verdict."
     )
 
     def show(self, model: Model) -> None:

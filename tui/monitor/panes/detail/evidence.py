@@ -24,7 +24,7 @@ from tui.monitor.panes.lines import line
 from tui.monitor.theme.palette import Palette
 from tui.text import format as fmt
 from tui.text.certainty import over_compile_words
-from tui.text.glyphs import GLYPHS, standing_of
+from tui.text.glyphs import GLYPHS, stage_words, standing_of
 from tui.text.machine_code import launch_words, occupancies
 from tui.text.sanitize import one_line
 from tui.view.model import Model
@@ -37,8 +37,7 @@ REASON_LINES = 200
 def evidence_lines(model: Model, variant: VariantState, palette: Palette, width: int) -> list[Strip]:
     verdict = variant.verdict
     if verdict is None:
-        where = f"in stage {variant.stage}" if variant.stage is not None else "not queued"
-        return [line((f"{variant.id} has no verdict yet: {where}", palette.dim))]
+        return [line((f"{variant.id} has no verdict: {stage_words(model.state, variant)}", palette.dim))]
     standing = standing_of(model.state, variant)
     whole = model.shown_whole_by(variant.id)
     lines = [

@@ -74,7 +74,7 @@ def _figures(model: Model, variant: VariantState, palette: Palette) -> list[Stri
 
 def idea_lines(model: Model, idea: IdeaState, palette: Palette, width: int) -> list[Strip]:
     """Return an idea in full, with its kernels."""
-    lines = heading(f"idea {idea.id}, {idea.category}, by {idea.proposer}", palette)
+    lines = heading(f"idea {idea.id}, {idea.category}, by {_author(idea)}", palette)
     lines += wrapped(idea.text, palette.text, width, whole=model.shown_whole_by(idea.id))
     if idea.waiting is not None:
         lacks = "waiting for a kernel" if idea.proposer == BY_HAND else "no kernel"
@@ -88,6 +88,10 @@ def idea_lines(model: Model, idea: IdeaState, palette: Palette, width: int) -> l
         speedups = [f"{v.id} {speedup_in_words(state, v) if v.correct else (v.stage or _status(v))}" for v in variants]
         lines.append(field("kernels", "  ".join(speedups), palette))
     return lines
+
+
+def _author(idea: IdeaState) -> str:
+    return f"{idea.proposer}, seeded by hand" if idea.by_hand and idea.proposer != BY_HAND else idea.proposer
 
 
 def _facts(data: dict[str, Any], palette: Palette) -> list[Strip]:
@@ -125,6 +129,8 @@ def _fate(model: Model, variant: VariantState) -> tuple[str, str]:
         return f"selected{when}", variant.selected_because
     if variant.dropped is not None:
         return f"dropped{when}", variant.dropped
+    if model.state.is_left_over(variant):
+        return "not judged", "The search of the problem ended before its turn."
     if variant.stage is not None:
         return f"in stage {variant.stage}", "The end of its round decides whether it is selected."
     return "no decision yet", "The end of its round decides whether it is selected."

@@ -96,10 +96,12 @@ class RowLines:
         palette, verdict = self.palette, variant.verdict
         if (pending := self.model.pending_at(variant.id)) is not None:
             return [(f"{pending} …", palette.warn)]
+        if standing != "pruned" and self.model.state.is_left_over(variant):
+            return [("not judged", palette.dim), (f"  {self._note(variant, 60)}", palette.dim)]
         if variant.stage is not None and standing != "pruned":
             if variant.stage == "queued":
                 return [("queued", palette.dim), (f"  {self._note(variant, 60)}", palette.dim)]
-            elapsed = self.model.now() - variant.stage_since
+            elapsed = self.model.clock() - variant.stage_since
             slow = self.model.link.kind == "live" and elapsed > SLOW_S.get(variant.stage, 60.0)
             return [
                 (f"{variant.stage} {fmt.clock(elapsed)}", palette.alarm if slow else palette.running),
@@ -127,7 +129,7 @@ class RowLines:
         state, palette = self.model.state, self.palette
         name = "pruned" if state.is_pruned(idea.id) else ("waiting" if idea.waiting is not None else "idea")
         says_so = idea.text.startswith("seeded")
-        seeded = [("seeded  ", palette.accent)] if idea.proposer == BY_HAND and not says_so else []
+        seeded = [("seeded  ", palette.accent)] if idea.by_hand and not says_so else []
         pending = self.model.pending_at(idea.id)
         pin = [(f" {self._glyph('pinned')}", palette.accent)] if idea.id in state.pinned else []
         left: list[Part] = [
@@ -201,9 +203,11 @@ class RowLines:
 
     def _tally(self, problem: str, round_: RoundState) -> str:
         variants = [self.model.state.variants[name] for name in round_.variants]
-        running = sum(variant.stage is not None for variant in variants)
+        left = sum(self.model.state.is_left_over(variant) for variant in variants)
+        running = sum(variant.stage is not None for variant in variants) - left
         judged = [variant for variant in variants if variant.stage is None and variant.was_judged]
         parts = [f"{sum(variant.correct for variant in judged)}/{len(judged)} correct"] if judged else []
+        parts += [f"{left} not judged"] if left else []
         if round_.finished_at is not None:
             return " · ".join([*parts, f"{len(round_.selected)} selected"])
         asked = any(
