@@ -28,7 +28,7 @@ from tui.text.glyphs import stage_words
 from tui.text.narration import repeat_words
 from tui.text.same_code import speedup_in_words, twin_of
 from tui.text.sanitize import clean_lines, one_line
-from tui.view.change import change_of_round, change_words
+from tui.view.change import LEGEND, change_of_round, change_words
 from tui.view.results import Results
 from tui.view.spend import count as spend_count
 from tui.view.spend import money
@@ -201,4 +201,4 @@ def _print_round_table(problems: list[ProblemState], state: SessionState, tolera
                 change_words(change_of_round(state, problem, round_.number)),
                 " ".join(one.variant for one in round_.selected) or ("-" if round_.finished_at else "running"),
             )
-    print_marked(console(), table, tolerance_caption(tolerance))
+    print_marked(console(), table, f"{tolerance_caption(tolerance)}; {LEGEND}")

@@ -33,6 +33,7 @@ from tui.report.overview import HEAD, environment, overview_of
 from tui.report.tree import tree_of
 from tui.text.format import clock
 from tui.text.sanitize import one_line
+from tui.view.change import LEGEND
 from tui.view.over_time.history import History, NewBest, Trajectory
 from tui.view.results import Results
 
@@ -89,6 +90,7 @@ def report_page(
         groups=GROUPS,
         spend=spend_chart(history.spent, results.seconds) if spending else None,
         tree=tree_of(state),
+        change_legend=LEGEND,
         calls=call_texts(state, reader.text),
         environment=environment(state, reader.config_name()),
         config=text_markup(reader.text(state.config)) if state.config else "",

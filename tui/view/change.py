@@ -10,6 +10,7 @@ from tui.text.runoff_text import faster_side_by_side
 
 SIDE_BY_SIDE = "r"
 """Mark of a change that a runoff measured."""
+LEGEND = f"{SIDE_BY_SIDE} before a change: measured side by side in a runoff; other changes compare separate verdicts"
 
 
 class Change(NamedTuple):
