@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from engine.session.records.verdict import Standing
-from engine.session.records.verdict_text import is_uncertain, speedup_words
+from engine.session.records.verdict_text import is_uncertain
 from engine.session.state.session_state import ProblemState, SessionState, VariantState
 from tui.text import format as fmt
 
@@ -31,10 +31,7 @@ def faster_side_by_side(problem: ProblemState, before: str, variant: str) -> flo
 
 
 def why_new_best(state: SessionState, problem: ProblemState, before: str | None) -> str:
-    """Say why the problem's best kernel replaced ``before`` in a runoff: ``4.2% faster than v7 side by side``.
-
-    The kernels' own verdicts may contradict the runoff. Then, the text also contains the verdict on ``before``.
-    """
+    """Say why the problem's best kernel replaced ``before`` in a runoff: ``4.2% faster than v7 side by side``."""
     best, former = state.variants.get(problem.best or ""), state.variants.get(before or "")
     if best is None or former is None:
         return "won the runoff"
@@ -44,8 +41,7 @@ def why_new_best(state: SessionState, problem: ProblemState, before: str | None)
     words = f"{fmt.change(faster).lstrip('+-')} {'faster' if faster >= 0 else 'slower'} than {former.id} side by side"
     if faster < 0:  # a tied kernel wins if the speedup of the fastest is uncertain
         words += ", but certain"
-    contradicts = (former.speedup or 0.0) > (best.speedup or 0.0)
-    return f"{words} (verdict on {former.id}: {speedup_words(former.verdict)})" if contradicts else words
+    return words
 
 
 def last_runoff(problem: ProblemState, variant: VariantState) -> str:

@@ -153,7 +153,13 @@ def _best_line(state: SessionState, problem: ProblemState, event: ev.AnyEvent, b
     between = f" {words}" if (words := interval_words(best.verdict)) else ""
     what = f"{speedup_words(best.verdict)}{between}, {fmt.milliseconds(best.kernel_ms)} ms"
     if isinstance(event, ev.RunoffFinished):
-        return "good", f"{problem.id}: new best {best.id}, {why_new_best(state, problem, before)}; verdict {what}"
+        former = state.variants.get(before or "")
+        contradicts = former is not None and (former.speedup or 0.0) > (best.speedup or 0.0)
+        against = f", against {before}'s {speedup_words(former.verdict)}" if former is not None and contradicts else ""
+        return (
+            "good",
+            f"{problem.id}: new best {best.id}, {why_new_best(state, problem, before)}; verdict {what}{against}",
+        )
     if isinstance(event, ev.VerdictGiven) and best.id == event.variant:
         return "good", f"{problem.id}: new best {best.id}, {what}{_above_low_end(state, best, before)}"
     since = f", after another verdict on {event.variant}" if isinstance(event, ev.VerdictGiven) else ""
