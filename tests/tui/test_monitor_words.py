@@ -18,6 +18,7 @@ from engine.session.records.verdict import Baseline, Standing, Timing, Verdict
 from engine.session.state.session_state import fold
 from engine.session.store import EngineLock, EventWriter, SessionPaths, SessionReader, create_session
 from tests.tui.conftest import NOW, Engine, monitor_of
+from tui.compare.change import change_against_parent, change_words
 from tui.monitor.panes.leaders import leader_lines
 from tui.monitor.panes.status import news_of
 from tui.monitor.replay import ReplayApp, ReplaySource
@@ -26,7 +27,6 @@ from tui.monitor.terminal.farewell import parting_words
 from tui.monitor.theme.palette import monochrome
 from tui.text.runoff_text import why_no_star
 from tui.view.activity import now_of
-from tui.view.change import change_against_parent, change_words
 from tui.view.model import Link, Model
 from tui.view.results import results_of
 from tui.view.source import SessionSource, limits_of

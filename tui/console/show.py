@@ -10,6 +10,7 @@ from engine.session.records.verdict import Verdict
 from engine.session.records.verdict_text import disturbance, kernelbench_words, speedup_words
 from engine.session.state.session_state import ProblemState, SessionState, VariantState
 from engine.session.store import SessionReader
+from tui.compare.change import LEGEND, change_of_round, change_words
 from tui.console.echo import echo
 from tui.console.tables import (
     columns,
@@ -28,7 +29,6 @@ from tui.text.glyphs import stage_words
 from tui.text.narration import repeat_words
 from tui.text.same_code import speedup_in_words, twin_of
 from tui.text.sanitize import clean_lines, one_line
-from tui.view.change import LEGEND, change_of_round, change_words
 from tui.view.results import Results
 from tui.view.spend import count as spend_count
 from tui.view.spend import money

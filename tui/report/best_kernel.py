@@ -13,6 +13,7 @@ from engine.session.records.other_sizes import AtSizes, sizes_in_words
 from engine.session.records.verdict import BuildReport, CheckResult
 from engine.session.records.verdict_text import speedup_words
 from engine.session.state.session_state import SessionState, VariantState
+from tui.compare.change import change_against_parent, change_words
 from tui.console.tables import interval, verdict_facts
 from tui.report.calls import calls_behind
 from tui.report.code_markup import diff_markup, source_markup
@@ -21,7 +22,6 @@ from tui.text.format import milliseconds
 from tui.text.runoff_text import last_runoff
 from tui.text.same_code import speedup_in_words, twin_of
 from tui.text.sanitize import lines_in, one_line
-from tui.view.change import change_against_parent, change_words
 from tui.view.conversation import Calls
 
 IDEA_CHARS = 260

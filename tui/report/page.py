@@ -24,6 +24,7 @@ from engine import __version__
 from engine.session.records.verdict_text import speedup_words
 from engine.session.state.session_state import ProblemState, SessionState
 from engine.session.store import SessionReader
+from tui.compare.change import LEGEND
 from tui.console.echo import clean
 from tui.report.best_kernel import BestKernel, best_kernel
 from tui.report.calls import call_texts
@@ -33,7 +34,6 @@ from tui.report.overview import HEAD, environment, overview_of
 from tui.report.tree import tree_of
 from tui.text.format import clock
 from tui.text.sanitize import one_line
-from tui.view.change import LEGEND
 from tui.view.over_time.history import History, NewBest, Trajectory
 from tui.view.results import Results
 

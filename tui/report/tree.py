@@ -6,6 +6,7 @@ from msgspec import Struct
 
 from engine.session.records.verdict_text import speedup_words
 from engine.session.state.session_state import IdeaState, ProblemState, RoundState, SessionState, VariantState
+from tui.compare.change import change_against_parent, change_words
 from tui.text.certainty import round_speedup_words
 from tui.text.format import milliseconds, transformation_label
 from tui.text.glyphs import GLYPHS, stage_words, standing_of
@@ -13,7 +14,6 @@ from tui.text.narration import repeat_words
 from tui.text.runoff_text import why_no_star
 from tui.text.same_code import speedup_in_words, twin_of
 from tui.text.sanitize import one_line
-from tui.view.change import change_against_parent, change_words
 
 REASON_CHARS = 300
 """Maximum number of characters shown of a verdict's reason or of a note."""

@@ -12,6 +12,7 @@ from engine.session.records.speedup_text import speedup
 from engine.session.records.verdict_text import speedup_words
 from engine.session.state.nodes import TRANSFORMATION
 from engine.session.state.session_state import IdeaState, VariantState
+from tui.compare.change import change_against_parent, change_words
 from tui.monitor.panes.detail.text import field, heading, wrapped
 from tui.monitor.panes.lines import line
 from tui.monitor.theme.palette import Palette
@@ -20,7 +21,6 @@ from tui.text.certainty import interval_words
 from tui.text.runoff_text import NO_RUNOFF, decided_after, last_runoff, why_no_star
 from tui.text.same_code import speedup_in_words
 from tui.text.sanitize import one_line
-from tui.view.change import change_against_parent, change_words
 from tui.view.model import Model
 
 

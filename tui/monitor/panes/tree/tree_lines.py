@@ -12,6 +12,7 @@ from engine.session.records.verdict_text import speedup_words
 from engine.session.state.session_data import round_of
 from engine.session.state.session_state import IdeaState, RoundState, VariantState
 from engine.session.state.spend import MANUAL
+from tui.compare.change import Change, change_against_parent, change_of_round, change_words
 from tui.monitor.panes.lines import Part, line
 from tui.monitor.panes.tree.summary import unshared
 from tui.monitor.theme.palette import Palette
@@ -20,7 +21,6 @@ from tui.text.glyphs import GLYPHS, glyph, standing_of
 from tui.text.runoff_text import why_no_star
 from tui.text.same_code import twin_of
 from tui.text.sanitize import one_line
-from tui.view.change import Change, change_against_parent, change_of_round, change_words
 from tui.view.model import Model
 from tui.view.results import is_for_searched_sizes_only
 from tui.view.row import Row
