@@ -18,7 +18,8 @@ RULES = (
     "fast_p is the share of all problems whose best kernel is correct and whose whole interval of the speedup is above "
     "p; fast_0 counts correct kernels. A refused problem counts as a failure. Over eager, the interval is the 95% "
     "interval of alternating pairs. Over other baselines, it divides the 10th by the 90th percentile of the two times, "
-    "and vice versa. KernelBench's own rules compute no interval."
+    "and vice versa. KernelBench's own rules compute no interval. ~ marks an uncertain speedup, or "
+    "a time below the SOL."
 )
 
 

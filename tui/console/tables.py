@@ -28,7 +28,7 @@ from engine.problem.sizes import written
 from engine.problem.spec import LANGUAGE_NAMES, Language
 from engine.session.library import SavedKernel
 from engine.session.records.other_sizes import AtSizes, sizes_in_words
-from engine.session.records.speedup_text import MARK, UNSURE, marked, marked_speedup, sol_percent, speedup
+from engine.session.records.speedup_text import MARK, UNSURE, is_above_sol, marked, marked_speedup, sol_percent, speedup
 from engine.session.records.verdict import BuildReport, Standing, Verdict
 from engine.session.records.verdict_text import (
     counted_pairs,
@@ -146,7 +146,7 @@ def print_verdict(name: str, verdict: Verdict, tolerance: SessionTolerance = Non
     for label, value in verdict_facts(verdict, tolerance):
         facts.add_row(label, Text(value))
     out.print(facts)
-    if is_uncertain(verdict):
+    if is_uncertain(verdict) or is_above_sol(verdict.sol_share):
         out.print(Text(UNSURE), soft_wrap=True)
     if verdict.checks:
         table = columns("check", "result", "detail")
