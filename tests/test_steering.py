@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from engine.exit_codes import ExitCode
 from engine.problem.catalog import inspect_files, resolve
@@ -272,6 +273,19 @@ def test_problems_are_known_by_what_the_config_calls_them(tmp_path: Path) -> Non
         ("builtin:quickstart/softmx", "no problem builtin:quickstart/softmx"),
     ):
         assert words in KernelTui(tmp_path)("seed-idea", "demo", "--problem", name, "faster").stderr
+    assert "no engine is running" in KernelTui(tmp_path)("seed-idea", "demo", "faster").stderr, "the only problem"
+    writer = EventWriter(paths)
+    writer.append(ProblemAdded(problem=replace(spec, id="gelu"), language="cpp", header=""))
+    writer.close()
+    (tmp_path / "k.cpp").write_text("// a kernel\n")
+    paths.config.write_text('problems = ["builtin:quickstart/softmax"]\n[[models]]\nprovider = "playbook"\n')
+    for command, words in (
+        (("seed-idea", "demo", "faster"), "demo has 2 problems; add one of these to the command: --problem softmax, "),
+        (("seed-kernel", "demo", "k.cpp"), "--problem softmax, --problem gelu"),
+        (("eval", "k.cpp"), "The problems of session demo: --problem builtin:quickstart/softmax"),
+    ):
+        ended = KernelTui(tmp_path)(*command)
+        assert words in ended.stderr and ended.returncode == ExitCode.USAGE, ended.stderr
 
 
 def test_a_command_that_nobody_answers_is_said_to_stay_pending(

@@ -8,7 +8,7 @@ from math import exp, log
 
 from engine.config.tolerance import short_caption, tolerance_of, tolerance_words
 from engine.problem.spec import LANGUAGE_NAMES
-from engine.session.records.speedup_text import MARK, UNSURE, marked
+from engine.session.records.speedup_text import MARK, UNSURE, marked, sol_percent
 from engine.session.records.verdict import Baseline
 from engine.session.records.verdict_text import disturbance, is_disturbed, is_uncertain, kernelbench_outcome
 from engine.session.state.nodes import ProblemState, VariantState
@@ -123,7 +123,7 @@ def _speedup(variant: VariantState | None) -> str:
 
 def _share(variant: VariantState | None) -> str:
     share = variant.verdict.sol_share if variant is not None and variant.verdict is not None else None
-    return f"{share:.0%}" if share is not None else "-"
+    return f"{sol_percent(share)}%" if share is not None else "-"
 
 
 def _by_kernelbench(variant: VariantState | None) -> str:

@@ -32,7 +32,7 @@ from engine.search.ids import Ids
 from engine.search.kernel_sources import Sources
 from engine.search.problem_loader import Opening, cannot_run
 from engine.search.problem_search import ProblemSearch
-from engine.search.proposing.proposer_context import SEEDED, same_code
+from engine.search.proposing.proposer_context import same_code
 from engine.search.queue import EvaluationQueue, Priority
 from engine.search.request_handling import Steering
 from engine.search.turns import Turns
@@ -65,6 +65,7 @@ from engine.session.records.events import (
     VerdictGiven,
 )
 from engine.session.records.verdict import Stage, Verdict
+from engine.session.state.nodes import SEEDED
 from engine.session.state.session_state import SessionState
 from engine.session.store import EventWriter, RequestInbox, SessionPaths, SessionReader, write_best
 

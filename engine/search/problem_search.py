@@ -21,7 +21,6 @@ from engine.search.ids import seed_for
 from engine.search.proposing.model_choice import asked_for, choose
 from engine.search.proposing.proposer_context import (
     PATIENCE,
-    SEEDED,
     answering_model,
     candidates_of,
     own_ideas,
@@ -46,6 +45,7 @@ from engine.session.records.events import (
     VerdictGiven,
 )
 from engine.session.records.model_calls import CallSite, Purpose
+from engine.session.state.nodes import SEEDED
 from engine.session.state.session_state import IdeaState, ProblemState, RoundState, VariantState
 
 PROFILES = "profiles"

@@ -9,7 +9,6 @@ from typing import Any
 
 from engine.problem.spec import LANGUAGE_NAMES, MODULES
 from engine.search.context import Context
-from engine.search.proposing.proposer_context import SEEDED
 from engine.search.proposing.untried import why_nothing_new
 from engine.session.budget import caps_of, elapsed_s
 from engine.session.records import events as ev
@@ -31,7 +30,7 @@ from engine.session.state.node_names import (
     named_problem,
     named_variant,
 )
-from engine.session.state.nodes import TRANSFORMATION
+from engine.session.state.nodes import SEEDED, TRANSFORMATION
 from engine.session.state.session_state import ProblemState
 from engine.session.store import SentRequest, SessionError
 from engine.suggestions import did_you_mean

@@ -178,8 +178,8 @@ def test_a_round_is_led_by_whom_its_kernels_could_not_outrun() -> None:
         round=1,
         standings=(Standing("v1", 0.4, 1.0, 1.0, 1.0, False), Standing("v3", 0.5, 1.25, 1.1, 1.3, False)),
     )
-    assert after(judged, beside).best_of_round("softmax", 1) == 2.0 / 1.25, "not 3.0: v1, with 2.0, has outrun it"
-    # A runoff without the best kernel changes nothing, nor do kernels that beat each other in a circle.
+    assert after(judged, beside).best_of_round("softmax", 1) == 3.0, "from its own verdict, whatever a runoff says"
+    # Later rounds rewrite nothing.
     third = [ev.IdeaProposed(idea="i3", problem="softmax", round=1, parent="v1", category="x", text="", proposer="p"),
              written("v5", "i3", 1, "v1"), ev.VerdictGiven(variant="v5", verdict=verdict(2.7))]  # fmt: skip
     places = {name: Standing(name, 1.0, 1.0, 1.0, 1.0, False) for name in ("v1", "v3", "v4", "v5")}
@@ -191,14 +191,32 @@ def test_a_round_is_led_by_whom_its_kernels_could_not_outrun() -> None:
 
     def led_by(*more: ev.AnyEvent) -> str | None:
         state = after(judged, *third, *more)
-        # What a round shows when the problem's best is not one of its kernels.
+        # The leader of the open round if the problem's best is not one of its kernels.
         return next(one.best for one in state.problems["softmax"].rounds if one.number == 1)
 
     assert led_by(*round_finished(1, "v4", "v3")) == "v5", "not raced, and its speedup is better"
     first = round_finished(1, "v4", "v5", "v3")
     assert led_by(*first) == "v4" == led_by(*first, *round_finished(2, "v1", "v3", "v5"))
-    assert led_by(*first, *round_finished(2, "v5", "v4")) == "v5"
-    assert led_by(*first, *round_finished(2, "v3", "v4"), *round_finished(3, "v5", "v3")) == "v5"
+    assert led_by(*first, *round_finished(2, "v5", "v4")) == "v4"
+    assert led_by(*first, *round_finished(2, "v5", "v4"), ev.NodePruned(node="v4")) == "v5"
+
+
+def test_a_later_runoff_leaves_the_figures_of_a_finished_round_as_they_were() -> None:
+    ended = ev.RoundFinished(problem="softmax", round=1, selected=(), dropped=())
+    standings = (Standing("v1", 0.4, 1.0, 1.0, 1.0, False), Standing("v3", 0.5, 1.25, 1.1, 1.3, False))
+    later = (
+        ev.RoundStarted(problem="softmax", round=2, parents=()),
+        ev.RunoffFinished(problem="softmax", round=2, standings=standings),
+    )
+    state = after(small_search(), ended, *later)
+    assert state.problems["softmax"].best == "v1"
+    leader, reached = state.leader_of_round("softmax", 1), state.best_after_round("softmax", 1)
+    assert leader is not None and reached is not None and leader.id == reached.id == "v3"
+    assert (state.best_of_round("softmax", 1), state.best_of_round("softmax", 0)) == (3.0, 2.0)
+    now = state.best_after_round("softmax", 2)
+    assert now is not None and now.id == "v1", "an open round: the best so far"
+    pruned = after(small_search(), ended, *later, ev.NodePruned(node="v3")).best_after_round("softmax", 1)
+    assert pruned is not None and pruned.id == "v1"
 
 
 def test_many_events_at_once_make_the_state_that_one_by_one_they_make() -> None:

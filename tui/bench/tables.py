@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from engine.session.records.speedup_text import marked_speedup, speedup
+from engine.session.records.speedup_text import marked_speedup, sol_percent, speedup
 from tui.bench.report import MARKS, BenchRow, Over, Report
 from tui.text.format import milliseconds
 
@@ -18,7 +18,8 @@ RULES = (
     "fast_p is the share of all problems whose best kernel is correct and whose whole interval of the speedup is above "
     "p; fast_0 counts correct kernels. A refused problem counts as a failure. Over eager, the interval is the 95% "
     "interval of alternating pairs. Over other baselines, it divides the 10th by the 90th percentile of the two times, "
-    "and vice versa. KernelBench's own rules compute no interval."
+    "and vice versa. KernelBench's own rules compute no interval. ~ marks an uncertain speedup, or "
+    "a time below the SOL."
 )
 
 
@@ -94,7 +95,7 @@ def _cells(row: BenchRow, others: Sequence[str]) -> tuple[str, ...]:
         milliseconds(row.ms),
         with_interval(eager),
         *(with_interval(row.over.get(name, Over())) for name in others),
-        f"{row.sol_share * 100:.0f}" if row.sol_share is not None else "-",
+        sol_percent(row.sol_share),
         f"{row.minutes:.1f}" if row.minutes is not None else "-",
         "?" if row.dollars is None else f"{row.dollars:.2f}",
         theirs or "-",

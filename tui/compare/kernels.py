@@ -8,13 +8,14 @@ from collections.abc import Callable, Sequence
 from engine.config.tolerance import SessionTolerance, tolerance_name
 from engine.problem.spec import LANGUAGE_NAMES
 from engine.session.records.other_sizes import sizes_in_words
+from engine.session.records.speedup_text import sol_percent
 from engine.session.records.verdict import Standing, Verdict
 from engine.session.records.verdict_text import counted_pairs, kernelbench_outcome, speedup_words
 from engine.session.state.session_state import SessionState, VariantState
 from tui.compare.comparison import MOST, NOTABLE, Better, Cell, Comparison, Head, Row, Section, known_rows, words
 from tui.text import format as fmt
 from tui.text.certainty import over_compile, over_compile_words
-from tui.text.glyphs import standing_of
+from tui.text.glyphs import stage_words, standing_of
 from tui.text.runoff_text import place_in_runoff
 from tui.text.sanitize import one_line
 
@@ -140,7 +141,7 @@ def _rows(
 def _verdict(state: SessionState, variant: VariantState) -> Cell:
     verdict = variant.verdict
     if verdict is None:
-        return words(variant.stage or "not queued")
+        return words(stage_words(state, variant))
     reason = one_line(verdict.pattern or verdict.reason, 200)
     return words(verdict.status.replace("_", " ") + (f": {reason}" if reason and not verdict.correct else ""))
 
@@ -242,7 +243,7 @@ def _over_compile(state: SessionState, variant: VariantState) -> Cell:
 
 def _sol(variant: VariantState) -> Cell:
     share = variant.verdict.sol_share if variant.verdict is not None else None
-    return _scaled(variant, share, f"{share * 100:.0f}%" if share is not None else "-")
+    return _scaled(variant, share, f"{sol_percent(share)}%" if share is not None else "-")
 
 
 def _spread_ms(verdict: Verdict | None) -> str | None:

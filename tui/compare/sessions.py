@@ -8,7 +8,7 @@ from math import sqrt
 
 from engine.config.tolerance import tolerance_name, tolerance_words
 from engine.problem.spec import LANGUAGE_NAMES
-from engine.session.records.speedup_text import has_wide_interval, marked, marked_speedup, speedup
+from engine.session.records.speedup_text import has_wide_interval, marked, marked_speedup, sol_percent, speedup
 from tui.compare.comparison import Cell, Comparison, Head, Row, Section, known_rows, words
 from tui.text import format as fmt
 from tui.text.sanitize import one_line
@@ -230,7 +230,7 @@ def _over_compile(one: ProblemFigures | None) -> Cell:
 
 def _sol(one: ProblemFigures | None) -> Cell:
     value = one.result.sol_share if one is not None else None
-    return _as_sure(one, value, f"{value * 100:.0f}%" if value is not None else "-")
+    return _as_sure(one, value, f"{sol_percent(value)}%" if value is not None else "-")
 
 
 def _author(one: ProblemFigures | None) -> str | None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from rich.text import Text
 
 from engine.config.tolerance import SessionTolerance, short_caption, tolerance_caption
+from engine.session.records.speedup_text import sol_percent
 from engine.session.records.verdict import Verdict
 from engine.session.records.verdict_text import disturbance, kernelbench_words, speedup_words
 from engine.session.state.session_state import ProblemState, SessionState, VariantState
 from engine.session.store import SessionReader
+from tui.compare.change import LEGEND, change_of_round, change_words
 from tui.console.echo import echo
 from tui.console.tables import (
     columns,
@@ -23,6 +25,7 @@ from tui.console.tables import (
 )
 from tui.text.certainty import round_speedup_words
 from tui.text.format import fit, milliseconds, transformation_label
+from tui.text.glyphs import stage_words
 from tui.text.narration import repeat_words
 from tui.text.same_code import speedup_in_words, twin_of
 from tui.text.sanitize import clean_lines, one_line
@@ -148,7 +151,7 @@ def show_variant(
 def _print_short(state: SessionState, variant: VariantState, tolerance: SessionTolerance) -> None:
     verdict = variant.verdict
     if verdict is None:
-        _field("verdict", f"none yet: {variant.stage or 'not queued'}")
+        _field("verdict", f"none: {stage_words(state, variant)}")
         return
     _field("verdict", verdict.status.replace("_", " ") + (f": {one_line(verdict.reason)}" if verdict.reason else ""))
     if (twin := twin_of(state, variant)) is not None:
@@ -159,7 +162,7 @@ def _print_short(state: SessionState, variant: VariantState, tolerance: SessionT
         _field("time", f"{milliseconds(verdict.kernel.median_ms)} ms{eager}")
     if verdict.speedup is not None:
         between = interval(verdict.speedup_low, verdict.speedup_high)
-        share = f"; {verdict.sol_share * 100:.0f}% SOL" if verdict.sol_share is not None else ""
+        share = f"; {sol_percent(verdict.sol_share)}% SOL" if verdict.sol_share is not None else ""
         _field("speedup", f"{speedup_words(verdict)} (95%: {between}; {short_caption(tolerance)}){share}")
     if verdict.checks:
         _field("checks", _checks_in_words(verdict))
@@ -187,11 +190,7 @@ def _print_round_table(problems: list[ProblemState], state: SessionState, tolera
     figures = ("round", "ideas", "kernels", "correct", "best")
     table = columns("problem", *figures, "gain", "selected", right=(*figures, "gain"))
     for problem in problems:
-        reached = 0.0
         for round_ in problem.rounds:
-            best = state.best_of_round(problem.id, round_.number)
-            gain = f"{(best / reached - 1) * 100:+.0f}%" if best is not None and reached else ""
-            reached = max(reached, best or 0.0)
             table.add_row(
                 problem.id if round_ is problem.rounds[0] else "",
                 str(round_.number),
@@ -199,7 +198,7 @@ def _print_round_table(problems: list[ProblemState], state: SessionState, tolera
                 str(len(round_.variants)),
                 str(sum(state.variants[name].correct for name in round_.variants)),
                 round_speedup_words(state, problem.id, round_.number),
-                gain,
+                change_words(change_of_round(state, problem, round_.number)),
                 " ".join(one.variant for one in round_.selected) or ("-" if round_.finished_at else "running"),
             )
-    print_marked(console(), table, tolerance_caption(tolerance))
+    print_marked(console(), table, f"{tolerance_caption(tolerance)}; {LEGEND}")

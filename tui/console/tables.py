@@ -28,7 +28,7 @@ from engine.problem.sizes import written
 from engine.problem.spec import LANGUAGE_NAMES, Language
 from engine.session.library import SavedKernel
 from engine.session.records.other_sizes import AtSizes, sizes_in_words
-from engine.session.records.speedup_text import MARK, UNSURE, marked, marked_speedup, speedup
+from engine.session.records.speedup_text import MARK, UNSURE, is_above_sol, marked, marked_speedup, sol_percent, speedup
 from engine.session.records.verdict import BuildReport, Standing, Verdict
 from engine.session.records.verdict_text import (
     counted_pairs,
@@ -41,6 +41,7 @@ from engine.session.state.session_state import SessionState
 from engine.session.store import SessionSummary
 from tui.console.clean_console import clean_console
 from tui.text.format import age, milliseconds
+from tui.text.glyphs import stage_words
 from tui.text.same_code import same_machine_code, speedup_in_words, twin_of
 from tui.text.sanitize import clean_lines, one_line
 from tui.view.results import Results
@@ -106,7 +107,6 @@ def results_table(results: Results, left_out: Sequence[str] = ()) -> Table:
     for row in results.problems:
         if row.eager_ms is None:
             continue
-        share = f"{row.sol_share * 100:.0f}" if row.sol_share is not None else "-"
         cells = {
             "eager ms": milliseconds(row.eager_ms),
             "compile ms": marked(milliseconds(row.compile_ms), row.compile_unsure),
@@ -115,7 +115,7 @@ def results_table(results: Results, left_out: Sequence[str] = ()) -> Table:
             "speedup": marked_speedup(row.speedup, row.speedup_low, row.speedup_high),
             "95%": interval(row.speedup_low, row.speedup_high),
             "vs compile": marked(speedup(row.over_compile), row.compile_unsure),
-            "% SOL": share,
+            "% SOL": sol_percent(row.sol_share),
             "correct": f"{row.correct}/{row.verdicts}",
         }
         table.add_row(row.problem, *(cells[name] for name in figures))
@@ -146,7 +146,7 @@ def print_verdict(name: str, verdict: Verdict, tolerance: SessionTolerance = Non
     for label, value in verdict_facts(verdict, tolerance):
         facts.add_row(label, Text(value))
     out.print(facts)
-    if is_uncertain(verdict):
+    if is_uncertain(verdict) or is_above_sol(verdict.sol_share):
         out.print(Text(UNSURE), soft_wrap=True)
     if verdict.checks:
         table = columns("check", "result", "detail")
@@ -371,7 +371,7 @@ def print_variants(state: SessionState, names: Sequence[str], tolerance: Session
     for name in names:
         variant = state.variants[name]
         verdict = variant.verdict
-        word = (variant.stage or "-") if verdict is None else verdict.status.replace("_", " ")
+        word = stage_words(state, variant) if verdict is None else verdict.status.replace("_", " ")
         between = interval(verdict.speedup_low, verdict.speedup_high) if verdict is not None else "-"
         timed = twin_of(state, variant) or variant
         time_ms, reached = milliseconds(timed.kernel_ms), speedup_in_words(state, variant)
@@ -395,7 +395,7 @@ def verdict_facts(verdict: Verdict, tolerance: SessionTolerance) -> list[tuple[s
         facts.append(("speedup", f"{speedup_words(verdict)} (95%: {between}, {counted_pairs(verdict)} pairs)"))
     facts.append(("tolerance", tolerance_words(tolerance)))
     if verdict.sol_share is not None:
-        facts.append(("SOL", f"{milliseconds(verdict.sol_ms)} ms; kernel at {verdict.sol_share * 100:.0f}% SOL"))
+        facts.append(("SOL", f"{milliseconds(verdict.sol_ms)} ms; kernel at {sol_percent(verdict.sol_share)}% SOL"))
     if verdict.max_abs_error is not None:
         relative = f", relative {verdict.max_rel_error:.2g}" if verdict.max_rel_error is not None else ""
         facts.append(("largest error", f"{verdict.max_abs_error:.2g}{relative}"))

@@ -139,7 +139,10 @@ def _remark(state: SessionState, problem: ProblemState) -> str:
 
 
 def _share_done(state: SessionState, budget: Budget) -> float:
-    """Return the used share of the time limit or of all rounds, whichever is larger."""
+    """Return the used share of the time limit or of all rounds, whichever is larger; with turns, of all problems."""
+    if state.takes_turns:
+        phases = list(state.phases().values())
+        return phases.count("done") / len(phases)
     spent = elapsed_s(state, time.time()) / (budget.minutes * 60) if budget.minutes is not None else 0.0
     problems = [one for one in state.problems.values() if one.id not in state.refused and not state.is_pruned(one.id)]
     done = sum(

@@ -33,6 +33,11 @@ class Action(Struct, frozen=True):
         return KEY_NAMES.get(first := self.keys.split(",")[0], first)
 
     @property
+    def short_label(self) -> str:
+        """The label for a key bar without room for all labels."""
+        return SHORT_LABELS.get(self.name, self.label)
+
+    @property
     def command(self) -> str:
         """The action string for Textual. It names a method of the main screen, of ``Steering``, or of the app."""
         if self.group == "steer":
@@ -58,6 +63,16 @@ KEY_NAMES = {
     "dollar_sign": "$",
 }
 
+SHORT_LABELS = {
+    "next_match(-1)": "prev",
+    "follow": "follow",
+    "seed_idea": "idea",
+    "edit": "edit",
+    "seed_kernel": "kernel",
+    "pause_search": "pause",
+    "start_engine": "resume",
+}
+
 ACTIONS: tuple[Action, ...] = (
     Action("open_detail", "enter", "open", "Open the selected kernel or idea in the detail pane", "look", 1, False),
     Action("back", "escape", "back", "Close the text search, zoom or filter, or go back to the tree", "look", 0, False),
@@ -67,7 +82,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("diff", "D", "diff", "Diff with the parent, the best and the marked kernel in turn", "look", 11),
     Action("calls", "v", "calls", "Show the node's model calls; press again for whole prompts", "look", 13),
     Action("spend", "dollar_sign", "spend", "Cost of model calls by model, problem, round and idea", "look"),
-    Action("filter", "slash", "filter", "Filter the tree, or search the focused detail or log pane", "look", 8),
+    Action("filter", "slash", "filter", "Filter the tree, or search the focused detail or log pane", "look", 6),
     Action("next_match(1)", "n", "next", "Go to the next match", "look", 0, False),
     Action("next_match(-1)", "N", "previous", "Go to the previous match", "look", 0, False),
     Action("follow", "F", "follow best", "Keep the cursor on the newest best kernel", "look", 10),
@@ -91,8 +106,8 @@ ACTIONS: tuple[Action, ...] = (
     Action("seed_idea", "i", "seed idea", "Seed an idea that starts from the selected kernel", "steer", 2),
     Action("edit", "e", "edit a copy", "Edit a copy in $EDITOR and submit it, or write an idea's kernel", "steer", 3),
     Action("prune", "d", "prune", "Prune the branch, or restore a pruned one", "steer", 4),
-    Action("pin", "b", "pin", "Pin the branch, so that every round selects it, or unpin it", "steer", 5),
-    Action("seed_kernel", "a", "seed kernel", "Seed a kernel from a file, by pasting, or in $EDITOR", "steer", 6),
+    Action("pin", "b", "pin", "Pin the branch, so that every round selects it, or unpin it", "steer", 8),
+    Action("seed_kernel", "a", "seed kernel", "Seed a kernel from a file, by pasting, or in $EDITOR", "steer", 5),
     Action("reply", "I", "reply", "Answer the prompts that are waiting for a reply by hand", "steer"),
     Action("undo", "z", "undo", "Undo the last request", "steer", 12),
     Action("redo", "Z", "redo", "Redo what you undid", "steer"),
@@ -103,7 +118,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("stop", "Q", "stop search", "Stop the search now", "steer"),
     Action("start_engine", "R", "resume engine", "Start the engine of a stopped session", "steer"),
     Action("detach", "q", "detach", "Close the monitor; a running search continues", "app", 15),
-    Action("help", "question_mark", "help", "Help for the focused pane", "app", 14),
+    Action("help", "question_mark,f1", "help", "Help for the focused pane", "app", 14),
     Action("command_palette", "ctrl+p", "palette", "Find an action by name", "app", 0, False),
     Action("redraw", "ctrl+l", "redraw", "Redraw a garbled screen", "app"),
     Action("alerts", "A", "alerts", "Choose how to send alerts: bell, OSC 9, a command, a webhook", "app"),

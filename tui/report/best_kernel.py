@@ -13,16 +13,16 @@ from engine.session.records.other_sizes import AtSizes, sizes_in_words
 from engine.session.records.verdict import BuildReport, CheckResult
 from engine.session.records.verdict_text import speedup_words
 from engine.session.state.session_state import SessionState, VariantState
+from tui.compare.change import change_against_parent, change_words
 from tui.console.tables import interval, verdict_facts
 from tui.report.calls import calls_behind
 from tui.report.code_markup import diff_markup, source_markup
 from tui.source_text.changes import changes_between
-from tui.text.format import change, milliseconds
+from tui.text.format import milliseconds
 from tui.text.runoff_text import last_runoff
 from tui.text.same_code import speedup_in_words, twin_of
 from tui.text.sanitize import lines_in, one_line
 from tui.view.conversation import Calls
-from tui.view.model import change_against_parent
 
 IDEA_CHARS = 260
 """Maximum number of characters shown of an idea in the lineage. The rest is folded."""
@@ -120,7 +120,7 @@ def _ancestor(state: SessionState, index: Calls, variant: VariantState) -> Ances
         variant=variant.id,
         round=variant.round,
         speedup=speedup_in_words(state, variant),
-        change=change(change_against_parent(state, variant)),
+        change=change_words(change_against_parent(state, variant)),
         ms=milliseconds(timed.kernel_ms),
         category=idea.category if idea is not None else "",
         idea=idea.text if idea is not None else "",

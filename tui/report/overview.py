@@ -8,7 +8,15 @@ from datetime import UTC, datetime
 from msgspec import Struct
 
 from engine.config.tolerance import tolerance_caption
-from engine.session.records.speedup_text import MARK, UNSURE, has_wide_interval, marked, marked_speedup, speedup
+from engine.session.records.speedup_text import (
+    MARK,
+    UNSURE,
+    has_wide_interval,
+    marked,
+    marked_speedup,
+    sol_percent,
+    speedup,
+)
 from engine.session.state.session_state import ProblemState, SessionState
 from tui.console.tables import interval
 from tui.text.format import duration, geometric_mean, milliseconds, size
@@ -156,7 +164,7 @@ def _line(row: ResultRow) -> ResultLine:
         marked(speedup(row.over_compile), row.compile_unsure),
         marked_speedup(row.speedup, row.speedup_low, row.speedup_high),
         interval(row.speedup_low, row.speedup_high),
-        f"{row.sol_share * 100:.0f}" if row.sol_share is not None else "-",
+        sol_percent(row.sol_share),
         f"{row.correct}/{row.verdicts}",
     )
     return ResultLine(row.problem, cells)

@@ -24,6 +24,7 @@ from engine import __version__
 from engine.session.records.verdict_text import speedup_words
 from engine.session.state.session_state import ProblemState, SessionState
 from engine.session.store import SessionReader
+from tui.compare.change import LEGEND
 from tui.console.echo import clean
 from tui.report.best_kernel import BestKernel, best_kernel
 from tui.report.calls import call_texts
@@ -89,6 +90,7 @@ def report_page(
         groups=GROUPS,
         spend=spend_chart(history.spent, results.seconds) if spending else None,
         tree=tree_of(state),
+        change_legend=LEGEND,
         calls=call_texts(state, reader.text),
         environment=environment(state, reader.config_name()),
         config=text_markup(reader.text(state.config)) if state.config else "",

@@ -6,14 +6,14 @@ from msgspec import Struct
 
 from engine.session.records.verdict_text import speedup_words
 from engine.session.state.session_state import IdeaState, ProblemState, RoundState, SessionState, VariantState
+from tui.compare.change import change_against_parent, change_words
 from tui.text.certainty import round_speedup_words
-from tui.text.format import change, milliseconds, transformation_label
-from tui.text.glyphs import GLYPHS, standing_of
+from tui.text.format import milliseconds, transformation_label
+from tui.text.glyphs import GLYPHS, stage_words, standing_of
 from tui.text.narration import repeat_words
 from tui.text.runoff_text import why_no_star
 from tui.text.same_code import speedup_in_words, twin_of
 from tui.text.sanitize import one_line
-from tui.view.model import change_against_parent
 
 REASON_CHARS = 300
 """Maximum number of characters shown of a verdict's reason or of a note."""
@@ -122,7 +122,7 @@ def _idea(state: SessionState, idea: IdeaState) -> IdeaRows:
 def _kernel(state: SessionState, variant: VariantState) -> KernelRow:
     standing, verdict = standing_of(state, variant), variant.verdict
     timed = twin_of(state, variant) or variant
-    status, about = str(variant.stage or "not queued"), ""
+    status, about = stage_words(state, variant), ""
     if verdict is not None and verdict.correct:
         status, about = "best" if standing == "best" else "correct", why_no_star(state, variant)
     elif verdict is not None:
@@ -138,7 +138,7 @@ def _kernel(state: SessionState, variant: VariantState) -> KernelRow:
         about=about,
         note=one_line(variant.note, REASON_CHARS),
         speedup=speedup_in_words(state, variant) if timed.speedup is not None else "",
-        change=change(change_against_parent(state, variant)),
+        change=change_words(change_against_parent(state, variant)),
         ms=milliseconds(timed.kernel_ms) if timed.kernel_ms is not None else "",
         fate="selected" if variant.selected_because else "dropped" if variant.dropped else "",
         why=variant.selected_because or variant.dropped or "",

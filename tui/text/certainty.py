@@ -9,10 +9,9 @@ from engine.session.state.session_state import ProblemState, SessionState, Varia
 
 
 def round_speedup_words(state: SessionState, problem: str, number: int) -> str:
-    """Format a round's best speedup. Mark it as uncertain only if the speedup is that of the round's leader."""
-    leader, best = state.leader_of_round(problem, number), state.best_of_round(problem, number)
-    own = leader is not None and abs((leader.speedup or 0.0) - (best or 0.0)) < 1e-9
-    return speedup_words(leader.verdict) if leader is not None and own else speedup(best)
+    """Format a round's figure: the speedup from the verdict of its leader."""
+    leader = state.leader_of_round(problem, number)
+    return speedup_words(leader.verdict if leader is not None else None)
 
 
 def over_compile(problem: ProblemState, variant: VariantState) -> float | None:

@@ -26,7 +26,7 @@ GLYPHS: dict[str, Glyph] = {
     "cheating": Glyph("≈", "=", "warn", "false speedup: the judge found a cheat"),
     "library": Glyph("▤", "%", "warn", "calls a library, so it does not count"),
     "error": Glyph("?", "?", "warn", "the evaluation itself failed"),
-    "cancelled": Glyph("○", "0", "dim", "canceled before its verdict"),
+    "cancelled": Glyph("○", "0", "dim", "canceled or left over before its verdict"),
     "pruned": Glyph("⊘", "-", "dim", "pruned by the user"),
     "waiting": Glyph("✎", "&", "warn", "idea that is waiting for a kernel"),
     "idea": Glyph("◇", "i", "text", "idea"),
@@ -42,6 +42,8 @@ def standing_of(state: SessionState, variant: VariantState) -> str:
     """Return the key of ``GLYPHS`` for a variant."""
     if state.is_pruned(variant.id):
         return "pruned"
+    if state.is_left_over(variant):
+        return "cancelled"
     if variant.stage is not None:
         return "queued" if variant.stage == "queued" else "running"
     if variant.verdict is None:
@@ -51,6 +53,13 @@ def standing_of(state: SessionState, variant: VariantState) -> str:
         return "best"
     status = variant.verdict.status
     return "failed" if status in FAILED else status
+
+
+def stage_words(state: SessionState, variant: VariantState) -> str:
+    """Return the stage of a kernel without a verdict: ``building``, ``not queued``, or ``not judged`` if left over."""
+    if state.is_left_over(variant):
+        return "not judged"
+    return variant.stage or "not queued"
 
 
 def glyph(name: str, *, ascii_only: bool) -> str:

@@ -119,7 +119,7 @@ def _baseline(event: ev.BaselineMeasured) -> str:
     remark = f"; DEGENERATE: {event.degenerate} pass every check" if event.degenerate else ""
     remark = remark or (f"; {event.tightened}" if event.tightened else "")
     remark = remark or (f"; {disturbance(event.baseline)}" if is_disturbed(event.baseline) else "")
-    return f"{event.problem}: {name} {milliseconds(event.baseline.timing.median_ms)} ms{sol}{remark}"
+    return f"{event.problem}: {name} alone {milliseconds(event.baseline.timing.median_ms)} ms{sol}{remark}"
 
 
 def _verdict(event: ev.VerdictGiven, state: SessionState, best: dict[str, str | None]) -> str | None:

@@ -15,10 +15,11 @@ from engine.session.records.model_calls import failure_words
 from engine.session.records.other_sizes import sizes_in_words
 from engine.session.records.verdict_text import disturbance, speedup_words
 from engine.session.state.session_data import round_of
-from engine.session.state.session_state import ProblemState, SessionState
+from engine.session.state.session_state import ProblemState, SessionState, VariantState
 from tui.text import format as fmt
 from tui.text.certainty import interval_words, round_speedup_words
 from tui.text.narration import devices_in_words, repeat_words, turn_line
+from tui.text.runoff_text import why_new_best
 from tui.text.waiting import WaitLines
 
 LINES = 2000
@@ -93,12 +94,12 @@ class Story(Struct):
         return [("warning", f"{call.model}: {failure_words(event.failure)}, {next_one}: {event.message}")]
 
     def _rewritten(self, state: SessionState, event: ev.AnyEvent) -> list[tuple[Level, str]]:
-        """Report each earlier round whose best kernel or speedup changed because of ``event``."""
-        by = "by later events"
+        """Report each finished round whose figure changed because of ``event``: a second verdict, prune or restore, or
+        the last runoff of a round that ended before it.
+        """
+        by = f"a verdict on {event.variant}" if isinstance(event, ev.VerdictGiven) else "a prune or restore"
         if isinstance(event, ev.RunoffFinished):
-            by = "by this runoff"
-        elif isinstance(event, ev.VerdictGiven):
-            by = f"by the verdict on {event.variant}"
+            by = "its last runoff"
         names = self._touched(state, event)
         lines: list[tuple[Level, str]] = []
         for (problem, number), before in self._reached.items():
@@ -108,7 +109,7 @@ class Story(Struct):
             if speedup == before or leader is None:
                 continue
             self._reached[problem, number] = speedup
-            text = f"{problem}: best of round {number} is now {leader.id} at {speedup} (was {before}), changed {by}"
+            text = f"{problem}: best of round {number} is now {leader.id} at {speedup} (was {before}), after {by}"
             lines.append(("info", text))
         return lines
 
@@ -152,11 +153,25 @@ def _best_line(state: SessionState, problem: ProblemState, event: ev.AnyEvent, b
     between = f" {words}" if (words := interval_words(best.verdict)) else ""
     what = f"{speedup_words(best.verdict)}{between}, {fmt.milliseconds(best.kernel_ms)} ms"
     if isinstance(event, ev.RunoffFinished):
-        instead = f" ahead of {before}" if before is not None else ""
-        return "good", f"{problem.id}: new best {best.id}, won the runoff{instead}, {what}"
+        former = state.variants.get(before or "")
+        contradicts = former is not None and (former.speedup or 0.0) > (best.speedup or 0.0)
+        against = f", against {before}'s {speedup_words(former.verdict)}" if former is not None and contradicts else ""
+        return (
+            "good",
+            f"{problem.id}: new best {best.id}, {why_new_best(state, problem, before)}; verdict {what}{against}",
+        )
     if isinstance(event, ev.VerdictGiven) and best.id == event.variant:
-        return "good", f"{problem.id}: new best {best.id}, {what}"
-    return "info", f"{problem.id}: the best is now {best.id}, {what}"
+        return "good", f"{problem.id}: new best {best.id}, {what}{_above_low_end(state, best, before)}"
+    since = f", after another verdict on {event.variant}" if isinstance(event, ev.VerdictGiven) else ""
+    return "info", f"{problem.id}: the best is now {best.id}{since}: {what}"
+
+
+def _above_low_end(state: SessionState, best: VariantState, before: str | None) -> str:
+    """Say why a new best has a smaller speedup than ``before``: of an uncertain one, only the low end counts."""
+    former = state.variants.get(before or "")
+    if former is None or former.verdict is None or (former.speedup or 0.0) <= (best.speedup or 0.0):
+        return ""
+    return f", above the low end of {former.id}: {speedup_words(former.verdict)} {interval_words(former.verdict)}"
 
 
 def _tell(state: SessionState, event: ev.AnyEvent) -> tuple[Level, str] | None:
@@ -204,28 +219,24 @@ def _source_repeated(state: SessionState, event: ev.SourceRepeated) -> tuple[Lev
 
 def _baseline(state: SessionState, event: ev.BaselineMeasured) -> tuple[Level, str]:
     baseline = event.baseline
-    if baseline.timing is None:
-        which = "torch.compile" if baseline.which == "compile" else baseline.which
-        return "warning", f"{event.problem}: no {which} baseline: {baseline.failure or 'unknown'}"
     which = "torch.compile" if baseline.which == "compile" else baseline.which
+    if baseline.timing is None:
+        return "warning", f"{event.problem}: no {which} baseline: {baseline.failure or 'unknown'}"
     if event.degenerate:
         return (
             "warning",
             f"{event.problem}: degenerate: {event.degenerate} pass every check, so speedups mean nothing here",
         )
     note = "".join(f"; {words}" for words in (event.tightened, disturbance(baseline)) if words)
-    return "info", f"{event.problem}: {which} takes {fmt.milliseconds(baseline.timing.median_ms)} ms{note}"
+    return "info", f"{event.problem}: {which} alone takes {fmt.milliseconds(baseline.timing.median_ms)} ms{note}"
 
 
 def _round_finished(state: SessionState, event: ev.RoundFinished) -> tuple[Level, str]:
-    reached = state.best_of_round(event.problem, event.round)
     round_ = round_of(state, event.problem, event.round)
     tried = round_ is not None and any(state.variants[name].was_judged for name in round_.variants)
     nothing = "no correct kernel" if tried else "no kernel judged"
-    best = f"best {round_speedup_words(state, event.problem, event.round)}" if reached is not None else nothing
-    timed = round_.standings if round_ is not None else ()
-    if timed and (winner := state.variants.get(timed[0].variant)) is not None:
-        best = f"runoff winner {winner.id}, {speedup_words(winner.verdict)}"
+    leader = state.leader_of_round(event.problem, event.round)
+    best = f"best {leader.id}, {speedup_words(leader.verdict)}" if leader is not None else nothing
     names = ", ".join(one.variant for one in event.selected)
     selected = f"selected: {names}" if names else "no kernel selected"
     return "info", f"{event.problem}: round {event.round} done, {best}; {selected}"

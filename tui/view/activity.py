@@ -51,7 +51,7 @@ def activity_of(model: Model) -> str | None:
         return over
     if (waits := waiting_of(model)) is not None:
         return waits
-    if any(variant.stage not in ("queued", "waiting") for variant in state.in_flight()):
+    if any(variant.stage not in ("queued", "waiting") for variant in state.at_work()):
         return None
     if opening := opening_of(state):
         return f"timing eager PyTorch on {opening[0].id}"
@@ -101,7 +101,7 @@ def _outcome_words(state: SessionState) -> str:
 def kernels_at_work(state: SessionState) -> str:
     """Count kernels by stage: ``1 timing, 2 building, 1 waiting, 3 queued``. Kernels wait for a builder or device."""
     words = {"checking": "timing", "timing": "timing"}
-    counts = Counter(words.get(str(one.stage), str(one.stage)) for one in state.in_flight())
+    counts = Counter(words.get(str(one.stage), str(one.stage)) for one in state.at_work())
     said = [f"{counts[word]} {word}" for word in ("timing", "building", "waiting", "queued") if counts[word]]
     return ", ".join(said) or "no kernels in progress"
 
@@ -120,7 +120,7 @@ def _is_at_hand(state: SessionState, problem: ProblemState) -> bool:
 def _at_work(state: SessionState) -> str:
     """Name the kernels in flight: ``timing v57 of softmax, building v59 and v60 of gelu``."""
     groups: dict[tuple[str, str], list[str]] = {}
-    for one in state.in_flight():
+    for one in state.at_work():
         if one.stage not in ("queued", "waiting"):
             groups.setdefault((str(one.stage), one.problem), []).append(one.id)
     if not groups:
@@ -141,7 +141,7 @@ def reopening_of(state: SessionState) -> ProblemState | None:
     searched = [one for one in state.problems.values() if one.id not in state.refused and _is_at_hand(state, one)]
     places = [place for place, one in enumerate(searched) if _moved_since(state, one, since)]
     left = [one for one in searched[places[-1] + 1 :] if one.finished is None] if places else searched
-    judging = {one.problem for one in state.in_flight()}
+    judging = {one.problem for one in state.at_work()}
     asked = {call.site.problem for call in state.spending.flying.values()}
     # No event says when a problem was reopened. One that is only waiting for replies counts as open.
     return next((one for one in left if one.id in judging or one.id not in asked), None)
@@ -161,7 +161,7 @@ def runoffs_of(state: SessionState) -> list[str]:
     if state.paused:
         return []
     asked = {call.site.problem for call in state.spending.flying.values()}
-    judging = {one.problem for one in state.in_flight()}
+    judging = {one.problem for one in state.at_work()}
     found = []
     for problem in state.problems.values():
         if problem.id in asked | judging or problem.finished is not None or not problem.rounds:
@@ -200,7 +200,7 @@ def baseline_beside(model: Model) -> ProblemState | None:
 
     No event says so. It is the only work on the device that starts while kernels may come, and has no stage.
     """
-    state, flight = model.state, model.state.in_flight()
+    state, flight = model.state, model.state.at_work()
     if not model.source.limits.torch_compile or state.paused or not flight:
         return None
     if any(one.stage not in ("queued", "waiting") for one in flight):
@@ -250,7 +250,7 @@ def overrun_of(model: Model) -> str | None:
     if over < 0:
         return None
     state = model.state
-    if any(variant.stage != "queued" for variant in state.in_flight()):
+    if any(variant.stage != "queued" for variant in state.at_work()):
         doing = "finishing the last verdicts"
     elif model.source.limits.torch_compile and any(
         "compile" not in one.baselines for one in state.problems.values() if one.id not in state.refused

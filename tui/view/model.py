@@ -71,6 +71,10 @@ class Model(Struct):
     def now(self) -> float:
         return self.source.now()
 
+    def clock(self) -> float:
+        """Return the time for running clocks: now, or the last sign of life of an engine that has ended."""
+        return self.now() if self.link.kind != "ended" else self.state.last_moment(self.link.heard_at)
+
     @property
     def directory(self) -> Path | None:
         """The session's directory, or None for a replay."""
@@ -171,19 +175,3 @@ class Model(Struct):
         """Return the search time that counts against the budget, in seconds: all engine runs, without pauses."""
         alive = self.link.kind in ("live", "stalled", "replay")
         return elapsed_s(self.state, self.now() if alive else self.state.last_moment(self.link.heard_at))
-
-
-def change_against_parent(state: SessionState, variant: VariantState) -> float | None:
-    """Return the relative change of the speedup from the parent: 0.04 is four percent faster.
-
-    If the last runoff timed both side by side, the change comes from the runoff, because separate verdicts may
-    contradict it.
-    """
-    parent = state.variants.get(variant.parent) if variant.parent is not None else None
-    if parent is None or not parent.speedup or variant.speedup is None:
-        return None
-    problem = state.problems.get(variant.problem)
-    timed = {one.variant: one.ratio for one in problem.standings} if problem is not None else {}
-    if (own := timed.get(variant.id)) and (before := timed.get(parent.id)):
-        return before / own - 1
-    return variant.speedup / parent.speedup - 1

@@ -9,6 +9,7 @@ from msgspec import Struct
 from engine.config.tolerance import SessionTolerance
 from engine.problem.spec import suffix_of
 from engine.session.records.other_sizes import only_searched_sizes, sizes_in_words
+from engine.session.records.speedup_text import is_above_sol
 from engine.session.records.verdict import Baseline
 from engine.session.records.verdict_text import disturbance, is_disturbed, kernelbench_words
 from engine.session.state.session_state import Outcome, ProblemState, SessionState, VariantState
@@ -127,7 +128,7 @@ def _degenerate(problem: ProblemState) -> str:
 
 def _sol_words(best: VariantState | None) -> str:
     share = best.verdict.sol_share if best is not None and best.verdict is not None else None
-    if best is None or share is None or share <= 1.02:
+    if best is None or not is_above_sol(share):
         return ""
     return f"{best.id} beats the SOL: its data stay in caches, or the peaks were measured on a busy machine"
 

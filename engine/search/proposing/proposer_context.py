@@ -14,15 +14,12 @@ from engine.search.strategies import Candidate
 from engine.session.records.events import BY_HAND
 from engine.session.records.model_calls import CallSite
 from engine.session.records.verdict import Verdict
+from engine.session.state.nodes import SEEDED
 from engine.session.state.session_state import IdeaState, ProblemState, RoundState, SessionState, VariantState
 from engine.session.worked_ideas import WorkedIdea, operators_of, worked_ideas
 
 PATIENCE = 3
 """Maximum number of rounds in which the search repeats an unanswered request."""
-SEEDED = "seeded"
-"""Key in an idea's ``data`` if a person requested the idea. Such ideas do not count toward the round's number
-of ideas.
-"""
 
 
 class Texts(Protocol):

@@ -5,12 +5,9 @@ from __future__ import annotations
 import asyncio
 
 from engine.search.context import Context
-from engine.search.proposing.proposer_context import SEEDED
 from engine.session.library import Library, best_for, read_library
 from engine.session.records.events import IdeaProposed, LogLine, VariantWritten
-
-WARM_START = "bank"
-"""Proposer name for ideas that come with kernels from earlier sessions, as sessions store it."""
+from engine.session.state.nodes import SEEDED, WARM_START
 
 
 class WarmStart:

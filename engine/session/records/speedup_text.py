@@ -1,11 +1,13 @@
-"""Format a speedup over eager for display: ``1.57x``, with a mark if the speedup is uncertain."""
+"""Format a speedup over eager and a % SOL for display: ``1.57x``, with a mark if the figure is uncertain."""
 
 from __future__ import annotations
 
 WIDE = 0.2
 """A speedup counts as uncertain if its 95% interval has at least this relative width."""
 MARK = "~"
-UNSURE = f"{MARK}: uncertain: 95% interval wider than a fifth of the speedup, or other programs were running"
+UNSURE = (
+    f"{MARK}: uncertain: 95% interval wider than a fifth of the speedup, other programs were running, or above 100% SOL"
+)
 """Footnote for tables that contain the mark."""
 
 
@@ -31,6 +33,16 @@ def has_wide_interval(value: float | None, low: float | None, high: float | None
 def marked_speedup(value: float | None, low: float | None, high: float | None) -> str:
     """Format a speedup with its mark: ``1.57x``, or ``~1.57x`` if uncertain."""
     return marked(speedup(value), has_wide_interval(value, low, high))
+
+
+def is_above_sol(share: float | None) -> bool:
+    """Whether a kernel is faster than the SOL by at least a percent: data stayed in caches, or the SOL is too high."""
+    return share is not None and round(share * 100) > 100
+
+
+def sol_percent(share: float | None) -> str:
+    """Format SOL / time in percent: ``63``; ``~137`` above the SOL; ``-`` for None."""
+    return marked(f"{share * 100:.0f}", is_above_sol(share)) if share is not None else "-"
 
 
 def marked(figure: str, unsure: bool) -> str:

@@ -12,7 +12,7 @@ from engine.session.records import events as ev
 from engine.session.records.model_calls import CallSite
 from engine.session.state.lineage import out_of_order
 from engine.session.state.nodes import EngineState, IdeaState, ProblemState, RoundState, TurnState, VariantState
-from engine.session.state.ranking import choose_best, choose_leader, lead_again, rank, rechoose, runoff_winner
+from engine.session.state.ranking import choose_best, choose_leader, lead, rank, rechoose, runoff_winner
 from engine.session.state.session_data import SessionData, round_of
 
 
@@ -244,8 +244,8 @@ def _verdict_given(state: SessionData, event: ev.VerdictGiven, time: float) -> N
     if (
         variant.judged > 1 or variant.speedup is not None
     ):  # A kernel that failed its first evaluation never led a round.
-        choose_leader(state, variant)
         choose_best(state, variant.problem, challenger=variant, at=time)
+        choose_leader(state, variant)
 
 
 def _profiled(state: SessionData, event: ev.Profiled, time: float) -> None:
@@ -262,11 +262,11 @@ def _runoff_finished(state: SessionData, event: ev.RunoffFinished, time: float) 
     problem.standings, problem.runoff_at = event.standings, time
     met = {standing.variant for standing in event.standings}
     problem.former = next((one for one in (problem.best, problem.former) if one is not None and one not in met), None)
-    if (round_ := round_of(state, event.problem, event.round)) is not None:
-        round_.standings = event.standings
-    lead_again(state, problem, (standing.variant for standing in event.standings))
     if (winner := runoff_winner(state, problem)) is not None and problem.best != winner.id:
         problem.best, problem.best_at = winner.id, time
+    if (round_ := round_of(state, event.problem, event.round)) is not None:
+        round_.standings = event.standings
+        lead(state, round_)
 
 
 def _sizes_checked(state: SessionData, event: ev.SizesChecked, time: float) -> None:
@@ -276,7 +276,10 @@ def _sizes_checked(state: SessionData, event: ev.SizesChecked, time: float) -> N
 
 def _round_finished(state: SessionData, event: ev.RoundFinished, time: float) -> None:
     if (round_ := round_of(state, event.problem, event.round)) is not None:
+        leader = state.leader_of_round(event.problem, event.round)
+        round_.best = leader.id if leader is not None else None
         round_.finished_at, round_.selected, round_.dropped = time, event.selected, event.dropped
+        round_.reached = state.problems[event.problem].best
     for one in event.selected:
         if (variant := state.variants.get(one.variant)) is not None:
             variant.selected_because, variant.dropped = one.why, None

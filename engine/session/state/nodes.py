@@ -8,6 +8,7 @@ from msgspec import Struct, field
 
 from engine.problem.spec import Language, ProblemSpec
 from engine.session.records.events import (
+    BY_HAND,
     AnswerMissing,
     Profiled,
     Selected,
@@ -21,6 +22,12 @@ from engine.session.records.verdict import Baseline, Stage, Standing, Verdict
 
 TRANSFORMATION = "move"
 """Key in an idea's stored ``data`` for the name of its transformation."""
+SEEDED = "seeded"
+"""Key in an idea's ``data`` if a person requested the idea, or a warm start. Such ideas do not count toward the round's
+number of ideas.
+"""
+WARM_START = "bank"
+"""Proposer name for ideas that come with kernels from earlier sessions, as sessions store it."""
 
 
 class VariantState(Struct):
@@ -94,10 +101,16 @@ class IdeaState(Struct):
         name = self.data.get(TRANSFORMATION)
         return name if isinstance(name, str) else ""
 
+    @property
+    def by_hand(self) -> bool:
+        """Whether a person wrote or requested the idea. A proposer may write its kernels."""
+        return self.proposer == BY_HAND or (bool(self.data.get(SEEDED)) and self.proposer != WARM_START)
+
 
 class RoundState(Struct):
     """A problem's round. ``best`` is the round's leader: the correct, unpruned variant with the highest speedup over
-    eager. Variants that another variant beat in a runoff cannot lead (``engine.session.state.ranking.lead``).
+    eager. Variants that another variant beat in a runoff cannot lead (``engine.session.state.ranking.lead``). Later
+    rounds and their runoffs do not change the leader. ``reached`` is the problem's best kernel when the round ended.
     """
 
     problem: str
@@ -107,6 +120,7 @@ class RoundState(Struct):
     ideas: list[str] = field(default_factory=list)
     variants: list[str] = field(default_factory=list)
     best: str | None = None
+    reached: str | None = None
     finished_at: float | None = None
     selected: tuple[Selected, ...] = ()
     dropped: tuple[Selected, ...] = ()

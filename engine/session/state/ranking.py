@@ -85,15 +85,20 @@ def choose_leader(state: SessionData, variant: VariantState) -> None:
 
 
 def lead(state: SessionData, round_: RoundState) -> None:
-    """Choose a round's leader again.
+    """Choose a round's leader again. In a finished round, the problem's best kernel leads if it belongs to the round.
 
     A runoff overrules the speedups of separate verdicts. The runoff's fastest kernel leads until another kernel beats
-    it in a later runoff.
+    it in a later runoff. Only the runoffs up to the round's own count, so later rounds do not rewrite this one.
     """
+    problem = state.problems[round_.problem]
+    best = state.variants.get(problem.best) if problem.best is not None else None
+    if round_.finished_at is not None and best is not None and best.round == round_.number:
+        round_.best = problem.best
+        return
     speedups = {name: state.variants[name].speedup for name in round_.variants}
     own = {name for name, speedup in speedups.items() if speedup is not None and not state.is_pruned(name)}
     champion, raced = "", set[str]()
-    for runoff in (one.standings for one in state.problems[round_.problem].rounds if one.standings):
+    for runoff in (one.standings for one in problem.rounds if one.standings and one.number <= round_.number):
         timed = [one.variant for one in runoff if one.variant in own]
         if len(timed) > 1:
             champion = timed[0] if not champion or champion in timed else champion

@@ -205,32 +205,52 @@ class SessionData(Struct):
         """Variants without a verdict, oldest first."""
         return [self.variants[variant] for variant in self.flight]
 
-    def best_of_round(self, problem: str, number: int) -> float | None:
-        """Return the speedup over eager of the round's leader.
+    def at_work(self) -> list[VariantState]:
+        """Variants without a verdict that the search is still going to judge, oldest first."""
+        return [variant for variant in self.in_flight() if not self.is_left_over(variant)]
 
-        If the last runoff included both the leader and the problem's best kernel, derive the speedup from the best
-        kernel's speedup and the ratio of their times. Speedups measured minutes apart may contradict the runoff.
+    def is_left_over(self, variant: VariantState) -> bool:
+        """Whether a kernel has no verdict because the search finished, or its problem's turn ended, before it came up.
+
+        Only more rounds or another turn would judge the kernel.
         """
+        if variant.id not in self.flight or (problem := self.problems.get(variant.problem)) is None:
+            return False
+        if self.finished:
+            return True
+        turn_over = problem.turns > 0 and self.phase(problem.id) == "done"
+        return turn_over and variant.stage_since <= problem.turn_ended_at
+
+    def best_of_round(self, problem: str, number: int) -> float | None:
+        """Return the round's figure: the speedup over eager from the verdict of the round's leader."""
         leader = self.leader_of_round(problem, number)
-        speedup = leader.speedup if leader is not None else None
-        found = self.problems.get(problem)
-        if leader is None or speedup is None or found is None or not found.standings or found.best == leader.id:
-            return speedup
-        best = self.variants.get(found.best or "")
-        ratios = {standing.variant: standing.ratio for standing in found.standings}
-        if best is None or not best.speedup or not ratios.get(best.id) or not ratios.get(leader.id):
-            return speedup
-        return best.speedup * ratios[best.id] / ratios[leader.id]
+        return leader.speedup if leader is not None else None
 
     def leader_of_round(self, problem: str, number: int) -> VariantState | None:
-        """Return a round's leader: the problem's best kernel if it belongs to the round, otherwise
-        ``RoundState.best``.
+        """Return a round's leader. In an open round, the problem's best kernel leads if it belongs to the round."""
+        found, round_ = self.problems.get(problem), round_of(self, problem, number)
+        if found is None or round_ is None:
+            return None
+        best = self.variants.get(found.best) if found.best is not None else None
+        if round_.finished_at is None and best is not None and best.round == number:
+            return best
+        return self.variants.get(round_.best) if round_.best is not None else None
+
+    def best_after_round(self, problem: str, number: int) -> VariantState | None:
+        """Return the problem's best kernel at the end of a round; for an open round, the best kernel so far.
+
+        If that kernel has been pruned since, return the best of the leaders up to this round.
         """
         found, round_ = self.problems.get(problem), round_of(self, problem, number)
-        best = self.variants.get(found.best) if found is not None and found.best is not None else None
-        if best is not None and best.round == number:
+        if found is None or round_ is None:
+            return None
+        name = round_.reached if round_.finished_at is not None else found.best
+        best = self.variants.get(name) if name is not None else None
+        if best is not None and best.speedup is not None and not self.is_pruned(best.id):
             return best
-        return self.variants.get(round_.best) if round_ is not None and round_.best is not None else None
+        leaders = [self.leader_of_round(problem, one.number) for one in found.rounds if one.number <= number]
+        timed = [one for one in leaders if one is not None and one.speedup is not None]
+        return max(timed, key=lambda one: one.speedup or 0.0, default=None)
 
     @property
     def finished(self) -> bool:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import click
 
 from engine.exit_codes import ExitCode
-from tui.cli.kernel.judging import PROBLEM
 from tui.cli.shared.common import Failure, cannot_write, checked_arch, json_option, print_json, run_async
 from tui.cli.shared.kernel_file import inspect_problem, language_of, no_arch_for_cpp, read_kernel
+from tui.cli.shared.problem_option import PROBLEM
 from tui.console.echo import echo
 from tui.console.progress_line import working
 

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 import click
 
 from engine.exit_codes import ExitCode
-from tui.cli.kernel.judging import CONFIG, DEVICE, PROBLEM, evaluation_config, judge_kernels
+from tui.cli.kernel.judging import CONFIG, DEVICE, evaluation_config, judge_kernels
 from tui.cli.shared.common import json_option, print_json, run_async
 from tui.cli.shared.kernel_file import kernel_of, problem_file
+from tui.cli.shared.problem_option import PROBLEM
 from tui.console.progress_line import working
 
 if TYPE_CHECKING:

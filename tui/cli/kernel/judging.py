@@ -22,9 +22,6 @@ if TYPE_CHECKING:
     from engine.problem.spec import Language, ProblemSpec
     from engine.session.records.verdict import Stage, Standing, Verdict
 
-PROBLEM = click.option(
-    "--problem", required=True, help="A .py file or a built-in problem, such as builtin:quickstart/softmax."
-)
 CONFIG = click.option(
     "--config",
     "config_path",

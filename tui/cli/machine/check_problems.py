@@ -71,6 +71,6 @@ async def _found(evaluator: LocalEvaluator, problem: ProblemSpec) -> str:
         return f"TIMED OUT after {limit_s:g} s: the problem hangs, or is too slow for this device"
     except EvaluationError as error:
         return f"failed to open: {error}"
-    took = f"eager {milliseconds(opened.eager.timing.median_ms)} ms" if opened.eager.timing is not None else ""
+    took = f"eager alone {milliseconds(opened.eager.timing.median_ms)} ms" if opened.eager.timing is not None else ""
     said = f"DEGENERATE: {opened.degenerate} pass every check" if opened.degenerate else ""
     return "; ".join(filter(None, [took, said or "trivial outputs fail"]))

@@ -12,7 +12,7 @@ from tui.cli.steering.send import PROBLEM_HELP, problem_id, request_options, sen
 
 @click.command("seed-idea")
 @request_options
-@click.option("--problem", required=True, help=PROBLEM_HELP)
+@click.option("--problem", help=PROBLEM_HELP)
 @click.option("--parent", help="Kernel that the idea changes.  [default: the best kernel]")
 @click.option("--transform", metavar="NAME", help="Playbook transformation to apply, instead of TEXT.")
 @click.option("--move", metavar="NAME", hidden=True)
@@ -20,7 +20,7 @@ from tui.cli.steering.send import PROBLEM_HELP, problem_id, request_options, sen
 @click.argument("text", default="")
 def seed_idea(
     session: str,
-    problem: str,
+    problem: str | None,
     parent: str | None,
     transform: str | None,
     move: str | None,
@@ -35,6 +35,6 @@ def seed_idea(
     transform = transform if transform is not None else move
     if not text and transform is None:
         raise click.UsageError("give the idea as TEXT, or --transform NAME")
-    problem = problem_id(find(root, session), problem)
-    command = SeedIdea(problem=problem, text=text, category=category, catalogue=transform, parent=parent)
+    of_problem = problem_id(find(root, session), problem)
+    command = SeedIdea(problem=of_problem, text=text, category=category, catalogue=transform, parent=parent)
     send(root, session, command, as_json)

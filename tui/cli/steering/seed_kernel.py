@@ -16,7 +16,7 @@ from tui.cli.steering.send import PROBLEM_HELP, problem_id, request_options, sen
 @click.command("seed-kernel")
 @request_options
 @click.argument("kernel", type=click.Path(path_type=Path, allow_dash=True))
-@click.option("--problem", required=True, help=PROBLEM_HELP)
+@click.option("--problem", help=PROBLEM_HELP)
 @click.option("--parent", help="Kernel that you started from.")
 @click.option("--idea", help="Idea that this kernel implements.")
 @language_option("Language of the kernel. Required if KERNEL is '-' (standard input).")
@@ -24,7 +24,7 @@ from tui.cli.steering.send import PROBLEM_HELP, problem_id, request_options, sen
 def seed_kernel(
     session: str,
     kernel: Path,
-    problem: str,
+    problem: str | None,
     parent: str | None,
     idea: str | None,
     language: Language | None,
@@ -44,6 +44,6 @@ def seed_kernel(
     language = language or language_of_file(kernel.suffix, source)
     if language is None:
         raise click.UsageError("unknown language: name the kernel .cpp, .cu or .py, or give --language")
-    problem = problem_id(find(root, session), problem)
-    command = SeedKernel(problem=problem, language=language, source=source, text=text, parent=parent, idea=idea)
+    of_problem = problem_id(find(root, session), problem)
+    command = SeedKernel(problem=of_problem, language=language, source=source, text=text, parent=parent, idea=idea)
     send(root, session, command, as_json)

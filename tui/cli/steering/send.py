@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from engine.exit_codes import ExitCode
 from tui.cli.shared.common import F, Failure, find, json_option, print_json, session_argument, sessions_option
+from tui.cli.shared.problem_option import choices
 from tui.console.echo import echo
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 ANSWER_S = 20.0
 """Time limit for the engine's answer. After that, the command reports that no answer has come."""
-PROBLEM_HELP = "Problem: its name in the session, or its entry in the config."
+PROBLEM_HELP = "Problem: its name in the session, or its entry in the config.  [default: the only one]"
 
 
 def request_options(command: F) -> F:
@@ -105,14 +106,25 @@ def _check_names(paths: SessionPaths, command: Command) -> None:
         raise Failure(f"{paths.name}: {error}", ExitCode.USAGE) from None
 
 
-def problem_id(paths: SessionPaths, problem: str) -> str:
+def problem_id(paths: SessionPaths, problem: str | None) -> str:
     """Return the session's id for a problem named as in a config: ``builtin:quickstart/softmax`` or a path.
 
-    A path may be relative to the config. An unknown name is returned unchanged, for the engine to reject.
+    A path may be relative to the config. An unknown name is returned unchanged, for the engine to reject. None means
+    the session's only problem. Raises Failure if there are several.
     """
     from engine.problem.catalog import CatalogError, resolve
 
     state = _state_of(paths)
+    if problem is None:
+        names = [name for name in state.problems if name not in state.refused]
+        if len(names) == 1:
+            return names[0]
+        if not names:
+            raise Failure(f"{paths.name} has no open problem yet; name one: --problem NAME", ExitCode.USAGE)
+        raise Failure(
+            f"{paths.name} has {len(names)} problems; {choices(names, 'add one of these to the command')}",
+            ExitCode.USAGE,
+        )
     if problem in state.problems:
         return problem
     try:

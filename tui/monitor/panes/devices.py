@@ -133,7 +133,7 @@ def _keeper(wait: DeviceAwaited) -> str:
 
 
 def _at_work(model: Model, palette: Palette) -> list[Strip]:
-    flight = model.state.in_flight()
+    flight = model.state.at_work()
     if model.link.kind == "ended":
         return [line((f"  {len(flight)} kernels unfinished", palette.dim))] if flight else []
     busy = [variant for variant in flight if variant.stage not in (None, "queued")]
@@ -157,7 +157,7 @@ def _worker(model: Model, variant: VariantState, palette: Palette) -> Strip:
     return line(
         (f"  {variant.id:<6}", palette.bold),
         (f"{variant.stage:<9}", palette.running if on_device else palette.text),
-        (f"{fmt.clock(model.now() - variant.stage_since):>6}  ", palette.text),
+        (f"{fmt.clock(model.clock() - variant.stage_since):>6}  ", palette.text),
         (f"{variant.problem}", palette.dim),
         (f"  on {one_line(variant.device.partition('/')[0], 12)}" if variant.device else "", palette.dim),
         ("  on the device" if on_device and not variant.device else "", palette.accent),

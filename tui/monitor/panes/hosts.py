@@ -62,7 +62,7 @@ def _devices(
     """Return the line of one device, or of a host's devices together: the most important figures first."""
     ids = {fact.id for fact in group}
     found = [samples[fact.id] for fact in group if fact.id in samples]
-    flight = model.state.in_flight() if model.link.kind != "ended" else []
+    flight = model.state.at_work() if model.link.kind != "ended" else []
     busy = [one for one in flight if one.device in ids and one.stage in _AT_WORK]
     parts: list[Part] = [(f"{label:<{HOST_CHARS}} ", palette.bold)]
     load = _mean([sample.utilization for sample in found])
@@ -72,7 +72,7 @@ def _devices(
     elif any(fact_id in model.state.waits for fact_id in ids):
         parts.append((f"{'in use by others':<18}", palette.warn))
     elif busy:
-        since = fmt.clock(model.now() - busy[0].stage_since)
+        since = fmt.clock(model.clock() - busy[0].stage_since)
         parts.append((f"{f'{busy[0].id} {busy[0].stage} {since}':<18}", palette.accent))
     else:
         parts.append((f"{'idle':<18}" if found else f"{'no reading':<18}", palette.dim))

@@ -1,6 +1,6 @@
 """The key bar: hints for the keys that work here, most used first. Clicking a hint does the same as its key.
 
-A notice replaces the hints for some seconds, so that it covers nothing else.
+A notice replaces the hints for some seconds, so that it covers nothing else. The hint for help stays.
 """
 
 from __future__ import annotations
@@ -8,10 +8,11 @@ from __future__ import annotations
 import asyncio
 import textwrap
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple
 
 from msgspec import Struct
+from rich.cells import cell_len
 from textual import events
 from textual.strip import Strip
 
@@ -26,10 +27,16 @@ READ_S = 1.0
 """A key press dismisses a notice that is at least this many seconds old."""
 DETAIL = ("tab(1)", "diff", "filter", "calls", "mark", "copy", "edit", "retry", "zoom", "back", "compare")
 ALWAYS = ("help", "detach")
+HELP_COMMAND = next(action.command for action in ACTIONS if action.name == "help")
+MAIN = 8
+"""Number of hints that should fit. If they do not, all hints have their short labels."""
 PANE = ("zoom", "back")
 SEARCHABLE = ("filter", "zoom", "back")
 SEARCHED = ("next_match(1)", "next_match(-1)", "back", "filter")
-FILTERED = ("next_match(1)", "next_match(-1)", "back", "filter", "open_detail")
+FILTERED = (
+    *("next_match(1)", "next_match(-1)", "back", "open_detail", "seed_idea", "edit", "prune", "filter"),
+    *("seed_kernel", "pause_search", "pin"),
+)
 ON_A_ROW = {
     "open_detail",
     "seed_idea",
@@ -74,10 +81,15 @@ class Hint(NamedTuple):
     key: str
     label: str
     action: str | None = None
+    short: str = ""
 
     @property
     def width(self) -> int:
         return len(self.key) + len(self.label) + 3
+
+    @property
+    def shortened(self) -> Hint:
+        return self._replace(label=self.short or self.label)
 
 
 FILTERING = (
@@ -139,12 +151,12 @@ class KeyBar(LinesView):
         self.set_lines(lines)
 
     async def on_click(self, event: events.Click) -> None:
+        for start, end, action in self._spans:
+            if start <= event.x < end and event.y == len(self.lines) - 1:
+                await self.screen.run_action(action)
+                return
         if self._word is not None:
             self._fall_silent()
-            return
-        for start, end, action in self._spans:
-            if start <= event.x < end:
-                await self.screen.run_action(action)
 
     def _fall_silent(self) -> None:
         self._word = None
@@ -157,32 +169,42 @@ class KeyBar(LinesView):
         style = {"information": palette.bold, "warning": palette.warn, "error": palette.alarm}[severity]
         most = MOST_LINES_SHORT if self.screen.has_class("-short") else MOST_LINES
         pieces = textwrap.wrap(text, max(10, width - 2), max_lines=most, placeholder=" …") or [""]
-        return [line((f" {piece}", style)) for piece in pieces]
+        strips = [line((f" {piece}", style)) for piece in pieces]
+        self._spans = []
+        helped = [hint for hint in hints_of(self._where())[1] if hint.action == HELP_COMMAND]
+        start = width - sum(hint.width for hint in helped)
+        if helped and not self._covered and cell_len(strips[-1].text) < start:
+            strips[-1] = Strip.join([strips[-1].extend_cell_length(start), self._drawn(helped, start)])
+        return strips
 
     def _hints(self, width: int) -> Strip:
-        palette = self.palette
         hints, always = hints_of(self._where())
         room = width - sum(hint.width for hint in always)
+        if sum(hint.width for hint in hints[:MAIN]) > room:
+            hints = [hint.shortened for hint in hints]
         chosen: list[Hint] = []
         for hint in hints:
             if hint.width <= room:
                 chosen.append(hint)
                 room -= hint.width
-        strips: list[Strip] = []
-        used = 0
         self._spans = []
-        for hint in (*chosen, *always):
+        return self._drawn([*chosen, *always], 0)
+
+    def _drawn(self, hints: Sequence[Hint], start: int) -> Strip:
+        """Draw hints from column ``start`` on, and make them clickable."""
+        palette, strips = self.palette, []
+        for hint in hints:
             strips.append(line((f" {hint.key}", palette.accent), (f" {hint.label} ", palette.dim)))
             if hint.action is not None:
-                self._spans.append((used, used + hint.width, hint.action))
-            used += hint.width
+                self._spans.append((start, start + hint.width, hint.action))
+            start += hint.width
         return Strip.join(strips)
 
 
 def hints_of(where: Where) -> tuple[list[Hint], list[Hint]]:
     """Return the hints for ``where``, most used first, and the hints that always appear."""
     if where.focus == "filter":
-        return list(SEARCHING if where.searched else FILTERING), []
+        return list(SEARCHING if where.searched else FILTERING), [Hint("f1", "help", HELP_COMMAND)]
     always = [_hint(action) for action in ACTIONS if action.name in ALWAYS]
     return [_hint(action, searches=where.focus in ("detail", "text")) for action in used_most(where)], always
 
@@ -222,4 +244,4 @@ def _hint(action: Action, *, searches: bool = False) -> Hint:
         return Hint("[ ]", "tabs", action.command)
     if action.name == "filter" and searches:
         return Hint(action.shown_key, "search", action.command)
-    return Hint(action.shown_key, action.label, action.command)
+    return Hint(action.shown_key, action.label, action.command, action.short_label)

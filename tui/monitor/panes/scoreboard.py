@@ -5,6 +5,7 @@ from __future__ import annotations
 from rich.cells import cell_len
 from textual.strip import Strip
 
+from engine.session.records.speedup_text import sol_percent
 from engine.session.records.verdict_text import speedup_words
 from engine.session.state.session_state import ProblemState, SessionState
 from tui.monitor.panes.detail.text import folded
@@ -28,8 +29,9 @@ ROOM = 13
 class Scoreboard(LinesView):
     HELP = (
         "For each problem: the best kernel's speedup over eager with a 95% interval (~: uncertain), the kernel's time, "
-        "eager's time, the speedup over torch.compile, and % SOL (lower bound on time / the kernel's time). "
-        "'by round' charts the best speedup at the end of each round."
+        "eager's time beside that kernel (the log's 'eager alone' is a separate measurement), the speedup over "
+        "torch.compile, and % SOL (lower bound on time / the kernel's time; ~: above 100). 'by round' charts the "
+        "speedup of the best kernel at the end of each round, from its own verdict."
     )
 
     def show(self, model: Model) -> None:
@@ -72,9 +74,9 @@ def scoreboard(model: Model, palette: Palette, width: int, *, ascii_only: bool, 
             (fmt.milliseconds(best.kernel_ms if best is not None else None), palette.text),
             (fmt.milliseconds(problem.eager_ms(best)), palette.dim),
             (ahead if ahead is not None else _compile_word(model, problem), palette.dim),
-            (f"{share * 100:.0f}" if share is not None else "-", palette.dim),
+            (sol_percent(share), palette.dim),
         ]
-        reached = best_so_far(state, problem)
+        reached = best_by_round(state, problem)
         bottom = 0.7 * min((value for value in reached if value > 0), default=0.0)
         spark = fmt.sparkline(reached, spark_width, bottom=bottom, ascii_only=ascii_only)
         phase = phases.get(problem.id)
@@ -107,14 +109,13 @@ def _refused(state: SessionState, palette: Palette, width: int) -> list[Strip]:
     return folded(said, width - 1)
 
 
-def best_so_far(state: SessionState, problem: ProblemState) -> list[float]:
-    """Return the best speedup at the end of each round, or 0 before the first correct kernel."""
-    reached = 0.0
-    series = []
-    for round_ in problem.rounds:
-        reached = max(reached, state.best_of_round(problem.id, round_.number) or 0.0)
-        series.append(reached)
-    return series
+def best_by_round(state: SessionState, problem: ProblemState) -> list[float]:
+    """Return the speedup of the problem's best kernel at the end of each round, or 0 before the first correct kernel.
+
+    The speedups come from the kernels' own verdicts, so the series may fall if a runoff replaced the best kernel.
+    """
+    bests = (state.best_after_round(problem.id, round_.number) for round_ in problem.rounds)
+    return [best.speedup or 0.0 if best is not None else 0.0 for best in bests]
 
 
 def _compile_word(model: Model, problem: ProblemState) -> str:

@@ -75,20 +75,18 @@ def status_line(
     unsure = any(is_unsure(model.verdict_of_best(problem)) for problem in state.problems.values())
     best = (f" {star} {marked(speedup(mean), unsure)}", palette.best)
     over = _over(len(speedups), len(state.problems))
-    newest = max((p.rounds[-1].number for p in state.problems.values() if p.rounds), default=0)
-    of = f"/{model.rounds}" if model.rounds is not None else ""
     # Each part has a rank. A narrow screen drops parts from the highest rank down.
     shown: list[tuple[int, list[Part]]] = [
         (0, [best, (over, palette.dim)]),
         (3, [("following best", palette.accent)] if follow else []),
         (1, [("DISPLAY HELD (p)", palette.warn)] if held else []),
-        (2, [(f"round {newest}{of}", palette.text)] if state.problems else []),
+        (2, _place(model, palette)),
         (4, _work(model, palette)),
         (1, _link(model, palette)),
-        (5, _device(model, palette)),
+        (6, _device(model, palette)),
         (1, _clock(model, palette)),
         (4, _progress(model, palette)),
-        (6, _spent(model, palette)),
+        (5, _spent(model, palette)),
         (1, _prompts(model, palette)),
         (8, [(f"{state.verdicts} verdict{'' if state.verdicts == 1 else 's'}", palette.dim)]),
         (3, [("read-only", palette.warn)] if model.source.read_only and model.link.kind != "replay" else []),
@@ -105,12 +103,32 @@ def status_line(
     return Strip.join(strips)
 
 
+def _place(model: Model, palette: Palette) -> list[Part]:
+    """Return the newest round or, if problems take turns, the number of the running problem and its turn's time."""
+    state = model.state
+    if not state.problems:
+        return []
+    if not state.takes_turns:
+        newest = max((p.rounds[-1].number for p in state.problems.values() if p.rounds), default=0)
+        of = f"/{model.rounds}" if model.rounds is not None else ""
+        return [(f"round {newest}{of}", palette.text)]
+    phases = list(state.phases().values())
+    done = phases.count("done")
+    if (turn := state.turn) is None:
+        return [(f"{done}/{len(phases)} problems", palette.text)]
+    spent = fmt.clock(model.search_seconds() - turn.began_s)
+    return [
+        (f"problem {done + 1}/{len(phases)}", palette.text),
+        (f" {spent}/{fmt.clock(turn.minutes * 60)}", palette.text),
+    ]
+
+
 def _width(parts: list[tuple[int, list[Part]]]) -> int:
     return sum(line(*one).cell_length for _, one in parts) + 2 * (len(parts) - 1)
 
 
 def _work(model: Model, palette: Palette) -> list[Part]:
-    flight = model.state.in_flight()
+    flight = model.state.at_work()
     stages = Counter(variant.stage for variant in flight)
     waiting, queued = stages["waiting"], stages["queued"]
     busy = len(flight) - queued - waiting
@@ -138,7 +156,7 @@ def _progress(model: Model, palette: Palette) -> list[Part]:
     if progress is None:
         return []
     end = f" ends {_end(model.now(), progress.left_s)}" if progress.left_s is not None else ""
-    return [(f"{progress.share:.0%}", palette.text), (end, palette.dim)]
+    return [(f"{progress.share:.0%} of {progress.of}", palette.text), (end, palette.dim)]
 
 
 def _end(now: float, left_s: float) -> str:

@@ -11,9 +11,13 @@ ENOUGH = 0.05
 
 
 class Progress(Struct, frozen=True):
-    """The share of the search that is done, from 0 to 1, and the estimated seconds until its end, if known."""
+    """The share of the search that is done, from 0 to 1, and the estimated seconds until its end, if known.
+
+    ``of`` names the limit that the share refers to: ``rounds`` or ``time``, for example.
+    """
 
     share: float
+    of: str
     left_s: float | None
 
 
@@ -26,18 +30,22 @@ def progress_of(model: Model) -> Progress | None:
         return None
     elapsed, limits = model.search_seconds(), model.limits
     spend = model.state.spending.total
-    used = [
-        _share(spend.dollars, limits.dollars),
-        _share(spend.tokens, limits.tokens),
-        _share(spend.calls, limits.calls),
-        _turns_done(model) if model.state.takes_turns else _rounds_done(model),
-    ]
-    shares = [min(1.0, one) for one in used if one is not None]
-    left = [elapsed * (1 - share) / share for share in shares if share >= ENOUGH]
+    turns = model.state.takes_turns
+    used = {
+        "dollars": _share(spend.dollars, limits.dollars),
+        "tokens": _share(spend.tokens, limits.tokens),
+        "calls": _share(spend.calls, limits.calls),
+        "problems" if turns else "rounds": _turns_done(model) if turns else _rounds_done(model),
+    }
+    shares = {name: min(1.0, one) for name, one in used.items() if one is not None}
+    left = [elapsed * (1 - share) / share for share in shares.values() if share >= ENOUGH]
     if limits.minutes is not None and limits.minutes > 0:
-        shares.append(min(1.0, elapsed / (limits.minutes * 60)))
+        shares["time"] = min(1.0, elapsed / (limits.minutes * 60))
         left.append(max(0.0, limits.minutes * 60 - elapsed))
-    return Progress(max(shares), min(left, default=None)) if shares else None
+    if not shares:
+        return None
+    of = max(shares, key=lambda name: shares[name])
+    return Progress(shares[of], of, min(left, default=None))
 
 
 def _share(used: float, limit: float | None) -> float | None:

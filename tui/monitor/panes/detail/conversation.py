@@ -100,8 +100,9 @@ class Conversation(Struct):
     def _moving(self, turn: Turn, palette: Palette, width: int) -> Iterator[Strip]:
         call, partial = turn.call, self._partials.get(turn.call.id)
         yield from self._title(turn, palette)
-        since = fmt.age(self.model.now() - call.started_at)
-        if call.provider == MANUAL:
+        manual = call.provider == MANUAL  # a person may still reply after the engine has ended
+        since = fmt.age((self.model.now() if manual else self.model.clock()) - call.started_at)
+        if manual:
             how = "" if self.model.link.kind == "replay" else " (press I)"
             yield line((f"waiting for a reply by hand{how} for {since}: {call_name(call.site)}", palette.warn))
         elif self.model.link.kind not in ("live", "stalled", "replay"):
@@ -122,7 +123,7 @@ class Conversation(Struct):
         call = turn.call
         yield from self._title(turn, palette)
         yield from wrapped("; ".join(call_figures(call)), palette.text, width)
-        for text, style in _troubles(call, self.model.now(), palette):
+        for text, style in _troubles(call, self.model.clock(), palette):
             yield from wrapped(text, style, width)
         if self.whole:
             yield from self._prompt(call, palette, width)

@@ -8,6 +8,7 @@ from textual.strip import Strip
 from engine.config.tolerance import tolerance_words
 from engine.session.records.counters import counters_in_words
 from engine.session.records.other_sizes import sizes_in_words
+from engine.session.records.speedup_text import sol_percent
 from engine.session.records.verdict import BuildReport, Timing, Verdict
 from engine.session.records.verdict_text import (
     counted_pairs,
@@ -23,7 +24,7 @@ from tui.monitor.panes.lines import line
 from tui.monitor.theme.palette import Palette
 from tui.text import format as fmt
 from tui.text.certainty import over_compile_words
-from tui.text.glyphs import GLYPHS, standing_of
+from tui.text.glyphs import GLYPHS, stage_words, standing_of
 from tui.text.machine_code import launch_words, occupancies
 from tui.text.sanitize import one_line
 from tui.view.model import Model
@@ -36,8 +37,7 @@ REASON_LINES = 200
 def evidence_lines(model: Model, variant: VariantState, palette: Palette, width: int) -> list[Strip]:
     verdict = variant.verdict
     if verdict is None:
-        where = f"in stage {variant.stage}" if variant.stage is not None else "not queued"
-        return [line((f"{variant.id} has no verdict yet: {where}", palette.dim))]
+        return [line((f"{variant.id} has no verdict: {stage_words(model.state, variant)}", palette.dim))]
     standing = standing_of(model.state, variant)
     whole = model.shown_whole_by(variant.id)
     lines = [
@@ -107,7 +107,7 @@ def _speed(model: Model, variant: VariantState, verdict: Verdict, palette: Palet
         if timing is not None:
             lines.append(field(name, _timing(timing), palette))
     if verdict.sol_ms is not None:
-        share = f", {verdict.sol_share * 100:.0f}% SOL" if verdict.sol_share is not None else ""
+        share = f", {sol_percent(verdict.sol_share)}% SOL" if verdict.sol_share is not None else ""
         lines.append(field("SOL", f"{fmt.milliseconds(verdict.sol_ms)} ms{share}", palette))
     if verdict.max_abs_error is not None or verdict.max_rel_error is not None:
         errors = (("abs", verdict.max_abs_error), ("rel", verdict.max_rel_error))

@@ -12,6 +12,7 @@ from engine.session.records.speedup_text import speedup
 from engine.session.records.verdict_text import speedup_words
 from engine.session.state.nodes import TRANSFORMATION
 from engine.session.state.session_state import IdeaState, VariantState
+from tui.compare.change import change_against_parent, change_words
 from tui.monitor.panes.detail.text import field, heading, wrapped
 from tui.monitor.panes.lines import line
 from tui.monitor.theme.palette import Palette
@@ -20,7 +21,7 @@ from tui.text.certainty import interval_words
 from tui.text.runoff_text import NO_RUNOFF, decided_after, last_runoff, why_no_star
 from tui.text.same_code import speedup_in_words
 from tui.text.sanitize import one_line
-from tui.view.model import Model, change_against_parent
+from tui.view.model import Model
 
 
 def why_lines(model: Model, variant: VariantState, palette: Palette, width: int) -> list[Strip]:
@@ -46,7 +47,7 @@ def why_lines(model: Model, variant: VariantState, palette: Palette, width: int)
                 (f"{above.id:<7}", palette.bold),
                 (f"r{above.round:<3}", palette.dim),
                 (f"{speedup_words(above.verdict):>7} ", palette.text),
-                (f"{fmt.change(change_against_parent(state, above)):>7}  ", palette.good),
+                (f"{change_words(change_against_parent(state, above)):>7}  ", palette.good),
                 (one_line(why.text, 160) if why is not None else "", palette.dim),
             )
         )
@@ -66,11 +67,6 @@ def _figures(model: Model, variant: VariantState, palette: Palette) -> list[Stri
     lines = [field("own verdict", own, palette)]
     if runoff := last_runoff(problem, variant):
         lines.append(field("last runoff", runoff, palette))
-    reached, star = model.state.best_of_round(variant.problem, variant.round), model.best(problem)
-    leads = model.state.leader_of_round(variant.problem, variant.round) is variant
-    if leads and reached is not None and star is not None and reached != variant.speedup:
-        own = f"{speedup(reached)}: {star.id}'s {speedup_words(star.verdict)} / the runoff's ratio"
-        lines.append(field(f"round r{variant.round}", own, palette))
     if (why := why_no_star(model.state, variant)).startswith(NO_RUNOFF):
         lines.append(field("not the best", f"{why}; their figures were measured at different times", palette))
     return lines
@@ -78,7 +74,7 @@ def _figures(model: Model, variant: VariantState, palette: Palette) -> list[Stri
 
 def idea_lines(model: Model, idea: IdeaState, palette: Palette, width: int) -> list[Strip]:
     """Return an idea in full, with its kernels."""
-    lines = heading(f"idea {idea.id}, {idea.category}, by {idea.proposer}", palette)
+    lines = heading(f"idea {idea.id}, {idea.category}, by {_author(idea)}", palette)
     lines += wrapped(idea.text, palette.text, width, whole=model.shown_whole_by(idea.id))
     if idea.waiting is not None:
         lacks = "waiting for a kernel" if idea.proposer == BY_HAND else "no kernel"
@@ -92,6 +88,10 @@ def idea_lines(model: Model, idea: IdeaState, palette: Palette, width: int) -> l
         speedups = [f"{v.id} {speedup_in_words(state, v) if v.correct else (v.stage or _status(v))}" for v in variants]
         lines.append(field("kernels", "  ".join(speedups), palette))
     return lines
+
+
+def _author(idea: IdeaState) -> str:
+    return f"{idea.proposer}, seeded by hand" if idea.by_hand and idea.proposer != BY_HAND else idea.proposer
 
 
 def _facts(data: dict[str, Any], palette: Palette) -> list[Strip]:
@@ -129,6 +129,8 @@ def _fate(model: Model, variant: VariantState) -> tuple[str, str]:
         return f"selected{when}", variant.selected_because
     if variant.dropped is not None:
         return f"dropped{when}", variant.dropped
+    if model.state.is_left_over(variant):
+        return "not judged", "The search of the problem ended before its turn."
     if variant.stage is not None:
         return f"in stage {variant.stage}", "The end of its round decides whether it is selected."
     return "no decision yet", "The end of its round decides whether it is selected."

@@ -60,6 +60,7 @@ class Matcher(Struct, frozen=True):
         if self.above is not None or self.below is not None:
             return False
         names = [idea.id, idea.problem, f"r{idea.round}", idea.proposer, idea.category]
+        names += [BY_HAND] if idea.by_hand else []
         names += ["waiting"] if idea.waiting is not None else []
         return self._fits(names, _said(idea))
 

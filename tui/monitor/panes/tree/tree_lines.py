@@ -12,16 +12,16 @@ from engine.session.records.verdict_text import speedup_words
 from engine.session.state.session_data import round_of
 from engine.session.state.session_state import IdeaState, RoundState, VariantState
 from engine.session.state.spend import MANUAL
+from tui.compare.change import Change, change_against_parent, change_of_round, change_words
 from tui.monitor.panes.lines import Part, line
 from tui.monitor.panes.tree.summary import unshared
 from tui.monitor.theme.palette import Palette
 from tui.text import format as fmt
-from tui.text.certainty import round_speedup_words
 from tui.text.glyphs import GLYPHS, glyph, standing_of
 from tui.text.runoff_text import why_no_star
 from tui.text.same_code import twin_of
 from tui.text.sanitize import one_line
-from tui.view.model import Model, change_against_parent
+from tui.view.model import Model
 from tui.view.results import is_for_searched_sizes_only
 from tui.view.row import Row
 
@@ -86,7 +86,7 @@ class RowLines:
         ms_style = palette.dim if faint or overruled else palette.text
         right = [
             (speedup_words(timed.verdict) if timed.speedup is not None else "", speedup_style),
-            (fmt.change(change), palette.good if (change or 0) > 0 else palette.dim),
+            self._change(change),
             (fmt.milliseconds(timed.kernel_ms) if timed.kernel_ms is not None else "", ms_style),
             (fmt.age(self.model.now() - (variant.judged_at or variant.written_at)), palette.dim),
         ]
@@ -96,10 +96,12 @@ class RowLines:
         palette, verdict = self.palette, variant.verdict
         if (pending := self.model.pending_at(variant.id)) is not None:
             return [(f"{pending} …", palette.warn)]
+        if standing != "pruned" and self.model.state.is_left_over(variant):
+            return [("not judged", palette.dim), (f"  {self._note(variant, 60)}", palette.dim)]
         if variant.stage is not None and standing != "pruned":
             if variant.stage == "queued":
                 return [("queued", palette.dim), (f"  {self._note(variant, 60)}", palette.dim)]
-            elapsed = self.model.now() - variant.stage_since
+            elapsed = self.model.clock() - variant.stage_since
             slow = self.model.link.kind == "live" and elapsed > SLOW_S.get(variant.stage, 60.0)
             return [
                 (f"{variant.stage} {fmt.clock(elapsed)}", palette.alarm if slow else palette.running),
@@ -127,7 +129,7 @@ class RowLines:
         state, palette = self.model.state, self.palette
         name = "pruned" if state.is_pruned(idea.id) else ("waiting" if idea.waiting is not None else "idea")
         says_so = idea.text.startswith("seeded")
-        seeded = [("seeded  ", palette.accent)] if idea.proposer == BY_HAND and not says_so else []
+        seeded = [("seeded  ", palette.accent)] if idea.by_hand and not says_so else []
         pending = self.model.pending_at(idea.id)
         pin = [(f" {self._glyph('pinned')}", palette.accent)] if idea.id in state.pinned else []
         left: list[Part] = [
@@ -181,26 +183,31 @@ class RowLines:
         round_ = next((one for one in state.problems[problem].rounds if one.number == int(number)), None)
         if round_ is None:
             return line("")
-        best = state.best_of_round(problem, round_.number)
-        reach = round_speedup_words(state, problem, round_.number)
-        before = [state.best_of_round(problem, one.number) for one in state.problems[problem].rounds[: round_.number]]
-        reached = max((speedup for speedup in before if speedup is not None), default=None)
-        gain = best / reached - 1 if best is not None and reached else None
+        leader = state.leader_of_round(problem, round_.number)
+        overruled = why_no_star(state, leader) if leader is not None else ""
         left: list[Part] = [(self._fold(row), palette.dim), (f"round {round_.number}", palette.bold)]
         since = self.model.now() - (round_.finished_at or round_.started_at)
         right = [
-            (reach if best is not None else "", palette.text),
-            (fmt.change(gain), palette.good if (gain or 0) > 0 else palette.dim),
+            (speedup_words(leader.verdict) if leader is not None else "", palette.dim if overruled else palette.text),
+            self._change(change_of_round(state, state.problems[problem], round_.number)),
             ("", palette.text),
             (fmt.age(since), palette.dim),
         ]
-        return self._join(row.depth, left, right, width, self._tally(problem, round_))
+        tally = " · ".join(part for part in (self._tally(problem, round_), overruled) if part)
+        return self._join(row.depth, left, right, width, tally)
+
+    def _change(self, change: Change | None) -> tuple[str, Style]:
+        if change is None:
+            return "", self.palette.dim
+        return change_words(change), self.palette.good if change.value > 0 else self.palette.dim
 
     def _tally(self, problem: str, round_: RoundState) -> str:
         variants = [self.model.state.variants[name] for name in round_.variants]
-        running = sum(variant.stage is not None for variant in variants)
+        left = sum(self.model.state.is_left_over(variant) for variant in variants)
+        running = sum(variant.stage is not None for variant in variants) - left
         judged = [variant for variant in variants if variant.stage is None and variant.was_judged]
         parts = [f"{sum(variant.correct for variant in judged)}/{len(judged)} correct"] if judged else []
+        parts += [f"{left} not judged"] if left else []
         if round_.finished_at is not None:
             return " · ".join([*parts, f"{len(round_.selected)} selected"])
         asked = any(

@@ -1,0 +1,128 @@
+"""Figures on the screen mean what their label says, also after a benchmark or a crash."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from engine.session.records import events as ev
+from engine.session.records.speedup_text import sol_percent
+from engine.session.records.verdict import Standing, Timing, Verdict
+from engine.session.state.session_state import fold
+from engine.session.store import SessionPaths, SessionReader
+from tests.tui.conftest import NOW, monitor_of
+from tui.text.story import Story
+from tui.view.model import Link, Model
+from tui.view.source import SessionSource
+
+
+def lines_with(text: str, word: str) -> list[str]:
+    return [line for line in text.splitlines() if word in line]
+
+
+def test_a_new_best_with_a_smaller_speedup_says_why(session: SessionPaths) -> None:
+    with SessionReader(session) as reader:
+        state = fold(reader.read())
+    story, problem = Story(), state.problems["softmax"]
+
+    def told(event: ev.AnyEvent) -> str:
+        recorded = ev.Recorded(state.seq + 1, NOW, event)
+        state.apply(recorded)
+        story.note(state, recorded)
+        return next(line.text for line in reversed(story.lines) if "best" in line.text)
+
+    before, other = state.variants[problem.best or ""], state.leaders("softmax")[-1]
+    unsure = Verdict(status="correct", speedup=9.0, speedup_low=4.0, speedup_high=12.0, kernel=Timing(1, 1, 1, 9))
+    told(ev.VerdictGiven(variant=before.id, verdict=unsure))
+    story._best["softmax"] = problem.best = before.id
+    sure = Verdict(status="correct", speedup=8.0, speedup_low=7.9, speedup_high=8.1, kernel=Timing(0.5, 0.5, 0.5, 9))
+    assert told(ev.VerdictGiven(variant=other.id, verdict=sure)).endswith(
+        f"above the low end of {before.id}: ~9.00x [4.00, 12.00]"
+    )
+    standings = (Standing(before.id, 1.0, 1.0, 1.0, 1.0, False), Standing(other.id, 1.5, 1.5, 1.4, 1.6, False))
+    won = told(ev.RunoffFinished(problem="softmax", round=2, standings=standings))
+    assert f"new best {before.id}, 50% faster than {other.id} side by side; verdict ~9.00x" in won
+
+
+async def test_after_a_benchmark_leftover_kernels_are_not_judged(engine: Any) -> None:
+    async with monitor_of(engine.paths, (120, 60)) as monitor:
+        left = monitor.app.model.state.in_flight()[0]
+        engine.record(ev.EngineStopped(reason="finished", message="the search is complete"))
+        engine.writer.close()
+        engine.lock.release()
+        await monitor.until_shown("finished")
+        assert monitor.app.monitor_screen.tree_view.select(left.id)
+        await monitor.until_shown(f"{left.id}  not judged")
+        monitor.app.monitor_screen.detail.turn("Evidence")
+        await monitor.until_shown(f"{left.id} has no verdict: not judged")
+        assert "unfinished" not in monitor.text() and "to go" not in monitor.text()
+
+
+def test_clocks_stop_at_the_last_sign_of_life(session: SessionPaths) -> None:
+    now = NOW
+    with SessionReader(session) as reader:
+        model = Model(SessionSource(session, read_only=True, clock=lambda: now), state=fold(reader.read()), opened=True)
+    model.link = Link("live")
+    now = NOW + 1000
+    assert model.clock() == NOW + 1000
+    model.link = Link("ended", heard_at=NOW + 7)
+    assert model.clock() == NOW + 7
+    seconds = model.search_seconds()
+    now = NOW + 2000
+    assert model.clock() == NOW + 7 and model.search_seconds() == seconds
+
+
+async def test_an_idea_of_the_playbook_that_a_person_seeded_says_so(engine: Any) -> None:
+    for number, data in ((900, {"move": "vectorise", "seeded": True}), (901, {"move": "vectorise"})):
+        idea = ev.IdeaProposed(
+            idea=f"i{number}", problem="softmax", round=2, parent=None, category="memory", text=f"idea {number}",
+            proposer="playbook", data=data,
+        )  # fmt: skip
+        engine.record(idea)
+    async with monitor_of(engine.paths, (120, 60)) as monitor:
+        await monitor.until_shown("i901")
+        assert all("seeded" in line for line in lines_with(monitor.text(), "i900"))
+        assert not any("seeded" in line for line in lines_with(monitor.text(), "i901"))
+        await monitor.press("slash")
+        await monitor.type("hand")
+        await monitor.until(lambda: "i901" not in monitor.text(), "only what came by hand")
+        assert "i900" in monitor.text()
+
+
+@pytest.mark.keys("MonitorScreen", "f1")
+async def test_the_key_bar_keeps_the_main_keys_at_80_columns(engine: Any) -> None:
+    async with monitor_of(engine.paths, (80, 24)) as monitor:
+
+        def bar() -> str:
+            return monitor.text().rstrip().splitlines()[-1]
+
+        for hint in ("enter open", "i idea", "e edit", "d prune", "a kernel", "/ filter", "? help"):
+            assert hint in bar(), bar()
+        await monitor.press("slash")
+        assert "f1 help" in bar()
+        await monitor.type("v")
+        await monitor.press("enter")
+        for hint in ("n next", "esc back", "i idea", "e edit", "? help"):
+            assert hint in bar(), bar()
+        monitor.app.say("Something happened")
+        await monitor.until_shown("Something happened")
+        assert "? help" in bar()
+        await monitor.press("slash", "f1")
+        await monitor.until_shown("Most used keys")
+
+
+async def test_a_share_above_the_sol_is_marked(engine: Any) -> None:
+    assert [sol_percent(share) for share in (None, 0.63, 1.004, 1.37)] == ["-", "63", "100", "~137"]
+    verdict = Verdict(
+        status="correct", speedup=99.0, kernel=Timing(0.01, 0.01, 0.01, 9), sol_ms=0.0137, sol_share=1.37
+    )  # fmt: skip
+    best = next(iter(fold_of(engine.paths).leaders("softmax")))
+    engine.record(ev.VerdictGiven(variant=best.id, verdict=verdict))
+    async with monitor_of(engine.paths, (120, 40)) as monitor:
+        await monitor.until_shown(" ~137 ")
+
+
+def fold_of(paths: SessionPaths) -> Any:
+    with SessionReader(paths) as reader:
+        return fold(reader.read())

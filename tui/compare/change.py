@@ -1,0 +1,56 @@
+"""The change of the speedup from one kernel to another: from a parent to its kernel, or from round to round."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from engine.session.state.session_state import ProblemState, SessionState, VariantState
+from tui.text import format as fmt
+from tui.text.runoff_text import faster_side_by_side
+
+SIDE_BY_SIDE = "r"
+"""Mark of a change that a runoff measured."""
+LEGEND = f"{SIDE_BY_SIDE} before a change: measured side by side in a runoff; other changes compare separate verdicts"
+
+
+class Change(NamedTuple):
+    """A relative change of the speedup: 0.04 is four percent faster.
+
+    ``side_by_side`` is true if a runoff timed both kernels. The change then outweighs the kernels' own verdicts, which
+    may contradict it, because they were measured at different times.
+    """
+
+    value: float
+    side_by_side: bool
+
+
+def change_words(change: Change | None) -> str:
+    """Format a change: ``+4.2%``; ``r+4.2%`` if a runoff measured it; "" for None."""
+    if change is None:
+        return ""
+    return f"{SIDE_BY_SIDE if change.side_by_side else ''}{fmt.change(change.value)}"
+
+
+def change_from(state: SessionState, before: VariantState | None, variant: VariantState) -> Change | None:
+    """Return the change from ``before`` to ``variant``: by the newest runoff that timed both, or by their verdicts."""
+    if before is None or not before.speedup or variant.speedup is None:
+        return None
+    if (problem := state.problems.get(variant.problem)) is not None:
+        faster = faster_side_by_side(problem, before.id, variant.id)
+        if faster is not None:
+            return Change(faster, side_by_side=True)
+    return Change(variant.speedup / before.speedup - 1, side_by_side=False)
+
+
+def change_against_parent(state: SessionState, variant: VariantState) -> Change | None:
+    """Return the change from the kernel's parent, or None if one of them has no speedup."""
+    return change_from(state, state.variants.get(variant.parent or ""), variant)
+
+
+def change_of_round(state: SessionState, problem: ProblemState, number: int) -> Change | None:
+    """Return the change from the problem's best kernel at the end of the previous round to the round's leader."""
+    leader = state.leader_of_round(problem.id, number)
+    earlier = [one.number for one in problem.rounds if one.number < number]
+    if leader is None or not earlier:
+        return None
+    return change_from(state, state.best_after_round(problem.id, max(earlier)), leader)
