@@ -80,10 +80,6 @@ HALVES_PIECES = 4
 """Maximum number of pieces of a row per block in ``halves``. Their exponents share a register, a byte each."""
 HALVES_FLOATS = 64
 """Maximum number of a row's elements per thread in ``halves``. Registers hold about two rows of these."""
-HALVES_HELPER_REGISTERS = 56
-"""Registers of a thread that loads or exchanges in ``halves``. With fewer, the exchanging warp spills; with more, the
-others do.
-"""
 _LINEAR = frozenset({"load", "const", "reduced", "add", "sub", "mul", "div", "neg", "max", "min"})
 """Operations on elements after which a small error of the row, relative to its deviations, stays small."""
 
