@@ -34,6 +34,7 @@ from engine.session.records.verdict import Baseline, Timing
 from engine.system.fast_start import uncollected
 
 _DEVICE = POLICY.device
+_SAID_CHARS = POLICY.sandbox.reason_chars
 
 
 def time_repeatedly(device: JudgeDevice, call: Callable[[int], object], least_s: float = 0.0) -> Timing:
@@ -87,6 +88,7 @@ def time_compiled(judged: JudgedProblem, tolerance: float) -> Baseline:
     trial = judged.trial(0)
     trial.load(slot)
     judged.bind(slot)
+    _own_buffers(judged.timed.model)
     precision, note = precision_note(judged.spec, judged.device.kind)
     try:
         with uncollected():  # The first call imports the compiler.
@@ -102,8 +104,21 @@ def time_compiled(judged: JudgedProblem, tolerance: float) -> Baseline:
         others = 0.0 if judged.device.cuda else contention.share()
         return Baseline("compile", timed, precision, note, others=others)
     except Exception as error:
-        first = str(error).strip().splitlines()
-        return Baseline("compile", None, precision, note, f"{type(error).__name__}: {first[0] if first else ''}")
+        # Dynamo's first line announces what the compiler raised, and the next line says it.
+        said = [line.strip() for line in str(error).splitlines() if line.strip()]
+        words = " ".join(said[:2]) if said and said[0].endswith(":") else "".join(said[:1])
+        return Baseline("compile", None, precision, note, f"{type(error).__name__}: {words}"[:_SAID_CHARS])
+
+
+def _own_buffers(model: torch.nn.Module) -> None:
+    """Copy the model's buffers out of the judge's memory.
+
+    The judge's tensors are views of bytes. The compiler refuses to write to views of another dtype, as batch
+    normalization would.
+    """
+    for module in model.modules():
+        for name, buffer in list(module.named_buffers(recurse=False)):
+            setattr(module, name, buffer.clone())
 
 
 def main() -> int:
