@@ -128,12 +128,13 @@ def check_one(path: Path) -> dict[str, Any]:
     from engine.devices.fact import DeviceFact
     from engine.problem.source import ProblemModule
     from engine.proposers.playbook.base import Unsupported
+    from engine.proposers.playbook.codegen.parameters import with_header_constants, with_own_parameters
     from engine.proposers.playbook.patterns import PATTERNS
     from tests.engine.proposers.playbook.cpp_harness import Problem, build, run
 
     torch.set_num_threads(1)
     try:
-        spec = shrunk(path)
+        spec = with_own_parameters(shrunk(path))
     except Exception as error:
         return {"status": "not opened", "why": f"{type(error).__name__}: {error}"[:300]}
     found: dict[str, Any] = {"elements": _elements(spec), "flops": spec.flops}
@@ -157,7 +158,7 @@ def check_one(path: Path) -> dict[str, Any]:
     if (refusal := template.refusal(program)) is not None:
         return {**found, "status": "no template", "why": refusal}
     start = template.starts(program, spec, device)[0]
-    source = template.emit(program, start.recipe, spec)
+    source = with_header_constants(template.emit(program, start.recipe, spec), spec)
     found |= {"pattern": pattern.name, "start": start.name}
     module = ProblemModule(spec.source, str(path))
     torch.manual_seed(42)
