@@ -57,7 +57,7 @@ CASES: dict[str, tuple[str, str, Shapes, str]] = {
     "wide_attention": ("", "return F.scaled_dot_product_attention(x, y, y, scale=0.1) + 1",
                        {"x": (2, 1, 64, 260), "y": (2, 1, 9, 260)}, "attention"),
     "wide_values": ("", "return F.scaled_dot_product_attention(x, y, z)",
-                    {"x": (1, 2, 64, 8), "y": (1, 2, 9, 8), "z": (1, 2, 9, 260)}, "matmul rows matmul"),
+                    {"x": (1, 2, 64, 8), "y": (1, 2, 9, 8), "z": (1, 2, 9, 260)}, "pointwise copies attention"),
     "shuffle": ("self.c = nn.Conv2d(6, 6, 1, groups=3)",
                 "return F.relu(self.c(x).view(2, 3, 2, 3, 5).transpose(1, 2).reshape(2, 6, 3, 5)).sum(1)",
                 {"x": (2, 6, 3, 5)}, "conv copies reductions"),
