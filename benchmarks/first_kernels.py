@@ -128,6 +128,7 @@ def check_one(path: Path) -> dict[str, Any]:
     from engine.devices.fact import DeviceFact
     from engine.problem.source import ProblemModule
     from engine.proposers.playbook.base import Unsupported
+    from engine.proposers.playbook.codegen.parameters import with_header_constants, with_own_parameters
     from engine.proposers.playbook.patterns import PATTERNS
     from tests.engine.proposers.playbook.cpp_harness import Problem, build, run
 
@@ -141,11 +142,11 @@ def check_one(path: Path) -> dict[str, Any]:
         return {**found, "status": "too large"}
     if spec.c_refusal is not None:
         return {**found, "status": "no template", "why": spec.c_refusal}
-    device = DeviceFact("cpu", "cpu", "", "", 0, 2)
+    device, own = DeviceFact("cpu", "cpu", "", "", 0, 2), with_own_parameters(spec)
     why = "no pattern matches it"
     for pattern in PATTERNS:
         try:
-            program = pattern.recognize(spec)
+            program = pattern.recognize(own)
         except Unsupported as error:
             why = str(error)
             continue
@@ -156,8 +157,8 @@ def check_one(path: Path) -> dict[str, Any]:
         return {**found, "status": "no template", "why": why}
     if (refusal := template.refusal(program)) is not None:
         return {**found, "status": "no template", "why": refusal}
-    start = template.starts(program, spec, device)[0]
-    source = template.emit(program, start.recipe, spec)
+    start = template.starts(program, own, device)[0]
+    source = with_header_constants(template.emit(program, start.recipe, own), own)
     found |= {"pattern": pattern.name, "start": start.name}
     module = ProblemModule(spec.source, str(path))
     torch.manual_seed(42)
@@ -169,8 +170,8 @@ def check_one(path: Path) -> dict[str, Any]:
     problem = Problem(spec, inputs, [one.detach().clone() for one in ordered], model)
     with tempfile.TemporaryDirectory() as folder:
         outputs = run(problem, build(Path(folder), spec, source, optimize="-O1"))
-    eager = _expected(problem, torch.float32)
-    wanted = _expected(problem, torch.float64)
+    eager = _expected(problem, given, torch.float32)
+    wanted = _expected(problem, given, torch.float64)
     errors = []
     for mine, theirs, exact in zip(outputs, eager, wanted, strict=True):
         size = float(np.abs(exact).max()) if exact.size else 0.0
@@ -180,7 +181,7 @@ def check_one(path: Path) -> dict[str, Any]:
     return {**found, "status": "correct" if worst <= 1 else "wrong", "error": worst}
 
 
-def _expected(problem: Any, dtype: Any) -> list[Any]:
+def _expected(problem: Any, arguments: list[Any], dtype: Any) -> list[Any]:
     """Return PyTorch's outputs in one precision, and then the buffers that the model writes."""
     import torch
 
@@ -193,8 +194,8 @@ def _expected(problem: Any, dtype: Any) -> list[Any]:
                 buffer = buffers[spec.source_name or spec.name]
                 buffer.copy_(weight)
                 written.append(buffer)
-        given = [one.to(dtype) if one.is_floating_point() else one for one in problem.inputs]
-        result = model(*given)
+        floats = [isinstance(one, torch.Tensor) and one.is_floating_point() for one in arguments]
+        result = model(*(one.to(dtype) if is_float else one for one, is_float in zip(arguments, floats, strict=True)))
     outputs = list(result) if isinstance(result, tuple | list) else [result]
     return [one.detach().clone().numpy() for one in (*outputs, *written)]
 

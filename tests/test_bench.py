@@ -93,6 +93,7 @@ def test_a_killed_benchmark_continues_with_the_same_command_and_has_every_proble
         (TurnStarted, "10_chain"),
         (TurnEnded, "10_chain"),
         (TurnStarted, "2_softmax"),
+        (TurnStarted, "2_softmax"),  # by the second engine, which continues the turn
         (TurnEnded, "2_softmax"),
     ]
     for one in events:
@@ -113,6 +114,17 @@ def test_a_killed_benchmark_continues_with_the_same_command_and_has_every_proble
     for ending in ("json", "md", "html"):
         name = f"report.{ending}"
         assert (kernel_tui.directory / "again" / name).read_text() == (paths.directory / "report" / name).read_text()
+
+
+def test_a_measurement_that_takes_longer_than_a_turn_is_left_out(kernel_tui: KernelTui) -> None:
+    (kernel_tui.directory / "chain.py").write_text(PROBLEM.format(formula=FORMULAS["10_chain"]))
+    (kernel_tui.directory / "quick.toml").write_text(CONFIG.replace("torch_compile = false", "torch_compile = true"))
+    options = ("--minutes-per-problem", "0.1", "--config", "quick.toml", "--device", "cpu", "--name", "b", "--headless")
+    done = kernel_tui("bench", "chain.py", *options)
+    assert done.returncode == 0, done.stderr
+    report = json.loads((kernel_tui.directory / "sessions" / "b" / "report" / "report.json").read_text())
+    assert [report["totals"][name]["compared"] for name in ("eager", "compile")] == [1, 0]
+    assert "does not fit" in report["problems"][0]["over"]["compile"]["failure"]
 
 
 @pytest.mark.parametrize(

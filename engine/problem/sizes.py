@@ -3,7 +3,7 @@
 A size is an integer of at least 2 in one of three places: a module-level constant (``ROWS = 1000``; ``M, K = 720,
 600``), an element of a module-level tuple or list (``SHAPE[0]``), or a literal inside ``get_inputs`` or
 ``get_init_inputs``. Equal literals form one size, named by its value (``4096``), so that inputs and weights stay
-consistent.
+consistent. At module level, a product of integers (``N = 2048 * 2``) is one size as well.
 """
 
 from __future__ import annotations
@@ -136,11 +136,11 @@ def _found(source: str) -> dict[str, tuple[int, list[_Place]]]:
 
 def _assignments(target: ast.expr, value: ast.expr) -> Iterator[tuple[str, _Number]]:
     if isinstance(target, ast.Name):
-        if (number := _number(value)) is not None:
+        if (number := _number(value, _product(value))) is not None:
             yield target.id, number
         elif isinstance(value, ast.Tuple | ast.List):
             for index, element in enumerate(value.elts):
-                if (number := _number(element)) is not None:
+                if (number := _number(element, _product(element))) is not None:
                     yield f"{target.id}[{index}]", number
     elif (
         isinstance(target, ast.Tuple | ast.List)
@@ -157,12 +157,25 @@ def _literals(function: ast.FunctionDef) -> Iterator[_Number]:
     axes = {id(node.operand) for node in nodes if isinstance(node, ast.UnaryOp)}
     axes |= {id(part) for node in nodes if isinstance(node, ast.Subscript) for part in ast.walk(node.slice)}
     for node in nodes:
-        if id(node) not in axes and (number := _number(node)) is not None:
-            yield number
+        if isinstance(node, ast.Constant) and id(node) not in axes:
+            number = _number(node, node.value)
+            if number is not None:
+                yield number
 
 
-def _number(node: ast.AST) -> _Number | None:
-    if not isinstance(node, ast.Constant) or type(node.value) is not int or node.value < 2:
+def _number(node: ast.expr, value: object) -> _Number | None:
+    """Return ``value`` at the node's place if it is a size on one line."""
+    if type(value) is not int or value < 2 or node.lineno != node.end_lineno:
         return None
     assert node.end_col_offset is not None
-    return _Number(node.value, _Place(node.lineno - 1, node.col_offset, node.end_col_offset))
+    return _Number(value, _Place(node.lineno - 1, node.col_offset, node.end_col_offset))
+
+
+def _product(node: ast.expr) -> int | None:
+    """Return the value of an integer or of a product of integers."""
+    if isinstance(node, ast.Constant):
+        return node.value if type(node.value) is int else None
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
+        left, right = _product(node.left), _product(node.right)
+        return left * right if left is not None and right is not None else None
+    return None

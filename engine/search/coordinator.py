@@ -35,7 +35,7 @@ from engine.search.problem_search import ProblemSearch
 from engine.search.proposing.proposer_context import same_code
 from engine.search.queue import EvaluationQueue, Priority
 from engine.search.request_handling import Steering
-from engine.search.turns import Turns
+from engine.search.turns import LAST_VERDICTS_S, Turns
 from engine.session.journal import Journal
 from engine.session.records.events import (
     BY_HAND,
@@ -75,8 +75,6 @@ SETTLED_S = 2.0
 """Seconds without events after which the search counts as waiting for a person. This time is longer than ``IDLE_S``, so
 that deferred work runs first.
 """
-LAST_VERDICTS_S = 15.0
-"""Time limit for evaluations in flight when the time budget is used up, in seconds."""
 OVERRUN = 0.1
 """Deferred work may start until the search exceeds the time budget by this share, but for at least 10 s. The same
 limit applies from the end of the last work in flight."""
@@ -534,14 +532,16 @@ class Search:
             return False
         return self._state.is_pruned(problem) or self._problems[problem].at_rest
 
-    async def halt(self, problem: str) -> None:
-        """End the problem's rounds and evaluations. Kernels without a verdict stay queued in the session."""
+    async def halt(self, problem: str, limit_s: float) -> None:
+        """End the problem's rounds, and wait up to ``limit_s`` seconds for evaluations. Kernels without a verdict stay
+        queued in the session.
+        """
         if (rounds := self._rounds.pop(problem, None)) is not None:
             rounds.cancel()
             (outcome,) = await asyncio.gather(rounds, return_exceptions=True)
             if isinstance(outcome, BaseException) and not isinstance(outcome, asyncio.CancelledError):
                 raise outcome
-        await self._queue.drain(LAST_VERDICTS_S)
+        await self._queue.drain(limit_s)
         await self._give_back()
 
     def forget(self, problem: str) -> None:

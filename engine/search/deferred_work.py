@@ -6,14 +6,17 @@ It also includes second verdicts on uncertain best kernels, and checks of best k
 
 from __future__ import annotations
 
+import asyncio
+import statistics
 import time
 from collections.abc import Callable, Coroutine, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from engine.evaluation.evaluator import EvaluationError
 from engine.search.context import Context
 from engine.search.final_check import FinalCheck
 from engine.search.problem_search import ProblemSearch
+from engine.session.budget import RESERVE_SHARE
 from engine.session.records.events import BaselineMeasured, LogLine, VerdictGiven
 from engine.session.records.verdict import UNJUDGED, Baseline, Verdict
 from engine.session.records.verdict_text import interval_width, is_disturbed, is_uncertain, speedup_words
@@ -24,6 +27,21 @@ COMPILE_GUESS_S = 20.0
 """Expected duration of the first ``torch.compile`` baseline, in seconds."""
 LAST_S = 5.0
 """Expected duration of a problem's last runoff and a second verdict on its best kernel, in seconds."""
+COMPILE_SHARE = 0.5
+"""Maximum share of a turn to reserve for ``torch.compile``. If it takes longer, only spare time pays for it."""
+CUT_OFF = 1.5
+"""Expected duration of a ``torch.compile`` that was cut off, relative to the time after which it was cut off."""
+LEAST_S = 1.0
+"""Shortest time that a runoff or a second verdict needs to be worth starting, in seconds."""
+
+
+class TurnLimit(NamedTuple):
+    """A turn's ``seconds`` of engine time. ``spare_s``: seconds that no problem claims. Only ``torch.compile`` uses
+    them, because a problem without this baseline lacks a column in the report.
+    """
+
+    seconds: float
+    spare_s: float
 
 
 class Owed:
@@ -33,14 +51,52 @@ class Owed:
         self,
         context: Context,
         problems: Mapping[str, ProblemSearch],
-        spawn: Callable[[Coroutine[Any, Any, None]], object],
+        spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
     ) -> None:
         self._context, self._problems, self._spawn = context, problems, spawn
         self._final_check = FinalCheck(context, problems)
         self._compile_s: list[float] = []
         self._judged_again: set[str] = set()
         self._compiled_again: set[str] = set()
+        self._skipped: set[str] = set()
+        self._limit: TurnLimit | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._uses_spare = False
         self.busy = False
+
+    def limit(self, limit: TurnLimit | None) -> None:
+        """Set the limit of the open turn, or remove it."""
+        self._limit = limit
+
+    def end_late(self) -> None:
+        """Cancel the job that is running if the turn's time for it is used up."""
+        if self._task is not None and self._left_s(self._uses_spare) <= 0:
+            self._task.cancel()
+
+    def _left_s(self, with_spare: bool = False) -> float:
+        """Seconds left of the open turn; infinite without a limit."""
+        if self._limit is None:
+            return float("inf")
+        spare_s = self._limit.spare_s if with_spare else 0.0
+        return self._limit.seconds + spare_s - self._context.state.turn_s(clock.now())
+
+    @property
+    def turn_reserve_s(self) -> float:
+        """Expected duration of the turn's deferred work, as far as the turn reserves time for it, in seconds."""
+        if self._limit is None:
+            return 0.0
+        last_s = LAST_S + self._final_check.reserve_s
+        return min(last_s, RESERVE_SHARE * self._limit.seconds) + self.compile_reserve_s
+
+    @property
+    def compile_reserve_s(self) -> float:
+        """Expected duration of the turn's ``torch.compile``, or 0 if it takes too long for a turn."""
+        expected_s = self._expected_compile_s * len(self._baselines())
+        return expected_s if self._limit is None or expected_s <= COMPILE_SHARE * self._limit.seconds else 0.0
+
+    @property
+    def _expected_compile_s(self) -> float:
+        return statistics.median(self._compile_s or [COMPILE_GUESS_S])
 
     @property
     def reserve_s(self) -> float:
@@ -51,38 +107,43 @@ class Owed:
 
     def start_baseline(self) -> None:
         """Start a missing baseline for a problem that has verdicts, if there is such a problem."""
-        if judged := [name for name in self._baselines() if self._has_verdict(name)]:
-            self._start(self._compile(judged[0]), f"timing torch.compile on {judged[0]}")
+        judged = [name for name in self._baselines() if self._has_verdict(name)]
+        if judged and self._left_s(with_spare=True) >= self._expected_compile_s:
+            self._start(self._compile(judged[0]), f"timing torch.compile on {judged[0]}", uses_spare=True)
 
     def start_any(self) -> None:
-        """Start deferred work, if any. Work that decides which kernel is best comes first."""
+        """Start deferred work, if any that the turn has time for. Work that decides which kernel is best comes first,
+        but it leaves the time that is reserved for torch.compile.
+        """
+        worthwhile = self._left_s() - self.compile_reserve_s >= LEAST_S
         runoffs = [problem for problem in self._problems.values() if problem.owes_runoff]
-        if runoffs:
+        if runoffs and worthwhile:
             self._start(runoffs[0].last_runoff(), f"timing the leaders of {runoffs[0].id} side by side")
-        elif disturbed := self._disturbed():
+        elif worthwhile and (disturbed := self._disturbed()):
             self._start(self._judge_again(disturbed[0]), f"judging {disturbed[0].id} again")
-        elif names := self._baselines():
-            self._start(self._compile(names[0]), f"timing torch.compile on {names[0]}")
+        elif names := self._affordable_baselines():
+            self._start(self._compile(names[0]), f"timing torch.compile on {names[0]}", uses_spare=True)
         elif again := self._disturbed_baselines():
             self._start(self._compile_again(again[0]), f"timing torch.compile on {again[0]} again")
-        elif winners := self._final_check.owed():
+        elif self._left_s() >= self._final_check.reserve_s and (winners := self._final_check.owed()):
             self._start(self._final_check.check(winners[0]), f"judging the best kernel of {winners[0]} at other sizes")
 
-    def _start(self, job: Coroutine[Any, Any, None], what: str) -> None:
+    def _start(self, job: Coroutine[Any, Any, None], what: str, *, uses_spare: bool = False) -> None:
         """Start a job. If the time budget is used up, log ``what`` to explain why work continues."""
 
         async def alone() -> None:
-            try:
-                if self._context.ending == "budget":
-                    text = f"time budget nearly used up: no new kernels; now {what}"
-                    await self._context.journal.record(LogLine(level="info", text=text))
-                await job
-            finally:
-                job.close()
-                self.busy = False
+            if self._context.ending == "budget":
+                text = f"time budget nearly used up: no new kernels; now {what}"
+                await self._context.journal.record(LogLine(level="info", text=text))
+            await job
 
-        self.busy = True
-        self._spawn(alone())
+        def ended(_: asyncio.Task[None]) -> None:
+            job.close()
+            self._task, self.busy = None, False
+
+        self.busy, self._uses_spare = True, uses_spare
+        self._task = self._spawn(alone())
+        self._task.add_done_callback(ended)
 
     def _baselines(self) -> list[str]:
         """Problems without a ``torch.compile`` baseline. With turns, a problem needs it only for a correct kernel."""
@@ -98,13 +159,26 @@ class Owed:
             and (found.best is not None or not turns)
         ]
 
+    def _affordable_baselines(self) -> list[str]:
+        """Problems without a ``torch.compile`` baseline, if the turn has time for it. Otherwise, say so once."""
+        names, left_s = self._baselines(), self._left_s(with_spare=True)
+        if left_s >= self._expected_compile_s:
+            return names
+        for name in names:
+            if name not in self._skipped:
+                self._skipped.add(name)
+                takes = f"it takes about {self._expected_compile_s:.0f} s"
+                text = f"{name}: torch.compile not timed: {takes}, and the turn has {max(0.0, left_s):.0f} s left"
+                self._context.journal.post(LogLine(level="info", text=text))
+        return []
+
     def _has_verdict(self, problem: str) -> bool:
         return any(variant.verdict is not None for variant in self._context.state.variants_of(problem))
 
     def _disturbed_baselines(self) -> list[str]:
-        """Problems whose ``torch.compile`` baseline was disturbed by other programs, unless their turn's time is up."""
+        """Problems whose ``torch.compile`` baseline was disturbed by other programs, if their turn has time for it."""
         state = self._context.state
-        if state.turn is not None and state.elapsed_s(clock.now()) - state.turn.began_s >= state.turn.minutes * 60:
+        if self._left_s() < self._expected_compile_s:
             return []
         return [
             name
@@ -131,13 +205,19 @@ class Owed:
             )
 
     async def _compiled(self, problem: str) -> Baseline:
-        context, began = self._context, time.monotonic()
+        context, began, factor = self._context, time.monotonic(), 1.0
         try:
             return await context.evaluator.compile_baseline(context.state.problems[problem].spec)
         except EvaluationError as error:
             return Baseline(which="compile", failure=str(error))
+        except asyncio.CancelledError:
+            factor = CUT_OFF
+            if self._left_s(with_spare=True) <= 0:
+                text = f"{problem}: torch.compile cut off: the problem's minutes are used up"
+                context.journal.post(LogLine(level="info", text=text))
+            raise
         finally:
-            self._compile_s.append(time.monotonic() - began)
+            self._compile_s.append(factor * (time.monotonic() - began))
 
     def _disturbed(self) -> list[VariantState]:
         """Best kernels whose speedup is uncertain."""

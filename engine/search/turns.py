@@ -1,20 +1,21 @@
 """Turns: search one problem at a time, each for its own minutes (``budget.minutes_per_problem``).
 
-A turn opens a problem, searches it, takes the deferred measurements and evicts the problem. First, every problem gets
-one turn in the config's order. Minutes that remain then go to problems with headroom. Turns are events, so a resumed
-engine continues the open turn with its remaining minutes.
+A turn opens a problem, searches it, takes the deferred measurements and evicts the problem. All of this counts toward
+its minutes: the search ends early enough for the rest, and at the end of the minutes, measurements are cut off. First,
+every problem gets one turn in the config's order. Minutes that remain then go to problems with headroom. Turns are
+events, so a resumed engine continues the open turn with its remaining minutes.
 """
 
 from __future__ import annotations
 
 import asyncio
+import statistics
 from collections.abc import Container
 from typing import NamedTuple, Protocol
 
 from engine.search.context import Context
-from engine.search.deferred_work import Owed
+from engine.search.deferred_work import Owed, TurnLimit
 from engine.search.problem_loader import Opening
-from engine.session.budget import RESERVE_SHARE
 from engine.session.records.events import TurnEnd, TurnEnded, TurnStarted
 from engine.session.state.session_state import ProblemState, SessionState
 from engine.session.state.spend import MANUAL
@@ -28,8 +29,14 @@ ROUNDS_WITHOUT_GAIN = 3
 """A turn ends after this many rounds in a row without a faster kernel."""
 REPLIES_S = 300.0
 """Longest wait for model calls in flight and their kernels at the end of a turn, in seconds."""
+REPLIES_SHARE = 0.5
+"""Maximum share of a turn in which no new model call starts, because its reply would come after the turn."""
 FIRST_VERDICT_S = 30.0
 """A turn lasts up to this many seconds longer if no kernel of the problem has a verdict yet."""
+LAST_VERDICTS_S = 15.0
+"""Longest wait for kernels in evaluation at the end of a turn or of the time budget, in seconds."""
+LEAST_SHARE = 0.5
+"""If earlier turns took too long and no minutes are left over, a first turn is shorter, down to this share."""
 LEAST_MINUTES = 1.0
 """Shortest extra turn. Opening a problem takes seconds, so a shorter turn would spend most of its time on opening."""
 
@@ -44,9 +51,9 @@ class NextTurn(NamedTuple):
 def next_turn(state: SessionState, minutes: float, closed: Container[str] = ()) -> NextTurn | None:
     """Return the next turn, or None if no problem can use the remaining time.
 
-    An open turn continues. Otherwise problems without a turn come first. After that, the remaining minutes are divided
-    among problems whose turn ended for lack of time, then among those without recent gains. Problems near the SOL,
-    without further ideas, refused or pruned get no more minutes.
+    An open turn continues. Otherwise problems without a turn come first; they share what earlier turns left of their
+    minutes. After that, the remaining minutes are divided among problems whose turn ended for lack of time, then among
+    those without recent gains. Problems near the SOL, without further ideas, refused or pruned get no more minutes.
 
     Args:
         state: The session's state.
@@ -55,12 +62,10 @@ def next_turn(state: SessionState, minutes: float, closed: Container[str] = ()) 
     """
     if (turn := state.turn) is not None:
         return NextTurn(turn.problem, turn.minutes)
-    able = [one for one in state.problems.values() if one.id not in closed and _is_searchable(state, one)]
-    for problem in able:
-        if problem.turns == 0 or problem.turn_end == "not_opened":
-            return NextTurn(problem.id, minutes)
-    total = minutes * len(state.problems.keys() | state.refused.keys())
-    left = total - sum(one.turn_seconds for one in state.problems.values()) / 60
+    left = _minutes_left(state, minutes)
+    if waiting := _without_turn(state, closed):
+        return NextTurn(waiting[0], min(minutes, max(left / len(waiting), LEAST_SHARE * minutes)))
+    able = _able(state, closed)
     least = min(LEAST_MINUTES, minutes / 2)
     short = [one for one in able if one.turn_end == "time"]
     wanting = short or [one for one in able if one.turn_end in ("no_gain", "limit") or _has_new_rounds(state, one)]
@@ -68,6 +73,27 @@ def next_turn(state: SessionState, minutes: float, closed: Container[str] = ()) 
         return None
     first = min(wanting, key=lambda one: (one.turn_seconds, sol_share(state, one)))
     return NextTurn(first.id, min(left, max(left / len(wanting), least)))
+
+
+def unclaimed_minutes(state: SessionState, minutes: float, closed: Container[str] = ()) -> float:
+    """Return the minutes that remain beside the open turn's, if every problem without a turn gets its minutes."""
+    waiting = [name for name in _without_turn(state, closed) if state.turn is None or name != state.turn.problem]
+    running = state.turn.minutes if state.turn is not None else 0.0
+    return max(0.0, _minutes_left(state, minutes) - running - minutes * len(waiting))
+
+
+def _minutes_left(state: SessionState, minutes: float) -> float:
+    """Return the benchmark's minutes without those of turns that ended. Refused problems leave theirs to others."""
+    total = minutes * len(state.problems.keys() | state.refused.keys())
+    return total - sum(one.turn_seconds for one in state.problems.values()) / 60
+
+
+def _able(state: SessionState, closed: Container[str]) -> list[ProblemState]:
+    return [one for one in state.problems.values() if one.id not in closed and _is_searchable(state, one)]
+
+
+def _without_turn(state: SessionState, closed: Container[str]) -> list[str]:
+    return [one.id for one in _able(state, closed) if one.turns == 0 or one.turn_end == "not_opened"]
 
 
 def sol_share(state: SessionState, problem: ProblemState) -> float:
@@ -106,8 +132,10 @@ class TurnHost(Protocol):
         """Whether no work on the problem is in progress or due."""
         ...
 
-    async def halt(self, problem: str) -> None:
-        """End the problem's rounds and evaluations. Kernels without a verdict stay queued in the session."""
+    async def halt(self, problem: str, limit_s: float) -> None:
+        """End the problem's rounds, and wait up to ``limit_s`` seconds for evaluations. Kernels without a verdict stay
+        queued in the session.
+        """
         ...
 
     def forget(self, problem: str) -> None:
@@ -134,7 +162,7 @@ class Turns:
         while (turn := self._next(minutes)) is not None:
             if self._state.turn is None:
                 await self._context.journal.record(TurnStarted(problem=turn.problem, minutes=turn.minutes))
-            reason = await self._search(turn)
+            reason = await self._search(turn, minutes)
             if reason is None:
                 return
             await self._context.evaluator.evict()
@@ -145,29 +173,40 @@ class Turns:
     def _next(self, minutes: float) -> NextTurn | None:
         if self._state.turn is None and (self._context.spent is not None or self._context.last_rounds):
             return None
-        done = {name for name, rounds in self._done.items() if rounds == self._state.rounds}
-        return next_turn(self._state, minutes, done | self._context.unopened.keys() | self._context.closed.keys())
+        return next_turn(self._state, minutes, self._closed())
 
-    async def _search(self, turn: NextTurn) -> TurnEnd | None:
+    def _closed(self) -> set[str]:
+        done = {name for name, rounds in self._done.items() if rounds == self._state.rounds}
+        return done | self._context.unopened.keys() | self._context.closed.keys()
+
+    async def _search(self, turn: NextTurn, minutes: float) -> TurnEnd | None:
         """Open the problem and search it. Returns None if a person ends the search after this round."""
         name = turn.problem
         try:
             if not await self._opening.open(name):
                 return "refused" if name in self._state.refused else "not_opened"
+            if self._state.turn is not None and self._state.turn.stopped_s is not None:
+                await self._context.journal.record(TurnStarted(problem=name, minutes=turn.minutes))
+            spare_s = 60 * unclaimed_minutes(self._state, minutes, self._closed())
+            self._owed.limit(TurnLimit(60 * turn.minutes, spare_s))
             self._host.begin(name)
             self.searching = True
             while (reason := self._reason_to_end(turn)) is None:
                 if self._context.last_rounds and self._host.is_at_rest(name):
                     return None
+                self._owed.end_late()
                 await asyncio.sleep(LOOK_S)
             self.searching = False
             await self._await_replies(name)
             self._context.closing.add(name)
-            await self._host.halt(name)
+            # Half of the time before torch.compile goes to the last kernels, and half to the runoff.
+            left_s = self._left_s(turn) - self._owed.compile_reserve_s
+            await self._host.halt(name, max(0.0, min(LAST_VERDICTS_S, left_s / 2)))
             await self._measure_the_rest()
             return reason
         finally:
             self.searching = False
+            self._owed.limit(None)
             self._host.forget(name)
             self._context.closing.discard(name)
             self._context.awaiting_replies.discard(name)
@@ -188,13 +227,24 @@ class Turns:
             return "no_proposer" if problem.cannot_write is not None else "done"
         if rounds_without_gain(self._state, problem, self._state.turn.round) >= ROUNDS_WITHOUT_GAIN:
             return "no_gain"
-        whole_s = turn.minutes * 60
-        used_s = self._state.elapsed_s(clock.now()) - self._state.turn.began_s
-        reserve_s = min(self._owed.reserve_s, whole_s * RESERVE_SHARE)
-        if used_s < whole_s - reserve_s:
+        left_s = self._left_s(turn)
+        if left_s > self._owed.turn_reserve_s + min(self._reply_s(), REPLIES_SHARE * 60 * turn.minutes):
             return None
         judged = any(variant.verdict is not None for variant in self._state.variants_of(problem.id))
-        return "time" if judged or used_s >= whole_s + FIRST_VERDICT_S else None
+        return "time" if judged or left_s <= -FIRST_VERDICT_S else None
+
+    def _left_s(self, turn: NextTurn) -> float:
+        """Seconds left of the turn's minutes. Negative if the turn takes longer."""
+        return 60 * turn.minutes - self._state.turn_s(clock.now())
+
+    def _reply_s(self) -> float:
+        """Expected seconds until the reply to a model call, or 0 if no model has replied in this session."""
+        replied = [
+            call.ended_at - call.started_at
+            for call in self._state.spending.calls.values()
+            if call.reply is not None and call.ended_at is not None and call.provider != MANUAL
+        ]
+        return statistics.median(replied) if replied else 0.0
 
     async def _await_replies(self, problem: str) -> None:
         """If model calls are in flight, wait for their replies and for the verdicts on their kernels.
@@ -211,10 +261,13 @@ class Turns:
             await asyncio.sleep(LOOK_S)
 
     async def _measure_the_rest(self) -> None:
-        """Run the problem's deferred work. Waits while the search is paused or its budget is used up."""
+        """Run the problem's deferred work within the turn's limit. Waits while the search is paused or its budget is
+        used up.
+        """
         while True:
             if self._context.ending is None and not self._context.paused and not self._owed.busy:
                 self._owed.start_any()
                 if not self._owed.busy:
                     return
+            self._owed.end_late()
             await asyncio.sleep(LOOK_S)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from engine.search.turns import NextTurn, next_turn
+from engine.search.turns import NextTurn, next_turn, unclaimed_minutes
 from engine.session.records.events import (
     AnyEvent,
     BudgetChanged,
@@ -41,9 +41,24 @@ def test_every_problem_gets_its_minutes_before_any_gets_more() -> None:
 
 def test_an_open_turn_continues_after_the_engine_died() -> None:
     again = EngineStarted(pid=2, host="h", version="1", resumed=True, devices=(), sandbox="", before=60.0)
-    state = after((0, TurnStarted(problem="a", minutes=5.0)), (50, problem_added("d")), (1000, again))
+    started = TurnStarted(problem="a", minutes=5.0)
+    events = ((0, started), (50, problem_added("d")), (1000, again))
+    state = after(*events)
     assert next_turn(state, 5.0) == NextTurn("a", 5.0)
-    assert state.problem_seconds("a", 1010.0) == 70.0, "the time without an engine does not count"
+    assert state.problem_seconds("a", 1010.0) == 60.0, "neither the time without an engine nor its start counts"
+    state = after(*events, (1010, started))
+    assert state.problem_seconds("a", 1015.0) == 65.0 and state.problems["a"].turns == 1
+
+
+def test_turns_that_took_too_long_are_paid_from_minutes_left_over_first_and_then_from_later_turns() -> None:
+    (a, a_end), (b, b_end) = turn("a", 1, "near_sol"), turn("b", 1, "time")
+    state = after((0, a), (30, a_end), (30, b), (120, b_end))
+    assert next_turn(state, 1.0) == NextTurn("c", 1.0), "a left half a minute to b"
+    assert unclaimed_minutes(after((0, a), (30, a_end), (30, b)), 1.0) == 0.5
+    state = after((0, a), (72, a_end))
+    assert next_turn(state, 1.0) == NextTurn("b", 0.9), "b and c share the 108 seconds that are left"
+    assert unclaimed_minutes(state, 1.0) == 0.0
+    assert next_turn(after((0, a), (900, a_end)), 1.0) == NextTurn("b", 0.5), "no first turn is shorter"
 
 
 def test_minutes_that_a_problem_does_not_need_go_to_those_with_headroom() -> None:

@@ -219,7 +219,9 @@ def _row(state: SessionState, problem: ProblemState, now: float, turns: bool, co
     theirs = verdict.kernelbench if verdict is not None else None
     over = {"eager": _over_eager(problem, verdict)}
     if compiles or "compile" in problem.baselines:
-        over["compile"] = Over(failure=without_compile(problem, measured=True, pending=False))
+        reason = without_compile(problem, measured=True, pending=False)
+        is_too_slow = turns and "compile" not in problem.baselines and problem.turn_end is not None
+        over["compile"] = Over(failure="does not fit into the problem's minutes" if is_too_slow else reason)
     over |= {name: _over(one, verdict) for name, one in problem.baselines.items() if name != "eager"}
     return BenchRow(
         problem=problem.id,

@@ -114,7 +114,7 @@ class Playbook:
         for _, recipe in zip(range(MAX_DRAWS), sampling.candidates(base, knobs, measured, seed), strict=False):
             if found == len(numbers):
                 break
-            source = with_header_constants(template.emit(program, recipe, task.problem))
+            source = with_header_constants(template.emit(program, recipe, task.problem), task.problem)
             if source not in sources:
                 sources.add(source)
                 found += 1
@@ -132,7 +132,8 @@ class Playbook:
         if recipe is None or safer is None:
             return None
         note = difference(recipe.choices, recipe.choices, safer.choices)
-        return _draft(template, with_header_constants(template.emit(program, safer, task.problem)), safer, note)
+        source = with_header_constants(template.emit(program, safer, task.problem), task.problem)
+        return _draft(template, source, safer, note)
 
     async def close(self) -> None:
         """Do nothing, because the playbook has no resources to release."""

@@ -363,7 +363,8 @@ class ProblemFinished(Event, tag="problem_finished"):
 class TurnStarted(Event, tag="turn_started"):
     """The search begins to work on a single problem for ``minutes`` of engine time.
 
-    Only sessions with ``budget.minutes_per_problem`` have turns. A problem may have several turns.
+    Only sessions with ``budget.minutes_per_problem`` have turns. A problem may have several turns. If its turn is open,
+    a new engine continues it. The time from that engine's start to this event does not count toward the turn.
     """
 
     problem: str

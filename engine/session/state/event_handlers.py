@@ -33,6 +33,8 @@ def _engine_started(state: SessionData, event: ev.EngineStarted, time: float) ->
     state.spending.lost(state.time)
     state.engine = EngineState(event.pid, event.host, event.version, time, event.sandbox)
     state.starts += 1
+    if state.turn is not None and state.turn.stopped_s is None:
+        state.turn = replace(state.turn, stopped_s=state.elapsed_s(time))
     if event.devices:  # The list is empty if the engine ended before it looked for devices.
         state.devices = {device.id: _with_peaks(device, state.devices.get(device.id)) for device in event.devices}
     for variant in state.in_flight():
@@ -295,6 +297,11 @@ def _problem_finished(state: SessionData, event: ev.ProblemFinished, time: float
 
 def _turn_started(state: SessionData, event: ev.TurnStarted, time: float) -> None:
     state.takes_turns = True
+    if (turn := state.turn) is not None and turn.problem == event.problem:
+        if turn.stopped_s is not None:
+            began_s = turn.began_s + state.elapsed_s(time) - turn.stopped_s
+            state.turn = replace(turn, began_s=began_s, stopped_s=None)
+        return
     if (problem := state.problems.get(event.problem)) is not None:
         problem.turns, problem.turn_end = problem.turns + 1, None
         round_ = problem.rounds[-1].number if problem.rounds else 0

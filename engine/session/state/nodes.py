@@ -191,12 +191,15 @@ class TurnState(Struct, frozen=True):
     """The open turn: the search works on ``problem`` alone until ``minutes`` of engine time have passed.
 
     ``began_s`` is the session's engine time at the start, in seconds, and ``round`` the problem's round at that time.
+    ``stopped_s`` is the engine time at which a new engine started, until the new engine continues the turn. This time
+    does not count. It is None while an engine works on the turn.
     """
 
     problem: str
     minutes: float
     began_s: float
     round: int
+    stopped_s: float | None = None
 
 
 class EngineState(Struct):

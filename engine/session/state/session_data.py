@@ -100,8 +100,15 @@ class SessionData(Struct):
         found = self.problems.get(problem)
         seconds = found.turn_seconds if found is not None else 0.0
         if self.turn is not None and self.turn.problem == problem:
-            seconds += max(0.0, self.elapsed_s(now) - self.turn.began_s)
+            seconds += self.turn_s(now)
         return seconds
+
+    def turn_s(self, now: float) -> float:
+        """Return the engine time of the open turn at ``now``, in seconds, or 0 if no turn is open."""
+        if self.turn is None:
+            return 0.0
+        now_s = self.turn.stopped_s if self.turn.stopped_s is not None else self.elapsed_s(now)
+        return max(0.0, now_s - self.turn.began_s)
 
     def phase(self, problem: str) -> Phase | None:
         """Return whether a problem has its turn, had it or waits for it; None in a session without turns."""

@@ -14,7 +14,7 @@ from engine.problem.spec import ProblemSpec
 FILE = """\
 import torch  # größer
 ROWS, COLUMNS = 1000, 2_000
-SHAPE = (64, 1, 256)
+SHAPE = (64, 1, 128 * 2)
 EPS, TRICKY = 1e-5, True
 TWICE = ROWS * 2
 CHANGED = 7
@@ -81,7 +81,7 @@ def test_constants_elements_and_literals_are_sizes() -> None:
 
 def test_other_sizes_change_nothing_but_the_numbers() -> None:
     changed = with_sizes(FILE, {"COLUMNS": 512, "SHAPE[2]": 3, "4096": 100})
-    expected = FILE.replace("2_000", "512").replace("256", "3").replace("4096", "100")
+    expected = FILE.replace("2_000", "512").replace("128 * 2", "3").replace("4096", "100")
     assert changed == expected
     assert with_sizes(FILE, {}) == FILE
 

@@ -1,7 +1,8 @@
-"""Rename the parameters of ``launch`` that would collide with variables in the playbook's kernels.
+"""Keep the names of a problem and of the playbook's kernels apart.
 
 ``launch`` passes its arguments by position, so a kernel may name them as it likes. A problem may have an input ``t`` or
-``row``, which kernels use for variables of their own. The header's constants keep the problem's names.
+``row``, which kernels use for variables of their own. The header's constants keep the problem's names. Kernels do not
+use the header's scalars, such as ``groups``, so a kernel's own constant or function of that name gets another name.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ ivec w width y z
 """
 """Variables, functions and constants of the templates that are visible beside the parameters of ``launch``."""
 _TAKEN = frozenset(_VARIABLES.split())
+_WORD = re.compile(r"//[^\n]*|\"[^\"\n]*\"|(?:\.|->)\w+|\b[A-Za-z]\w*")
+"""An identifier. Comments, strings and members match as a whole, so that no name in them is replaced."""
 _CONSTANT = re.compile(rf"\b({'|'.join(sorted(_TAKEN))})_parameter(?=_(?:dim\d+|numel)\b)")
 
 
@@ -36,6 +39,16 @@ def with_own_parameters(spec: ProblemSpec) -> ProblemSpec:
     return replace(spec, tensors=tensors, graph=graph)
 
 
-def with_header_constants(source: str) -> str:
-    """Return ``source`` with the header's own constants: ``t_parameter_dim0`` becomes ``t_dim0``."""
-    return _CONSTANT.sub(r"\1", source)
+def with_header_constants(source: str, problem: ProblemSpec) -> str:
+    """Return ``source`` with the header's own constants: ``t_parameter_dim0`` becomes ``t_dim0``.
+
+    If ``source`` declares the name of a scalar in the header, such as ``groups``, it becomes ``groups_``.
+    """
+    source = _CONSTANT.sub(r"\1", source)
+    names = {scalar.name for scalar in problem.scalars if _declares(source, scalar.name)}
+    return _WORD.sub(lambda word: f"{word[0]}_" if word[0] in names else word[0], source) if names else source
+
+
+def _declares(source: str, name: str) -> bool:
+    """Whether ``source`` declares ``name`` outside functions, where a line begins without a space."""
+    return re.search(rf"^(?![\s#/]).*\b{name}\s*[=\[({{]", source, re.MULTILINE) is not None

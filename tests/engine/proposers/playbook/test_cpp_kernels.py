@@ -36,6 +36,7 @@ CHAINS = {
     "roots": "return torch.sqrt(x.abs()) + torch.rsqrt(x * x + 1) + 1 / (x.abs() + 1) + torch.log(x.abs() + 0.1)",
     "masks": "return torch.where((x > 0) & (x < 1), x, x * x) + (x > 0.5) * x + x.masked_fill(x < 0, 2.0)",
     "rounded": "return torch.floor(x * 3) + torch.round(x * 2) + torch.trunc(x) + torch.sign(x) + x.clamp(-1, 1)",
+    "limited": "return torch.clamp_min(x, torch.tensor(-0.5)) * torch.clamp_max(x, torch.tanh(x) + 1)",
     "divided": "return x / 3 + torch.sin(x) / 7 + torch.erf(x)",
     "scalars": "return torch.maximum(x, -x) + x.abs().pow(1.5) + 2 ** x + torch.expm1(x) + torch.atan2(x, x + 4)",
 }

@@ -54,6 +54,10 @@ CASES: dict[str, tuple[str, str, Shapes, str]] = {
                   "return torch.cat([self.a(x), F.relu(self.b(x)), x], 1)", {"x": (2, 3, 5, 7)}, "conv conv copies"),
     "self_attention": ("self.l = nn.Linear(8, 24); self.p = nn.Linear(8, 8)", SELF_ATTENTION, {"x": (2, 5, 8)},
                        "matmul attention copies matmul"),
+    "wide_attention": ("", "return F.scaled_dot_product_attention(x, y, y, scale=0.1) + 1",
+                       {"x": (2, 1, 64, 260), "y": (2, 1, 9, 260)}, "attention"),
+    "wide_values": ("", "return F.scaled_dot_product_attention(x, y, z)",
+                    {"x": (1, 2, 64, 8), "y": (1, 2, 9, 8), "z": (1, 2, 9, 260)}, "pointwise copies attention"),
     "shuffle": ("self.c = nn.Conv2d(6, 6, 1, groups=3)",
                 "return F.relu(self.c(x).view(2, 3, 2, 3, 5).transpose(1, 2).reshape(2, 6, 3, 5)).sum(1)",
                 {"x": (2, 6, 3, 5)}, "conv copies reductions"),
@@ -98,6 +102,9 @@ def test_groups_are_as_large_as_patterns_allow(problems: dict[str, Problem]) -> 
         plan = template.plan(program)
         found[name] = " ".join(plan.kinds[step.kind].pattern for step in plan.steps)
     assert found == {name: case[-1] for name, case in CASES.items()}
+    template, program = partitioned(problems["wide_attention"].spec, "cu")
+    plan = template.plan(program)
+    assert [plan.kinds[step.kind].pattern for step in plan.steps] == ["matmul", "rows", "matmul"]
 
 
 def test_every_kernel_in_cpp_is_right(problems: dict[str, Problem], tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A problem may name its tensors like the variables of the playbook's kernels."""
+"""A problem may name its tensors and scalars like the variables of the playbook's kernels."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from engine.devices.fact import DeviceFact
 from engine.problem.c_header import derive_header
-from engine.problem.spec import LANGUAGE_OF_DEVICE
+from engine.problem.spec import LANGUAGE_OF_DEVICE, ScalarSpec
 from engine.proposers.playbook import Playbook
 from engine.proposers.protocol import Board, Task
 from tests.engine.proposers.playbook.cpp_harness import make_problem
@@ -32,7 +33,13 @@ TAKEN = {
     "value": ("return torch.argmax(value, dim=1)", {"value": (64, 300, 8)}, ""),
     "vec": ("return torch.cumsum(vec, -1)", {"vec": (64, 300)}, ""),
     "M": ("return F.scaled_dot_product_attention(t, M, N)", dict.fromkeys(("t", "M", "N"), (2, 4, 128, 64)), ""),
+    "x": ("return self.up(x)", {"x": (2, 4, 9, 9)}, "self.up = nn.ConvTranspose2d(4, 8, 3, stride=2)"),
 }
+SCALARS = (
+    "block", "channels", "cols", "filters", "finish", "groups", "keep", "kernel", "kRows", "parts", "rows", "steps",
+    "taps", "threads", "tile", "width",
+)  # fmt: skip
+"""Names of the kernels' own constants and functions, which here are also in the header."""
 COMMANDS = {
     "cpu": ["g++", "-std=c++17", "-fsyntax-only", "-fopenmp", "-Wall", "-Werror", "-Wno-psabi", "kernels.cpp"],
     "cuda": ["nvcc", "-std=c++17", "-arch=sm_90a", "--ptx", "-o", "kernels.ptx", "kernels.cu"],
@@ -49,6 +56,7 @@ def test_first_kernels_compile(tmp_path: Path, device: DeviceFact) -> None:
     for name, (forward, shapes, init) in TAKEN.items():
         spec = make_problem(tmp_path, forward, shapes, init).spec
         assert name in [tensor.name for tensor in spec.tensors]
+        spec = replace(spec, scalars=tuple(ScalarSpec(scalar, "long long", 2) for scalar in SCALARS))
         header = derive_header(spec, language)
         task = Task(spec, header, language, device, sol_ms=1.0, eager_ms=4.0)
         kernels += [(f"{name} {k}", header, source) for k, source in enumerate(asyncio.run(first_kernels(task)))]

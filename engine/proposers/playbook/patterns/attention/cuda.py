@@ -20,7 +20,7 @@ from engine.proposers.playbook.patterns.attention import (
 )
 from engine.proposers.playbook.patterns.attention.cpp import as_attention
 from engine.proposers.playbook.patterns.attention.cuda_plan import Plan
-from engine.proposers.playbook.patterns.attention.program import AttentionProgram
+from engine.proposers.playbook.patterns.attention.program import AttentionProgram, is_wide
 from engine.proposers.playbook.patterns.gemm.tiles.cuda_finish import pointers
 
 
@@ -37,6 +37,9 @@ class CudaAttention(Template):
             return "its attention is too large for the kernels' index types"
         if attention.value_width > 1024:
             return f"its values have {attention.value_width} columns, and the kernels support at most 1024"
+        wide = is_wide(attention.dtype, attention.rows, attention.width, attention.value_width)
+        if wide and not attention.causal:
+            return "separate products are faster for wide heads"
         return None
 
     def starts(self, program: Program, spec: ProblemSpec, device: DeviceFact) -> list[Start]:

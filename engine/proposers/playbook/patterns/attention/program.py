@@ -20,6 +20,10 @@ FUSED = frozenset(
     for name in ("_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product_flash_attention",
                  "_scaled_dot_product_efficient_attention", "scaled_dot_product_attention")
 )  # fmt: skip
+WIDE = 256
+"""Heads with more columns than this are wide. No fused kernel in fp32 keeps tiles of such queries on the chip."""
+MANY_QUERIES = 64
+"""With fewer queries, each product is too small, and a fused kernel reads the keys and values only once."""
 SOFTMAX = frozenset({"aten._softmax.default", "aten._safe_softmax.default"})
 BATCHED = frozenset({"aten.bmm.default", "aten.mm.default"})
 _SAME_ELEMENTS = frozenset(
@@ -60,6 +64,11 @@ class AttentionProgram(Program, frozen=True):
     @property
     def element_bytes(self) -> int:
         return DTYPE_BYTES[self.dtype]
+
+
+def is_wide(dtype: str, rows: int, width: int, value_width: int) -> bool:
+    """Whether separate products on a GPU are faster than fused attention of ``rows`` queries."""
+    return dtype == "float32" and rows >= MANY_QUERIES and max(width, value_width) > WIDE
 
 
 def recognize_attention(spec: ProblemSpec) -> AttentionProgram | None:

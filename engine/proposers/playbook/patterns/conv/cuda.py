@@ -1,7 +1,7 @@
 """The CUDA template for convolutions.
 
 On Hopper it starts with wgmma: blocks stream down rows of images, or take tiles of pixels.
-Elsewhere it starts with a thread per pixel, then uses an implicit GEMM.
+Elsewhere it starts with a thread per pixel, then uses an implicit GEMM. Depthwise convolutions have their own kernel.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from engine.problem.spec import ProblemSpec
 from engine.proposers.playbook.base import Choice, Choices, Program, Recipe, Start, Template, Transformation
 from engine.proposers.playbook.codegen.size_assertions import fixed_sizes
 from engine.proposers.playbook.patterns.conv import (
+    cuda_channels,
     cuda_octets,
     cuda_octets_plan,
     cuda_octets_transformations,
@@ -61,6 +62,8 @@ class CudaConv(Template):
         stream = stream_transformations.start(conv, direct, device)
         if stream_of(conv, stream.recipe) is not None:
             found.insert(0, stream)
+        if cuda_channels.reads_one_channel(conv):
+            found.insert(0, cuda_channels.start(direct))
         return found
 
     def transformations(self, program: Program, recipe: Recipe, device: DeviceFact) -> list[Transformation]:
@@ -70,6 +73,9 @@ class CudaConv(Template):
             return stream_transformations.transformations(conv, stream, now)
         if octets_of(conv, recipe) is not None:
             return cuda_octets_transformations.transformations(conv, now)
+        has_fast_epilogue = now["math"] != "fast" and cuda_octets_transformations.has_fast_form(conv)
+        if _by_channels(conv, recipe):
+            return [tile_transformations.fast_epilogue()] if has_fast_epilogue else []
         plan = plan_of(conv, recipe)
         found = []
         if conv.m >= FEW_FILTERS or plan.structure != "naive":
@@ -96,7 +102,9 @@ class CudaConv(Template):
             and octets_of(conv, recipe.with_(octets.changes)) is not None
         ):
             found.append(octets)
-        if now["math"] != "fast" and cuda_octets_transformations.has_fast_form(conv):
+        if cuda_channels.reads_one_channel(conv):
+            found.append(cuda_channels.rows_per_thread())
+        if has_fast_epilogue:
             found.append(tile_transformations.fast_epilogue())
         return found
 
@@ -108,6 +116,8 @@ class CudaConv(Template):
         octets = octets_of(conv, recipe)
         if octets is not None:
             return cuda_octets_transformations.knobs(conv, octets)
+        if _by_channels(conv, recipe):
+            return cuda_channels.knobs(conv)
         return tile_transformations.knobs(plan_of(conv, recipe), int(recipe.choices["arch"]))
 
     def emit(self, program: Program, recipe: Recipe, spec: ProblemSpec) -> str:
@@ -118,6 +128,8 @@ class CudaConv(Template):
         octets = octets_of(conv, recipe)
         if octets is not None:
             return cuda_octets.octets_kernel(conv, octets, spec, fast)
+        if _by_channels(conv, recipe):
+            return cuda_channels.channels_kernel(conv, recipe.choices, spec)
         plan = plan_of(conv, recipe)
         patch = _patch(conv, recipe, plan)
         two_passes = conv.pool is not None and patch is None
@@ -154,6 +166,10 @@ class CudaConv(Template):
                 changes["structure"] = "tiles"
         exact = recipe.with_(changes)
         return exact if exact.choices != recipe.choices else None
+
+
+def _by_channels(program: ConvProgram, recipe: Recipe) -> bool:
+    return recipe.choices["structure"] == cuda_channels.STRUCTURE and cuda_channels.reads_one_channel(program)
 
 
 def octets_of(program: ConvProgram, recipe: Recipe) -> OctetPlan | None:

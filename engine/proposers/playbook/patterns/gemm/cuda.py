@@ -1,7 +1,7 @@
 """The CUDA template for matmuls.
 
 On Hopper it starts with wgmma and tensor maps. Elsewhere it starts with a thread per output, then uses tiles, pipelines
-and tensor cores.
+and tensor cores. Products with a vector have their own kernel.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from engine.proposers.playbook.base import Choice, Choices, Program, Recipe, Sta
 from engine.proposers.playbook.codegen.cuda import FAST_OPS
 from engine.proposers.playbook.codegen.size_assertions import size_assertion
 from engine.proposers.playbook.ir.sizes import Size, factor, text
-from engine.proposers.playbook.patterns.gemm import hopper, hopper_file, hopper_transformations
+from engine.proposers.playbook.patterns.gemm import cuda_vector, hopper, hopper_file, hopper_transformations
 from engine.proposers.playbook.patterns.gemm.cpp import as_matmul
 from engine.proposers.playbook.patterns.gemm.program import MatmulProgram
 from engine.proposers.playbook.patterns.gemm.program import Operand as Matrix
@@ -51,27 +51,38 @@ class CudaMatmul(Template):
             "Give each result a thread that walks along a row of the left and a column of the right operand in global "
             "memory."
         )
-        return [*found, Start("dots", text, Recipe(self.name, cuda_plan.plain(device)))]
+        dots = Recipe(self.name, cuda_plan.plain(device))
+        by_vector = cuda_vector.start(product, dots, device)
+        return [*([by_vector] if by_vector is not None else []), *found, Start("dots", text, dots)]
 
     def transformations(self, program: Program, recipe: Recipe, device: DeviceFact) -> list[Transformation]:
         product, now = as_matmul(program), recipe.choices
         if now["structure"] == hopper.STRUCTURE:
             return hopper_transformations.transformations(product, now)
+        has_fast_epilogue = now["math"] != "fast" and any(
+            product.chain.values[k].op in FAST_OPS for k in product.chain.order
+        )
+        if now["structure"] == cuda_vector.STRUCTURE:
+            return [tile_transformations.fast_epilogue()] if has_fast_epilogue else []
         plan = plan_of(product, recipe)
         found = tile_transformations.transformations(plan, now, product.a.dtype, product.k, -(-product.m // plan.bm))
-        if now["math"] != "fast" and any(product.chain.values[k].op in FAST_OPS for k in product.chain.order):
+        if has_fast_epilogue:
             found.append(tile_transformations.fast_epilogue())
         return found
 
     def knobs(self, program: Program, recipe: Recipe, device: DeviceFact) -> dict[str, tuple[Choice, ...]]:
         if recipe.choices["structure"] == hopper.STRUCTURE:
             return hopper_transformations.KNOBS
+        if recipe.choices["structure"] == cuda_vector.STRUCTURE:
+            return cuda_vector.knobs()
         return tile_transformations.knobs(plan_of(as_matmul(program), recipe), int(recipe.choices["arch"]))
 
     def emit(self, program: Program, recipe: Recipe, spec: ProblemSpec) -> str:
         product = as_matmul(program)
         if recipe.choices["structure"] == hopper.STRUCTURE:
             return hopper_file.kernel(product, recipe.choices, spec)
+        if recipe.choices["structure"] == cuda_vector.STRUCTURE:
+            return cuda_vector.vector_kernel(product, recipe.choices, spec)
         plan = plan_of(product, recipe)
         fast = recipe.choices["math"] == "fast"
         names = pointers([product.chain], product.a.tensor, product.b.tensor)

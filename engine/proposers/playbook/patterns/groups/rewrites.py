@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from engine.problem.spec import GraphNode
 from engine.proposers.playbook.analysis.analyze import references
 from engine.proposers.playbook.analysis.aten import FILLS, RULES
+from engine.proposers.playbook.patterns.groups.wide_attention import as_products, is_wide_attention
 
 _UNBIND = "aten.unbind.int"
 _OF_ONE = frozenset(
@@ -18,6 +19,11 @@ _OF_ONE = frozenset(
     for name in ("sum.dim_IntList", "mean.dim", "amax.default", "amin.default", "prod.dim_int", "logsumexp.default")
 )
 """Reductions of one element that yield this element."""
+_KEEP_SCORES = frozenset(
+    f"aten.{name}"
+    for name in ("view.default", "_unsafe_view.default", "mul.Tensor", "mul.Scalar", "div.Tensor", "div.Scalar")
+)
+"""Operators between a product and the softmax of its scores, if all other operands are numbers."""
 _SPLITS = frozenset({"aten.split.Tensor", "aten.split_with_sizes.default", _UNBIND})
 
 
@@ -33,6 +39,13 @@ def simplified(graph: list[GraphNode]) -> list[GraphNode]:
     for node in graph:
         source = nodes[node.args[0]["ref"]] if node.op == "getitem" else None
         if node.target in _SPLITS:
+            continue
+        if is_wide_attention(node, nodes):
+            if node.shape is not None:  # Otherwise, a ``getitem`` picks the result.
+                found += as_products(node, node, nodes)
+            continue
+        if source is not None and is_wide_attention(source, nodes):
+            found += as_products(node, source, nodes)
             continue
         if source is not None and source.target in _SPLITS:
             found.append(_part(node, source, nodes))
@@ -179,7 +192,18 @@ def _copy(node: GraphNode, nodes: Mapping[str, GraphNode]) -> list[GraphNode]:
     return [replace(node, target="aten.expand.default", args=(node.args[1], list(node.shape or ())), kwargs={})]
 
 
+def _safe_softmax(node: GraphNode, nodes: Mapping[str, GraphNode]) -> list[GraphNode]:
+    """Return a plain softmax if the scores are a scaled product, because only a mask can hide a whole row."""
+    source = nodes[node.args[0]["ref"]]
+    while source.target in _KEEP_SCORES and not any(isinstance(arg, dict) for arg in source.args[1:]):
+        source = nodes[source.args[0]["ref"]]
+    if source.target != "aten.bmm.default":
+        return [node]
+    return [replace(node, target="aten._softmax.default", args=(node.args[0], node.args[1], False), kwargs={})]
+
+
 _REWRITES = {
+    "aten._safe_softmax.default": _safe_softmax,
     "aten.copy.default": _copy,
     "aten.stack.default": _stack,
     "aten.roll.default": _roll,
