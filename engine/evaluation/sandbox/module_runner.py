@@ -80,7 +80,7 @@ class ModuleRunner(Runner):
         readable = [str(home), *(path for path in sys.path if path and Path(path).is_dir())]
         writable = [str(home / CACHE)] if compilers else []
         ready = self._load(order, problem, readable=readable, writable=writable, compilers=compilers)
-        self._compiles = compilers
+        self._next_call_compiles = compilers
         weights = ready.get("weights")
         if not isinstance(weights, str) or weights not in _WORDS:
             raise RunnerEnded("forbidden", FORGED)

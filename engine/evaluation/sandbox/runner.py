@@ -81,7 +81,7 @@ class Runner:
         self._at_start: Usage | None = None
         self._arena_bytes = self._workspace_bytes = self._outermost = self.pid = 0
         self._gate = Gate() if kind == "cuda" else None
-        self._compiles = False  # Whether the next call may compile, and may therefore take as long as the start.
+        self._next_call_compiles = False  # That call may take as long as the start.
         self.sandbox = ""
         self._control, control = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._out, output = socket.socketpair()
@@ -260,8 +260,11 @@ class Runner:
     def _ask(self, order: dict[str, Any]) -> tuple[dict[str, Any], float]:
         """Send an order to call the kernel. Return the runner's answer and how many milliseconds it took."""
         start = self._wake(order)
-        limit_s, self._compiles = self._limits.start_s if self._compiles else 0.0, False
-        answer = self._answer(max(limit_s, self._limits.call_s * min(len(order["slots"]), 2)), "call")
+        limit_s = self._limits.call_s * min(len(order["slots"]), 2)
+        if self._next_call_compiles:
+            limit_s = max(limit_s, self._limits.start_s)
+            self._next_call_compiles = False
+        answer = self._answer(limit_s, "call")
         wall_ms = (time.perf_counter() - start) * 1e3
         self._stand_still(answer)
         return answer, wall_ms

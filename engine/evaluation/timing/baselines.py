@@ -88,9 +88,9 @@ def time_compiled(judged: JudgedProblem, tolerance: float) -> Baseline:
     trial = judged.trial(0)
     trial.load(slot)
     judged.bind(slot)
-    _own_buffers(judged.timed.model)
     precision, note = precision_note(judged.spec, judged.device.kind)
     try:
+        _own_buffers(judged.timed.model)
         with uncollected():  # The first call imports the compiler.
             judged.timed.model.compile()
             outputs = judged.run(slot)
@@ -111,14 +111,17 @@ def time_compiled(judged: JudgedProblem, tolerance: float) -> Baseline:
 
 
 def _own_buffers(model: torch.nn.Module) -> None:
-    """Copy the model's buffers out of the judge's memory.
+    """Copy the model's buffers out of the judge's memory. Modules that share a buffer share its copy.
 
     The judge's tensors are views of bytes. The compiler refuses to write to views of another dtype, as batch
     normalization would.
     """
+    copies: dict[int, torch.Tensor] = {}
     for module in model.modules():
-        for name, buffer in list(module.named_buffers(recurse=False)):
-            setattr(module, name, buffer.clone())
+        for name, buffer in list(module.named_buffers(recurse=False, remove_duplicate=False)):
+            if id(buffer) not in copies:
+                copies[id(buffer)] = buffer.clone()
+            setattr(module, name, copies[id(buffer)])
 
 
 def main() -> int:

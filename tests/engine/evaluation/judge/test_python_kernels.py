@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from engine.devices.hardware import discover
+from engine.evaluation.judge_policy import POLICY
 from engine.problem.spec import Language
 from engine.session.records.verdict import Verdict
 from tests.engine.evaluation.conftest import Bench
@@ -273,6 +274,14 @@ def test_what_is_built_too_late_is_told_so(bench: ModuleBench) -> None:
     late = "from torch.utils.cpp_extension import load_inline"
     verdict = bench.judge(softmax(top=late, before='load_inline("late", cpp_sources="", no_implicit_headers=True)'))
     assert verdict.status == "crashed" and "did not build" in verdict.reason
+
+
+def test_a_kernel_may_compile_in_its_first_call(bench: ModuleBench) -> None:
+    slow = f"if not known:\n    known.append(True)\n    time.sleep({POLICY.sandbox.call_s + 0.5})"
+    compiles = {"top": "known, compiler = [], torch.compile", "after": slow}
+    assert bench.judge(softmax(**compiles)).correct
+    verdict = bench.judge(softmax(**compiles | {"top": "known = []"}))
+    assert verdict.status == "timeout" and "(call)" in verdict.reason
 
 
 CPP = """

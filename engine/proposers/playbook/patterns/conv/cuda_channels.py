@@ -37,8 +37,8 @@ _TEXT = (
 
 
 def reads_one_channel(conv: ConvProgram) -> bool:
-    """Whether these kernels support the convolution."""
-    return conv.groups == conv.channels and conv.pool is None and conv.kernel[0] * conv.kernel[1] <= _MOST_TAPS
+    """Whether these kernels support the convolution. With one channel in all, products on tensor cores reuse it."""
+    return conv.groups == conv.channels > 1 and conv.pool is None and conv.kernel[0] * conv.kernel[1] <= _MOST_TAPS
 
 
 def start(plain: Recipe) -> Start:

@@ -24,7 +24,11 @@ from engine.proposers.playbook.patterns.gemm.tiles.cuda_finish import (
 
 STRUCTURE = "vector"
 """The value of the choice ``structure``."""
-TEAMS = (32, 256)
+_THREADS = 256
+"""Threads of a block."""
+_BLOCKS_PER_SM = 2
+"""Blocks that keep a multiprocessor's loads busy. With fewer, other kernels are faster."""
+TEAMS = (32, _THREADS)
 LINES = (1, 2, 4, 8)
 _LONG = 4096
 """Sums of at least this many terms get a block each, and shorter ones a warp."""
@@ -43,8 +47,8 @@ def is_by_vector(program: MatmulProgram) -> bool:
 def start(program: MatmulProgram, plain: Recipe, device: DeviceFact) -> Start | None:
     """The first kernel, or None if the matrix has too few lines to keep the device busy."""
     lines = program.batch * program.m * program.n
-    team = 256 if program.k >= _LONG else 32
-    teams = device.cores * 2 * 256 // team
+    team = _THREADS if program.k >= _LONG else 32
+    teams = device.cores * _BLOCKS_PER_SM * _THREADS // team
     found = next((count for count in (4, 2, 1) if lines >= count * teams), None)
     if found is None or not is_by_vector(program):
         return None
@@ -74,6 +78,7 @@ def vector_kernel(program: MatmulProgram, choices: Choices, spec: ProblemSpec) -
         matrices=text(program.batch),
         lines=text(program.m if by_column else program.n),
         depth=text(program.k),
+        threads=_THREADS,
         team=choices["team"],
         lines_per_team=choices["lines"],
         width=width,
