@@ -250,6 +250,10 @@ class DevicePolicy(Struct, frozen=True):
     """Number of slots for the first trials. Reusing a slot with other inputs catches kernels that store answers by
     address.
     """
+    touched_bytes: PerDevice = PerDevice(512 * MIB, 0)
+    """Memory to touch while a judge imports PyTorch, so that opening the first problem waits for no pages."""
+    touched_share: float = 1 / 32
+    """Maximum share of the machine's free memory to touch."""
     others_bytes: PerDevice = PerDevice(64 * MIB, 2 * GIB)
     """Maximum number of bytes in other slots to check for stray writes."""
     problems_kept: PerDevice = PerDevice(8, 2)

@@ -55,16 +55,16 @@ def evaluate(
 
     Exit code 0: correct at every size. Exit code 8: not correct.
     """
-    from tui.console.file_names import of_own_file
-
     language, source = kernel_of(kernel)
-    wanted = _wanted_sizes(shapes, problem_file(problem))
+    wanted = _wanted_sizes(shapes, problem_file(problem)) if shapes else []
     config = evaluation_config(config_path, device)
     at_sizes: list[AtSizes] = []
 
     async def judge() -> tuple[Opened, list[Verdict], tuple[Standing, ...]]:
         async def then(evaluator: Evaluator, spec: ProblemSpec) -> None:
             if shapes:
+                from tui.console.file_names import of_own_file
+
                 work.say("judging at other sizes")
                 found = await _judge_at(evaluator, spec, wanted, "auto" in shapes, language, source)
                 at_sizes.extend(of_own_file(one, kernel.name) for one in found)

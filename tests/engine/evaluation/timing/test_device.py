@@ -7,7 +7,8 @@ import sys
 
 FAULTS = """
 import resource, torch
-from engine.evaluation.judge_device import JudgeDevice, give_back_freed_memory
+from engine.evaluation.judge_device import JudgeDevice
+from engine.system.memory import give_back_freed_memory
 
 device, x = JudgeDevice("cpu", 1), torch.ones(48 << 18)
 
