@@ -48,8 +48,10 @@ class PairPolicy(Struct, frozen=True):
     """Minimum number of pairs for a kernel that is far too slow. Its exact ratio does not matter."""
     far: float = 0.5
     """Speedup below which a kernel counts as far too slow."""
-    look_every: int = 32
-    """After this many pairs, compute statistics only once per this many, because their cost grows with the pairs."""
+    look_every: int = 8
+    """After this many pairs, compute statistics only once per this many, because their cost grows with the pairs: from
+    0.05 ms to 0.8 ms with 1,400 pairs.
+    """
     trial_one_in: int = 8
     """On average, one in this many pairs is followed by a correctness trial, so that a kernel cannot tell that only
     timing remains.
