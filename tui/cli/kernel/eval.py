@@ -49,7 +49,7 @@ def evaluate(
 
     KERNEL is a .cpp, .cu or .py file.
 
-    A full verdict uses three timing processes and takes about half a minute on a CPU. --quick uses one.
+    A full verdict uses three timing processes and takes 10 to 20 seconds on a CPU. --quick uses one.
 
     --shapes also builds and judges the kernel at other sizes. auto chooses three sizes: smaller, odd and larger.
 
