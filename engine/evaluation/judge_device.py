@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import ctypes
 import time
 from collections.abc import Callable
-from enum import IntEnum
 from functools import cached_property
 from math import ceil
 
@@ -13,16 +11,9 @@ import psutil
 import torch
 
 from engine.evaluation.judge_policy import POLICY
+from engine.system.memory import keep_freed_memory
 
 _DEVICE = POLICY.device
-
-
-class Mallopt(IntEnum):
-    """Parameters of glibc's memory allocator, for mallopt(3)."""
-
-    TRIM_THRESHOLD = -1
-    TOP_PAD = -2
-    MMAP_MAX = -4
 
 
 class JudgeDevice:
@@ -98,23 +89,3 @@ class JudgeDevice:
     def spare_bytes(self) -> int:
         """Return the bytes that the trials of one problem may use."""
         return self.free_bytes() // 3 if self.cuda else min(self.free_bytes() // 8, 1 << 30)
-
-
-def keep_freed_memory() -> None:
-    """Let glibc reuse blocks of any size instead of returning them to the system after each call.
-
-    PyTorch allocates its outputs in each call. Page faults in these allocations would make every kernel look better,
-    because kernels write into existing buffers.
-    """
-    libc = ctypes.CDLL(None)
-    if hasattr(libc, "mallopt"):
-        libc.mallopt(Mallopt.MMAP_MAX, 0)
-        libc.mallopt(Mallopt.TRIM_THRESHOLD, 2**31 - 1)
-        libc.mallopt(Mallopt.TOP_PAD, 256 << 20)
-
-
-def give_back_freed_memory() -> None:
-    """Return freed memory to the system."""
-    libc = ctypes.CDLL(None)
-    if hasattr(libc, "malloc_trim"):
-        libc.malloc_trim(0)

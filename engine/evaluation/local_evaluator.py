@@ -15,7 +15,7 @@ from typing import TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from engine.config.schema import EvaluationConfig
+from engine.config.evaluation_table import EvaluationConfig
 from engine.devices.fact import DeviceFact
 from engine.devices.hardware import discover
 from engine.evaluation.build.build_cache import BuildCache, first_error

@@ -1,12 +1,18 @@
-"""Total and free memory of a device or of this machine, and how to display them."""
+"""Total and free memory of a device or of this machine, how to display them, and this process's heap."""
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import threading
+from collections.abc import Iterator
+from enum import IntEnum
 from pathlib import Path
 
 from msgspec import Struct
 
+_TOUCHED_AT_ONCE = 32 << 20
+"""Bytes to touch per foreign call. With fewer, a thread that waits for Python's lock after each call falls behind."""
 _MEMINFO, _GROUP = Path("/proc/meminfo"), Path("/sys/fs/cgroup")
 
 
@@ -50,3 +56,60 @@ def bytes_in_words(count: float) -> str:
             return f"{value:.3g} {unit}"
         value /= 1000
     return f"{value:.3g} {units[-1]}"
+
+
+class Mallopt(IntEnum):
+    """Parameters of glibc's memory allocator, for mallopt(3)."""
+
+    TRIM_THRESHOLD = -1
+    TOP_PAD = -2
+    MMAP_MAX = -4
+
+
+def keep_freed_memory() -> None:
+    """Let glibc reuse blocks of any size instead of returning them to the system after each call.
+
+    PyTorch allocates its outputs in each call. Page faults in these allocations would make every kernel look better,
+    because kernels write into existing buffers.
+    """
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "mallopt"):
+        libc.mallopt(Mallopt.MMAP_MAX, 0)
+        libc.mallopt(Mallopt.TRIM_THRESHOLD, 2**31 - 1)
+        libc.mallopt(Mallopt.TOP_PAD, 256 << 20)
+
+
+def give_back_freed_memory() -> None:
+    """Return freed memory to the system."""
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "malloc_trim"):
+        libc.malloc_trim(0)
+
+
+@contextlib.contextmanager
+def touched_heap(nbytes: int) -> Iterator[None]:
+    """In a thread, touch up to ``nbytes`` of the heap while the block runs.
+
+    Call :func:`keep_freed_memory` first. After the block, large allocations use this memory and wait for no pages.
+    """
+    libc, ends = ctypes.CDLL(None), threading.Event()
+    libc.malloc.restype = ctypes.c_void_p
+    start = libc.malloc(ctypes.c_size_t(nbytes))
+    if start is None or not hasattr(libc, "mallopt"):  # Without it, freed memory does not stay in the heap.
+        nbytes = 0
+
+    def touch() -> None:
+        for offset in range(0, nbytes, _TOUCHED_AT_ONCE):
+            if ends.is_set():
+                return
+            size = min(_TOUCHED_AT_ONCE, nbytes - offset)
+            libc.memset(ctypes.c_void_p(start + offset), 0, ctypes.c_size_t(size))
+
+    thread = threading.Thread(target=touch, name="touch", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ends.set()
+        thread.join()
+        libc.free(ctypes.c_void_p(start))

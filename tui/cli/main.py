@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
+import gc
+import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -126,6 +129,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command and exit with a code of ``engine.exit_codes``."""
     from tui.cli.shared.common import shown_errors
 
+    # pydantic would look for plugins in every installed package, which takes as long as its own import.
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "true")
+    atexit.register(gc.freeze)  # Python would collect all imported objects before it exits, which takes 20 ms.
     with shown_errors():
         status = cli.main(list(arguments) if arguments is not None else None, "kernel-tui", standalone_mode=False)
         sys.exit(status if isinstance(status, int) else 0)

@@ -19,7 +19,7 @@ import msgspec
 from msgspec.structs import replace
 
 from engine.cluster import messages as m
-from engine.config.schema import EvaluationConfig
+from engine.config.evaluation_table import EvaluationConfig
 from engine.devices.fact import DeviceFact
 from engine.evaluation.build.compilers import NoCompiler
 from engine.evaluation.device_waits import Wait

@@ -46,6 +46,7 @@ class Tolerances(Struct, frozen=True):
 
 KERNELBENCH = Tolerances(full=1e-4, half=1e-2)
 _HALVES = (torch.float16, torch.bfloat16)
+_WIDE = dict.fromkeys(_HALVES, torch.float32)
 
 
 def compare(
@@ -91,7 +92,7 @@ def _compare_one(out: torch.Tensor, want: torch.Tensor, tolerance: float) -> Com
         found = _largest_errors(out, want, floor)
     worst, relative = found
     if not (math.isfinite(worst) and relative <= tolerance):
-        if not bool(torch.isfinite(want).all()):
+        if not all_finite(want):
             return _compare_with_infinities(out, want, tolerance)
         return _describe(out, want, tolerance, floor)
     return Comparison(None, worst, relative)
@@ -116,11 +117,18 @@ def _compare_exactly(out: torch.Tensor, want: torch.Tensor) -> Comparison:
     return Comparison(text, error, error / max(abs(float(want.double().abs().max())), 1.0))
 
 
+def all_finite(tensor: torch.Tensor) -> bool:
+    """Return whether all elements are finite. Their sum decides in one fast pass, unless it overflows."""
+    if tensor.is_floating_point() and math.isfinite(float(tensor.sum(dtype=_WIDE.get(tensor.dtype)))):
+        return True
+    return bool(torch.isfinite(tensor).all())
+
+
 def root_mean_square(want: torch.Tensor) -> float:
     """Return the root mean square of all elements, or of every 61st element of a large tensor."""
     flat = want.reshape(-1)
     sample = flat[::_SAMPLE_STRIDE] if flat.numel() > _SAMPLE_ABOVE else flat
-    norm = float(torch.linalg.vector_norm(sample, dtype=torch.float32 if sample.dtype in _HALVES else None))
+    norm = float(torch.linalg.vector_norm(sample, dtype=_WIDE.get(sample.dtype)))
     # The squares may overflow even if their mean does not.
     if not math.isfinite(norm) and sample.dtype != torch.float64:
         norm = float(torch.linalg.vector_norm(sample, dtype=torch.float64))

@@ -24,6 +24,7 @@ from collections.abc import Sequence
 import torch
 
 from engine.evaluation.correctness.comparison import CHUNK, KERNELBENCH
+from engine.evaluation.correctness.native import largest_errors
 from engine.problem.spec import ProblemSpec
 
 TRIALS = 5
@@ -69,6 +70,9 @@ def casts_integers(problem: ProblemSpec) -> bool:
 
 def mismatch(expected: torch.Tensor, out: torch.Tensor, tolerance: float) -> str:
     """Return why ``out`` does not match the reference's output of the same shape and dtype, or ""."""
+    errors = largest_errors(out, expected, 1.0)
+    if errors is not None and errors[0] <= tolerance:  # Such outputs always pass, and allclose takes longer.
+        return ""
     chunk = CHUNK[out.device.type]  # allclose allocates several tensors as large as its arguments
     parts = list(zip(expected.reshape(-1).split(chunk), out.reshape(-1).split(chunk), strict=True))
     if all(torch.allclose(want, got, atol=tolerance, rtol=tolerance) for want, got in parts):

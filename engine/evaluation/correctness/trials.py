@@ -16,7 +16,7 @@ import torch
 from msgspec.structs import replace
 from torch import nn
 
-from engine.evaluation.correctness.comparison import KERNELBENCH, Tolerances
+from engine.evaluation.correctness.comparison import KERNELBENCH, Tolerances, all_finite
 from engine.evaluation.correctness.conditioning import Conditioning, nearby, result_of
 from engine.evaluation.correctness.fp64_reference import ExactOutputs, run_in
 from engine.evaluation.correctness.ties import choices_of
@@ -25,11 +25,12 @@ from engine.evaluation.inputs.mixing import Mixing, mix_into
 from engine.evaluation.inputs.outliers import inject_outliers, sizes
 from engine.evaluation.inputs.reference import Reference
 from engine.evaluation.inputs.structure import Structure
-from engine.evaluation.judge_device import JudgeDevice, give_back_freed_memory
+from engine.evaluation.judge_device import JudgeDevice
 from engine.evaluation.judge_policy import POLICY, JudgePolicy
 from engine.evaluation.sandbox.arena import Arena, Slot
 from engine.evaluation.sandbox.inside.wire import MOST_BUFFERS
 from engine.problem.spec import ProblemSpec
+from engine.system.memory import give_back_freed_memory
 
 _ASSERTING = ("binary_cross_entropy(", "BCELoss(")
 """Operators whose CUDA kernels assert that input values are within bounds."""
@@ -254,7 +255,7 @@ class JudgedProblem:
         other = self.source.draw_inputs(secrets.randbits(48))
 
         def is_finite(inputs: list[torch.Tensor]) -> bool:
-            return all(bool(torch.isfinite(out).all()) for out in self.source.run(inputs))
+            return all(all_finite(out) for out in self.source.run(inputs))
 
         finite = is_finite(own)
         for mixing in ways:

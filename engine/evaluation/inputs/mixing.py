@@ -9,6 +9,7 @@ from typing import Literal
 
 import torch
 
+from engine.evaluation.correctness import native
 from engine.evaluation.inputs.integers import Order, shuffle_into
 from engine.evaluation.inputs.structure import Structure
 from engine.evaluation.judge_policy import CorrectnessPolicy
@@ -54,37 +55,47 @@ def mix_into(
                 first, second = first / (first + second), second / (first + second)
             if structure is not None:
                 mine, theirs = structure.finite(mine), structure.finite(theirs)
-            _blend(target, mine, theirs, first, second, draw)
-            if mixing == "rotated":
-                _freshen(target, draw, policy)
+            _blend(target, mine, theirs, (first, second), draw, policy if mixing == "rotated" else None)
             if structure is not None:
                 target.copy_(structure.restore(target))
 
 
 def _blend(
-    target: torch.Tensor, mine: torch.Tensor, theirs: torch.Tensor, first: float, second: float, draw: random.Random
+    target: torch.Tensor,
+    mine: torch.Tensor,
+    theirs: torch.Tensor,
+    shares: tuple[float, float],
+    draw: random.Random,
+    noise_policy: CorrectnessPolicy | None,
 ) -> None:
-    """Write ``first * mine + second * theirs``, with ``theirs`` rotated by a random number of elements."""
-    torch.mul(mine, first, out=target)
-    flat, from_flat = target.view(-1), theirs.reshape(-1)
-    moved = draw.randrange(flat.numel()) if flat.numel() else 0
-    flat[moved:].add_(from_flat[: flat.numel() - moved], alpha=second)
-    flat[:moved].add_(from_flat[flat.numel() - moved :], alpha=second)
+    """Write ``shares[0] * mine + shares[1] * theirs``, with ``theirs`` rotated by a random number of elements.
 
-
-def _freshen(target: torch.Tensor, draw: random.Random, policy: CorrectnessPolicy) -> None:
-    """Add a short random sequence, repeated with a random period, and flip a few signs at random places."""
-    flat = target.view(-1)
-    count = flat.numel()
-    if count < 2:
+    With ``noise_policy``, add a short random sequence, repeated with a random period, and flip a few signs at random
+    places.
+    """
+    into, own, other = target.view(-1), mine.reshape(-1), theirs.reshape(-1)
+    count = into.numel()
+    moved = draw.randrange(count) if count else 0
+    if noise_policy is None or count < 2:
+        _blend_in_passes(into, own, other, shares, moved)
         return
     generator = torch.Generator().manual_seed(draw.getrandbits(48))
-    period = draw.randrange(min(policy.least_period, count), min(policy.period, count) + 1)
-    size = policy.noise * float(flat[:: max(1, count // policy.sampled)].float().abs().mean())
-    noise = (torch.randn(period, generator=generator) * size).to(target.device, target.dtype)
-    whole = count // period * period
-    flat[:whole].view(-1, period).add_(noise)
-    flat[whole:].add_(noise[: count - whole])
-    places = torch.randint(count, (min(policy.turned, count // 8 + 1),), generator=generator).unique()
-    places = places.to(target.device)
-    flat[places] = -flat[places]
+    period = draw.randrange(min(noise_policy.least_period, count), min(noise_policy.period, count) + 1)
+    size = noise_policy.noise * float(own[:: max(1, count // noise_policy.sampled)].float().abs().mean())
+    noise = (torch.randn(period, generator=generator) * size).to(into.device, into.dtype)
+    if not native.mix(into, own, other, noise, shares, moved):
+        _blend_in_passes(into, own, other, shares, moved)
+        whole = count // period * period
+        into[:whole].view(-1, period).add_(noise)
+        into[whole:].add_(noise[: count - whole])
+    places = torch.randint(count, (min(noise_policy.turned, count // 8 + 1),), generator=generator).unique()
+    places = places.to(into.device)
+    into[places] = -into[places]
+
+
+def _blend_in_passes(
+    into: torch.Tensor, own: torch.Tensor, other: torch.Tensor, shares: tuple[float, float], moved: int
+) -> None:
+    torch.mul(own, shares[0], out=into)
+    into[moved:].add_(other[: into.numel() - moved], alpha=shares[1])
+    into[:moved].add_(other[into.numel() - moved :], alpha=shares[1])

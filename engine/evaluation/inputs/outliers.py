@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from engine.evaluation.correctness.comparison import CHUNK, Tolerances, root_mean_square
+from engine.evaluation.correctness.comparison import CHUNK, Tolerances, all_finite, root_mean_square
 from engine.evaluation.correctness.conditioning import Run, result_of
 from engine.evaluation.judge_policy import CorrectnessPolicy
 
@@ -82,8 +82,9 @@ def _changed(
             usual = root_mean_square(torch.where(torch.isfinite(want), want, 0.0))
         allowed, chunk = min(felt * tolerances.of(want.dtype), 0.5), CHUNK[want.device.type]
         for part, goal in zip(out.reshape(-1).split(chunk), want.reshape(-1).split(chunk), strict=True):
-            finite = torch.isfinite(goal)
-            off, size = (one.float().abs_().where(finite, 0.0) for one in (part - goal, goal.clone()))
+            off, size = (one.float().abs_() for one in (part - goal, goal.clone()))
+            if not all_finite(goal):
+                off, size = (one.where(torch.isfinite(goal), 0.0) for one in (off, size))
             if len(off) and not math.isfinite(float(off.max())):
                 return -1
             count += int(torch.count_nonzero(off > size.add_(usual).mul_(allowed)))

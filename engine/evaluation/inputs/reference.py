@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
+from engine.evaluation.correctness.comparison import all_finite
 from engine.evaluation.inputs.distributions import KINDS, Kind, applies, transform
 from engine.evaluation.inputs.integers import Order, is_discrete, order_of
 from engine.evaluation.inputs.structure import Structure, structure_of
@@ -43,7 +44,8 @@ class Reference:
         self._orders: list[Order | Structure | None] | None = None
         self._structure: pytree.TreeSpec | None = None
         self._draw_on_device = self.device.type != "cpu"
-        self.draw(seed)
+        self._first: list[Any] | None = self.draw(seed)
+        """The first draw, until :meth:`orders` needs it."""
 
     @classmethod
     def load(cls, source: str, path: str, device: str, seed: int = SEED) -> Reference:
@@ -63,6 +65,7 @@ class Reference:
     def twin(self) -> Reference:
         """Return a copy with a separate model and weights. Original and copy share the drawn inputs."""
         made = copy.copy(self)
+        made._first = None
         try:
             made.model = copy.deepcopy(self.model)
         except Exception:  # Rebuild a model that cannot be copied.
@@ -134,8 +137,8 @@ class Reference:
         structure or None.
         """
         if self._orders is None:
-            draws = self.draw(SEED), self.draw(SEED + 1)
-            self._orders = [_order_of(first, second) for first, second in zip(*draws, strict=True)]
+            draws = self._first or self.draw(SEED), self.draw(SEED + 1)
+            self._orders, self._first = [_order_of(*pair) for pair in zip(*draws, strict=True)], None
         return self._orders
 
     def run(self, leaves: Sequence[Any]) -> tuple[torch.Tensor, ...]:
@@ -224,4 +227,4 @@ def _copies(leaves: Sequence[Any]) -> list[Any]:
 
 
 def _finite_share(output: torch.Tensor) -> float:
-    return int(torch.isfinite(output).count_nonzero()) / output.numel() if output.numel() else 1.0
+    return 1.0 if all_finite(output) else int(torch.isfinite(output).count_nonzero()) / output.numel()

@@ -17,6 +17,7 @@ from engine.evaluation.judge_policy import POLICY
 from engine.evaluation.sandbox.inside import cuda
 from engine.evaluation.sandbox.warm_process import warm_process
 from engine.system.fast_start import uncollected
+from engine.system.memory import host_memory, keep_freed_memory, touched_heap
 
 
 def main() -> int:
@@ -24,9 +25,18 @@ def main() -> int:
     context = ThreadPoolExecutor(1).submit(_has_context, settings)
     if settings.kind == "cuda" and settings.modules:  # On a CPU, starting the warm process would slow timed work.
         warm_process(settings.kind).begin()
-    with uncollected():
+    with uncollected(), _touched_heap(settings):
         from engine.evaluation.judge import server
     return server.main(has_context=context.result)
+
+
+def _touched_heap(settings: JudgeSettings) -> contextlib.AbstractContextManager[None]:
+    """Touch the memory that the first problem will use. The import of PyTorch keeps only one core busy."""
+    if settings.kind == "cuda":
+        return contextlib.nullcontext()
+    keep_freed_memory()
+    share = POLICY.device.touched_share * host_memory().free_bytes
+    return touched_heap(min(int(POLICY.device.touched_bytes[settings.kind]), int(share)))
 
 
 def _has_context(settings: JudgeSettings) -> bool:

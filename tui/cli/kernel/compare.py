@@ -11,7 +11,7 @@ import click
 from engine.exit_codes import ExitCode
 from tui.cli.kernel.judging import CONFIG, DEVICE, evaluation_config, judge_kernels
 from tui.cli.shared.common import json_option, print_json, run_async
-from tui.cli.shared.kernel_file import kernel_of, problem_file
+from tui.cli.shared.kernel_file import kernel_of
 from tui.cli.shared.problem_option import PROBLEM
 from tui.console.progress_line import working
 
@@ -51,7 +51,6 @@ def compare(
     if first == second:
         names = [f"{first} (a)", f"{first} (b)"]
     kernels = {name: kernel_of(path) for name, path in zip(names, (first, second), strict=True)}
-    problem_file(problem)
     config = evaluation_config(config_path, device)
 
     async def judge() -> tuple[Opened, list[Verdict], tuple[Standing, ...]]:

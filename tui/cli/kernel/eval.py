@@ -49,22 +49,22 @@ def evaluate(
 
     KERNEL is a .cpp, .cu or .py file.
 
-    A full verdict uses three timing processes and takes about half a minute on a CPU. --quick uses one.
+    A full verdict uses three timing processes and takes 10 to 20 seconds on a CPU. --quick uses one.
 
     --shapes also builds and judges the kernel at other sizes. auto chooses three sizes: smaller, odd and larger.
 
     Exit code 0: correct at every size. Exit code 8: not correct.
     """
-    from tui.console.file_names import of_own_file
-
     language, source = kernel_of(kernel)
-    wanted = _wanted_sizes(shapes, problem_file(problem))
+    wanted = _wanted_sizes(shapes, problem_file(problem)) if shapes else []
     config = evaluation_config(config_path, device)
     at_sizes: list[AtSizes] = []
 
     async def judge() -> tuple[Opened, list[Verdict], tuple[Standing, ...]]:
         async def then(evaluator: Evaluator, spec: ProblemSpec) -> None:
             if shapes:
+                from tui.console.file_names import of_own_file
+
                 work.say("judging at other sizes")
                 found = await _judge_at(evaluator, spec, wanted, "auto" in shapes, language, source)
                 at_sizes.extend(of_own_file(one, kernel.name) for one in found)

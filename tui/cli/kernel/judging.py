@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -16,12 +16,12 @@ from tui.console.problem_output import printed
 from tui.console.progress_line import Working
 
 if TYPE_CHECKING:
-    from engine.config.schema import EvaluationConfig
-    from engine.devices.fact import DeviceFact
+    from engine.config.evaluation_table import EvaluationConfig
     from engine.evaluation.evaluator import Evaluator, Opened
     from engine.problem.spec import Language, ProblemSpec
     from engine.session.records.verdict import Stage, Standing, Verdict
 
+T = TypeVar("T")
 CONFIG = click.option(
     "--config",
     "config_path",
@@ -33,9 +33,13 @@ QUICK = click.option("--quick", is_flag=True, help="Judge in seconds, as a searc
 
 
 def evaluation_config(config_path: Path | None, device: str | None) -> EvaluationConfig:
-    from engine.config.schema import EvaluationConfig, load_evaluation
+    from engine.config.evaluation_table import EvaluationConfig
 
-    config = load_evaluation(config_path) if config_path is not None else EvaluationConfig()
+    config = EvaluationConfig()
+    if config_path is not None:
+        from engine.config.schema import load_evaluation
+
+        config = load_evaluation(config_path)
     if device is None:
         return config
     try:
@@ -76,22 +80,33 @@ async def judge_kernels(
 
     from engine.evaluation.evaluator import EvaluationError
     from engine.evaluation.local_evaluator import LocalEvaluator
-    from engine.evaluation.timing.statistics import timing_processes
-    from engine.problem.c_header import derive_header
     from engine.problem.spec import LANGUAGE_OF_DEVICE, LANGUAGES_OF_DEVICE, MODULES
-    from tui.console.file_names import of_own_file
+    from engine.system.background_import import imported
 
     with scratch_path("eval") as scratch, printed(work.note) as stderr:
-        # Inspect while the judge starts: both import torch, each in its own process.
-        inspection = asyncio.ensure_future(inspect_problem(problem_name))
         modules = any(language in MODULES for language, _ in kernels.values())
         evaluator = LocalEvaluator(config, scratch, not quick, work.on_wait, stderr=stderr, modules=modules)
-        measuring: asyncio.Future[DeviceFact] | None = None
+        begun: list[asyncio.Future[Any]] = []
+
+        def begin(work: Coroutine[Any, Any, T]) -> asyncio.Future[T]:
+            begun.append(task := asyncio.ensure_future(work))
+            return task
+
         try:
+            starting = begin(evaluator.start())
+            # The judge takes longest to start, so its process comes first. Until PyTorch is imported there, this
+            # process inspects the problem and imports what the rest needs.
+            await asyncio.sleep(0)
+            inspection = begin(inspect_problem(problem_name))
+            begin(imported("tui.console.tables"))
             try:
-                device = (await evaluator.start())[0]
+                device = (await starting)[0]
             except EvaluationError as error:
                 raise Failure(str(error), ExitCode.NO_TOOLS) from error
+            from engine.evaluation.timing.statistics import timing_processes
+            from engine.problem.c_header import derive_header
+            from tui.console.file_names import of_own_file
+
             allowed = LANGUAGE_OF_DEVICE[device.kind]
             for name, (language, _) in kernels.items():
                 if language not in LANGUAGES_OF_DEVICE[device.kind]:
@@ -108,8 +123,8 @@ async def judge_kernels(
                     raise Failure(said, ExitCode.USAGE)
             if find_spec("torch") is None:
                 await inspection  # raises an error that says PyTorch is missing; a judge would only crash
-            if device.kind == "cuda":  # on a CPU, the judge measures only the peaks that the problem's SOL needs
-                measuring = asyncio.ensure_future(evaluator.measure_device(device))
+            # On a CPU, the judge measures only the peaks that the problem's SOL needs.
+            measuring = begin(evaluator.measure_device(device)) if device.kind == "cuda" else None
             problem = await inspection
             if not problem.languages:
                 raise Failure(
@@ -139,8 +154,7 @@ async def judge_kernels(
                 await then(evaluator, problem)
             return opened, verdicts, standings
         finally:
-            inspection.cancel()
-            if measuring is not None:
-                measuring.cancel()
-                await asyncio.gather(measuring, return_exceptions=True)
+            for task in begun:
+                task.cancel()
+            await asyncio.gather(*begun, return_exceptions=True)
             await evaluator.close()

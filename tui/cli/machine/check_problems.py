@@ -30,7 +30,7 @@ async def checked(files: Sequence[ProblemFile]) -> list[tuple[ProblemRow, Proble
     """
     from msgspec.structs import replace
 
-    from engine.config.schema import EvaluationConfig
+    from engine.config.evaluation_table import EvaluationConfig
     from engine.evaluation.evaluator import EvaluationError
     from engine.evaluation.local_evaluator import LocalEvaluator
     from engine.exit_codes import ExitCode

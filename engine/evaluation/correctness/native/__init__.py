@@ -1,7 +1,7 @@
-"""A compiled helper with which the judge compares large outputs on the CPU in one pass.
+"""A compiled helper with which the judge compares large outputs and mixes large inputs on the CPU in one pass.
 
-PyTorch needs seven passes and wakes all threads for each pass. That takes several times as long as the overhead of a
-timed call.
+For a comparison, PyTorch needs seven passes and wakes all threads for each pass. That takes several times as long as
+the overhead of a timed call. A mixture needs three passes.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ import torch
 
 from engine.evaluation.build.compilers import NoCompiler, build, default_cache
 
-_SOURCE = Path(__file__).with_name("compare.cpp")
+_SOURCE = Path(__file__).with_name("one_pass.cpp")
 _FLOATS = {
     torch.float64: "errors_float64",
     torch.float32: "errors_float32",
     torch.float16: "errors_float16",
     torch.bfloat16: "errors_bfloat16",
 }
+_MIXED = {torch.float64: "mix_float64", torch.float32: "mix_float32"}
 
 
 @cache
@@ -62,3 +63,27 @@ def largest_errors(out: torch.Tensor, want: torch.Tensor, floor: float) -> tuple
     if result[2]:
         return float("inf"), float("inf")
     return result[0], result[1]
+
+
+def mix(
+    target: torch.Tensor,
+    mine: torch.Tensor,
+    theirs: torch.Tensor,
+    noise: torch.Tensor,
+    shares: tuple[float, float],
+    moved: int,
+) -> bool:
+    """Write ``shares[0] * mine + shares[1] * theirs + noise``, with ``theirs`` rotated by ``moved`` elements.
+
+    All tensors are flat and of the same dtype. ``noise`` is shorter and repeats. Returns False, and writes nothing, if
+    the helper does not apply.
+    """
+    tensors = (target, mine, theirs, noise)
+    fits = all(one.device.type == "cpu" and one.is_contiguous() and one.dtype == target.dtype for one in tensors)
+    helper = _library() if fits and target.dtype in _MIXED else None
+    if helper is None:
+        return False
+    sizes = (ctypes.c_int64(size) for size in (target.numel(), moved, noise.numel()))
+    addresses = (ctypes.c_void_p(one.data_ptr()) for one in tensors)
+    getattr(helper, _MIXED[target.dtype])(*addresses, *sizes, *map(ctypes.c_double, shares))
+    return True

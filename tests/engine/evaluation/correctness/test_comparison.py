@@ -165,3 +165,12 @@ def test_values_whose_squares_are_infinite_are_compared_as_others(size: float, d
     assert comparison.compare([want.clone()], [want], 1e-2).problem is None
     assert comparison.compare([torch.zeros_like(want)], [want], 1e-2).problem is not None
     assert comparison.compare([want * 1.5], [want], 1e-2).problem is not None
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
+def test_a_sum_that_overflows_is_not_taken_for_an_infinity(dtype: torch.dtype) -> None:
+    large = torch.full((1000,), torch.finfo(dtype).max, dtype=dtype)
+    assert comparison.all_finite(large)
+    for odd in (math.inf, -math.inf, math.nan):
+        assert not comparison.all_finite(torch.cat([large, torch.tensor([odd], dtype=dtype)]))
+        assert not comparison.all_finite(torch.tensor([0.0, odd, -odd], dtype=dtype))

@@ -7,7 +7,8 @@ import sys
 
 FAULTS = """
 import resource, torch
-from engine.evaluation.judge_device import JudgeDevice, give_back_freed_memory
+from engine.evaluation.judge_device import JudgeDevice
+from engine.system.memory import give_back_freed_memory
 
 device, x = JudgeDevice("cpu", 1), torch.ones(48 << 18)
 
@@ -29,3 +30,26 @@ def test_a_reference_with_large_outputs_waits_for_no_pages() -> None:
     done = subprocess.run([sys.executable, "-c", FAULTS], capture_output=True, text=True, check=True)
     recycled, given_back = map(int, done.stdout.split())
     assert recycled < 100 < 10_000 < given_back
+
+
+HEAP = """
+import resource, time
+from engine.system.memory import keep_freed_memory, touched_heap
+
+def faults():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+
+keep_freed_memory()
+before = faults()
+with touched_heap(64 << 20):
+    while faults() - before < 15 << 10:
+        time.sleep(0.01)
+before = faults()
+block = bytearray(48 << 20)
+print(faults() - before)
+"""
+
+
+def test_the_first_large_allocations_wait_for_no_pages() -> None:
+    done = subprocess.run([sys.executable, "-c", HEAP], capture_output=True, text=True, check=True, timeout=60)
+    assert int(done.stdout) < 1_000

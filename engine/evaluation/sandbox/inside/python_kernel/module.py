@@ -23,7 +23,6 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from engine.evaluation.judge_device import keep_freed_memory
 from engine.evaluation.sandbox.arena import Buffers
 from engine.evaluation.sandbox.inside import cuda, wire
 from engine.evaluation.sandbox.inside.backend import make
@@ -32,6 +31,7 @@ from engine.evaluation.sandbox.inside.python_kernel import extensions, operators
 from engine.evaluation.sandbox.inside.python_kernel.order import InputPlaceholder, ModuleOrder
 from engine.problem.model import named_weights, output_leaves
 from engine.problem.spec import TensorSpec
+from engine.system.memory import keep_freed_memory
 
 if TYPE_CHECKING:
     import socket

@@ -1,4 +1,5 @@
-// Find the largest errors in one pass over two arrays of outputs. The folder's __init__.py builds this file.
+// Compare outputs, and mix inputs, in one pass over the arrays. The folder's __init__.py builds this file.
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -50,9 +51,34 @@ static void errors(const void* outputs, const void* wanted, int64_t count, doubl
     result[2] = ordered == count ? 0 : 1;
 }
 
+// target[i] = first * mine[i] + second * theirs[i - moved] + noise[i], where theirs and noise repeat
+template <typename T>
+static void mix(void* into, const void* from_mine, const void* from_theirs, const void* from_noise, int64_t count,
+                int64_t moved, int64_t period, double by_first, double by_second) {
+    T* __restrict target = static_cast<T*>(into);
+    const T* mine = static_cast<const T*>(from_mine);
+    const T* theirs = static_cast<const T*>(from_theirs);
+    const T* noise = static_cast<const T*>(from_noise);
+    const T first = static_cast<T>(by_first), second = static_cast<T>(by_second);
+#pragma omp parallel for schedule(static)
+    for (int64_t begin = 0; begin < count; begin += period) {
+        const int64_t end = std::min(begin + period, count), wraps = std::clamp(moved, begin, end);
+        for (int64_t i = begin; i < wraps; i++)
+            target[i] = first * mine[i] + second * theirs[i - moved + count] + noise[i - begin];
+        for (int64_t i = wraps; i < end; i++)
+            target[i] = first * mine[i] + second * theirs[i - moved] + noise[i - begin];
+    }
+}
+
 extern "C" {
 void errors_float64(const void* o, const void* w, int64_t n, double f, double* r) { errors<Plain<double>>(o, w, n, f, r); }
 void errors_float32(const void* o, const void* w, int64_t n, double f, double* r) { errors<Plain<float>>(o, w, n, f, r); }
 void errors_float16(const void* o, const void* w, int64_t n, double f, double* r) { errors<Fp16>(o, w, n, f, r); }
 void errors_bfloat16(const void* o, const void* w, int64_t n, double f, double* r) { errors<Bf16>(o, w, n, f, r); }
+void mix_float64(void* t, const void* m, const void* o, const void* r, int64_t n, int64_t d, int64_t p, double a, double b) {
+    mix<double>(t, m, o, r, n, d, p, a, b);
+}
+void mix_float32(void* t, const void* m, const void* o, const void* r, int64_t n, int64_t d, int64_t p, double a, double b) {
+    mix<float>(t, m, o, r, n, d, p, a, b);
+}
 }
