@@ -116,7 +116,7 @@ def test_a_killed_benchmark_continues_with_the_same_command_and_has_every_proble
         assert (kernel_tui.directory / "again" / name).read_text() == (paths.directory / "report" / name).read_text()
 
 
-def test_a_measurement_that_takes_longer_than_a_turn_is_left_out(kernel_tui: KernelTui) -> None:
+def test_a_turn_that_is_too_short_for_torch_compile_leaves_it_out(kernel_tui: KernelTui) -> None:
     (kernel_tui.directory / "chain.py").write_text(PROBLEM.format(formula=FORMULAS["10_chain"]))
     (kernel_tui.directory / "quick.toml").write_text(CONFIG.replace("torch_compile = false", "torch_compile = true"))
     options = ("--minutes-per-problem", "0.1", "--config", "quick.toml", "--device", "cpu", "--name", "b", "--headless")
@@ -150,7 +150,13 @@ def verdict(speedup: float, low: float, high: float, ms: float = 1.0) -> Verdict
     )
 
 
-def a_report() -> Report:
+COMPILED = {
+    "a": Baseline("compile", Timing(1.3, 1.2, 1.4, 9)),
+    "b": Baseline("compile", failure="crashed"),
+}
+
+
+def a_report(*then: ev.AnyEvent) -> Report:
     """Four problems: sure 2x, unsure 2x, only wrong kernels, and refused. Each has one minute."""
     timed: list[tuple[float, ev.AnyEvent]] = [
         (0, ev.SessionCreated(name="b", version="1", config="", seed=0)),
@@ -170,7 +176,7 @@ def a_report() -> Report:
         )
         baselines = (
             Baseline("eager", Timing(2.1, 2.1, 2.1, 9)),
-            Baseline("compile", Timing(1.3, 1.2, 1.4, 9)) if name == "a" else Baseline("compile", failure="crashed"),
+            *((COMPILED[name],) if name in COMPILED else ()),
         )
         timed += [
             (at, TurnStarted(problem=name, minutes=1.0)),
@@ -181,6 +187,7 @@ def a_report() -> Report:
             (at + 30, ev.VerdictGiven(variant=f"v{number}", verdict=given)),
             (at + 60, TurnEnded(problem=name, reason="time")),
         ]
+    timed += [(180.0, event) for event in then]
     recorded = [Recorded(seq, at, event) for seq, (at, event) in enumerate(timed, 1)]
     return report_of(recorded, "[budget]\nminutes_per_problem = 1\n")
 
@@ -201,6 +208,19 @@ def test_failures_have_their_reasons_and_every_problem_its_minutes() -> None:
     assert "max abs error 0.5" in rows["c"].note and "raises" in rows["d"].note
     assert [rows[name].minutes for name in "abcd"] == [1.0, 1.0, 1.0, 0.0]
     assert rows["b"].over["compile"].failure == "crashed"
+
+
+def test_the_minutes_are_the_reason_for_a_missing_baseline_only_if_they_are() -> None:
+    def reason(*then: ev.AnyEvent) -> str:
+        (row,) = [row for row in a_report(*then).problems if row.problem == "c"]
+        return row.over["compile"].failure
+
+    correct = ev.VerdictGiven(variant="v2", verdict=verdict(2.0, 1.9, 2.1))
+    finished = ev.EngineStopped(reason="finished", message="")
+    assert "minutes" in reason(correct, finished)
+    assert reason(finished) == "not measured", "the problem has no correct kernel"
+    assert reason(correct, ev.EngineStopped(reason="signal", message="")) == "not measured", "another turn may come"
+    assert reason(correct, ev.NodePruned(node="c"), finished) == "not measured"
 
 
 def test_the_curve_is_over_the_minutes_of_each_problem() -> None:

@@ -46,9 +46,9 @@ class Context:
     models. ``silenced`` names models that the search no longer calls. ``refused`` maps permanently failed models to the
     reasons. ``closed`` maps problems to the spending limit that they reached. ``unopened`` maps problems to the error
     with which the judge failed to open them. ``closing`` names problems whose turn is ending, so that no kernel of
-    theirs is queued any more. ``awaiting_replies`` names problems whose turn has no minutes left, so that the search
-    only waits for calls in flight. ``no_counters``: this machine gives no hardware counters.
-    ``remembered``: ideas that worked in the sessions of ``warm_start``.
+    theirs is queued any more. ``awaiting_replies`` names problems whose turn has no time for another reply, so that the
+    search calls no proposer. It only waits for calls in flight and judges kernels. ``no_counters``: this machine gives
+    no hardware counters. ``remembered``: ideas that worked in the sessions of ``warm_start``.
     """
 
     config: Config

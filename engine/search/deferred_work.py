@@ -28,7 +28,11 @@ COMPILE_GUESS_S = 20.0
 LAST_S = 5.0
 """Expected duration of a problem's last runoff and a second verdict on its best kernel, in seconds."""
 COMPILE_SHARE = 0.5
-"""Maximum share of a turn to reserve for ``torch.compile``. If it takes longer, only spare time pays for it."""
+"""Maximum share of a turn that ``torch.compile`` takes from the search. If it needs longer, it waits for the end of the
+search, and uses what is left of the turn and the time that no problem claims.
+"""
+RESERVES_SHARE = 0.6
+"""Maximum share of a turn to reserve for all work after the search, so that short turns still search."""
 CUT_OFF = 1.5
 """Expected duration of a ``torch.compile`` that was cut off, relative to the time after which it was cut off."""
 LEAST_S = 1.0
@@ -37,11 +41,22 @@ LEAST_S = 1.0
 
 class TurnLimit(NamedTuple):
     """A turn's ``seconds`` of engine time. ``spare_s``: seconds that no problem claims. Only ``torch.compile`` uses
-    them, because a problem without this baseline lacks a column in the report.
+    them, because a problem without this baseline lacks a column in the report. ``searched``: whether the search of the
+    problem has ended, so that ``torch.compile`` may use all that is left.
     """
 
     seconds: float
     spare_s: float
+    searched: bool = False
+
+
+class _Job(NamedTuple):
+    """A job that is running. ``began_s`` is the turn's time at its start, and ``what`` describes the job."""
+
+    task: asyncio.Task[None]
+    what: str
+    began_s: float
+    compiles: bool
 
 
 class Owed:
@@ -60,8 +75,7 @@ class Owed:
         self._compiled_again: set[str] = set()
         self._skipped: set[str] = set()
         self._limit: TurnLimit | None = None
-        self._task: asyncio.Task[None] | None = None
-        self._uses_spare = False
+        self._job: _Job | None = None
         self.busy = False
 
     def limit(self, limit: TurnLimit | None) -> None:
@@ -69,16 +83,34 @@ class Owed:
         self._limit = limit
 
     def end_late(self) -> None:
-        """Cancel the job that is running if the turn's time for it is used up."""
-        if self._task is not None and self._left_s(self._uses_spare) <= 0:
-            self._task.cancel()
+        """Cancel the job that is running if the turn's time for it is used up.
 
-    def _left_s(self, with_spare: bool = False) -> float:
+        Cancel it only once: a second cancellation would interrupt the end of the job's processes.
+        """
+        if (job := self._job) is None:
+            return
+        left_s = self._compile_left_s(job.began_s) if job.compiles else self._left_s()
+        if left_s <= 0 and job.task.cancel():
+            self._job = None
+            text = f"cut off {job.what}: the problem's minutes for it are used up"
+            self._context.journal.post(LogLine(level="info", text=text))
+
+    @property
+    def _turn_s(self) -> float:
+        return self._context.state.turn_s(clock.now())
+
+    def _left_s(self) -> float:
         """Seconds left of the open turn; infinite without a limit."""
+        return self._limit.seconds - self._turn_s if self._limit is not None else float("inf")
+
+    def _compile_left_s(self, began_s: float | None = None) -> float:
+        """Seconds left for ``torch.compile`` that began at ``began_s`` of the turn, or begins now."""
         if self._limit is None:
             return float("inf")
-        spare_s = self._limit.spare_s if with_spare else 0.0
-        return self._limit.seconds + spare_s - self._context.state.turn_s(clock.now())
+        left_s = self._left_s() + self._limit.spare_s
+        if self._limit.searched:
+            return left_s
+        return min(left_s, self._compile_share_s - (self._turn_s - began_s if began_s is not None else 0.0))
 
     @property
     def turn_reserve_s(self) -> float:
@@ -86,13 +118,19 @@ class Owed:
         if self._limit is None:
             return 0.0
         last_s = LAST_S + self._final_check.reserve_s
-        return min(last_s, RESERVE_SHARE * self._limit.seconds) + self.compile_reserve_s
+        reserve_s = min(last_s, RESERVE_SHARE * self._limit.seconds) + self.compile_reserve_s
+        return min(reserve_s, RESERVES_SHARE * self._limit.seconds)
 
     @property
     def compile_reserve_s(self) -> float:
         """Expected duration of the turn's ``torch.compile``, or 0 if it takes too long for a turn."""
         expected_s = self._expected_compile_s * len(self._baselines())
-        return expected_s if self._limit is None or expected_s <= COMPILE_SHARE * self._limit.seconds else 0.0
+        return expected_s if expected_s <= self._compile_share_s else 0.0
+
+    @property
+    def _compile_share_s(self) -> float:
+        """Longest time that ``torch.compile`` takes from the search of the turn's problem, in seconds."""
+        return COMPILE_SHARE * self._limit.seconds if self._limit is not None else float("inf")
 
     @property
     def _expected_compile_s(self) -> float:
@@ -106,10 +144,12 @@ class Owed:
         return compile_s + LAST_S * len(self._problems) + self._final_check.reserve_s
 
     def start_baseline(self) -> None:
-        """Start a missing baseline for a problem that has verdicts, if there is such a problem."""
+        """Start a missing baseline for a problem that has verdicts, if there is such a problem and its turn has time
+        for it.
+        """
         judged = [name for name in self._baselines() if self._has_verdict(name)]
-        if judged and self._left_s(with_spare=True) >= self._expected_compile_s:
-            self._start(self._compile(judged[0]), f"timing torch.compile on {judged[0]}", uses_spare=True)
+        if judged and self._compile_left_s() >= self._expected_compile_s:
+            self._start(self._compile(judged[0]), f"timing torch.compile on {judged[0]}", compiles=True)
 
     def start_any(self) -> None:
         """Start deferred work, if any that the turn has time for. Work that decides which kernel is best comes first,
@@ -122,13 +162,13 @@ class Owed:
         elif worthwhile and (disturbed := self._disturbed()):
             self._start(self._judge_again(disturbed[0]), f"judging {disturbed[0].id} again")
         elif names := self._affordable_baselines():
-            self._start(self._compile(names[0]), f"timing torch.compile on {names[0]}", uses_spare=True)
+            self._start(self._compile(names[0]), f"timing torch.compile on {names[0]}", compiles=True)
         elif again := self._disturbed_baselines():
             self._start(self._compile_again(again[0]), f"timing torch.compile on {again[0]} again")
         elif self._left_s() >= self._final_check.reserve_s and (winners := self._final_check.owed()):
             self._start(self._final_check.check(winners[0]), f"judging the best kernel of {winners[0]} at other sizes")
 
-    def _start(self, job: Coroutine[Any, Any, None], what: str, *, uses_spare: bool = False) -> None:
+    def _start(self, job: Coroutine[Any, Any, None], what: str, *, compiles: bool = False) -> None:
         """Start a job. If the time budget is used up, log ``what`` to explain why work continues."""
 
         async def alone() -> None:
@@ -139,11 +179,11 @@ class Owed:
 
         def ended(_: asyncio.Task[None]) -> None:
             job.close()
-            self._task, self.busy = None, False
+            self._job, self.busy = None, False
 
-        self.busy, self._uses_spare = True, uses_spare
-        self._task = self._spawn(alone())
-        self._task.add_done_callback(ended)
+        task = self._spawn(alone())
+        self._job, self.busy = _Job(task, what, self._turn_s, compiles), True
+        task.add_done_callback(ended)
 
     def _baselines(self) -> list[str]:
         """Problems without a ``torch.compile`` baseline. With turns, a problem needs it only for a correct kernel."""
@@ -161,14 +201,14 @@ class Owed:
 
     def _affordable_baselines(self) -> list[str]:
         """Problems without a ``torch.compile`` baseline, if the turn has time for it. Otherwise, say so once."""
-        names, left_s = self._baselines(), self._left_s(with_spare=True)
+        names, left_s = self._baselines(), self._compile_left_s()
         if left_s >= self._expected_compile_s:
             return names
         for name in names:
             if name not in self._skipped:
                 self._skipped.add(name)
                 takes = f"it takes about {self._expected_compile_s:.0f} s"
-                text = f"{name}: torch.compile not timed: {takes}, and the turn has {max(0.0, left_s):.0f} s left"
+                text = f"{name}: torch.compile not timed: {takes}, and the turn has {max(0.0, left_s):.0f} s for it"
                 self._context.journal.post(LogLine(level="info", text=text))
         return []
 
@@ -212,9 +252,7 @@ class Owed:
             return Baseline(which="compile", failure=str(error))
         except asyncio.CancelledError:
             factor = CUT_OFF
-            if self._left_s(with_spare=True) <= 0:
-                text = f"{problem}: torch.compile cut off: the problem's minutes are used up"
-                context.journal.post(LogLine(level="info", text=text))
+            self._skipped.add(problem)
             raise
         finally:
             self._compile_s.append(factor * (time.monotonic() - began))

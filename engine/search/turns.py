@@ -14,7 +14,7 @@ from collections.abc import Container
 from typing import NamedTuple, Protocol
 
 from engine.search.context import Context
-from engine.search.deferred_work import Owed, TurnLimit
+from engine.search.deferred_work import RESERVES_SHARE, Owed, TurnLimit
 from engine.search.problem_loader import Opening
 from engine.session.records.events import TurnEnd, TurnEnded, TurnStarted
 from engine.session.state.session_state import ProblemState, SessionState
@@ -29,8 +29,6 @@ ROUNDS_WITHOUT_GAIN = 3
 """A turn ends after this many rounds in a row without a faster kernel."""
 REPLIES_S = 300.0
 """Longest wait for model calls in flight and their kernels at the end of a turn, in seconds."""
-REPLIES_SHARE = 0.5
-"""Maximum share of a turn in which no new model call starts, because its reply would come after the turn."""
 FIRST_VERDICT_S = 30.0
 """A turn lasts up to this many seconds longer if no kernel of the problem has a verdict yet."""
 LAST_VERDICTS_S = 15.0
@@ -182,21 +180,26 @@ class Turns:
     async def _search(self, turn: NextTurn, minutes: float) -> TurnEnd | None:
         """Open the problem and search it. Returns None if a person ends the search after this round."""
         name = turn.problem
+        continues = self._state.turn is not None and self._state.turn.stopped_s is not None
         try:
             if not await self._opening.open(name):
                 return "refused" if name in self._state.refused else "not_opened"
-            if self._state.turn is not None and self._state.turn.stopped_s is not None:
+            if continues:
                 await self._context.journal.record(TurnStarted(problem=name, minutes=turn.minutes))
             spare_s = 60 * unclaimed_minutes(self._state, minutes, self._closed())
-            self._owed.limit(TurnLimit(60 * turn.minutes, spare_s))
+            limit = TurnLimit(60 * turn.minutes, spare_s)
+            self._owed.limit(limit)
             self._host.begin(name)
             self.searching = True
             while (reason := self._reason_to_end(turn)) is None:
                 if self._context.last_rounds and self._host.is_at_rest(name):
                     return None
+                if self._is_late_for_calls(turn):
+                    self._context.awaiting_replies.add(name)
                 self._owed.end_late()
                 await asyncio.sleep(LOOK_S)
             self.searching = False
+            self._owed.limit(limit._replace(searched=True))
             await self._await_replies(name)
             self._context.closing.add(name)
             # Half of the time before torch.compile goes to the last kernels, and half to the runoff.
@@ -221,17 +224,29 @@ class Turns:
             return None
         if sol_share(self._state, problem) >= NEAR_SOL:
             return "near_sol"
-        if self._host.is_at_rest(problem.id) and not context.last_rounds:
-            if context.spent_on(problem.id):
-                return "limit"
-            return "no_proposer" if problem.cannot_write is not None else "done"
+        if self._host.is_at_rest(problem.id):
+            if problem.id in context.awaiting_replies:
+                return "time"
+            if not context.last_rounds:
+                if context.spent_on(problem.id):
+                    return "limit"
+                return "no_proposer" if problem.cannot_write is not None else "done"
         if rounds_without_gain(self._state, problem, self._state.turn.round) >= ROUNDS_WITHOUT_GAIN:
             return "no_gain"
         left_s = self._left_s(turn)
-        if left_s > self._owed.turn_reserve_s + min(self._reply_s(), REPLIES_SHARE * 60 * turn.minutes):
-            return None
-        judged = any(variant.verdict is not None for variant in self._state.variants_of(problem.id))
-        return "time" if judged or left_s <= -FIRST_VERDICT_S else None
+        if not self._has_verdict(problem.id):
+            return "time" if left_s <= -FIRST_VERDICT_S else None
+        return "time" if left_s <= self._owed.turn_reserve_s else None
+
+    def _is_late_for_calls(self, turn: NextTurn) -> bool:
+        """Whether the reply to a new model call would probably come after the turn's search. The first verdict may come
+        late.
+        """
+        reserve_s = min(self._owed.turn_reserve_s + self._reply_s(), RESERVES_SHARE * 60 * turn.minutes)
+        return self._has_verdict(turn.problem) and self._left_s(turn) <= reserve_s
+
+    def _has_verdict(self, problem: str) -> bool:
+        return any(variant.verdict is not None for variant in self._state.variants_of(problem))
 
     def _left_s(self, turn: NextTurn) -> float:
         """Seconds left of the turn's minutes. Negative if the turn takes longer."""
@@ -258,6 +273,7 @@ class Turns:
         for _ in range(round(REPLIES_S / LOOK_S)):
             if self._context.ending is not None or self._host.is_at_rest(problem):
                 return
+            self._owed.end_late()
             await asyncio.sleep(LOOK_S)
 
     async def _measure_the_rest(self) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from engine.search.turns import NextTurn, next_turn, unclaimed_minutes
 from engine.session.records.events import (
     AnyEvent,
+    BaselineMeasured,
     BudgetChanged,
     CannotWrite,
     EngineStarted,
@@ -15,9 +18,12 @@ from engine.session.records.events import (
     TurnEnd,
     TurnEnded,
     TurnStarted,
+    VariantStage,
+    VerdictGiven,
 )
+from engine.session.records.verdict import Baseline
 from engine.session.state.session_state import SessionState, fold
-from tests.engine.test_state import problem_added
+from tests.engine.test_state import problem_added, proposed, verdict, written
 
 
 def turn(problem: str, minutes: float, reason: TurnEnd) -> tuple[TurnStarted, TurnEnded]:
@@ -48,6 +54,32 @@ def test_an_open_turn_continues_after_the_engine_died() -> None:
     assert state.problem_seconds("a", 1010.0) == 60.0, "neither the time without an engine nor its start counts"
     state = after(*events, (1010, started))
     assert state.problem_seconds("a", 1015.0) == 65.0 and state.problems["a"].turns == 1
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        RoundStarted(problem="a", round=1, parents=()),
+        BaselineMeasured(problem="a", baseline=Baseline("compile", failure="crashed")),
+        VariantStage(variant="v1", stage="building"),
+        VerdictGiven(variant="v1", verdict=verdict(2.0)),
+    ],
+    ids=["round", "baseline", "stage", "verdict"],
+)
+def test_a_turn_that_an_older_engine_continued_counts_from_its_first_work(work: AnyEvent) -> None:
+    """Older engines did not record the turn again."""
+    again = EngineStarted(pid=2, host="h", version="1", resumed=True, devices=(), sandbox="", before=60.0)
+    events = (
+        (0, TurnStarted(problem="a", minutes=5.0)),
+        (0, RoundStarted(problem="a", round=0, parents=())),
+        (0, proposed("i1", 0, None, "a")),
+        (50, written("v1", "i1", 0, None, "a")),
+        (1000, again),
+        (1005, VariantStage(variant="v1", stage="queued")),
+        (1006, RoundStarted(problem="b", round=0, parents=())),
+    )
+    assert after(*events).problem_seconds("a", 1010.0) == 60.0, "nothing of this is work on the problem"
+    assert after(*events, (1010, work)).problem_seconds("a", 1015.0) == 65.0
 
 
 def test_turns_that_took_too_long_are_paid_from_minutes_left_over_first_and_then_from_later_turns() -> None:

@@ -20,7 +20,7 @@ from engine.session.store import EngineLock, EventWriter, SessionPaths, SessionR
 from tests.tui.conftest import NOW, Engine, monitor_of
 from tui.compare.change import change_against_parent, change_words
 from tui.monitor.panes.leaders import leader_lines
-from tui.monitor.panes.status import news_of
+from tui.monitor.panes.status import news_of, status_line
 from tui.monitor.replay import ReplayApp, ReplaySource
 from tui.monitor.settings import Settings
 from tui.monitor.terminal.farewell import parting_words
@@ -225,6 +225,25 @@ async def test_with_turns_the_screen_says_which_problem_runs_and_which_wait(fres
         assert "problem 2/3 0:00/1:00" in monitor.text() and "33% of problems" in monitor.text()
         fresh.record(ev.BaselineMeasured(problem="second", baseline=eager))
         await monitor.until(lambda: "Timing eager" not in monitor.text(), "third only waits for its turn")
+
+
+def test_the_clock_of_a_turn_stands_still_until_a_new_engine_continues_it(session: SessionPaths) -> None:
+    turn = ev.TurnStarted(problem="softmax", minutes=5.0)
+    timed = [
+        (0.0, started()),
+        (0.0, added("softmax")),
+        (0.0, turn),
+        (60.0, ev.EngineStopped(reason="signal", message="")),
+    ]
+    timed += [(500.0, started())]
+    state = fold(ev.Recorded(seq, NOW + at, event) for seq, (at, event) in enumerate(timed, 1))
+    model = Model(SessionSource(session, read_only=True, clock=lambda: NOW + 520), state=state, opened=True)
+    model.link = Link("live")
+    palette = monochrome()
+    assert "problem 1/1 1:00/5:00" in status_line(model, palette, 200, ascii_only=True).text
+    state.apply(ev.Recorded(state.seq + 1, NOW + 510, turn))
+    assert "problem 1/1 1:10/5:00" in status_line(model, palette, 200, ascii_only=True).text
+    assert model.turn_seconds() == state.problem_seconds("softmax", NOW + 520)
 
 
 def test_one_wording_for_why_there_is_no_time_of_torch_compile(session: SessionPaths) -> None:

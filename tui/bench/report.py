@@ -219,9 +219,9 @@ def _row(state: SessionState, problem: ProblemState, now: float, turns: bool, co
     theirs = verdict.kernelbench if verdict is not None else None
     over = {"eager": _over_eager(problem, verdict)}
     if compiles or "compile" in problem.baselines:
+        too_slow = _is_compile_too_slow(state, problem)
         reason = without_compile(problem, measured=True, pending=False)
-        is_too_slow = turns and "compile" not in problem.baselines and problem.turn_end is not None
-        over["compile"] = Over(failure="does not fit into the problem's minutes" if is_too_slow else reason)
+        over["compile"] = Over(failure="does not fit into the problem's minutes" if too_slow else reason)
     over |= {name: _over(one, verdict) for name, one in problem.baselines.items() if name != "eager"}
     return BenchRow(
         problem=problem.id,
@@ -241,6 +241,15 @@ def _row(state: SessionState, problem: ProblemState, now: float, turns: bool, co
         verdicts=sum(one.was_judged for one in state.variants_of(problem.id)),
         note=_note(state, problem),
     )
+
+
+def _is_compile_too_slow(state: SessionState, problem: ProblemState) -> bool:
+    """Whether ``torch.compile`` has no time because the problem's turns had too little time for it.
+
+    A turn with a correct kernel leaves it out for no other reason. Until the search is finished, another turn may come.
+    """
+    measured = problem.turn_end not in (None, "refused", "pruned", "not_opened")
+    return "compile" not in problem.baselines and measured and state.finished and state.outcome(problem.id) == "solved"
 
 
 def _refused(state: SessionState, name: str, now: float, turns: bool) -> BenchRow:

@@ -173,5 +173,12 @@ class Model(Struct):
 
     def search_seconds(self) -> float:
         """Return the search time that counts against the budget, in seconds: all engine runs, without pauses."""
+        return elapsed_s(self.state, self._search_clock())
+
+    def turn_seconds(self) -> float:
+        """Return the time that counts against the open turn's minutes, in seconds."""
+        return self.state.turn_s(self._search_clock())
+
+    def _search_clock(self) -> float:
         alive = self.link.kind in ("live", "stalled", "replay")
-        return elapsed_s(self.state, self.now() if alive else self.state.last_moment(self.link.heard_at))
+        return self.now() if alive else self.state.last_moment(self.link.heard_at)

@@ -372,7 +372,7 @@ class TurnStarted(Event, tag="turn_started"):
 
 
 class TurnEnded(Event, tag="turn_ended"):
-    """The search stopped working on a problem and evicted it. All its deferred measurements are done.
+    """The search stopped working on a problem and evicted it. Its deferred measurements are done or cut off.
 
     ``reason``: ``time``: the turn's minutes are used up. ``near_sol``: the best kernel is close to the SOL.
     ``no_gain``: several rounds in a row brought no faster kernel. ``done``: no round is left. ``limit``: a spending

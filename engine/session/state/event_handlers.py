@@ -122,6 +122,7 @@ def _cannot_write(state: SessionData, event: ev.CannotWrite, time: float) -> Non
 
 
 def _baseline_measured(state: SessionData, event: ev.BaselineMeasured, time: float) -> None:
+    _continue_turn(state, event.problem, time)
     if (problem := state.problems.get(event.problem)) is not None:
         problem.baselines[event.baseline.which] = event.baseline
         if event.sol_ms is not None:
@@ -131,6 +132,7 @@ def _baseline_measured(state: SessionData, event: ev.BaselineMeasured, time: flo
 
 
 def _round_started(state: SessionData, event: ev.RoundStarted, time: float) -> None:
+    _continue_turn(state, event.problem, time)
     if (problem := state.problems.get(event.problem)) is not None:
         problem.finished = None
         problem.rounds.append(RoundState(event.problem, event.round, event.parents, time))
@@ -163,6 +165,7 @@ def _idea_waiting(state: SessionData, event: ev.IdeaWaiting, time: float) -> Non
 
 
 def _call_started(state: SessionData, event: ev.ModelCallStarted, time: float) -> None:
+    _continue_turn(state, event.site.problem, time)
     state.spending.started(event, _idea_of(state, event.site), time)
 
 
@@ -232,12 +235,16 @@ def _variant_stage(state: SessionData, event: ev.VariantStage, time: float) -> N
     if (variant := state.variants.get(event.variant)) is not None:
         variant.stage, variant.stage_since, variant.device = event.stage, time, event.device
         state.flight[event.variant] = None
+        if event.stage != "queued":  # An engine also queues kernels before it opens their problem.
+            _continue_turn(state, variant.problem, time)
 
 
 def _verdict_given(state: SessionData, event: ev.VerdictGiven, time: float) -> None:
     variant = state.variants.get(event.variant)
     if variant is None:
         return
+    if event.verdict.status != "cancelled":
+        _continue_turn(state, variant.problem, time)
     state.verdicts += (event.verdict.status != "cancelled") - variant.was_judged
     state.flight.pop(event.variant, None)
     rank(state, variant, event.verdict)
@@ -297,15 +304,23 @@ def _problem_finished(state: SessionData, event: ev.ProblemFinished, time: float
 
 def _turn_started(state: SessionData, event: ev.TurnStarted, time: float) -> None:
     state.takes_turns = True
-    if (turn := state.turn) is not None and turn.problem == event.problem:
-        if turn.stopped_s is not None:
-            began_s = turn.began_s + state.elapsed_s(time) - turn.stopped_s
-            state.turn = replace(turn, began_s=began_s, stopped_s=None)
+    if state.turn is not None and state.turn.problem == event.problem:
+        _continue_turn(state, event.problem, time)
         return
     if (problem := state.problems.get(event.problem)) is not None:
         problem.turns, problem.turn_end = problem.turns + 1, None
         round_ = problem.rounds[-1].number if problem.rounds else 0
         state.turn = TurnState(event.problem, event.minutes, state.elapsed_s(time), round_)
+
+
+def _continue_turn(state: SessionData, problem: str, time: float) -> None:
+    """End the stop of the problem's turn, if a new engine has not yet continued it.
+
+    Events that prove work on the problem end it too: older engines recorded no ``TurnStarted`` for an open turn.
+    """
+    if (turn := state.turn) is not None and turn.problem == problem and turn.stopped_s is not None:
+        began_s = turn.began_s + state.elapsed_s(time) - turn.stopped_s
+        state.turn = replace(turn, began_s=began_s, stopped_s=None)
 
 
 def _turn_ended(state: SessionData, event: ev.TurnEnded, time: float) -> None:

@@ -116,7 +116,7 @@ def _place(model: Model, palette: Palette) -> list[Part]:
     done = phases.count("done")
     if (turn := state.turn) is None:
         return [(f"{done}/{len(phases)} problems", palette.text)]
-    spent = fmt.clock(model.search_seconds() - turn.began_s)
+    spent = fmt.clock(model.turn_seconds())
     return [
         (f"problem {done + 1}/{len(phases)}", palette.text),
         (f" {spent}/{fmt.clock(turn.minutes * 60)}", palette.text),

@@ -1,0 +1,201 @@
+"""Deferred work and the end of a turn keep the turn's minutes. An evaluator without devices takes as long as the test
+needs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+
+from benchmarks.synthetic_session import CPU
+from engine.config.schema import parse_config
+from engine.devices.fact import DeviceFact
+from engine.evaluation.evaluator import Opened
+from engine.problem.spec import ProblemSpec
+from engine.search.context import Context
+from engine.search.deferred_work import COMPILE_GUESS_S, RESERVES_SHARE, Owed, TurnLimit
+from engine.search.ids import Ids
+from engine.search.kernel_sources import Sources
+from engine.search.problem_loader import Opening
+from engine.search.problem_search import ProblemSearch
+from engine.search.turns import Turns
+from engine.session.journal import Journal
+from engine.session.records import events as ev
+from engine.session.records.model_calls import CallSite
+from engine.session.records.verdict import Baseline, Timing
+from engine.session.state.session_state import fold
+from engine.session.store import EventWriter, SessionReader, create_session
+from engine.system import clock
+from tests.engine.test_state import problem_added, proposed, verdict, written
+
+CONFIG = """\
+problems = ["a.py"]
+[budget]
+minutes_per_problem = 1
+[evaluation]
+other_sizes = false
+"""
+CLEANUP_S = 0.5
+"""Time that the evaluator needs to end its processes, in seconds."""
+
+ContextOf = Callable[..., Context]
+
+
+class PatientEvaluator:
+    """Measures ``torch.compile`` without end. ``ended`` counts the measurements whose processes have ended."""
+
+    ended = 0
+
+    async def measure_device(self, device: DeviceFact) -> DeviceFact:
+        return device
+
+    async def open(self, problem: ProblemSpec, header: str, sol_ms: float | None = None) -> Opened:
+        return Opened(Baseline("eager", Timing(1.0, 1.0, 1.0, 9)), None)
+
+    async def compile_baseline(self, problem: ProblemSpec) -> Baseline:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(CLEANUP_S)
+            self.ended += 1
+        raise AssertionError("it never comes to its end by itself")
+
+    async def evict(self) -> None:
+        return
+
+
+@pytest.fixture
+async def context_of(tmp_path: Path) -> AsyncIterator[ContextOf]:
+    """Return a function that makes the context of a search whose problem ``a`` has a correct kernel and an open turn.
+    ``ago_s``: when the turn began, in seconds.
+    """
+    paths = create_session(tmp_path, "s", CONFIG, "config.toml", 0)
+    writer = EventWriter(paths)
+
+    def make(*more: ev.AnyEvent, minutes: float = 1.0, ago_s: float = 0.0) -> Context:
+        engine = ev.EngineStarted(pid=1, host="h", version="1", resumed=False, devices=(CPU,), sandbox="")
+        eager = Baseline("eager", Timing(1.0, 1.0, 1.0, 9))
+        events: list[ev.AnyEvent] = [
+            engine,
+            problem_added("a"),
+            ev.TurnStarted(problem="a", minutes=minutes),
+            ev.BaselineMeasured(problem="a", baseline=eager),
+            ev.RoundStarted(problem="a", round=0, parents=()),
+            proposed("i1", 0, None, "a"),
+            written("v1", "i1", 0, None, "a"),
+            ev.VerdictGiven(variant="v1", verdict=verdict(2.0)),
+            *more,
+        ]
+        began = clock.now() - ago_s
+        state = fold(ev.Recorded(seq, began, event) for seq, event in enumerate(events, 1))
+        sources = Sources(writer, reader, state)
+        config = parse_config(CONFIG, tmp_path / "config.toml")
+        return Context(
+            config,
+            paths,
+            state,
+            Journal(writer, state),
+            PatientEvaluator(),  # type: ignore[arg-type]
+            (),
+            sources,
+            Ids(state),
+            CPU,
+        )
+
+    with SessionReader(paths) as reader:
+        yield make
+    writer.close()
+
+
+def owed_of(context: Context) -> Owed:
+    return Owed(context, {"a": ProblemSearch(context, "a")}, asyncio.ensure_future)
+
+
+async def test_a_job_that_is_cut_off_ends_its_processes_and_is_reported_once(context_of: ContextOf) -> None:
+    context = context_of()
+    owed = owed_of(context)
+    owed.limit(TurnLimit(1000.0, 0.0, searched=True))
+    owed.start_any()
+    await asyncio.sleep(0)
+    owed.limit(TurnLimit(0.0, 0.0, searched=True))
+    while owed.busy:
+        owed.end_late()
+        await asyncio.sleep(CLEANUP_S / 10)
+    assert isinstance(context.evaluator, PatientEvaluator) and context.evaluator.ended == 1
+    owed.start_any()
+    assert not owed.busy
+    await context.journal.record(ev.LogLine(level="info", text="last"))
+    texts = [line.text for _, line in context.state.log]
+    assert len(texts) == 2 and "torch.compile on a" in texts[0], texts
+
+
+async def test_a_long_torch_compile_does_not_use_up_the_search(context_of: ContextOf) -> None:
+    """The first one is expected to take ``COMPILE_GUESS_S``."""
+    owed, spare_s = owed_of(context_of()), 100.0
+    owed.limit(TurnLimit(1.5 * COMPILE_GUESS_S, spare_s))
+    owed.start_baseline()
+    assert not owed.busy, "it would take more than half of the turn from the search"
+    owed.limit(TurnLimit(1.5 * COMPILE_GUESS_S, spare_s, searched=True))
+    owed.start_any()
+    assert owed.busy, "now it uses what is left"
+
+
+async def test_a_short_turn_still_searches(context_of: ContextOf) -> None:
+    owed = owed_of(context_of())
+    owed.limit(TurnLimit(2 * COMPILE_GUESS_S, 0.0))
+    assert owed.compile_reserve_s == COMPILE_GUESS_S
+    assert COMPILE_GUESS_S < owed.turn_reserve_s <= RESERVES_SHARE * 2 * COMPILE_GUESS_S
+
+
+class Kernels:
+    """Rounds whose kernels are always in progress. ``seen``: the order of what the turn does."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self.seen: list[str] = []
+
+    def begin(self, problem: str) -> None:
+        self._note("search")
+
+    def is_at_rest(self, problem: str) -> bool:
+        self._note("no calls" if self._context.spent_on(problem) else "search")
+        return False
+
+    async def halt(self, problem: str, limit_s: float) -> None:
+        self._note("halt")
+
+    def forget(self, problem: str) -> None:
+        self._note("forget")
+
+    def _note(self, what: str) -> None:
+        if self.seen[-1:] != [what]:
+            self.seen.append(what)
+
+
+async def test_kernels_are_judged_after_the_last_model_call_of_a_turn(context_of: ContextOf) -> None:
+    site = CallSite("b", 0, "ideas", "")
+    call = ev.ModelCallStarted(
+        call="c1", attempt=1, provider="openai", model="m", site=site, prompt="p", tokens=1, dollars=None
+    )
+    context = context_of(call, minutes=0.15, ago_s=3.0)
+    replied = ev.ModelReplied(
+        call="c1",
+        attempt=1,
+        answered="m",
+        prompt="p",
+        reply="r",
+        finish="stop",
+        seconds=3.0,
+        usage=None,
+        dollars=None,
+    )
+    await context.journal.record(replied)
+    host = Kernels(context)
+    turns = Turns(context, Opening(context), Owed(context, {}, asyncio.ensure_future), host)
+    context.last_rounds = True  # The search ends after this turn.
+    await turns.run(0.15)
+    assert host.seen == ["search", "no calls", "halt", "forget"]
+    assert context.state.problems["a"].turn_end == "time"
