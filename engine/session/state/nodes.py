@@ -108,9 +108,11 @@ class IdeaState(Struct):
 
 
 class RoundState(Struct):
-    """A problem's round. ``reached`` is the problem's best kernel when the round ended, and leads the round if it belongs
-    to it (``leader_of_round``). Otherwise ``best`` leads: the round's correct, unpruned variant with the highest speedup
-    over eager, without variants that another one beat in a runoff of this or an earlier round
+    """A problem's round.
+
+    ``reached`` is the problem's best kernel when the round ended. It leads the round if it belongs to it
+    (``SessionData.leader_of_round``). Otherwise ``best`` leads: the round's correct, unpruned variant with the highest
+    speedup over eager, without variants that another one beat in a runoff of this or an earlier round
     (``engine.session.state.ranking.lead``).
     """
 
