@@ -215,6 +215,9 @@ def test_a_later_runoff_leaves_the_figures_of_a_finished_round_as_they_were() ->
     assert (state.best_of_round("softmax", 1), state.best_of_round("softmax", 0)) == (3.0, 2.0)
     now = state.best_after_round("softmax", 2)
     assert now is not None and now.id == "v1", "an open round: the best so far"
+    own = ev.RunoffFinished(problem="softmax", round=1, standings=standings)
+    last = after(small_search(), ended, own).best_after_round("softmax", 1)
+    assert last is not None and last.id == "v1", "a round's own last runoff counts, also after the round's end"
     pruned = after(small_search(), ended, *later, ev.NodePruned(node="v3")).best_after_round("softmax", 1)
     assert pruned is not None and pruned.id == "v1"
 

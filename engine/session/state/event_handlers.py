@@ -276,6 +276,8 @@ def _runoff_finished(state: SessionData, event: ev.RunoffFinished, time: float) 
     if (round_ := round_of(state, event.problem, event.round)) is not None:
         round_.standings = event.standings
         lead(state, round_)
+        if round_.finished_at is not None:  # its own last runoff, after its end
+            round_.reached = problem.best
 
 
 def _sizes_checked(state: SessionData, event: ev.SizesChecked, time: float) -> None:

@@ -110,7 +110,7 @@ class IdeaState(Struct):
 class RoundState(Struct):
     """A problem's round.
 
-    ``reached`` is the problem's best kernel when the round ended. It leads the round if it belongs to it
+    ``reached`` is the problem's best kernel after the round and its last runoff. It leads the round if it belongs to it
     (``SessionData.leader_of_round``). Otherwise ``best`` leads: the round's correct, unpruned variant with the highest
     speedup over eager, without variants that another one beat in a runoff of this or an earlier round
     (``engine.session.state.ranking.lead``).
