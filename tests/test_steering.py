@@ -8,7 +8,9 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import click
 import pytest
+from click.testing import CliRunner
 from msgspec.structs import replace
 
 from engine.exit_codes import ExitCode
@@ -29,6 +31,8 @@ from engine.session.store import (
 from tests.commandline import KernelTui
 from tests.engine.proposers import canned
 from tui.cli.main import main
+from tui.cli.shared.common import sessions_option
+from tui.cli.shared.problem_option import PROBLEM
 from tui.cli.steering import send
 
 CONFIG = """\
@@ -286,6 +290,17 @@ def test_problems_are_known_by_what_the_config_calls_them(tmp_path: Path) -> Non
     ):
         ended = KernelTui(tmp_path)(*command)
         assert words in ended.stderr and ended.returncode == ExitCode.USAGE, ended.stderr
+
+
+def test_a_missing_problem_is_named_from_the_sessions_of_the_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    paths = create_session(tmp_path / "elsewhere", "night", "", "c.toml", 0)
+    paths.config.write_text('problems = ["builtin:quickstart/gelu"]\n[[models]]\nprovider = "playbook"\n')
+    command = sessions_option(PROBLEM(click.Command("judge", callback=lambda **given: None)))
+    said = CliRunner().invoke(command, ["--sessions", "elsewhere"]).output
+    assert "The problems of session night: --problem builtin:quickstart/gelu" in said
 
 
 def test_a_command_that_nobody_answers_is_said_to_stay_pending(

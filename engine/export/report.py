@@ -8,7 +8,7 @@ from math import exp, log
 
 from engine.config.tolerance import short_caption, tolerance_of, tolerance_words
 from engine.problem.spec import LANGUAGE_NAMES
-from engine.session.records.speedup_text import MARK, UNSURE, marked, sol_percent
+from engine.session.records.speedup_text import MARK, footnotes, marked, sol_percent
 from engine.session.records.verdict import Baseline
 from engine.session.records.verdict_text import disturbance, is_disturbed, is_uncertain, kernelbench_outcome
 from engine.session.state.nodes import ProblemState, VariantState
@@ -35,8 +35,9 @@ def report(state: SessionState, text: Callable[[str], str]) -> str:
         found += _problem(state, problem, text, over_eager)
     for refused in state.refused.values():
         found.append(f"kernel-tui did not search {_line(refused.problem)}: {_line(refused.reason)}.")
-    if any(f"| {MARK}" in part for part in found):
-        found.append(f"{UNSURE}.")
+    unsure = any(re.search(rf"\| {MARK}\d[^%|]*\|", part) for part in found)
+    above_sol = any(re.search(rf"\| {MARK}\d+% \|", part) for part in found)
+    found += [f"{note}." for note in footnotes(unsure=unsure, above_sol=above_sol)]
     return "\n\n".join(part for part in found if part) + "\n"
 
 

@@ -191,7 +191,7 @@ def test_a_round_is_led_by_whom_its_kernels_could_not_outrun() -> None:
 
     def led_by(*more: ev.AnyEvent) -> str | None:
         state = after(judged, *third, *more)
-        # The leader of the open round if the problem's best is not one of its kernels.
+        # The round's fastest kernel; it leads if the problem's best kernel belongs to another round.
         return next(one.best for one in state.problems["softmax"].rounds if one.number == 1)
 
     assert led_by(*round_finished(1, "v4", "v3")) == "v5", "not raced, and its speedup is better"
@@ -215,8 +215,34 @@ def test_a_later_runoff_leaves_the_figures_of_a_finished_round_as_they_were() ->
     assert (state.best_of_round("softmax", 1), state.best_of_round("softmax", 0)) == (3.0, 2.0)
     now = state.best_after_round("softmax", 2)
     assert now is not None and now.id == "v1", "an open round: the best so far"
+    own = ev.RunoffFinished(problem="softmax", round=1, standings=standings)
+    last = after(small_search(), ended, own).best_after_round("softmax", 1)
+    assert last is not None and last.id == "v1", "a round's own last runoff counts, also after the round's end"
     pruned = after(small_search(), ended, *later, ev.NodePruned(node="v3")).best_after_round("softmax", 1)
     assert pruned is not None and pruned.id == "v1"
+
+
+def test_pruning_and_restoring_leave_the_leader_of_a_finished_round_as_it_was() -> None:
+    standings = (Standing("v4", 0.4, 1.0, 1.0, 1.0, False), Standing("v3", 0.5, 1.25, 1.1, 1.3, False))
+    played = [
+        ev.VerdictGiven(variant="v4", verdict=verdict(2.5)),
+        ev.RoundFinished(problem="softmax", round=1, selected=(), dropped=()),
+        ev.RoundStarted(problem="softmax", round=2, parents=()),
+        ev.RunoffFinished(problem="softmax", round=2, standings=standings),
+        ev.RoundFinished(problem="softmax", round=2, selected=(), dropped=()),
+    ]
+
+    def leader(*more: ev.AnyEvent) -> str | None:
+        state = after(small_search(), *played, *more)
+        assert more or state.problems["softmax"].best == "v4", "a later runoff made it the problem's best"
+        found = state.leader_of_round("softmax", 1)
+        return found.id if found is not None else None
+
+    assert leader() == "v3"
+    for node, meanwhile in (("v4", "v3"), ("v3", "v4"), ("i2", None), ("softmax", None)):
+        assert leader(ev.NodePruned(node=node)) == meanwhile
+        assert leader(ev.NodePruned(node=node), ev.NodeRestored(node=node)) == "v3"
+    assert leader(ev.VerdictGiven(variant="v3", verdict=verdict(None))) == "v4"
 
 
 def test_many_events_at_once_make_the_state_that_one_by_one_they_make() -> None:

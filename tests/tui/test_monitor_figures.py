@@ -6,15 +6,17 @@ from typing import Any
 
 import pytest
 
+from engine.problem.spec import ProblemSpec
 from engine.session.records import events as ev
 from engine.session.records.speedup_text import sol_percent
 from engine.session.records.verdict import Standing, Timing, Verdict
-from engine.session.state.session_state import fold
+from engine.session.state.session_state import SessionState, fold
 from engine.session.store import SessionPaths, SessionReader
 from tests.tui.conftest import NOW, monitor_of
 from tui.text.story import Story
 from tui.view.model import Link, Model
-from tui.view.source import SessionSource
+from tui.view.over_time.progress import shares_done
+from tui.view.source import Limits, SessionSource
 
 
 def lines_with(text: str, word: str) -> list[str]:
@@ -35,7 +37,7 @@ def test_a_new_best_with_a_smaller_speedup_says_why(session: SessionPaths) -> No
     before, other = state.variants[problem.best or ""], state.leaders("softmax")[-1]
     unsure = Verdict(status="correct", speedup=9.0, speedup_low=4.0, speedup_high=12.0, kernel=Timing(1, 1, 1, 9))
     told(ev.VerdictGiven(variant=before.id, verdict=unsure))
-    story._best["softmax"] = problem.best = before.id
+    assert problem.best == before.id
     sure = Verdict(status="correct", speedup=8.0, speedup_low=7.9, speedup_high=8.1, kernel=Timing(0.5, 0.5, 0.5, 9))
     assert told(ev.VerdictGiven(variant=other.id, verdict=sure)).endswith(
         f"above the low end of {before.id}: ~9.00x [4.00, 12.00]"
@@ -73,6 +75,25 @@ def test_clocks_stop_at_the_last_sign_of_life(session: SessionPaths) -> None:
     assert model.clock() == NOW + 7 and model.search_seconds() == seconds
 
 
+def test_the_share_that_is_done_counts_every_limit() -> None:
+    turns = SessionState()
+    turns.apply(ev.Recorded(1, NOW, ev.TurnStarted(problem="softmax", minutes=1.0)))
+    assert shares_done(turns, Limits(minutes=10.0, rounds=3), 300.0) == {"time": 0.5}, "no problem has been added"
+    spec = ProblemSpec(id="softmax", name="softmax", path="softmax.py", source="", tensors=())
+    for number, event in enumerate(
+        (
+            ev.ProblemAdded(problem=spec, language="cpp", header=""),
+            ev.ProblemRefused(problem="gelu", path="gelu.py", reason="no"),
+            ev.TurnStarted(problem="softmax", minutes=1.0),
+        ),
+        2,
+    ):
+        turns.apply(ev.Recorded(number, NOW, event))
+    assert shares_done(turns, Limits(minutes=10.0), 900.0) == {"problems": 0.5, "time": 1.0}
+    turns.takes_turns = False
+    assert shares_done(turns, Limits(rounds=3, calls=0), 900.0) == {"rounds": 0.0}
+
+
 async def test_an_idea_of_the_playbook_that_a_person_seeded_says_so(engine: Any) -> None:
     for number, data in ((900, {"move": "vectorise", "seeded": True}), (901, {"move": "vectorise"})):
         idea = ev.IdeaProposed(
@@ -82,7 +103,8 @@ async def test_an_idea_of_the_playbook_that_a_person_seeded_says_so(engine: Any)
         engine.record(idea)
     async with monitor_of(engine.paths, (120, 60)) as monitor:
         await monitor.until_shown("i901")
-        assert all("seeded" in line for line in lines_with(monitor.text(), "i900"))
+        seeded = lines_with(monitor.text(), "i900")
+        assert seeded and all("seeded" in line for line in seeded)
         assert not any("seeded" in line for line in lines_with(monitor.text(), "i901"))
         await monitor.press("slash")
         await monitor.type("hand")

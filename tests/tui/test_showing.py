@@ -30,7 +30,7 @@ from engine.session.records.events import (
     VerdictGiven,
 )
 from engine.session.records.model_calls import CallSite
-from engine.session.records.speedup_text import UNSURE, speedup
+from engine.session.records.speedup_text import ABOVE_SOL, UNSURE, speedup
 from engine.session.records.verdict import KernelBenchVerdict, Launch, Standing, Timing, Verdict
 from engine.session.state.session_state import SessionState
 from engine.session.store import EngineLock, EventWriter, SessionPaths, SessionReader
@@ -274,6 +274,25 @@ def test_json_says_that_an_engine_died(session: SessionPaths, capsys: pytest.Cap
     follow(session, as_json=True, stops_on_interrupt=False)
     last = capsys.readouterr().out.splitlines()[-1]
     assert json.loads(last)["results"]["state"] == "died"
+
+
+def test_a_share_above_the_sol_has_a_footnote_of_its_own(kernel_tui: KernelTui, session: SessionPaths) -> None:
+    best = opened(session).state.problems["softmax"].best
+    known = opened(session).state.variants[best or ""].verdict
+    assert best is not None and known is not None
+    lock, writer = EngineLock(session), EventWriter(session)
+    writer.append(VerdictGiven(variant=best, verdict=replace(known, sol_ms=1.0, sol_share=1.37)))
+    writer.close()
+    lock.release()
+    report = ("export", "small", "--report", "-")
+    for words in (
+        ("show", "small"),
+        ("show", "small", best, "--full"),
+        ("sessions", "--compare", "small", "small"),
+        report,
+    ):
+        said = kernel_tui(*words).stdout
+        assert "~137" in said and said.count(ABOVE_SOL) == 1 and UNSURE not in said, words
 
 
 def test_an_uncertain_speedup_is_marked_wherever_a_person_reads_it(

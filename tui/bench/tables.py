@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from engine.session.records.speedup_text import marked_speedup, sol_percent, speedup
+from engine.session.records.speedup_text import ABOVE_SOL, MARK, marked_speedup, sol_percent, speedup
 from tui.bench.report import MARKS, BenchRow, Over, Report
 from tui.text.format import milliseconds
 
@@ -18,8 +18,7 @@ RULES = (
     "fast_p is the share of all problems whose best kernel is correct and whose whole interval of the speedup is above "
     "p; fast_0 counts correct kernels. A refused problem counts as a failure. Over eager, the interval is the 95% "
     "interval of alternating pairs. Over other baselines, it divides the 10th by the 90th percentile of the two times, "
-    "and vice versa. KernelBench's own rules compute no interval. ~ marks an uncertain speedup, or "
-    "a time below the SOL."
+    f"and vice versa. KernelBench's own rules compute no interval. {MARK} before a speedup: uncertain. {ABOVE_SOL}."
 )
 
 

@@ -28,7 +28,15 @@ from engine.problem.sizes import written
 from engine.problem.spec import LANGUAGE_NAMES, Language
 from engine.session.library import SavedKernel
 from engine.session.records.other_sizes import AtSizes, sizes_in_words
-from engine.session.records.speedup_text import MARK, UNSURE, is_above_sol, marked, marked_speedup, sol_percent, speedup
+from engine.session.records.speedup_text import (
+    MARK,
+    footnotes,
+    is_above_sol,
+    marked,
+    marked_speedup,
+    sol_percent,
+    speedup,
+)
 from engine.session.records.verdict import BuildReport, Standing, Verdict
 from engine.session.records.verdict_text import (
     counted_pairs,
@@ -55,7 +63,8 @@ _WHOLE = ("against", "problem", "kernel", "session", "language", "state", "age",
 """Columns of single words, which must not wrap."""
 _PROSE = ("", "config", "idea", "inputs", "note", "reason")
 """Columns of free text, in which ``~`` does not mark a figure."""
-_CAN_BE_LEFT_OUT = ("first ms", "compile ms", "correct", "% SOL", "vs compile", "95%")
+_SOL = "% SOL"
+_CAN_BE_LEFT_OUT = ("first ms", "compile ms", "correct", _SOL, "vs compile", "95%")
 """Result columns that a narrow terminal drops, in this order. A pipe gets all columns."""
 
 
@@ -101,7 +110,7 @@ def print_results(results: Results) -> None:
 
 def results_table(results: Results, left_out: Sequence[str] = ()) -> Table:
     """Return the results table, without the columns in ``left_out``."""
-    names = ("eager ms", "compile ms", "first ms", "best ms", "speedup", "95%", "vs compile", "% SOL", "correct")
+    names = ("eager ms", "compile ms", "first ms", "best ms", "speedup", "95%", "vs compile", _SOL, "correct")
     figures = [name for name in names if name not in left_out]
     table = columns("problem", *figures, right=figures)
     for row in results.problems:
@@ -115,7 +124,7 @@ def results_table(results: Results, left_out: Sequence[str] = ()) -> Table:
             "speedup": marked_speedup(row.speedup, row.speedup_low, row.speedup_high),
             "95%": interval(row.speedup_low, row.speedup_high),
             "vs compile": marked(speedup(row.over_compile), row.compile_unsure),
-            "% SOL": sol_percent(row.sol_share),
+            _SOL: sol_percent(row.sol_share),
             "correct": f"{row.correct}/{row.verdicts}",
         }
         table.add_row(row.problem, *(cells[name] for name in figures))
@@ -123,13 +132,24 @@ def results_table(results: Results, left_out: Sequence[str] = ()) -> Table:
 
 
 def print_marked(out: Console, table: Table, caption: str | None = None) -> None:
-    """Print a table of figures and its caption. If a figure is marked, add a line that explains the mark."""
+    """Print a table of figures, its caption, and a line that explains each kind of mark in the table."""
     out.print(table)
     if caption:
         out.print(Text(caption, style="dim"), soft_wrap=True)
-    cells = (str(cell) for column in table.columns if column.header not in _PROSE for cell in column.cells)
-    if any(re.search(rf"(?:^|\s){MARK}\d", cell) for cell in cells):
-        out.print(Text(UNSURE), soft_wrap=True)
+    labels = [str(cell) for cell in table.columns[0].cells]
+    shares = [  # for each marked figure, whether it is a % SOL, by the name of its column or row
+        _SOL in (column.header, label)
+        for column in table.columns
+        if column.header not in _PROSE
+        for label, cell in zip(labels, column.cells, strict=True)
+        if re.search(rf"(?:^|\s){MARK}\d", str(cell))
+    ]
+    _print_footnotes(out, unsure=not all(shares), above_sol=any(shares))
+
+
+def _print_footnotes(out: Console, *, unsure: bool, above_sol: bool) -> None:
+    for note in footnotes(unsure=unsure, above_sol=above_sol):
+        out.print(Text(note), soft_wrap=True)
 
 
 def interval(low: float | None, high: float | None) -> str:
@@ -146,8 +166,7 @@ def print_verdict(name: str, verdict: Verdict, tolerance: SessionTolerance = Non
     for label, value in verdict_facts(verdict, tolerance):
         facts.add_row(label, Text(value))
     out.print(facts)
-    if is_uncertain(verdict) or is_above_sol(verdict.sol_share):
-        out.print(Text(UNSURE), soft_wrap=True)
+    _print_footnotes(out, unsure=is_uncertain(verdict), above_sol=is_above_sol(verdict.sol_share))
     if verdict.checks:
         table = columns("check", "result", "detail")
         for check in verdict.checks:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 
+from msgspec.structs import replace
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.progress_bar import ProgressBar
@@ -12,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from engine.config.tolerance import tolerance_caption
-from engine.session.budget import Budget, budget_of, elapsed_s
+from engine.session.budget import elapsed_s
 from engine.session.records import events as ev
 from engine.session.records.events import Recorded
 from engine.session.records.verdict_text import speedup_words
@@ -23,8 +24,9 @@ from tui.text.format import clock, milliseconds
 from tui.text.narration import line_of
 from tui.text.waiting import WaitLines, held_in_words
 from tui.view.activity import kernels_at_work, owed_of
+from tui.view.over_time.progress import shares_done
 from tui.view.prompts import PromptLines
-from tui.view.source import limits_of
+from tui.view.source import limits_now, limits_of
 
 _SAID = (
     ev.ProblemRefused,
@@ -45,7 +47,7 @@ class LiveTable:
     """A ``View`` that redraws a table in place. Important lines scroll above it."""
 
     def __init__(self, minutes: float | None, rounds: int, paths: SessionPaths) -> None:
-        self._minutes, self._rounds, self._limits = minutes, rounds, limits_of(paths)
+        self._limits = replace(limits_of(paths), minutes=minutes, rounds=rounds)
         self._console = Console(highlight=False, markup=False)
         self._live = Live(console=self._console, auto_refresh=False, transient=True)
         self._live.start()
@@ -99,10 +101,11 @@ class LiveTable:
         if state.held_up_at is not None and (wait := next(iter(state.waits.values()), None)) is not None:
             words = f"waiting for the device: {held_in_words(wait)}"
         grid = Table.grid(padding=(0, 1))
-        budget = budget_of(state, self._minutes, self._rounds)
-        limit = f" of {clock(budget.minutes * 60)}" if budget.minutes is not None else ""
+        limits = limits_now(state, self._limits)
+        limit = f" of {clock(limits.minutes * 60)}" if limits.minutes is not None else ""
+        done = max(shares_done(state, limits, spent).values(), default=0.0)
         text = Text(f"{clock(spent)}{limit}  {state.verdicts} verdicts, {rate:.0f}/min  {words}")
-        grid.add_row(ProgressBar(total=1.0, completed=_share_done(state, budget), width=24), text)
+        grid.add_row(ProgressBar(total=1.0, completed=done, width=24), text)
         return grid
 
 
@@ -136,17 +139,3 @@ def _remark(state: SessionState, problem: ProblemState) -> str:
     if "eager" not in problem.baselines:
         return problem.finished or "opening"
     return problem.finished or ("needs a seeded kernel" if problem.cannot_write and problem.best is None else "")
-
-
-def _share_done(state: SessionState, budget: Budget) -> float:
-    """Return the used share of the time limit or of all rounds, whichever is larger; with turns, of all problems."""
-    if state.takes_turns:
-        phases = list(state.phases().values())
-        return phases.count("done") / len(phases)
-    spent = elapsed_s(state, time.time()) / (budget.minutes * 60) if budget.minutes is not None else 0.0
-    problems = [one for one in state.problems.values() if one.id not in state.refused and not state.is_pruned(one.id)]
-    done = sum(
-        1.0 if one.finished is not None else sum(r.finished_at is not None for r in one.rounds) / (budget.rounds + 1)
-        for one in problems
-    )
-    return min(1.0, max(spent, done / len(problems) if problems else 0.0))

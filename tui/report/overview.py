@@ -10,7 +10,7 @@ from msgspec import Struct
 from engine.config.tolerance import tolerance_caption
 from engine.session.records.speedup_text import (
     MARK,
-    UNSURE,
+    footnotes,
     has_wide_interval,
     marked,
     marked_speedup,
@@ -23,7 +23,8 @@ from tui.text.format import duration, geometric_mean, milliseconds, size
 from tui.view.results import ResultRow, Results
 from tui.view.spend import count, money
 
-HEAD = ("eager_ms", "torch.compile_ms", "best_ms", "speedup_over torch.compile", "speedup_over eager", "95%", "%_SOL",
+_SOL = "%_SOL"
+HEAD = ("eager_ms", "torch.compile_ms", "best_ms", "speedup_over torch.compile", "speedup_over eager", "95%", _SOL,
         "correct")  # fmt: skip
 """Columns of the results, after the problem. ``_`` is a space at which the name must not wrap."""
 
@@ -56,8 +57,8 @@ def overview_of(state: SessionState, results: Results, ended: str) -> Overview:
     """Return the summary. ``ended`` says how the search ended, or that it is running."""
     lines = tuple(_line(row) for row in results.problems if row.status != "refused")
     captions = [f"{tolerance_caption(results.tolerance).capitalize()}."]
-    if any(cell.startswith(MARK) for line in lines for cell in line.cells):
-        captions.append(f"{UNSURE}.")
+    names = {name for line in lines for name, cell in zip(HEAD, line.cells, strict=False) if cell.startswith(MARK)}
+    captions += [f"{note}." for note in footnotes(unsure=bool(names - {_SOL}), above_sol=_SOL in names)]
     searched = [row for row in results.problems if row.problem in state.problems and row.status != "refused"]
     notes = [(row.problem, words) for row in searched if (words := _notes(row, state.problems[row.problem]))]
     return Overview(

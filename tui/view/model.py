@@ -18,7 +18,7 @@ from tui.text.sanitize import one_line
 from tui.text.story import Story
 from tui.view.over_time.history import History
 from tui.view.results import without_compile
-from tui.view.source import HISTORY_S, Limits, Link, Reading, SessionSource, Source, Update
+from tui.view.source import HISTORY_S, Limits, Link, Reading, SessionSource, Source, Update, limits_now
 
 READINGS = 900
 
@@ -134,17 +134,7 @@ class Model(Struct):
     @property
     def limits(self) -> Limits:
         """The current limits, including changes by the user."""
-        state, created = self.state, self.source.limits
-        return Limits(
-            minutes=state.minutes if state.minutes is not None else created.minutes,
-            rounds=state.rounds if state.rounds is not None else created.rounds,
-            dollars=state.dollars if state.dollars is not None else created.dollars,
-            tokens=state.tokens if state.tokens is not None else created.tokens,
-            calls=state.calls if state.calls is not None else created.calls,
-            torch_compile=created.torch_compile,
-            other_sizes=created.other_sizes,
-            tolerance=created.tolerance,
-        )
+        return limits_now(self.state, self.source.limits)
 
     def shown_whole_by(self, node: str) -> str:
         """Return the command that prints a text of ``node`` in full."""

@@ -11,6 +11,7 @@ from typing import Literal, Protocol
 
 import msgspec
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from engine.config.tolerance import DEFAULT, SessionTolerance, canonical
 from engine.config.toml_table import toml_table
@@ -276,6 +277,12 @@ def limits_of(paths: SessionPaths) -> Limits:
         other_sizes=evaluation.get("other_sizes", False) is True,
         tolerance=canonical(evaluation.get("tolerance", DEFAULT)),
     )
+
+
+def limits_now(state: SessionState, created: Limits) -> Limits:
+    """Return the config's limits, overridden by requests in this session."""
+    asked = {name: getattr(state, name) for name in ("minutes", "rounds", "dollars", "tokens", "calls")}
+    return replace(created, **{name: value for name, value in asked.items() if value is not None})
 
 
 @contextmanager

@@ -34,7 +34,7 @@ from engine.session.records.verdict import Baseline, Timing
 from engine.system.fast_start import uncollected
 
 _DEVICE = POLICY.device
-_SAID_CHARS = POLICY.sandbox.reason_chars
+_REASON_CHARS = POLICY.sandbox.reason_chars
 
 
 def time_repeatedly(device: JudgeDevice, call: Callable[[int], object], least_s: float = 0.0) -> Timing:
@@ -105,9 +105,9 @@ def time_compiled(judged: JudgedProblem, tolerance: float) -> Baseline:
         return Baseline("compile", timed, precision, note, others=others)
     except Exception as error:
         # Dynamo's first line announces what the compiler raised, and the next line says it.
-        said = [line.strip() for line in str(error).splitlines() if line.strip()]
-        words = " ".join(said[:2]) if said and said[0].endswith(":") else "".join(said[:1])
-        return Baseline("compile", None, precision, note, f"{type(error).__name__}: {words}"[:_SAID_CHARS])
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        reason = " ".join(lines[:2]) if lines and lines[0].endswith(":") else "".join(lines[:1])
+        return Baseline("compile", None, precision, note, f"{type(error).__name__}: {reason}"[:_REASON_CHARS])
 
 
 def _own_buffers(model: torch.nn.Module) -> None:

@@ -4,7 +4,7 @@ An operator runs its kernel if tensors and device are the ones that the kernel w
 reference model, so every call has the reference's meaning.
 
 A kernel may take less time than a call from Python, so the code between the two avoids generators, device objects and a
-second dispatch.
+second dispatch. This needs names that PyTorch does not document. If a release lacks one, public functions replace them.
 """
 
 from __future__ import annotations
@@ -19,13 +19,41 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 from torch.func import functional_call
-from torch.utils import _pytree as pytree
 
 ALIGNMENT = {"cpu": 64, "cuda": 256}
 """Bytes to which tensors must be aligned, as PyTorch's allocators do. An unaligned view is copied first."""
-_BELOW_AUTOGRAD = torch._C._after_autograd_keyset
-_PLAIN_KEYS = (torch._C.DispatchKey.CPU, torch._C.DispatchKey.CUDA)
-"""Dispatch keys of plain tensors. Others belong to subclasses, modes and tracers, which need PyTorch's dispatcher."""
+try:
+    _BELOW_AUTOGRAD = torch._C._after_autograd_keyset
+    # The dispatch keys of plain tensors. Others belong to subclasses, modes and tracers, which need the dispatcher.
+    _PLAIN_KEYS = (torch._C.DispatchKey.CPU, torch._C.DispatchKey.CUDA)
+    _any_requires_grad = torch._C._any_requires_grad
+    _without_autograd = torch._C._AutoDispatchBelowAutograd
+    _bits = torch._C.DispatchKeySet.raw_repr
+    _first_key = torch._C.DispatchKeySet.highestPriorityTypeId
+    _redispatch = torch._ops.OpOverload.redispatch
+    DISPATCHES_ONCE = True
+except AttributeError:
+    DISPATCHES_ONCE = False
+try:
+    _current_gpu = torch._C._cuda_getDevice
+    _current_stream = torch._C._cuda_getCurrentRawStream  # without an object, as in torch.compile's code
+except AttributeError:  # also in a PyTorch without CUDA
+    _current_gpu = torch.cuda.current_device
+
+    def _current_stream(index: int) -> int:
+        return int(torch.cuda.current_stream(index).cuda_stream)
+
+
+try:
+    from torch.utils._pytree import tree_leaves as _leaves
+except ImportError:
+
+    def _leaves(tree: Any) -> list[Any]:
+        if isinstance(tree, dict):
+            tree = tuple(tree.values())
+        return [leaf for one in tree for leaf in _leaves(one)] if isinstance(tree, list | tuple) else [tree]
+
+
 _LIBRARIES: dict[str, torch.library.Library] = {}
 """PyTorch's operator libraries, one per package. They must stay alive."""
 
@@ -105,27 +133,35 @@ class Operator:
         for key in ("CPU", "CUDA"):
             library.impl(name, self._run, key)
         torch.library.register_fake(self.name, self._fake, lib=library)
-        library.impl(name, self._dispatch, "Autograd", with_keyset=True)
+        if DISPATCHES_ONCE:
+            library.impl(name, self._dispatch, "Autograd", with_keyset=True)
+            return
+        torch.library.register_autograd(
+            self.name,
+            lambda ctx, *gradients: self.gradients(gradients, ctx.saved_tensors),
+            setup_context=lambda ctx, inputs, output: self.save(ctx, inputs),
+            lib=library,
+        )
 
     # Forward
 
-    def _dispatch(self, keyset: torch._C.DispatchKeySet, *tensors: torch.Tensor) -> Any:
+    def _dispatch(self, keyset: Any, *tensors: torch.Tensor) -> Any:
         """Run the operator, with gradients where they are needed.
 
         ``torch.library.register_autograd`` always dispatches a second time, which takes several microseconds.
         """
-        if torch.is_grad_enabled() and torch._C._any_requires_grad(*tensors):
+        if torch.is_grad_enabled() and _any_requires_grad(*tensors):
             return _Differentiable.apply(self, keyset, *tensors)
-        keys = keyset.raw_repr()
+        keys = _bits(keyset)
         plain = self._plain.get(keys)
         if plain is None:
-            plain = self._plain[keys] = (keyset & _BELOW_AUTOGRAD).highestPriorityTypeId() in _PLAIN_KEYS
+            plain = self._plain[keys] = _first_key(keyset & _BELOW_AUTOGRAD) in _PLAIN_KEYS
         return self._run(*tensors) if plain else self.below_autograd(keyset, tensors)
 
-    def below_autograd(self, keyset: torch._C.DispatchKeySet, tensors: Sequence[torch.Tensor]) -> Any:
+    def below_autograd(self, keyset: Any, tensors: Sequence[torch.Tensor]) -> Any:
         """Let PyTorch call the next implementation, such as that of a tensor subclass."""
-        with torch._C._AutoDispatchBelowAutograd():
-            return self._overload.redispatch(keyset & _BELOW_AUTOGRAD, *tensors)
+        with _without_autograd():
+            return _redispatch(self._overload, keyset & _BELOW_AUTOGRAD, *tensors)
 
     def _run(self, *tensors: torch.Tensor) -> Any:
         index = tensors[0].get_device()  # -1: the CPU
@@ -178,11 +214,10 @@ class Operator:
 
     def _launch_on_gpu(self, arguments: Sequence[int | None], index: int) -> int:
         """Launch on PyTorch's current stream of GPU ``index``. Return the status."""
-        if torch._C._cuda_getDevice() != index:
+        if _current_gpu() != index:
             with torch.cuda.device(index):
                 return self._launch_on_gpu(arguments, index)
-        # As in torch.compile's code: ``torch.cuda.current_stream`` would create an object.
-        status = self._entry(*arguments, torch._C._cuda_getCurrentRawStream(index))
+        status = self._entry(*arguments, _current_stream(index))
         return int(status or self._last_error())
 
     def _load(self) -> None:
@@ -206,7 +241,7 @@ class Operator:
         keyed = [(known.key, tensor) for known, tensor in zip(self.tensors, tensors, strict=True)]
         inputs, weights = dict(keyed[: self._inputs]), dict(keyed[self._inputs :])
         result = functional_call(self._skeleton, weights, (), {**inputs, **self._constants})
-        return [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor)]
+        return [leaf for leaf in _leaves(result) if isinstance(leaf, torch.Tensor)]
 
     def _fake(self, *tensors: torch.Tensor) -> Any:
         """Return empty outputs. Sizes that are not the kernel's, or not known yet, come from the reference."""
@@ -225,6 +260,11 @@ class Operator:
     @property
     def has_gradients(self) -> bool:
         return self._backward is not None
+
+    def save(self, ctx: Any, tensors: Sequence[torch.Tensor]) -> None:
+        """Keep what ``gradients`` will need."""
+        if self.has_gradients:
+            ctx.save_for_backward(*tensors)
 
     def gradients(self, gradients: Sequence[torch.Tensor], tensors: Sequence[torch.Tensor]) -> tuple[Any, ...]:
         """Return the gradients of ``tensors``, None for those without. Raises ``RuntimeError`` without a kernel."""
@@ -245,10 +285,9 @@ class _Differentiable(torch.autograd.Function):  # type: ignore[misc]
     """A call of an operator that autograd records."""
 
     @staticmethod
-    def forward(ctx: Any, operator: Operator, keyset: torch._C.DispatchKeySet, *tensors: torch.Tensor) -> Any:
+    def forward(ctx: Any, operator: Operator, keyset: Any, *tensors: torch.Tensor) -> Any:
         ctx.operator = operator
-        if operator.has_gradients:
-            ctx.save_for_backward(*tensors)
+        operator.save(ctx, tensors)
         return operator.below_autograd(keyset, tensors)
 
     @staticmethod

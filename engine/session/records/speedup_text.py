@@ -1,14 +1,17 @@
-"""Format a speedup over eager and a % SOL for display: ``1.57x``, with a mark if the figure is uncertain."""
+"""Format a speedup over eager and a % SOL for display, with the mark ``~`` and its footnotes.
+
+The mark means that a speedup or a time is uncertain, and that a % SOL is above 100%.
+"""
 
 from __future__ import annotations
 
 WIDE = 0.2
 """A speedup counts as uncertain if its 95% interval has at least this relative width."""
 MARK = "~"
-UNSURE = (
-    f"{MARK}: uncertain: 95% interval wider than a fifth of the speedup, other programs were running, or above 100% SOL"
-)
-"""Footnote for tables that contain the mark."""
+UNSURE = f"{MARK}: uncertain: 95% interval wider than a fifth of the speedup, or other programs were running"
+"""Footnote for a marked speedup or time."""
+ABOVE_SOL = f"{MARK} before a % SOL: above 100%"
+"""Footnote for a marked % SOL."""
 
 
 def speedup(value: float | None) -> str:
@@ -36,14 +39,22 @@ def marked_speedup(value: float | None, low: float | None, high: float | None) -
 
 
 def is_above_sol(share: float | None) -> bool:
-    """Whether a kernel is faster than the SOL by at least a percent: data stayed in caches, or the SOL is too high."""
+    """Whether the % SOL, rounded to a whole percent as in all tables, is above 100.
+
+    Data stayed in caches, the kernel needs fewer operations than the SOL assumes, or the SOL is too high.
+    """
     return share is not None and round(share * 100) > 100
 
 
 def sol_percent(share: float | None) -> str:
-    """Format SOL / time in percent: ``63``; ``~137`` above the SOL; ``-`` for None."""
+    """Format SOL / time in percent: ``63``; ``~137`` if above 100%; ``-`` for None."""
     return marked(f"{share * 100:.0f}", is_above_sol(share)) if share is not None else "-"
 
 
-def marked(figure: str, unsure: bool) -> str:
-    return f"{MARK}{figure}" if unsure else figure
+def marked(figure: str, has_mark: bool) -> str:
+    return f"{MARK}{figure}" if has_mark else figure
+
+
+def footnotes(*, unsure: bool, above_sol: bool) -> list[str]:
+    """Explain the marks of a table: of speedups and times, and of % SOL."""
+    return [UNSURE] * unsure + [ABOVE_SOL] * above_sol

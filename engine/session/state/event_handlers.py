@@ -276,6 +276,8 @@ def _runoff_finished(state: SessionData, event: ev.RunoffFinished, time: float) 
     if (round_ := round_of(state, event.problem, event.round)) is not None:
         round_.standings = event.standings
         lead(state, round_)
+        if round_.finished_at is not None:  # its own last runoff, after its end
+            round_.reached = problem.best
 
 
 def _sizes_checked(state: SessionData, event: ev.SizesChecked, time: float) -> None:
@@ -285,8 +287,6 @@ def _sizes_checked(state: SessionData, event: ev.SizesChecked, time: float) -> N
 
 def _round_finished(state: SessionData, event: ev.RoundFinished, time: float) -> None:
     if (round_ := round_of(state, event.problem, event.round)) is not None:
-        leader = state.leader_of_round(event.problem, event.round)
-        round_.best = leader.id if leader is not None else None
         round_.finished_at, round_.selected, round_.dropped = time, event.selected, event.dropped
         round_.reached = state.problems[event.problem].best
     for one in event.selected:

@@ -108,9 +108,12 @@ class IdeaState(Struct):
 
 
 class RoundState(Struct):
-    """A problem's round. ``best`` is the round's leader: the correct, unpruned variant with the highest speedup over
-    eager. Variants that another variant beat in a runoff cannot lead (``engine.session.state.ranking.lead``). Later
-    rounds and their runoffs do not change the leader. ``reached`` is the problem's best kernel when the round ended.
+    """A problem's round.
+
+    ``reached`` is the problem's best kernel after the round and its last runoff. It leads the round if it belongs to it
+    (``SessionData.leader_of_round``). Otherwise ``best`` leads: the round's correct, unpruned variant with the highest
+    speedup over eager, without variants that another one beat in a runoff of this or an earlier round
+    (``engine.session.state.ranking.lead``).
     """
 
     problem: str

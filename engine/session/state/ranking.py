@@ -74,27 +74,20 @@ def choose_leader(state: SessionData, variant: VariantState) -> None:
     round_ = round_of(state, variant.problem, variant.round)
     if round_ is None or state.is_pruned(variant.id):
         return
-    if (
-        variant.judged > 1 or round_.best == variant.id
-    ):  # The kernel may drop in rank, and an earlier runoff may overrule its speedup.
-        lead(state, round_)
-    elif (speedup := variant.speedup) is not None and speedup >= (
-        state.best_of_round(round_.problem, round_.number) or 0.0
-    ):
+    leader = state.variants.get(round_.best) if round_.best is not None else None
+    if variant.judged > 1 or leader is variant:
+        lead(state, round_)  # The kernel may drop in rank, and an earlier runoff may overrule its speedup.
+    elif variant.speedup is not None and (leader is None or variant.speedup >= (leader.speedup or 0.0)):
         round_.best = variant.id
 
 
 def lead(state: SessionData, round_: RoundState) -> None:
-    """Choose a round's leader again. In a finished round, the problem's best kernel leads if it belongs to the round.
+    """Choose the fastest of a round's kernels again, without regard to the problem's best kernel.
 
     A runoff overrules the speedups of separate verdicts. The runoff's fastest kernel leads until another kernel beats
     it in a later runoff. Only the runoffs up to the round's own count, so later rounds do not rewrite this one.
     """
     problem = state.problems[round_.problem]
-    best = state.variants.get(problem.best) if problem.best is not None else None
-    if round_.finished_at is not None and best is not None and best.round == round_.number:
-        round_.best = problem.best
-        return
     speedups = {name: state.variants[name].speedup for name in round_.variants}
     own = {name for name, speedup in speedups.items() if speedup is not None and not state.is_pruned(name)}
     champion, raced = "", set[str]()

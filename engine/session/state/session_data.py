@@ -234,26 +234,37 @@ class SessionData(Struct):
         return leader.speedup if leader is not None else None
 
     def leader_of_round(self, problem: str, number: int) -> VariantState | None:
-        """Return a round's leader. In an open round, the problem's best kernel leads if it belongs to the round."""
-        found, round_ = self.problems.get(problem), round_of(self, problem, number)
-        if found is None or round_ is None:
+        """Return a round's leader: the problem's best kernel when the round ended, if it belongs to the round.
+
+        Otherwise, or if that kernel has been pruned or failed since, return the fastest kernel of the round. An open
+        round counts as ending now.
+        """
+        round_ = round_of(self, problem, number)
+        if round_ is None:
             return None
-        best = self.variants.get(found.best) if found.best is not None else None
-        if round_.finished_at is None and best is not None and best.round == number:
+        best = self._best_at_end(round_)
+        if best is not None and best.round == number:
             return best
         return self.variants.get(round_.best) if round_.best is not None else None
+
+    def _best_at_end(self, round_: RoundState) -> VariantState | None:
+        """Return the problem's best kernel when the round ended, or now if the round is open.
+
+        Return None if there was none, or if that kernel has been pruned or failed since.
+        """
+        name = round_.reached if round_.finished_at is not None else self.problems[round_.problem].best
+        best = self.variants.get(name) if name is not None else None
+        return best if best is not None and best.speedup is not None and not self.is_pruned(best.id) else None
 
     def best_after_round(self, problem: str, number: int) -> VariantState | None:
         """Return the problem's best kernel at the end of a round; for an open round, the best kernel so far.
 
-        If that kernel has been pruned since, return the best of the leaders up to this round.
+        If that kernel has been pruned or failed since, return the best of the leaders up to this round.
         """
         found, round_ = self.problems.get(problem), round_of(self, problem, number)
         if found is None or round_ is None:
             return None
-        name = round_.reached if round_.finished_at is not None else found.best
-        best = self.variants.get(name) if name is not None else None
-        if best is not None and best.speedup is not None and not self.is_pruned(best.id):
+        if (best := self._best_at_end(round_)) is not None:
             return best
         leaders = [self.leader_of_round(problem, one.number) for one in found.rounds if one.number <= number]
         timed = [one for one in leaders if one is not None and one.speedup is not None]

@@ -107,6 +107,34 @@ assert len(calls) == ran and [str(one.message) for one in said if "avx2048" in s
 assert any("lacks avx2048" in str(one.message) for one in said)
 print("all right")
 """
+USE_WITHOUT = """
+import importlib, torch
+internal, keys = torch._C, torch._C.DispatchKeySet
+names = ((internal, "_after_autograd_keyset"), (internal, "_any_requires_grad"),
+         (internal, "_AutoDispatchBelowAutograd"), (keys, "raw_repr"), (torch.utils._pytree, "tree_leaves"))
+for number, (owner, name) in enumerate(names):
+    kept = getattr(owner, name)
+    delattr(owner, name)
+    package = importlib.import_module(f"scales{number}")
+    setattr(owner, name, kept)  # PyTorch needs it too
+    assert package._runtime.DISPATCHES_ONCE == (name == "tree_leaves"), name
+    x, weight = torch.randn(64, 32, requires_grad=True), torch.rand(32, requires_grad=True)
+    package.scale(x, weight).sum().backward()
+    torch.testing.assert_close(x.grad, weight.expand(64, 32))
+    torch.testing.assert_close(weight.grad, x.sum(0))
+    with torch.no_grad():
+        torch.testing.assert_close(package.scale(x, weight), x * weight + 3.0)
+    torch.testing.assert_close(package.scale(x[:2], weight), x[:2] * weight + 3.0)
+    try:
+        package.gradient(x, x, weight)[0].sum().backward()
+    except RuntimeError as error:
+        assert "no backward kernel" in str(error)
+    else:
+        raise AssertionError("it has no gradients")
+found = torch.library.opcheck(torch.ops.scales0.scale, (x, weight))
+assert set(found.values()) == {"SUCCESS"}, found
+print("all right")
+"""
 USE_SCALE = """
 import torch, scales
 x, weight = torch.randn(64, 32, requires_grad=True), torch.rand(32, requires_grad=True)
@@ -128,10 +156,15 @@ print("all right")
 """
 
 
-def use(wheel: Path, site: Path, code: str) -> str:
-    """Run ``code`` in a process that sees the wheel and the libraries of this environment, but no compiler."""
+def unpacked(wheel: Path) -> Path:
+    """Return the folder in which the wheel is installed."""
     with zipfile.ZipFile(wheel) as archive:
-        archive.extractall(site)
+        archive.extractall(site := wheel.parent / "site")
+    return site
+
+
+def use(site: Path, code: str) -> str:
+    """Run ``code`` in a process that sees ``site`` and the libraries of this environment, but no compiler."""
     libraries = [path for path in sys.path if path.endswith("site-packages")]
     place = f"import sys; sys.path[:0] = {[str(site)]!r}; sys.path += {libraries!r}\n"
     run = [sys.executable, "-I", "-c", place + code]
@@ -145,14 +178,18 @@ def test_a_wheel_of_the_best_kernel_is_an_operator(session: SessionPaths, tmp_pa
     assert done.returncode == 0, done.stderr
     (wheel,) = tmp_path.glob("relus-*-py3-none-linux_*.whl")
     assert str(wheel) in done.stderr
-    assert "all right" in use(wheel, tmp_path / "site", USE_RELU)
+    assert "all right" in use(unpacked(wheel), USE_RELU)
 
 
-def test_a_backward_kernel_computes_the_gradients(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def scales(tmp_path_factory: pytest.TempPathFactory) -> list[PackagedKernel]:
+    """A kernel and the kernel that computes its gradients."""
+    folder = tmp_path_factory.mktemp("scales")
+
     async def made() -> list[PackagedKernel]:
         found = []
         for name, problem, source in (("scale", SCALE, SCALE_KERNEL), ("gradient", GRADIENT, GRADIENT_KERNEL)):
-            file = tmp_path / f"{name}.py"
+            file = folder / f"{name}.py"
             file.write_text(problem)
             spec = inspect_file(file, name)
             library = await built_library(spec, "cpp", source, "")
@@ -162,9 +199,21 @@ def test_a_backward_kernel_computes_the_gradients(tmp_path: Path) -> None:
             found.append(kernel)
         return found
 
-    kernels = asyncio.run(made())
-    wheel = write_wheel(package_tree("scales", kernels), tmp_path)
-    assert "all right" in use(wheel, tmp_path / "site", USE_SCALE)
+    return asyncio.run(made())
+
+
+def test_a_backward_kernel_computes_the_gradients(scales: list[PackagedKernel], tmp_path: Path) -> None:
+    wheel = write_wheel(package_tree("scales", scales), tmp_path)
+    assert "all right" in use(unpacked(wheel), USE_SCALE)
+
+
+def test_operators_work_without_private_names_of_pytorch(scales: list[PackagedKernel], tmp_path: Path) -> None:
+    site = tmp_path / "site"
+    for number in range(5):
+        for path, content in package_tree(f"scales{number}", scales).items():
+            (file := site / path).parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(content)
+    assert "all right" in use(site, USE_WITHOUT)
 
 
 @pytest.mark.parametrize("name", ["two words", "1st", "class", "a.b", ""])

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
-
 import click
 from msgspec import structs
 
 from engine.exit_codes import ExitCode
 from engine.problem.spec import Language
 from engine.suggestions import did_you_mean
-from tui.cli.shared.common import Failure, count, json_option, print_json
+from tui.cli.shared.common import Failure, count, json_option, print_json, sessions_root
 from tui.cli.shared.language_option import language_option
 from tui.console.echo import echo
 
@@ -57,7 +55,7 @@ def kernels(
             raise Failure(f"--sessions {one}: {error}", ExitCode.USAGE) from None
         if not there:
             raise Failure(f"--sessions {one}: no session in this directory or below it", ExitCode.USAGE)
-    library = read_library([*(named or (os.environ.get("KERNEL_TUI_SESSIONS") or "sessions",)), *bank])
+    library = read_library([*(named or (str(sessions_root(None)),)), *bank])
     found = list(matching(library.kernels, text, problem=problem, device=device, language=language))
     for reason in library.unread:
         echo(f"skipped: {reason}", err=True)

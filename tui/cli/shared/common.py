@@ -22,6 +22,9 @@ from tui.console.echo import clean, echo
 if TYPE_CHECKING:
     from engine.session.store import SessionPaths
 
+SESSIONS = "sessions"
+"""Default directory of the sessions."""
+SESSIONS_VARIABLE = "KERNEL_TUI_SESSIONS"
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
 
@@ -84,11 +87,17 @@ def sessions_option(command: F) -> F:
         "--sessions",
         "root",
         type=click.Path(file_okay=False, path_type=Path),
-        default=Path("sessions"),
-        envvar="KERNEL_TUI_SESSIONS",
+        default=Path(SESSIONS),
+        envvar=SESSIONS_VARIABLE,
         show_default=True,
         help="Directory that contains the sessions.",
     )(command)
+
+
+def sessions_root(ctx: click.Context | None) -> Path:
+    """Return the directory of the sessions: the command's ``--sessions``, the environment's, or the default."""
+    given = ctx.params.get("root") if ctx is not None else None
+    return Path(given or os.environ.get(SESSIONS_VARIABLE) or SESSIONS)
 
 
 def session_argument(command: F) -> F:
@@ -101,8 +110,7 @@ def json_option(command: F) -> F:
 
 
 def complete_session(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
-    root = Path(ctx.params.get("root") or os.environ.get("KERNEL_TUI_SESSIONS") or "sessions")
-    return sorted(found.parent.name for found in root.glob(f"{incomplete}*/session.db"))
+    return sorted(found.parent.name for found in sessions_root(ctx).glob(f"{incomplete}*/session.db"))
 
 
 def find(root: Path, session: str) -> SessionPaths:

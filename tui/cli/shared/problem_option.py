@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import click
+
+from tui.cli.shared.common import sessions_root
 
 MOST_NAMED = 8
 """Maximum number of problems that an error names."""
@@ -18,7 +19,7 @@ class ProblemName(click.ParamType[str]):
 
     def get_missing_message(self, param: click.Parameter, ctx: click.Context | None) -> str:
         """Say what to type: a problem of the newest session in this directory, or else a built-in one."""
-        session, known = _newest_problems()
+        session, known = _newest_problems(sessions_root(ctx))
         if known:
             return f"{choices(known, f'The problems of session {session}')}. All built-in ones: kernel-tui problems"
         return (
@@ -41,17 +42,23 @@ def choices(names: list[str], what: str) -> str:
     return f"{what}: {', '.join(f'--problem {name}' for name in names[:MOST_NAMED])}{more}"
 
 
-def _newest_problems() -> tuple[str, list[str]]:
+def _newest_problems(root: Path) -> tuple[str, list[str]]:
     """Return the newest session's name and the problems of its config; ("", []) without a readable session."""
     from engine.config.schema import ConfigError, load_config
     from engine.problem.catalog import reference_of
 
-    root = Path(os.environ.get("KERNEL_TUI_SESSIONS") or "sessions")
-    configs = [(file.stat().st_mtime, file) for file in root.glob("*/config.toml")]
-    for _, file in sorted(configs, reverse=True):
+    for file in sorted(root.glob("*/config.toml"), key=_modified, reverse=True):
         try:
             problems = load_config(file).problems
         except ConfigError:
             continue
         return file.parent.name, [reference_of(Path(problem)) for problem in problems]
     return "", []
+
+
+def _modified(file: Path) -> float:
+    """Return the time of the last change; 0 for a file of a session that was deleted meanwhile."""
+    try:
+        return file.stat().st_mtime
+    except OSError:
+        return 0.0

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from engine.session.state.session_state import SessionState
 from tui.view.model import Model
+from tui.view.source import Limits
 
+TIME = "time"
+"""Name of the limit on minutes, whose end is known without an estimate."""
 ENOUGH = 0.05
 """Share of a limit that must be used up before its rate of use says when it will be reached."""
 
@@ -28,44 +32,54 @@ def progress_of(model: Model) -> Progress | None:
     """
     if model.link.kind not in ("live", "stalled") or not model.opened:
         return None
-    elapsed, limits = model.search_seconds(), model.limits
-    spend = model.state.spending.total
-    turns = model.state.takes_turns
+    elapsed_s, limits = model.search_seconds(), model.limits
+    shares = shares_done(model.state, limits, elapsed_s)
+    if not shares:
+        return None
+    left = [elapsed_s * (1 - share) / share for name, share in shares.items() if name != TIME and share >= ENOUGH]
+    if TIME in shares:
+        left.append(max(0.0, (limits.minutes or 0.0) * 60 - elapsed_s))
+    of = max(shares, key=lambda name: shares[name])
+    return Progress(shares[of], of, min(left, default=None))
+
+
+def shares_done(state: SessionState, limits: Limits, elapsed_s: float) -> dict[str, float]:
+    """Return how much of each limit is used up, from 0 to 1, by the limit's name.
+
+    ``problems`` or ``rounds``: what is done of the whole search, if problems take turns or not. ``elapsed_s``: search
+    time. Limits that are not set are left out.
+    """
+    spend = state.spending.total
+    minutes_s = limits.minutes * 60 if limits.minutes is not None else None
     used = {
         "dollars": _share(spend.dollars, limits.dollars),
         "tokens": _share(spend.tokens, limits.tokens),
         "calls": _share(spend.calls, limits.calls),
-        "problems" if turns else "rounds": _turns_done(model) if turns else _rounds_done(model),
+        "problems": _turns_done(state) if state.takes_turns else None,
+        "rounds": _rounds_done(state, limits.rounds) if not state.takes_turns else None,
+        TIME: _share(elapsed_s, minutes_s),
     }
-    shares = {name: min(1.0, one) for name, one in used.items() if one is not None}
-    left = [elapsed * (1 - share) / share for share in shares.values() if share >= ENOUGH]
-    if limits.minutes is not None and limits.minutes > 0:
-        shares["time"] = min(1.0, elapsed / (limits.minutes * 60))
-        left.append(max(0.0, limits.minutes * 60 - elapsed))
-    if not shares:
-        return None
-    of = max(shares, key=lambda name: shares[name])
-    return Progress(shares[of], of, min(left, default=None))
+    return {name: min(1.0, one) for name, one in used.items() if one is not None}
 
 
 def _share(used: float, limit: float | None) -> float | None:
     return used / limit if limit else None
 
 
-def _rounds_done(model: Model) -> float | None:
+def _rounds_done(state: SessionState, rounds: int | None) -> float | None:
     """Return the share of finished rounds. A problem whose search has ended counts as done."""
-    rounds, problems = model.rounds, model.state.problems.values()
-    if not rounds or not problems:
+    if not rounds or not state.problems:
         return None
     done = 0.0
-    for problem in problems:
+    for problem in state.problems.values():
         finished = sum(one.finished_at is not None for one in problem.rounds)
-        over = problem.finished is not None or model.state.is_pruned(problem.id) or problem.cannot_write is not None
+        over = problem.finished is not None or problem.cannot_write is not None
+        over = over or state.is_pruned(problem.id) or problem.id in state.refused
         done += 1.0 if over else min(1.0, finished / (rounds + 1))
-    return done / len(problems)
+    return done / len(state.problems)
 
 
-def _turns_done(model: Model) -> float | None:
-    """Return the share of problems that are done, if the search works on one problem at a time."""
-    phases = list(model.state.phases().values())
+def _turns_done(state: SessionState) -> float | None:
+    """Return the share of problems whose last turn is over, or None without problems."""
+    phases = list(state.phases().values())
     return phases.count("done") / len(phases) if phases else None

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from engine.proposers.playbook.base import Choices, Recipe
-from engine.proposers.playbook.patterns.gemm.cuda_vector import STRUCTURE, is_by_vector
+from engine.proposers.playbook.patterns.gemm.cuda_vector import STRUCTURE, is_matrix_vector
 from engine.proposers.playbook.patterns.gemm.program import MatmulProgram
 from tests.engine.proposers.playbook import cuda_harness
 from tests.engine.proposers.playbook.cpp_harness import Problem, make_problem
@@ -29,7 +29,7 @@ def kernel_of(folder: Path, case: str) -> tuple[Problem, str]:
     forward, shapes, init, dtype, choices = CASES[case]
     problem = make_problem(folder, forward, shapes, init, dtype)
     template, program = known(problem.spec, "cu")
-    assert isinstance(program, MatmulProgram) and is_by_vector(program)
+    assert isinstance(program, MatmulProgram) and is_matrix_vector(program)
     plain = template.starts(program, problem.spec, H200)[-1].recipe.choices
     recipe = Recipe(template.name, {**plain, "structure": STRUCTURE, **choices})
     return problem, template.emit(program, recipe, problem.spec)

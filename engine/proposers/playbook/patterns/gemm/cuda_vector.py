@@ -39,7 +39,7 @@ _TEXT = (
 )
 
 
-def is_by_vector(program: MatmulProgram) -> bool:
+def is_matrix_vector(program: MatmulProgram) -> bool:
     """Whether these kernels support the product: one operand is a vector, and sums run along adjacent elements."""
     return 1 in (program.m, program.n) and program.a.col_stride == 1 and program.b.row_stride == 1
 
@@ -50,7 +50,7 @@ def start(program: MatmulProgram, plain: Recipe, device: DeviceFact) -> Start | 
     team = _THREADS if program.k >= _LONG else 32
     teams = device.cores * _BLOCKS_PER_SM * _THREADS // team
     found = next((count for count in (4, 2, 1) if lines >= count * teams), None)
-    if found is None or not is_by_vector(program):
+    if found is None or not is_matrix_vector(program):
         return None
     choices: Choices = {"structure": STRUCTURE, "lines": found, "team": team}
     return Start("vector", _TEXT, plain.with_(choices, _OPENED))
