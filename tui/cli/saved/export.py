@@ -129,9 +129,12 @@ def _export(
         if package is not None:
             _write_package(chosen, package, backward, Path(output or "."))
         elif standalone:
-            _write(output or "-", [_program(chosen[0]).encode()])
+            _write(
+                output or _standard_output(f"{chosen[0].problem.id}.{chosen[0].language}"),
+                [_program(chosen[0]).encode()],
+            )
         else:
-            _write(output or "-", [_solution(chosen[0]).encode()])
+            _write(output or _standard_output(f"{chosen[0].problem.id}_new.py"), [_solution(chosen[0]).encode()])
     except ExportError as error:
         raise Failure(str(error)) from None
 
@@ -263,6 +266,13 @@ def _gradients(backward: Sequence[str], problems: Sequence[str]) -> dict[str, st
             )
         found[forward] = gradient
     return found
+
+
+def _standard_output(file: str) -> str:
+    """Return "-" if standard output is a file or a pipe. Raises Failure on a terminal, which a source would flood."""
+    if sys.stdout.isatty():
+        raise Failure(f"give a file: --output {file}; to print it here: --output -", ExitCode.USAGE)
+    return "-"
 
 
 def _write(place: str, parts: Iterable[bytes]) -> None:

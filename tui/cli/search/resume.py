@@ -8,22 +8,25 @@ from typing import TYPE_CHECKING
 import click
 
 from tui.cli.search.watch import Beginning, start_and_watch, until_idle_option, watch_options
-from tui.cli.shared.common import session_argument, sessions_option
+from tui.cli.shared.common import Failure, complete_session, sessions_option
 from tui.cli.shared.limits import limit_options
+
+MOST_NAMED = 8
+"""Maximum number of sessions that an error names."""
 
 if TYPE_CHECKING:
     from engine.session.records.requests import ChangeBudget, ChangeShare
 
 
 @click.command()
-@session_argument
+@click.argument("session", required=False, shell_complete=complete_session)
 @sessions_option
 @watch_options
 @limit_options
 @click.option("--detach", is_flag=True, help="Start the engine in the background and return immediately.")
 @until_idle_option
 def resume(
-    session: str,
+    session: str | None,
     root: Path,
     headless: bool,
     as_json: bool,
@@ -33,12 +36,28 @@ def resume(
 ) -> int:
     """Resume a search that stopped or died.
 
+    Without SESSION, resume the only one that can continue.
+
     A new limit also resumes a search that is finished or has used up its budget.
     """
 
     def begin() -> Beginning:
         from tui.cli.search.begin import begin_resume
 
-        return begin_resume(root, session, request)
+        return begin_resume(root, session or _only_one(root), request)
 
     return start_and_watch(begin, headless=headless, as_json=as_json, detach=detach, until_idle=until_idle)
+
+
+def _only_one(root: Path) -> str:
+    """Return the only session that stopped or died. Raises Failure if there is none, or several."""
+    from engine.exit_codes import ExitCode
+    from engine.session.store import list_sessions
+
+    names = [one.name for one in list_sessions(root) if one.state in ("stopped", "died")]
+    if len(names) == 1:
+        return names[0]
+    if not names:
+        raise Failure(f"no search in {root} has stopped; to list all: kernel-tui sessions", ExitCode.NO_SESSION)
+    listed = "".join(f"\n  kernel-tui resume {name}" for name in names[:MOST_NAMED])
+    raise Failure(f"{len(names)} searches in {root} have stopped; the newest first:{listed}", ExitCode.USAGE)

@@ -44,6 +44,6 @@ def seed_kernel(
     language = language or language_of_file(kernel.suffix, source)
     if language is None:
         raise click.UsageError("unknown language: name the kernel .cpp, .cu or .py, or give --language")
-    of_problem = problem_id(find(root, session), problem)
+    of_problem = problem_id(find(root, session), problem, idea or parent)
     command = SeedKernel(problem=of_problem, language=language, source=source, text=text, parent=parent, idea=idea)
     send(root, session, command, as_json)

@@ -106,16 +106,18 @@ def _check_names(paths: SessionPaths, command: Command) -> None:
         raise Failure(f"{paths.name}: {error}", ExitCode.USAGE) from None
 
 
-def problem_id(paths: SessionPaths, problem: str | None) -> str:
+def problem_id(paths: SessionPaths, problem: str | None, node: str | None = None) -> str:
     """Return the session's id for a problem named as in a config: ``builtin:quickstart/softmax`` or a path.
 
     A path may be relative to the config. An unknown name is returned unchanged, for the engine to reject. None means
-    the session's only problem. Raises Failure if there are several.
+    the problem of the idea or kernel ``node``, or else the session's only problem. Raises Failure if there are several.
     """
     from engine.problem.catalog import CatalogError, resolve
 
     state = _state_of(paths)
     if problem is None:
+        if (known := state.ideas.get(node or "") or state.variants.get(node or "")) is not None:
+            return known.problem
         names = [name for name in state.problems if name not in state.refused]
         if len(names) == 1:
             return names[0]
