@@ -7,8 +7,9 @@ times must not stand beside those of other hosts without a mark.
 
 from __future__ import annotations
 
+import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from statistics import median_low
 
 from msgspec.structs import replace
@@ -21,17 +22,21 @@ SLOWER = {"cpu": 1.5, "cuda": 1.15}
 """A host is slow if a problem's reference takes this many times as long there as on the fastest other host. GPUs of one
 model differ by some percent, and processors share caches and power with other programs.
 """
+AGAIN_S = 60.0
+"""A device that was slow gets a new kernel after this many seconds."""
 _KEPT = 5
 
 
 class Comparability:
     """The devices that judge, with their software and their times of each problem's reference."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
         self._facts: dict[str, DeviceFact] = {}
         self._told: set[tuple[str, ...]] = set()
         self._references: dict[str, dict[str, deque[float]]] = {}
-        self._slow: set[str] = set()
+        self._slow: dict[str, tuple[float, float]] = {}
+        """For each slow device, how slow it is, and when it last was."""
         self._told_slow: set[str] = set()
 
     # Software
@@ -56,7 +61,7 @@ class Comparability:
 
     def left(self, device_id: str) -> None:
         self._facts.pop(device_id, None)
-        self._slow.discard(device_id)
+        self._slow.pop(device_id, None)
 
     def unlike(self, fact: DeviceFact) -> str:
         """Return the versions in which a device's host differs from most others: ``g++ 13.2.0``; "" if in none."""
@@ -71,30 +76,41 @@ class Comparability:
     def is_slow(self, device_id: str) -> bool:
         return device_id in self._slow
 
-    def judged(self, problem: str, fact: DeviceFact, verdict: Verdict) -> tuple[Verdict, str]:
-        """Note a verdict of the device ``fact``. Return the verdict with its marks, and a line for the log or ""."""
+    def pace(self, device_id: str) -> float:
+        """Return how many times as long work takes on a device as on others. After :data:`AGAIN_S` seconds without a
+        verdict, the answer is 1, so that the device gets work again and can show that it has recovered.
+        """
+        ratio, since = self._slow.get(device_id, (1.0, 0.0))
+        return ratio if self._clock() - since < AGAIN_S else 1.0
+
+    def judged(self, problem: str, fact: DeviceFact, verdict: Verdict) -> tuple[Verdict, list[str]]:
+        """Note a verdict of the device ``fact``. Return the verdict with its marks, and lines for the log."""
         if words := self.unlike(fact):
             remark = f"built with other software than most hosts have: {words}"
             verdict = replace(verdict, flags=(*verdict.flags, remark))
         if verdict.reference is None:
-            return verdict, ""
+            return verdict, []
         times = self._references.setdefault(problem, {}).setdefault(fact.id, deque(maxlen=_KEPT))
         times.append(verdict.reference.median_ms)
-        marked = self.marked(problem, verdict)
-        line = ""
-        if marked.slow_host is not None and fact.id not in self._told_slow:
-            self._told_slow.add(fact.id)
-            fastest = self._host(self._fastest_other(problem, fact.id)[1])
-            line = (
-                f"{fact.host} is slow: {problem}'s reference takes {marked.slow_host:.1f} times as long there as on "
-                f"{fastest}. Its speedups carry ~, and other hosts run the runoffs. Look there for other programs, "
-                "processor limits (cgroups) and a throttled device"
-            )
-        if median_low(times) > self._most() * (self._fastest_other(problem, fact.id)[0] or float("inf")):
-            self._slow.add(fact.id)
-        else:
-            self._slow.discard(fact.id)
-        return marked, line
+        return self.marked(problem, verdict), self._find_slow(problem)
+
+    def _find_slow(self, problem: str) -> list[str]:
+        """Find the devices that are slow for a problem. Return a line for each that is so for the first time."""
+        lines = []
+        for device_id, times in self._references[problem].items():
+            fastest_ms, fastest = self._fastest_other(problem, device_id)
+            if not fastest_ms or (ratio := median_low(times) / fastest_ms) <= self._most():
+                self._slow.pop(device_id, None)
+                continue
+            self._slow[device_id] = ratio, self._clock()
+            if device_id not in self._told_slow:
+                self._told_slow.add(device_id)
+                lines.append(
+                    f"{_host(device_id)} is slow: {problem}'s reference takes {ratio:.1f} times as long there as on "
+                    f"{_host(fastest)}. Its speedups carry ~, and other hosts run the runoffs. Look there for other "
+                    "programs, processor limits (cgroups) and a throttled device"
+                )
+        return lines
 
     def has_late_marks(self, problem: str) -> bool:
         """Whether some device is slow for this problem, so that its first verdicts may lack their mark."""
@@ -110,7 +126,7 @@ class Comparability:
         if ratio <= self._most():
             return verdict
         remark = (
-            f"slow host: the reference took {ratio:.1f} times as long on {verdict.host} as on {self._host(fastest)}, "
+            f"slow host: the reference took {ratio:.1f} times as long on {verdict.host} as on {_host(fastest)}, "
             "so its times do not compare with those of other hosts"
         )
         return replace(verdict, slow_host=ratio, flags=(*verdict.flags, remark))
@@ -122,5 +138,6 @@ class Comparability:
         times = self._references.get(problem, {})
         return min(((median_low(found), one) for one, found in times.items() if one != device_id), default=(0.0, ""))
 
-    def _host(self, device_id: str) -> str:
-        return device_id.partition("/")[0]
+
+def _host(device_id: str) -> str:
+    return device_id.partition("/")[0]

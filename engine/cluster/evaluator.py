@@ -381,8 +381,8 @@ class ClusterEvaluator:
     def _with_marks(self, job: _Job, verdict: Verdict) -> Verdict:
         """Return the verdict with remarks on a slow host and unusual software. Also mark earlier verdicts."""
         problem = job.place.problem.id
-        verdict, line = self._comparability.judged(problem, job.device.fact, verdict)
-        if line:
+        verdict, lines = self._comparability.judged(problem, job.device.fact, verdict)
+        for line in lines:
             self._say(line, True)
         if self._comparability.has_late_marks(problem):
             self._on_late_marks(problem, lambda one: self._comparability.marked(problem, one))
@@ -489,9 +489,10 @@ class ClusterEvaluator:
             device.assigned += 1
             return device
 
-    def _cost(self, device: Device, problem: str) -> tuple[int, bool, bool]:
-        """Return a key that orders devices for a new kernel of ``problem``, best first."""
-        return device.assigned + device.judging, self._comparability.is_odd(device.fact), problem not in device.opened
+    def _cost(self, device: Device, problem: str) -> tuple[float, bool, bool]:
+        """Return a key that orders devices for a new kernel of ``problem``, best first: which would end first?"""
+        work = (device.assigned + device.judging + 1) * self._comparability.pace(device.id)
+        return work, self._comparability.is_odd(device.fact), problem not in device.opened
 
     @contextlib.asynccontextmanager
     async def _builder(self, device: Device, ticket: int) -> AsyncIterator[None]:
@@ -518,6 +519,8 @@ class ClusterEvaluator:
                 while device.judging or min(device.judge_line) < ticket:
                     _check(device)
                     idle = [one for one in self._roster.usable() if not one.judging and not one.assigned]
+                    pace = self._comparability.pace(device.id)
+                    idle = [one for one in idle if self._comparability.pace(one.id) <= pace]
                     if idle and min(device.judge_line) == ticket:
                         device.assigned -= 1
                         device = idle[0]

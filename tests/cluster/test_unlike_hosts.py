@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.cluster.comparability import Comparability
+from engine.cluster.comparability import AGAIN_S, Comparability
 from engine.devices.fact import DeviceFact
 from engine.session.records import events as ev
 from engine.session.records.verdict import Timing, Verdict
@@ -102,17 +102,20 @@ def judged(host: str, reference_ms: float) -> Verdict:
 
 
 def test_times_of_a_slow_host_are_marked_also_those_from_before_a_faster_host_judged() -> None:
-    hosts = Comparability()
+    now = [0.0]
+    hosts = Comparability(lambda: now[0])
     hosts.joined([device("a"), device("b")])
-    first, line = hosts.judged("gelu", device("a"), judged("a", 4.0))
-    assert not is_uncertain(first) and not line  # Nothing to compare with yet.
-    usual, line = hosts.judged("gelu", device("b"), judged("b", 2.0))
-    assert not is_uncertain(usual) and not line
-    assert hosts.has_late_marks("gelu")
+    first, lines = hosts.judged("gelu", device("a"), judged("a", 4.0))
+    assert not is_uncertain(first) and not lines  # Nothing to compare with yet.
+    usual, lines = hosts.judged("gelu", device("b"), judged("b", 2.0))
+    assert not is_uncertain(usual) and len(lines) == 1 and lines[0].startswith("a is slow")
+    assert hosts.has_late_marks("gelu") and hosts.is_odd(device("a")) and not hosts.is_odd(device("b"))
     assert hosts.marked("gelu", first).slow_host == 2.0 and hosts.marked("gelu", usual) is usual
-    slow, line = hosts.judged("gelu", device("a"), judged("a", 6.0))
-    assert speedup_words(slow) == "~2.00x" and "on b" in line and hosts.is_odd(device("a"))
-    assert not hosts.judged("gelu", device("a"), judged("a", 6.0))[1], "said once"
+    slow, lines = hosts.judged("gelu", device("a"), judged("a", 6.0))
+    assert speedup_words(slow) == "~2.00x" and not lines, "said once"
+    assert hosts.pace(device("a").id) == 2.0 and hosts.pace(device("b").id) == 1.0
+    now[0] += AGAIN_S
+    assert hosts.pace(device("a").id) == 1.0, "it can show that it has recovered"
     for _ in range(3):
         well, _ = hosts.judged("gelu", device("a"), judged("a", 2.1))
         assert not is_uncertain(well)
