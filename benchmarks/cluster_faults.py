@@ -204,7 +204,9 @@ def main() -> None:
     chosen = parser.parse_args()
     if why := why_no_namespaces() or why_no_limits():
         sys.exit(why)
-    print("fault              ended     s   kernels  lost  doubled  errors  marked  orphans  noticed  log line")
+    print(
+        "fault              ended     s   kernels  correct  lost  doubled  errors  marked  orphans  noticed  log line"
+    )
     for name in chosen.fault:
         for _ in range(chosen.times):
             with tempfile.TemporaryDirectory(prefix="cluster-faults-") as directory:
@@ -229,6 +231,7 @@ def one_search(name: str, directory: Path) -> str:
         _, alive = psutil.wait_procs(family, timeout=20)
         counts = verdicts_per_kernel(session)
         errors = sum(one.verdict is not None and one.verdict.status == "error" for one in state.variants.values())
+        correct = sum(one.verdict is not None and one.verdict.correct for one in state.variants.values())
         marked = sum(one.verdict is not None and bool(one.verdict.slow_host) for one in state.variants.values())
         events = [one for one in recorded(session) if one.time > broken_at]
         said = [
@@ -236,12 +239,13 @@ def one_search(name: str, directory: Path) -> str:
             for one in events
             if isinstance(one.event, ev.DeviceLeft | ev.LogLine) and getattr(one.event, "level", "warning") == "warning"
         ]
-        when, line = said[0] if said else (0.0, "-")
+        told = [one for one in said if one[1].startswith(host) and "its worker left" not in one[1]] or said
+        when, line = told[0] if told else (0.0, "-")
         for one in hosts.of_host(host):
             with contextlib.suppress(psutil.NoSuchProcess):
                 one.send_signal(signal.SIGCONT)
         figures = (
-            f"{ended!s:<9} {took:3.0f}  {len(counts):7}  {sum(n == 0 for n in counts.values()):4}  "
+            f"{ended!s:<9} {took:3.0f}  {len(counts):7}  {correct:7}  {sum(n == 0 for n in counts.values()):4}  "
             f"{sum(n > 1 for n in counts.values()):7}  {errors:6}  {marked:6}"
         )
         remove_limits()

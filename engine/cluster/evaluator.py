@@ -221,7 +221,7 @@ class ClusterEvaluator:
         """Connect, and wait for workers. Raises ``EvaluationError`` and ``CertificateError``."""
         cluster = self._cluster
         if cluster.hosts:
-            self._ssh = SshHosts(cluster, self._directory)
+            self._ssh = SshHosts(cluster, self._directory, lambda why: self._say(why, True))
             cluster = await self._ssh.start()
         assert cluster.scheduler is not None and cluster.certificates is not None  # The config requires both.
         self._link = Link(
