@@ -86,11 +86,11 @@ class Toolchain:
             why = str(error)
         failure = ""
         if why:
-            name = "nvcc" if self._language == "cu" else "compiler"
-            failure = (
-                f"its {name} {compiler} cannot build a small kernel: {why}. Repair or reinstall it there, then type "
-                "kernel-tui doctor"
-            )
+            remedy = "Reinstall it there (Debian, Ubuntu: apt-get install --reinstall g++)"
+            if self._language == "cu":
+                remedy = f"Install g++ there, and a CUDA toolkit that knows {self._device.arch} (NVCC chooses one)"
+            why = why.rstrip(".")
+            failure = f"{compiler} cannot build a small kernel: {why}. {remedy}, then type kernel-tui doctor"
         if failure and failure != self._failure:
             _log.warning("this host judges nothing: %s", failure)
         self._failure = failure
