@@ -27,7 +27,7 @@ name = "many"
 problems = ["builtin:quickstart/gelu"]
 [search]
 rounds = 1
-ideas = 3
+ideas = 1
 variants = 1
 runoff = 0
 [evaluation]

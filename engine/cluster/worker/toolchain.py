@@ -18,7 +18,6 @@ from engine.devices.nvml import as_text, driver
 from engine.evaluation.build.build_cache import first_error
 from engine.evaluation.build.compilers import NoCompiler, build, compiler_of
 from engine.problem.spec import LANGUAGE_OF_DEVICE, Language
-from engine.system.tool_paths import find_cpp_compiler
 
 AGAIN_S = 15.0
 """A compiler that could not build is tried again after this many seconds: somebody may have repaired the host."""
@@ -99,10 +98,10 @@ class Toolchain:
 def software(device: DeviceFact) -> tuple[str, ...]:
     """Return what determines machine code and speed, besides the device: compilers, PyTorch's build, the driver."""
     found = []
-    language = LANGUAGE_OF_DEVICE[device.kind]
-    for find in dict.fromkeys((lambda: compiler_of(language), find_cpp_compiler)):
+    languages: tuple[Language, ...] = ("cu", "cpp") if device.kind == "cuda" else ("cpp",)  # nvcc calls g++.
+    for language in languages:
         with suppress(NoCompiler):
-            found.append(compiler_version(find()))
+            found.append(compiler_version(compiler_of(language)))
     with suppress(metadata.PackageNotFoundError):
         found.append(f"PyTorch {metadata.version('torch')}")
     if device.kind == "cuda":
