@@ -341,8 +341,7 @@ class ClusterEvaluator:
 
         Raises ``DeviceLost`` and ``EvaluationError``.
         """
-        built_on = job.device
-        async with self._builder(built_on, job.ticket):
+        async with self._builder(job) as built_on:
             answer = await self._ask(built_on, m.Build(job.place, job.kernel), m.BUILDER, job.tell)
         assert isinstance(answer, m.Built)
         report = answer.report
@@ -495,17 +494,27 @@ class ClusterEvaluator:
         return work, self._comparability.is_odd(device.fact), problem not in device.opened
 
     @contextlib.asynccontextmanager
-    async def _builder(self, device: Device, ticket: int) -> AsyncIterator[None]:
-        """Occupy one of the device's builders. Older tickets come first."""
+    async def _builder(self, job: _Job) -> AsyncIterator[Device]:
+        """Occupy one of the builders of the job's device. Older tickets come first. If another device is idle, move the
+        kernel there.
+        """
+        device = job.device
         async with self._changed:
-            with _in_line(device.build_line, ticket):
-                while device.building >= device.beat.builders or min(device.build_line) < ticket:
+            with _in_line(line := device.build_line, job.ticket):
+                while device.building >= device.beat.builders or min(line) < job.ticket:
                     _check(device)
+                    idle = [one for one in self._idle(device) if not one.building and one not in job.doubted]
+                    if idle and min(line) == job.ticket:
+                        device.assigned -= 1
+                        device = idle[0]
+                        device.assigned += 1
+                        job.move(device)
+                        break
                     await self._wait()
             _check(device)
             device.building += 1
         try:
-            yield
+            yield device
         finally:
             device.building -= 1
             await self._wake()
@@ -518,9 +527,7 @@ class ClusterEvaluator:
             with _in_line(device.judge_line, ticket):
                 while device.judging or min(device.judge_line) < ticket:
                     _check(device)
-                    idle = [one for one in self._roster.usable() if not one.judging and not one.assigned]
-                    pace = self._comparability.pace(device.id)
-                    idle = [one for one in idle if self._comparability.pace(one.id) <= pace]
+                    idle = self._idle(device)
                     if idle and min(device.judge_line) == ticket:
                         device.assigned -= 1
                         device = idle[0]
@@ -530,6 +537,12 @@ class ClusterEvaluator:
             _check(device)
             device.judging = True
             return device
+
+    def _idle(self, device: Device) -> list[Device]:
+        """Return idle devices that can do the work of ``device``, and are not slower."""
+        pace = self._comparability.pace(device.id)
+        idle = [one for one in self._roster.usable() if not one.judging and not one.assigned]
+        return [one for one in idle if self._comparability.pace(one.id) <= pace]
 
     async def _release(self, device: Device) -> None:
         device.judging = False
