@@ -73,8 +73,10 @@ class Comparability:
         """Whether a device is slow or has unusual software."""
         return fact.id in self._slow or bool(self.unlike(fact))
 
-    def is_slow(self, device_id: str) -> bool:
-        return device_id in self._slow
+    def keeps_pace(self, problem: str, device_id: str) -> bool:
+        """Whether a device has run a problem's reference as fast as others. Until then it may be slow."""
+        times = self._references.get(problem, {})
+        return device_id not in self._slow and device_id in times and len(times) > 1
 
     def pace(self, device_id: str) -> float:
         """Return how many times as long work takes on a device as on others. After :data:`AGAIN_S` seconds without a

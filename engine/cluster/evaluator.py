@@ -388,10 +388,11 @@ class ClusterEvaluator:
         return verdict
 
     def _settle_doubts(self, job: _Job, verdict: Verdict) -> None:
-        """Raise ``Doubted`` at a kernel's first error, or timeout on a slow device. After a verdict, blame the devices
-        that failed.
+        """Raise ``Doubted`` at a kernel's first error, or timeout on a device that may be slow. After a verdict, blame
+        the devices that failed.
         """
-        late = verdict.status == "timeout" and self._comparability.is_slow(job.device.id)
+        late = verdict.status == "timeout" and len(self._roster.usable()) > 1
+        late = late and not self._comparability.keeps_pace(job.place.problem.id, job.device.id)
         if verdict.status == "error" or (late and job.failed is None):
             if job.failed is None:
                 job.doubt(verdict)

@@ -109,6 +109,7 @@ def test_times_of_a_slow_host_are_marked_also_those_from_before_a_faster_host_ju
     assert not is_uncertain(first) and not lines  # Nothing to compare with yet.
     usual, lines = hosts.judged("gelu", device("b"), judged("b", 2.0))
     assert not is_uncertain(usual) and len(lines) == 1 and lines[0].startswith("a is slow")
+    assert hosts.keeps_pace("gelu", device("b").id) and not hosts.keeps_pace("gelu", device("a").id)
     assert hosts.has_late_marks("gelu") and hosts.is_odd(device("a")) and not hosts.is_odd(device("b"))
     assert hosts.marked("gelu", first).slow_host == 2.0 and hosts.marked("gelu", usual) is usual
     slow, lines = hosts.judged("gelu", device("a"), judged("a", 6.0))
