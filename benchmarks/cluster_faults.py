@@ -12,6 +12,7 @@ import contextlib
 import signal
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -24,6 +25,9 @@ import psutil  # noqa: E402
 from engine.session.records import events as ev  # noqa: E402
 from engine.session.state.session_state import SessionState, fold  # noqa: E402
 from tests.cluster.hosts import Hosts, why_no_namespaces  # noqa: E402
+from tests.cluster.processor_limit import limit as limit_processor  # noqa: E402
+from tests.cluster.processor_limit import remove_limits, why_no_limits  # noqa: E402
+from tests.cluster.unlike import BROKEN, NEWER, compiler, other_release  # noqa: E402
 from tests.cluster.watching import at_work, recorded, verdicts_per_kernel, wait_for  # noqa: E402
 
 CONFIG = """\
@@ -104,8 +108,75 @@ def left(hosts: Hosts, host: str) -> list[psutil.Process]:
     return family
 
 
+def slow(hosts: Hosts, host: str) -> list[psutil.Process]:
+    """A cgroup limits the host's processes, those to come included, to 20 % of a core."""
+    limit_processor(hosts.of_host(host), 0.2)
+    return []
+
+
+def very_slow(hosts: Hosts, host: str) -> list[psutil.Process]:
+    """The same at 2 % of a core, at which heartbeats are late too."""
+    limit_processor(hosts.of_host(host), 0.02)
+    return []
+
+
+def frozen_often(hosts: Hosts, host: str) -> list[psutil.Process]:
+    """SIGSTOP and SIGCONT of all processes of a host in turn: 1 s stopped, 0.25 s running, for a minute."""
+
+    def freeze() -> None:
+        until = time.monotonic() + 60
+        while time.monotonic() < until and hosts.of_host(host):
+            for which, seconds in ((signal.SIGSTOP, 1.0), (signal.SIGCONT, 0.25)):
+                for one in hosts.of_host(host):
+                    with contextlib.suppress(psutil.NoSuchProcess):
+                        one.send_signal(which)
+                time.sleep(seconds)
+
+    threading.Thread(target=freeze, daemon=True).start()
+    return []
+
+
+def _changed(hosts: Hosts, host: str, **variables: str) -> list[psutil.Process]:
+    supervisor = psutil.Process(hosts.processes[host].pid)
+    family = [supervisor, *supervisor.children(recursive=True)]
+    supervisor.terminate()
+    psutil.wait_procs(family, timeout=20)
+    tree = other_release(hosts.directory.parent / "other") if not variables else ROOT
+    hosts.start_worker(host, tree=tree, **variables)
+    return family
+
+
+def other_version(hosts: Hosts, host: str) -> list[psutil.Process]:
+    """The host leaves, and joins again with another release of kernel-tui."""
+    return _changed(hosts, host)
+
+
+def other_compiler(hosts: Hosts, host: str) -> list[psutil.Process]:
+    """The host leaves, and joins again with another version of g++."""
+    return _changed(hosts, host, CXX=compiler(hosts.home(host), NEWER))
+
+
+def broken_compiler(hosts: Hosts, host: str) -> list[psutil.Process]:
+    """The host leaves, and joins again with a g++ that cannot link."""
+    return _changed(hosts, host, CXX=compiler(hosts.home(host), BROKEN))
+
+
+def compiler_removed(hosts: Hosts, host: str) -> list[psutil.Process]:
+    """The host leaves and joins again; then its g++ disappears during the search."""
+    file = compiler(hosts.home(host), NEWER)
+    family = _changed(hosts, host, CXX=file)
+    while " joined " not in hosts.log(host).rpartition("started (pid")[2]:
+        time.sleep(0.05)
+    Path(file).unlink()
+    return family
+
+
 FAULTS: dict[str, Callable[[Hosts, str], list[psutil.Process]]] = {
-    one.__name__: one for one in (killed, host_killed, cut, hung, stuck, scheduler_killed, left)
+    one.__name__: one
+    for one in (
+        *(killed, host_killed, cut, hung, stuck, scheduler_killed, left),
+        *(slow, very_slow, frozen_often, other_version, other_compiler, broken_compiler, compiler_removed),
+    )
 }
 
 
@@ -131,9 +202,12 @@ def main() -> None:
     parser.add_argument("--times", type=int, default=3)
     parser.add_argument("--fault", choices=list(FAULTS), nargs="*", default=list(FAULTS))
     chosen = parser.parse_args()
-    if why := why_no_namespaces():
+    limits = {slow.__name__, very_slow.__name__} & set(chosen.fault)
+    if why := why_no_namespaces() or (why_no_limits() if limits else ""):
         sys.exit(why)
-    print("fault              ended     s   kernels  lost  doubled  errors  orphans  noticed  log line")
+    print(
+        "fault              ended     s   kernels  correct  lost  doubled  errors  marked  orphans  noticed  log line"
+    )
     for name in chosen.fault:
         for _ in range(chosen.times):
             with tempfile.TemporaryDirectory(prefix="cluster-faults-") as directory:
@@ -158,20 +232,24 @@ def one_search(name: str, directory: Path) -> str:
         _, alive = psutil.wait_procs(family, timeout=20)
         counts = verdicts_per_kernel(session)
         errors = sum(one.verdict is not None and one.verdict.status == "error" for one in state.variants.values())
+        correct = sum(one.verdict is not None and one.verdict.correct for one in state.variants.values())
+        marked = sum(one.verdict is not None and bool(one.verdict.slow_host) for one in state.variants.values())
         events = [one for one in recorded(session) if one.time > broken_at]
         said = [
             (one.time - broken_at, one.event.reason if isinstance(one.event, ev.DeviceLeft) else one.event.text)
             for one in events
             if isinstance(one.event, ev.DeviceLeft | ev.LogLine) and getattr(one.event, "level", "warning") == "warning"
         ]
-        when, line = said[0] if said else (0.0, "-")
+        told = [one for one in said if one[1].startswith(host) and "its worker left" not in one[1]] or said
+        when, line = told[0] if told else (0.0, "-")
         for one in hosts.of_host(host):
             with contextlib.suppress(psutil.NoSuchProcess):
                 one.send_signal(signal.SIGCONT)
         figures = (
-            f"{ended!s:<9} {took:3.0f}  {len(counts):7}  {sum(n == 0 for n in counts.values()):4}  "
-            f"{sum(n > 1 for n in counts.values()):7}  {errors:6}"
+            f"{ended!s:<9} {took:3.0f}  {len(counts):7}  {correct:7}  {sum(n == 0 for n in counts.values()):4}  "
+            f"{sum(n > 1 for n in counts.values()):7}  {errors:6}  {marked:6}"
         )
+        remove_limits()
     orphans = len(alive) + len(hosts.left_processes())
     return f"{figures}  {orphans:7}  {when:5.1f} s  {line[:200]}"
 

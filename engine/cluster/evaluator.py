@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, TypeVar
 from msgspec.structs import replace
 
 from engine.cluster import messages as m
+from engine.cluster.comparability import Comparability
 from engine.cluster.link import Link
 from engine.cluster.roster import SILENT_S, Device, Roster
 from engine.cluster.ssh_hosts import SshHosts
@@ -162,6 +163,8 @@ class ClusterEvaluator:
     - ``say``: called with a line for the log, and whether it is a warning
     - ``directory``: for certificates, if the config names hosts to start over SSH; it need not exist
     - ``samples``: receives the latest readings of all devices, by id
+    - ``on_late_marks``: called with a problem's id and a function that marks verdicts of slow hosts, when earlier
+      verdicts may need the mark
     """
 
     def __init__(
@@ -177,6 +180,7 @@ class ClusterEvaluator:
         say: Callable[[str, bool], None],
         directory: Path,
         samples: dict[str, DeviceSample],
+        on_late_marks: Callable[[str, Callable[[Verdict], Verdict]], None] = lambda problem, mark: None,
     ) -> None:
         self._cluster, self._directory = cluster, directory
         self._ssh: SshHosts | None = None
@@ -185,7 +189,8 @@ class ClusterEvaluator:
         self._evaluation = evaluation.model_dump(mode="json", exclude={"device", "builders"})
         self._on_wait, self._on_free, self._say = on_wait, on_free, say
         self._on_join, self._on_leave, self._on_measured = on_join, on_leave, on_measured
-        self._samples = samples
+        self._samples, self._on_late_marks = samples, on_late_marks
+        self._comparability = Comparability()
         self._engine = uuid.uuid4().hex[:12]
         known = [device for device in known if device.host]
         kinds = {"cpu"} if evaluation.device == "cpu" else {"cuda"} if evaluation.device == "cuda" else {"cpu", "cuda"}
@@ -216,7 +221,7 @@ class ClusterEvaluator:
         """Connect, and wait for workers. Raises ``EvaluationError`` and ``CertificateError``."""
         cluster = self._cluster
         if cluster.hosts:
-            self._ssh = SshHosts(cluster, self._directory)
+            self._ssh = SshHosts(cluster, self._directory, lambda why: self._say(why, True))
             cluster = await self._ssh.start()
         assert cluster.scheduler is not None and cluster.certificates is not None  # The config requires both.
         self._link = Link(
@@ -225,6 +230,7 @@ class ClusterEvaluator:
             self._engine,
             self._hear_beat,
             lambda device: self._roster.left(device, f"{device.partition('/')[0]}: its worker left"),
+            self._roster.hear_strange,
             self._hear_report,
             self._hear_link,
         )
@@ -241,6 +247,8 @@ class ClusterEvaluator:
         devices = self._roster.admitted()
         if not devices:
             why = self._down or "no worker that can judge has joined"
+            if self._down is None and (refusals := self._roster.refusals):
+                raise EvaluationError(f"{self._address}: {why}, after {START_S:g} s. {'. '.join(refusals)}")
             remedy = f"kernel-tui worker --scheduler {self._address}"
             start = f"Start the scheduler with kernel-tui cluster scheduler, and a worker on each host with {remedy}"
             if cluster.hosts or self._ssh is not None:
@@ -248,6 +256,7 @@ class ClusterEvaluator:
             raise EvaluationError(f"{self._address}: {why}, after {START_S:g} s. {start}")
         self._sandbox = devices[0].beat.sandbox
         self._started = True
+        self._compare_software(devices)
         for device in devices:
             self._welcome(device)
         return tuple(device.fact for device in devices)
@@ -332,8 +341,7 @@ class ClusterEvaluator:
 
         Raises ``DeviceLost`` and ``EvaluationError``.
         """
-        built_on = job.device
-        async with self._builder(built_on, job.ticket):
+        async with self._builder(job) as built_on:
             answer = await self._ask(built_on, m.Build(job.place, job.kernel), m.BUILDER, job.tell)
         assert isinstance(answer, m.Built)
         report = answer.report
@@ -362,15 +370,30 @@ class ClusterEvaluator:
             judged_s = {name: s for name, s in verdict.stage_s.items() if name not in ("queue", "build")}
             verdict = replace(verdict, build=build, stage_s={**spent_s, **judged_s})
             self._settle_doubts(job, verdict)
+            verdict = self._with_marks(job, verdict)
             if job.on_verdict is not None:
                 job.on_verdict(verdict)
             return verdict
         finally:
             await self._release(job.device)
 
+    def _with_marks(self, job: _Job, verdict: Verdict) -> Verdict:
+        """Return the verdict with remarks on a slow host and unusual software. Also mark earlier verdicts."""
+        problem = job.place.problem.id
+        verdict, lines = self._comparability.judged(problem, job.device.fact, verdict)
+        for line in lines:
+            self._say(line, True)
+        if self._comparability.has_late_marks(problem):
+            self._on_late_marks(problem, lambda one: self._comparability.marked(problem, one))
+        return verdict
+
     def _settle_doubts(self, job: _Job, verdict: Verdict) -> None:
-        """Raise ``Doubted`` at a kernel's first error. After a verdict, blame the devices that had an error."""
-        if verdict.status == "error":
+        """Raise ``Doubted`` at a kernel's first error, or timeout on a device that may be slow. After a verdict, blame
+        the devices that failed.
+        """
+        late = verdict.status == "timeout" and len(self._roster.usable()) > 1
+        late = late and not self._comparability.keeps_pace(job.place.problem.id, job.device.id)
+        if verdict.status == "error" or (late and job.failed is None):
             if job.failed is None:
                 job.doubt(verdict)
                 raise Doubted(job.why)
@@ -462,22 +485,37 @@ class ClusterEvaluator:
             while not (usable := self._roster.usable()):
                 await self._wait()
             usable = [one for one in usable if one not in avoid] or usable
-            device = min(usable, key=lambda one: (one.assigned + one.judging, problem not in one.opened))
+            device = min(usable, key=lambda one: self._cost(one, problem))
             device.assigned += 1
             return device
 
+    def _cost(self, device: Device, problem: str) -> tuple[float, bool, bool]:
+        """Return a key that orders devices for a new kernel of ``problem``, best first: which would end first?"""
+        work = (device.assigned + device.judging + 1) * self._comparability.pace(device.id)
+        return work, self._comparability.is_odd(device.fact), problem not in device.opened
+
     @contextlib.asynccontextmanager
-    async def _builder(self, device: Device, ticket: int) -> AsyncIterator[None]:
-        """Occupy one of the device's builders. Older tickets come first."""
+    async def _builder(self, job: _Job) -> AsyncIterator[Device]:
+        """Occupy one of the builders of the job's device. Older tickets come first. If another device is idle, move the
+        kernel there.
+        """
+        device = job.device
         async with self._changed:
-            with _in_line(device.build_line, ticket):
-                while device.building >= device.beat.builders or min(device.build_line) < ticket:
+            with _in_line(line := device.build_line, job.ticket):
+                while device.building >= device.beat.builders or min(line) < job.ticket:
                     _check(device)
+                    idle = [one for one in self._idle(device) if not one.building and one not in job.doubted]
+                    if idle and min(line) == job.ticket:
+                        device.assigned -= 1
+                        device = idle[0]
+                        device.assigned += 1
+                        job.move(device)
+                        break
                     await self._wait()
             _check(device)
             device.building += 1
         try:
-            yield
+            yield device
         finally:
             device.building -= 1
             await self._wake()
@@ -490,7 +528,7 @@ class ClusterEvaluator:
             with _in_line(device.judge_line, ticket):
                 while device.judging or min(device.judge_line) < ticket:
                     _check(device)
-                    idle = [one for one in self._roster.usable() if not one.judging and not one.assigned]
+                    idle = self._idle(device)
                     if idle and min(device.judge_line) == ticket:
                         device.assigned -= 1
                         device = idle[0]
@@ -500,6 +538,12 @@ class ClusterEvaluator:
             _check(device)
             device.judging = True
             return device
+
+    def _idle(self, device: Device) -> list[Device]:
+        """Return idle devices that can do the work of ``device``, and are not slower."""
+        pace = self._comparability.pace(device.id)
+        idle = [one for one in self._roster.usable() if not one.judging and not one.assigned]
+        return [one for one in idle if self._comparability.pace(one.id) <= pace]
 
     async def _release(self, device: Device) -> None:
         device.judging = False
@@ -519,16 +563,24 @@ class ClusterEvaluator:
 
     @contextlib.asynccontextmanager
     async def _any_device(
-        self, problem: str = "", wanted: str = "", home: str | None = None, avoid: Sequence[Device] = ()
+        self,
+        problem: str = "",
+        wanted: str = "",
+        home: str | None = None,
+        avoid: Sequence[Device] = (),
+        comparable: bool = False,
     ) -> AsyncIterator[_Turn]:
         """Occupy a free device: ``wanted``, else ``home`` if it is there, else one that has the problem open.
 
-        ``wanted`` is taken even if it was set aside. Devices in ``avoid`` are chosen only if there is no other.
+        ``wanted`` is taken even if it was set aside. Devices in ``avoid`` are chosen only if there is no other, and so
+        are slow ones and those with unusual software if ``comparable`` is set.
         """
         async with self._changed:
             while True:
                 usable = self._roster.admitted() if wanted else self._roster.usable()
                 usable = [one for one in usable if one not in avoid] or usable
+                if comparable:
+                    usable = [one for one in usable if not self._comparability.is_odd(one.fact)] or usable
                 if wanted and wanted not in {one.id for one in usable}:
                     raise EvaluationError(f"{wanted} has left the search")
                 if home in {one.id for one in usable}:
@@ -548,7 +600,7 @@ class ClusterEvaluator:
         """Run ``job`` on a device, and on another if the device is lost or fails."""
         why, failed = "", list[Device]()
         for _ in range(MOST_TRIES):
-            async with self._any_device(problem, home=home, avoid=failed) as turn:
+            async with self._any_device(problem, home=home, avoid=failed, comparable=True) as turn:
                 try:
                     return await job(turn.device)
                 except DeviceLost as lost:
@@ -624,7 +676,7 @@ class ClusterEvaluator:
                     f"{device.host}: its worker was killed; {self._roster.fate_of_work(device)}. If it does not "
                     f"join again, start it there: {self._join_command}"
                 )
-                self._roster.left(device.id, why)
+                self._roster.left(device.id, why, fault=True)
                 attempt.lose(why)
         elif name in beat.stuck:
             attempt.lose(f"{device.host}: its judging process hangs")
@@ -684,14 +736,20 @@ class ClusterEvaluator:
                 self._say(f"{self._address}: connected", False)
             self._down = None
 
+    def _compare_software(self, devices: Iterable[Device]) -> None:
+        for line in self._comparability.joined(device.fact for device in devices):
+            self._say(line, True)
+
     def _joined(self, device: Device) -> None:
         if self._started:
             self._on_join(device.fact)
+            self._compare_software([device])
             self._welcome(device)
         asyncio.ensure_future(self._wake())  # noqa: RUF006 - It ends at once.
 
     def _left(self, device: Device, why: str) -> None:
         self._samples.pop(device.id, None)
+        self._comparability.left(device.id)
         self._on_leave(device.fact, why)
         for attempt in self._attempts.values():
             if attempt.device is device:

@@ -25,6 +25,7 @@ class Link:
     """A client of the scheduler ``address``.
 
     - ``on_beat``, ``on_leaving``: called for each heartbeat of a worker, and when it leaves
+    - ``on_strange_beat``: called for each heartbeat that this release cannot read
     - ``on_report``: called for each report on the engine ``engine``'s attempts
     - ``on_state``: called with "" when the link is up, and with the reason when it is down
     """
@@ -36,12 +37,14 @@ class Link:
         engine: str,
         on_beat: Callable[[m.Beat], None],
         on_leaving: Callable[[str], None],
+        on_strange_beat: Callable[[m.AnyBeat], None],
         on_report: Callable[[m.Report], None],
         on_state: Callable[[str], None],
     ) -> None:
         self._address, self._engine = address, engine
         self._security = security(certificates, "engine")
-        self._on_beat, self._on_leaving, self._on_report, self._on_state = on_beat, on_leaving, on_report, on_state
+        self._on_beat, self._on_leaving, self._on_strange_beat = on_beat, on_leaving, on_strange_beat
+        self._on_report, self._on_state = on_report, on_state
         self._client: Any = None
         self._task: asyncio.Task[None] | None = None
         self._up: bool | None = None
@@ -142,12 +145,17 @@ class Link:
             self._on_state(trouble)
 
     def _hear_worker(self, event: tuple[float, str]) -> None:
-        with contextlib.suppress(msgspec.MsgspecError):  # A worker of another version; it is refused by its version.
-            match m.decode_from_worker(event[1]):
-                case m.Beat() as beat:
-                    self._on_beat(beat)
-                case m.Leaving(device=device):
-                    self._on_leaving(device)
+        try:
+            message = m.decode_from_worker(event[1])
+        except msgspec.MsgspecError:  # A worker of another version.
+            with contextlib.suppress(msgspec.MsgspecError):
+                self._on_strange_beat(m.decode_any_beat(event[1]))
+            return
+        match message:
+            case m.Beat() as beat:
+                self._on_beat(beat)
+            case m.Leaving(device=device):
+                self._on_leaving(device)
 
     def _hear_report(self, event: tuple[float, str]) -> None:
         self._on_report(m.decode_report(event[1]))

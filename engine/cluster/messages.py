@@ -249,6 +249,21 @@ class Beat(Struct, frozen=True, tag="beat"):
     stuck: tuple[str, ...] = ()
 
 
+class AnyBeatDevice(Struct, frozen=True):
+    """The part of a device that every release names."""
+
+    id: str = ""
+    host: str = ""
+
+
+class AnyBeat(Struct, frozen=True):
+    """The part of a heartbeat that an engine of any release understands, to refuse a worker of another release."""
+
+    version: str
+    start: str = ""
+    device: AnyBeatDevice = AnyBeatDevice()
+
+
 class Leaving(Struct, frozen=True, tag="leaving"):
     """A worker shuts down cleanly."""
 
@@ -262,3 +277,4 @@ decode_order = msgspec.json.Decoder(Order).decode
 decode_inward = msgspec.json.Decoder(AnyInward).decode
 decode_report = msgspec.json.Decoder(Report).decode
 decode_from_worker = msgspec.json.Decoder(Beat | Leaving).decode
+decode_any_beat = msgspec.json.Decoder(AnyBeat).decode

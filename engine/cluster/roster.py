@@ -10,6 +10,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from engine import __version__
 from engine.cluster import messages as m
 from engine.devices.fact import DeviceFact
 
@@ -85,6 +86,8 @@ class Roster:
         self._on_join, self._on_leave, self._on_refuse, self._clock = on_join, on_leave, on_refuse, clock
         self.devices: dict[str, Device] = {}
         self._refused: dict[str, str] = {}
+        self._losses: dict[str, int] = {}
+        """How often a device was lost since its last verdict, by id: a host that comes and goes finishes nothing."""
         self._join_command = join_command
         self._settled = bool(model)
 
@@ -96,7 +99,7 @@ class Roster:
             if self._settled and not before.lost and (refusal := self._refusal(beat)) != before.refusal:
                 before.refusal = refusal
                 if refusal:
-                    self._refuse(beat, refusal)
+                    self._refuse(beat.device.id, refusal)
                     self._on_leave(before, refusal)
                 else:
                     self._on_join(before)
@@ -106,26 +109,38 @@ class Roster:
                 return
             self._leave(before, f"{before.host}: its worker was started again")
         self.devices[beat.device.id] = device = Device(beat, now, self._with_peaks(beat.device))
+        if (losses := self._losses.get(device.id, 0)) >= MOST_FAULTS:
+            device.faults = losses - 1
+            self.blame(device, "it keeps leaving and joining")
         if self._settled:
             self._admit(device)
+
+    def hear_strange(self, beat: m.AnyBeat) -> None:
+        """Note a heartbeat of another release that this one cannot read."""
+        host = beat.device.host or "a host"
+        self._refuse(beat.device.id or host, self._of_another_version(host, beat.version))
 
     def settle(self) -> None:
         """Choose the model, if none is set, and admit the devices heard so far.
 
-        The model is that of most devices that could judge.
+        The model is that of most devices that could judge. If none could, say why.
         """
         if not self.model:
             models = Counter(one.beat.device.name for one in self.devices.values() if not self._refusal(one.beat))
             if not models:
+                for device in self.devices.values():
+                    self._refuse(device.id, self._refusal(device.beat))
                 return
             self.model = models.most_common(1)[0][0]
         self._settled = True
         for device in self.devices.values():
             self._admit(device)
 
-    def left(self, device_id: str, why: str) -> None:
-        """Note that a device is gone."""
+    def left(self, device_id: str, why: str, *, fault: bool = False) -> None:
+        """Note that a device is gone. ``fault``: it was killed or fell silent."""
         if (device := self.devices.pop(device_id, None)) is not None:
+            if fault:
+                self._losses[device_id] = self._losses.get(device_id, 0) + 1
             self._leave(device, why)
 
     def look(self) -> None:
@@ -136,6 +151,7 @@ class Roster:
                 device.id,
                 f"{device.host}: no heartbeat for {SILENT_S:g} s; {self.fate_of_work(device)}. Check the host and its "
                 f"network. If its worker ended, start it again: {self._join_command}",
+                fault=True,
             )
 
     def blame(self, device: Device, why: str) -> None:
@@ -147,6 +163,7 @@ class Roster:
 
     def praise(self, device: Device) -> None:
         device.faults = 0
+        self._losses.pop(device.id, None)
 
     def usable(self) -> list[Device]:
         """Devices that may judge now."""
@@ -174,14 +191,19 @@ class Roster:
     def _admit(self, device: Device) -> None:
         device.refusal = self._refusal(device.beat)
         if device.refusal:
-            self._refuse(device.beat, device.refusal)
+            self._refuse(device.id, device.refusal)
         else:
             self._refused.pop(device.id, None)
             self._on_join(device)
 
-    def _refuse(self, beat: m.Beat, refusal: str) -> None:
-        if self._refused.get(beat.device.id) != refusal:
-            self._refused[beat.device.id] = refusal
+    @property
+    def refusals(self) -> tuple[str, ...]:
+        """Why the devices that joined and may not judge are refused."""
+        return tuple(self._refused.values())
+
+    def _refuse(self, device_id: str, refusal: str) -> None:
+        if self._refused.get(device_id) != refusal:
+            self._refused[device_id] = refusal
             self._on_refuse(refusal)
 
     def _leave(self, device: Device, why: str) -> None:
@@ -193,10 +215,7 @@ class Roster:
         """Return why a device may not judge, with the remedy; "" if it may."""
         host, fact = beat.device.host, beat.device
         if beat.version != m.version():
-            return (
-                f"{host}: its kernel-tui is {beat.version}, the engine's is {m.version()}; verdicts of different "
-                "judges are not comparable. Install the engine's version there, and start kernel-tui worker again"
-            )
+            return self._of_another_version(host, beat.version)
         if beat.lacks:
             return f"{host}: {beat.lacks}"
         if beat.torch != m.torch_version():
@@ -214,6 +233,17 @@ class Roster:
                 "comparable. Start another session for it, with [cluster] gpu"
             )
         return ""
+
+    def _of_another_version(self, host: str, theirs: str) -> str:
+        """Return the refusal of a worker with the version ``theirs``, which names both versions and what to type."""
+        release, _, _ = theirs.partition(" ")
+        install = f"pip install 'kernel-tui[cluster]=={__version__}'"
+        if release == __version__:  # Two checkouts, or local changes.
+            install = "copy the engine's checkout there, and pip install '.[cluster]' in it"
+        return (
+            f"{host}: its kernel-tui is {theirs}, the engine's is {m.version()}; verdicts of different judges are not "
+            f"comparable. Type there: {install}; then {self._join_command}"
+        )
 
     def _with_peaks(self, fact: DeviceFact) -> DeviceFact:
         before = self._known.get(fact.id)

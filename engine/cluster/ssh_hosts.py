@@ -17,7 +17,7 @@ import platform
 import shlex
 import shutil
 import tarfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from engine.cluster.certificates import create, files
@@ -30,6 +30,7 @@ AGAIN_S, LONGEST_S = 2.0, 60.0
 """Seconds until a lost SSH connection is tried again: at first, and at most. The time doubles with each failure."""
 _START_S = 20.0
 _CLOSE_S = 10.0
+_MOST_BYTES = 4096
 
 _SCRIPT = """\
 d=$(mktemp -d) || exit 1
@@ -56,10 +57,16 @@ _log = logging.getLogger("engine")
 
 
 class SshHosts:
-    """The scheduler and the SSH connections of one session. ``directory`` is for certificates; it need not exist."""
+    """The scheduler and the SSH connections of one session.
 
-    def __init__(self, cluster: ClusterConfig, directory: Path) -> None:
-        self._cluster, self._directory = cluster, directory
+    - ``directory``: for certificates; it need not exist
+    - ``say``: called when a host's worker ends, with the last line that it or ssh wrote; once per line
+    """
+
+    def __init__(self, cluster: ClusterConfig, directory: Path, say: Callable[[str], None]) -> None:
+        self._cluster, self._directory, self._say = cluster, directory, say
+        self._said: set[str] = set()
+        self._closed = False
         self._scheduler: asyncio.subprocess.Process | None = None
         self._keeping: list[asyncio.Task[None]] = []
 
@@ -95,6 +102,7 @@ class SshHosts:
         )
 
     async def close(self) -> None:
+        self._closed = True
         for task in self._keeping:
             task.cancel()
         await asyncio.gather(*self._keeping, return_exceptions=True)
@@ -111,13 +119,19 @@ class SshHosts:
                 *ssh_command(host, self._cluster.command, address),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=2,  # The engine's log.
+                stderr=asyncio.subprocess.PIPE,
                 process_group=0,
             )
-            assert process.stdin is not None
+            assert process.stdin is not None and process.stderr is not None
             try:
                 began = asyncio.get_running_loop().time()
                 process.stdin.write(packed(self._directory) + b"\n")
+                last = await _pass_on(process.stderr)
                 code = await process.wait()
+                line = f"{host}: its worker ended: {last or f'ssh exit code {code}'}"
+                if line not in self._said:
+                    self._said.add(line)
+                    self._say(line)
                 if asyncio.get_running_loop().time() - began > LONGEST_S:
                     pause_s = AGAIN_S
                 _log.warning("%s: its worker ended (ssh exit code %d); trying again in %g s", host, code, pause_s)
@@ -127,8 +141,21 @@ class SshHosts:
                     with contextlib.suppress(TimeoutError):
                         await asyncio.wait_for(process.wait(), _CLOSE_S)
                 await end_group(process)
+            if self._closed:  # In Python 3.11, ``wait_for`` loses a cancellation that arrives as the process ends.
+                return
             await asyncio.sleep(pause_s)
             pause_s = min(LONGEST_S, 2 * pause_s)
+
+
+async def _pass_on(errors: asyncio.StreamReader) -> str:
+    """Copy what a worker and ssh write to the engine's log, until they end. Return the last line."""
+    rest = b""
+    while chunk := await errors.read(1 << 16):
+        with contextlib.suppress(OSError):
+            os.write(2, chunk)
+        rest = (rest + chunk)[-_MOST_BYTES:]
+    lines = [line.strip() for line in rest.decode(errors="replace").splitlines() if line.strip()]
+    return lines[-1] if lines else ""
 
 
 def ssh_command(host: str, command: str, address: str) -> Sequence[str]:

@@ -12,7 +12,7 @@ class DeviceFact(Struct, frozen=True, omit_defaults=True):
 
     ``clock_mhz``: a GPU's highest clock. ``features``: a CPU's vector extensions, such as "avx2". ``caches``: a CPU's
     caches, such as "L2 512 KiB per core". ``host``: the host of a cluster that has the device; "" for the engine's
-    host.
+    host. ``software``: in a cluster, the versions on that host that change machine code or speed, such as "g++ 12.2.0".
     """
 
     id: str
@@ -27,3 +27,4 @@ class DeviceFact(Struct, frozen=True, omit_defaults=True):
     features: tuple[str, ...] = ()
     caches: tuple[str, ...] = ()
     host: str = ""
+    software: tuple[str, ...] = ()

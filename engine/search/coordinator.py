@@ -276,6 +276,12 @@ def _make_evaluator(
     def say(text: str, is_warning: bool) -> None:
         journal.post(LogLine(level="warning" if is_warning else "info", text=text))
 
+    def on_late_marks(problem: str, mark: Callable[[Verdict], Verdict]) -> None:
+        for name in state.problems[problem].variants:
+            given = state.variants[name].verdict
+            if given is not None and (marked := mark(given)) is not given:
+                journal.post(VerdictGiven(variant=name, verdict=marked, why=f"{name}: {marked.flags[-1]}"))
+
     readings.remote = {}
     return ClusterEvaluator(
         config.cluster,
@@ -289,6 +295,7 @@ def _make_evaluator(
         say,
         paths.directory / "scratch" / "certificates",
         readings.remote,
+        on_late_marks,
     )
 
 

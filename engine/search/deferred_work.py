@@ -282,12 +282,16 @@ class Owed:
             verdict = Verdict(status="error", reason=str(error))
         counts = verdict.status not in UNJUDGED
         if verdict.correct and before is not None:
-            counts = interval_width(verdict) < interval_width(before)
+            counts = _doubt(verdict) < _doubt(before)
         now = f"now {_words(verdict)}" if counts else "the speedup is still uncertain"
         text = f"{best.problem}: judged the best kernel {best.id} again (before: {_words(before)}); {now}"
         await context.journal.record(LogLine(level="info", text=text))
         if counts:
             await context.journal.record(VerdictGiven(variant=best.id, verdict=verdict, why=text))
+
+
+def _doubt(verdict: Verdict) -> tuple[bool, float]:
+    return verdict.slow_host is not None, interval_width(verdict)
 
 
 def _words(verdict: Verdict | None) -> str:

@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import psutil
@@ -69,7 +70,7 @@ class Hosts:
             _run("ip", "-n", space, "link", "set", far, "up")
         create(self.engine / "certs", [f"10.77.{number}.1" for number in range(1, len(self.names) + 1)])
         for name in self.names:
-            certificates = self._home(name) / "certs"
+            certificates = self.home(name) / "certs"
             certificates.mkdir(parents=True)
             for file in ("ca.pem", "worker.pem", "worker-key.pem"):
                 shutil.copy2(self.engine / "certs" / file, certificates / file)
@@ -95,10 +96,12 @@ class Hosts:
     def start_scheduler(self) -> None:
         self._start("hub", "scheduler", "cluster", "scheduler", "--certificates", "certs", "--port", str(PORT))
 
-    def start_worker(self, name: str, *options: str) -> None:
+    def start_worker(self, name: str, *options: str, tree: Path = ROOT, **variables: str) -> None:
+        """Start ``kernel-tui worker`` from the checkout ``tree``, with more environment ``variables``."""
         self._start(
             *(name, name, "worker", "--scheduler", self.address(name), "--certificates", "certs", "--gpus", "none"),
             *("--name", name, "--builders", "1", *options),
+            environment={"PYTHONPATH": str(tree), **variables},
         )
 
     def in_hub(self, *arguments: str, timeout: float = 120) -> subprocess.CompletedProcess[str]:
@@ -118,7 +121,7 @@ class Hosts:
 
     def of_host(self, name: str) -> list[psutil.Process]:
         """All processes of a host or of the hub."""
-        wanted = str(self._home(name))
+        wanted = str(self.home(name))
         return [one for one in _marked(str(self.directory)) if one.info["environ"].get("KERNEL_TUI_HOME") == wanted]
 
     def worker_of(self, name: str) -> psutil.Process:
@@ -131,12 +134,16 @@ class Hosts:
     def log(self, name: str) -> str:
         return (self.directory / f"{name}.log").read_text()
 
-    def _start(self, host: str, log: str, *arguments: str) -> None:
+    def home(self, name: str) -> Path:
+        """The directory of a host, or of the hub."""
+        return self.engine if name == "hub" else self.directory / name
+
+    def _start(self, host: str, log: str, *arguments: str, environment: Mapping[str, str] = {}) -> None:
         with (self.directory / f"{log}.log").open("ab") as file:
             self.processes[log] = subprocess.Popen(
                 [*self._command(host), *arguments],
-                cwd=self._home(host),
-                env=self._environment(host),
+                cwd=self.home(host),
+                env={**self._environment(host), **environment},
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=subprocess.STDOUT,
@@ -150,7 +157,7 @@ class Hosts:
         return ["ip", "netns", "exec", self._namespace(host), *command]
 
     def _environment(self, host: str) -> dict[str, str]:
-        home = self._home(host)
+        home = self.home(host)
         temporary = home / "tmp"
         temporary.mkdir(parents=True, exist_ok=True)
         return {
@@ -164,9 +171,6 @@ class Hosts:
             "CUDA_VISIBLE_DEVICES": "",
             "OMP_NUM_THREADS": "1",
         }
-
-    def _home(self, host: str) -> Path:
-        return self.engine if host == "hub" else self.directory / host
 
     def _namespace(self, host: str) -> str:
         return f"{self._prefix}-{host}"

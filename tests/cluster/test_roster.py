@@ -75,7 +75,11 @@ def test_hosts_of_another_version_or_without_a_compiler_do_not_judge_until_they_
     seen.roster.hear(beat("bare", lacks="no nvcc found; pip install 'kernel-tui[cuda]'"))
     seen.roster.hear(beat("bare", lacks="no nvcc found; pip install 'kernel-tui[cuda]'"))
     assert seen.usable == set() and len(seen.refused) == 2
-    assert "Install the engine's version" in seen.refused[0] and "pip install" in seen.refused[1]
+    assert (
+        "pip install 'kernel-tui[cluster]==" in seen.refused[0]
+        and "0.0.1 (0123)" in seen.refused[0]
+        and "pip install" in seen.refused[1]
+    )
     seen.roster.hear(beat("bare"))
     assert seen.usable == {"bare"} and seen.joined == ["bare/GPU-1"]
     seen.roster.hear(beat("bare", lacks="no nvcc found"))
@@ -137,3 +141,29 @@ def test_a_host_with_faults_in_a_row_gets_no_work_for_a_while() -> None:
     assert seen.usable == set() and "the disk is full" in seen.refused[-1]
     seen.now += ASIDE_S
     assert seen.usable == {"a"}
+
+
+def test_a_host_that_keeps_leaving_gets_no_work_for_a_while() -> None:
+    seen = Observed("NVIDIA H200")
+    for start in ("1", "2"):
+        seen.roster.hear(beat("a", start=start))
+        assert seen.usable == {"a"}
+        seen.roster.left("a/GPU-1", "a: its worker was killed", fault=True)
+    seen.roster.hear(beat("a", start="3"))
+    assert seen.usable == set() and "keeps leaving" in seen.refused[-1]
+    seen.now += ASIDE_S
+    assert seen.usable == {"a"}
+    (device,) = seen.roster.usable()
+    seen.roster.praise(device)
+    seen.roster.left("a/GPU-1", "a: its worker was killed", fault=True)
+    seen.roster.hear(beat("a", start="4"))
+    assert seen.usable == {"a"}
+
+
+def test_if_no_host_can_judge_the_log_says_why() -> None:
+    seen = Observed()
+    seen.roster.hear(beat("bare", lacks="no nvcc found; pip install 'kernel-tui[cuda]'"))
+    seen.roster.settle()
+    seen.roster.settle()
+    (why,) = seen.refused
+    assert "no nvcc" in why and seen.roster.refusals == (why,)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import shutil
@@ -16,8 +17,8 @@ import psutil
 import pytest
 
 from engine.cluster.certificates import create
-from engine.cluster.ssh_hosts import packed, ssh_command
-from engine.config.schema import ConfigError, parse_config
+from engine.cluster.ssh_hosts import SshHosts, packed, ssh_command
+from engine.config.schema import ClusterConfig, ConfigError, parse_config
 from engine.session.state.session_state import fold
 from tests.cluster.watching import recorded, verdicts_per_kernel
 from tests.commandline import KernelTui
@@ -102,6 +103,28 @@ def test_the_engine_starts_and_ends_workers_over_ssh(ssh_path: str, kernel_tui: 
     _, alive = psutil.wait_procs(workers(str(tmp_path)), timeout=15)
     assert not alive
     assert not (session / "scratch" / "certificates").exists()
+
+
+async def test_the_engine_repeats_what_a_host_without_a_compiler_says(
+    ssh_path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = tmp_path / "there"
+    command.write_text(
+        f"#!/bin/sh\nexport PYTHONPATH={ROOT} CUDA_VISIBLE_DEVICES= PATH=/nowhere KERNEL_TUI_TEST={tmp_path}\n"
+        f'exec {sys.executable} -m tui.cli.main "$@" --gpus none\n'
+    )
+    command.chmod(0o755)
+    monkeypatch.setenv("PATH", ssh_path)
+    monkeypatch.delenv("CXX", raising=False)
+    said: asyncio.Queue[str] = asyncio.Queue()
+    cluster = ClusterConfig(hosts=("localhost",), address="127.0.0.1", command=str(command))
+    hosts = SshHosts(cluster, tmp_path / "certificates", said.put_nowait)
+    await hosts.start()
+    try:
+        why = await asyncio.wait_for(said.get(), 60)
+    finally:
+        await hosts.close()
+    assert why.startswith("localhost: ") and "apt-get install g++" in why
 
 
 def test_the_script_on_a_host_ends_with_its_worker(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from benchmarks.synthetic_session import CPU
 from engine.devices.fact import DeviceFact
@@ -72,6 +73,19 @@ async def test_a_device_that_another_process_holds_is_named_with_it_and_stops_th
         assert monitor.app.model.search_seconds() == pytest.approx(spent, abs=0.01)
         fresh.record(ev.DeviceFree(device=CPU.id, seconds=1.0))
         await monitor.until(lambda: "Waiting for the device" not in monitor.text(), "it is told")
+
+
+async def test_the_device_pane_names_a_host_with_another_compiler(fresh: Engine) -> None:
+    versions = {"gpu1": "12.2.0", "gpu2": "12.2.0", "gpu3": "13.9.0"}
+    hosts = tuple(
+        structs.replace(CPU, id=f"{host}/cpu", host=host, software=(f"g++ {version}",))
+        for host, version in versions.items()
+    )
+    async with monitor_of(fresh.paths) as monitor:
+        fresh.record(structs.replace(started(), devices=hosts))
+        await monitor.until_shown("g++ 13.9.0")
+        (row,) = [row for row in monitor.text().splitlines() if "g++" in row]
+        assert "gpu3" in row
 
 
 async def test_an_idea_whose_kernels_were_all_tried_says_so_in_its_row(engine: Any) -> None:

@@ -128,6 +128,8 @@ def _verdict(event: ev.VerdictGiven, state: SessionState, best: dict[str, str | 
         return None
     head = f"{variant.problem}: {variant.id} of {variant.idea}"
     verdict = event.verdict
+    if event.why and verdict.slow_host is not None:
+        return f"{variant.problem}: {one_line(event.why)}"
     if not verdict.correct:
         reason = f": {one_line(verdict.reason, _REASON_CHARS)}" if verdict.reason else ""
         return f"{head} {verdict.status.replace('_', ' ')}{reason}"

@@ -14,8 +14,6 @@ import os
 import signal
 import sys
 import uuid
-from collections.abc import Callable
-from importlib.util import find_spec
 from pathlib import Path
 
 import msgspec
@@ -26,13 +24,11 @@ from engine.cluster import dask_settings
 from engine.cluster import messages as m
 from engine.cluster.certificates import CertificateError, security
 from engine.cluster.link import in_words
-from engine.devices.fact import DeviceFact
+from engine.cluster.worker.toolchain import Toolchain, software
 from engine.devices.hardware import discover
-from engine.evaluation.build.compilers import NoCompiler, compiler_of
 from engine.evaluation.sandbox.inside.confinement.isolation import die_with_parent
 from engine.evaluation.sandbox.probe import describe, probe
 from engine.evaluation.sandbox.runner import RunnerEnded
-from engine.problem.spec import LANGUAGE_OF_DEVICE
 from engine.system.guard import VARIABLE, Guard
 
 AGAIN_S = 2.0
@@ -64,7 +60,10 @@ async def join(settings: WorkerSettings, guard: Guard | None) -> None:
     device = found.get(settings.device)
     if device is None:
         raise LookupError(f"this host has no device {settings.device}; its devices are {', '.join(found)}")
-    device = replace(device, id=f"{settings.host}/{device.id}", host=settings.host)
+    toolchain = Toolchain(device)
+    await toolchain.start()
+    versions = await asyncio.to_thread(software, device)
+    device = replace(device, id=f"{settings.host}/{device.id}", host=settings.host, software=versions)
     sandbox = await asyncio.to_thread(_sandbox)
     ended = asyncio.Event()
     for which in (signal.SIGTERM, signal.SIGINT):
@@ -72,7 +71,7 @@ async def join(settings: WorkerSettings, guard: Guard | None) -> None:
     said = ""
     while not ended.is_set():
         local = "cpu" if device.kind == "cpu" else "cuda:0"
-        host = JudgingHost(device, local, environment, settings.builders, sandbox, _lack_of(device), guard)
+        host = JudgingHost(device, local, environment, settings.builders, sandbox, toolchain.lacks, guard)
         trouble = await _serve(settings, host, encryption, ended)
         if ended.is_set():
             return
@@ -126,21 +125,6 @@ def _sandbox() -> str:
         return describe(probe())
     except RunnerEnded as ended:
         return f"none ({ended})"
-
-
-def _lack_of(device: DeviceFact) -> Callable[[], str]:
-    """Return a function that says why this host cannot judge on ``device`` now, and what to type."""
-
-    def lacks() -> str:
-        if find_spec("torch") is None:
-            return "PyTorch is not installed, so no reference can run. Install it: pip install torch"
-        try:
-            compiler_of(LANGUAGE_OF_DEVICE[device.kind])
-        except NoCompiler as error:
-            return str(error)
-        return ""
-
-    return lacks
 
 
 def main(settings: WorkerSettings) -> int:

@@ -8,7 +8,9 @@ from __future__ import annotations
 WIDE = 0.2
 """A speedup counts as uncertain if its 95% interval has at least this relative width."""
 MARK = "~"
-UNSURE = f"{MARK}: uncertain: 95% interval wider than a fifth of the speedup, or other programs were running"
+UNSURE = (
+    f"{MARK}: uncertain: 95% interval wider than a fifth of the speedup, other programs were running, or a slow host"
+)
 """Footnote for a marked speedup or time."""
 ABOVE_SOL = f"{MARK} before a % SOL: above 100%"
 """Footnote for a marked % SOL."""

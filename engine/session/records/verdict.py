@@ -139,6 +139,8 @@ class Verdict(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     call; () if unknown.
 
     ``device`` is the device's model. In a cluster, ``host`` and ``device_id`` name the host and the device that judged.
+    ``slow_host`` is the reference's time there / its time on the fastest other device, if the host is too slow for its
+    times to be compared with those of others; else None.
     """
 
     status: Status
@@ -170,6 +172,7 @@ class Verdict(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     launches: tuple[Launch, ...] = ()
     host: str = ""
     device_id: str = ""
+    slow_host: float | None = None
 
     @property
     def correct(self) -> bool:

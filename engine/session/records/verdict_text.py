@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from engine.session.records.speedup_text import has_wide_interval, marked_speedup, relative_width, speedup
+from engine.session.records.speedup_text import has_wide_interval, marked, relative_width, speedup
 from engine.session.records.verdict import BUSY, Baseline, KernelBenchVerdict, Verdict, precision_in_words
 
 
@@ -10,11 +10,13 @@ def speedup_words(verdict: Verdict | None) -> str:
     """``1.57x``; ``~1.57x`` if uncertain; ``-`` without a speedup."""
     if verdict is None:
         return speedup(None)
-    return marked_speedup(verdict.speedup, verdict.speedup_low, verdict.speedup_high)
+    return marked(speedup(verdict.speedup), is_uncertain(verdict))
 
 
 def is_uncertain(verdict: Verdict) -> bool:
-    """Whether the speedup's 95% interval is wide."""
+    """Whether the speedup's 95% interval is wide, or a slow host measured it."""
+    if verdict.slow_host is not None and verdict.speedup is not None:
+        return True
     return has_wide_interval(verdict.speedup, verdict.speedup_low, verdict.speedup_high)
 
 

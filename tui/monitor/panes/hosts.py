@@ -8,6 +8,7 @@ from textual.strip import Strip
 
 from engine.devices.fact import DeviceFact
 from engine.devices.sample import DeviceSample
+from engine.devices.software import usual_software, versions_beside
 from tui.monitor.panes.lines import Part, line
 from tui.monitor.theme.palette import Palette
 from tui.text import format as fmt
@@ -85,6 +86,9 @@ def _devices(
         parts.append((f"  {hottest:.0f} °C", palette.text))
     if throttled := sorted({reason for sample in found for reason in sample.throttle}):
         parts.append((f"  throttled: {', '.join(throttled)}", palette.alarm))
+    usual = usual_software(fact for name, fact in model.state.devices.items() if name not in model.state.gone)
+    if unusual := ", ".join(dict.fromkeys(filter(None, (versions_beside(fact.software, usual) for fact in group)))):
+        parts.append((f"  {one_line(unusual, 60)}", palette.warn))
     return line(*parts)
 
 

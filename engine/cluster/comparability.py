@@ -1,0 +1,145 @@
+"""Whether times of two hosts can be compared: their software, and how fast they run the same reference. No input or
+output.
+
+Hosts that differ still judge. Their verdicts are right, and a speedup is a ratio of two times on one host. But their
+times must not stand beside those of other hosts without a mark.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from statistics import median_low
+
+from msgspec.structs import replace
+
+from engine.devices.fact import DeviceFact
+from engine.devices.software import usual_software, versions_beside
+from engine.session.records.verdict import Verdict
+
+SLOWER = {"cpu": 1.5, "cuda": 1.15}
+"""A host is slow if a problem's reference takes this many times as long there as on the fastest other host. GPUs of one
+model differ by some percent, and processors share caches and power with other programs.
+"""
+AGAIN_S = 60.0
+"""A device that was slow gets a new kernel after this many seconds."""
+_KEPT = 5
+
+
+class Comparability:
+    """The devices that judge, with their software and their times of each problem's reference."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._facts: dict[str, DeviceFact] = {}
+        self._told: set[tuple[str, ...]] = set()
+        self._references: dict[str, dict[str, deque[float]]] = {}
+        self._slow: dict[str, tuple[float, float]] = {}
+        """For each slow device, how slow it is, and when it last was."""
+        self._told_slow: set[str] = set()
+
+    # Software
+
+    def joined(self, facts: Iterable[DeviceFact]) -> list[str]:
+        """Note devices that judge. Return a line for each software that differs from the usual one and is new."""
+        self._facts |= {fact.id: fact for fact in facts}
+        lines = []
+        for fact in self._facts.values():
+            if fact.software in self._told or not (words := self.unlike(fact)):
+                continue
+            self._told.add(fact.software)
+            usual = usual_software(self._facts.values())
+            others = dict.fromkeys(one.host for one in self._facts.values() if one.software == usual)
+            have = f"{', '.join(others)} {'have' if len(others) > 1 else 'has'}"
+            lines.append(
+                f"{fact.host} has {words}, but {have} {versions_beside(usual, fact.software) or 'not'}. Its "
+                "kernels may be other machine code, so its verdicts carry a remark, and other hosts run the runoffs. "
+                "For equal builds, install the same versions there"
+            )
+        return lines
+
+    def left(self, device_id: str) -> None:
+        self._facts.pop(device_id, None)
+        self._slow.pop(device_id, None)
+
+    def unlike(self, fact: DeviceFact) -> str:
+        """Return the versions in which a device's host differs from most others: ``g++ 13.2.0``; "" if in none."""
+        return versions_beside(fact.software, usual_software(self._facts.values()))
+
+    # Pace
+
+    def is_odd(self, fact: DeviceFact) -> bool:
+        """Whether a device is slow or has unusual software."""
+        return fact.id in self._slow or bool(self.unlike(fact))
+
+    def keeps_pace(self, problem: str, device_id: str) -> bool:
+        """Whether a device has run a problem's reference as fast as others. Until then it may be slow."""
+        times = self._references.get(problem, {})
+        return device_id not in self._slow and device_id in times and len(times) > 1
+
+    def pace(self, device_id: str) -> float:
+        """Return how many times as long work takes on a device as on others. After :data:`AGAIN_S` seconds without a
+        verdict, the answer is 1, so that the device gets work again and can show that it has recovered.
+        """
+        ratio, since = self._slow.get(device_id, (1.0, 0.0))
+        return ratio if self._clock() - since < AGAIN_S else 1.0
+
+    def judged(self, problem: str, fact: DeviceFact, verdict: Verdict) -> tuple[Verdict, list[str]]:
+        """Note a verdict of the device ``fact``. Return the verdict with its marks, and lines for the log."""
+        if words := self.unlike(fact):
+            remark = f"built with other software than most hosts have: {words}"
+            verdict = replace(verdict, flags=(*verdict.flags, remark))
+        if verdict.reference is None:
+            return verdict, []
+        times = self._references.setdefault(problem, {}).setdefault(fact.id, deque(maxlen=_KEPT))
+        times.append(verdict.reference.median_ms)
+        return self.marked(problem, verdict), self._find_slow(problem)
+
+    def _find_slow(self, problem: str) -> list[str]:
+        """Find the devices that are slow for a problem. Return a line for each that is so for the first time."""
+        lines = []
+        for device_id, times in self._references[problem].items():
+            fastest_ms, fastest = self._fastest_other(problem, device_id)
+            if not fastest_ms or (ratio := median_low(times) / fastest_ms) <= self._most():
+                self._slow.pop(device_id, None)
+                continue
+            self._slow[device_id] = ratio, self._clock()
+            if device_id not in self._told_slow:
+                self._told_slow.add(device_id)
+                lines.append(
+                    f"{_host(device_id)} is slow: {problem}'s reference takes {ratio:.1f} times as long there as on "
+                    f"{_host(fastest)}. Its speedups carry ~, and other hosts run the runoffs. Look there for other "
+                    "programs, processor limits (cgroups) and a throttled device"
+                )
+        return lines
+
+    def has_late_marks(self, problem: str) -> bool:
+        """Whether some device is slow for this problem, so that its first verdicts may lack their mark."""
+        times = [ms for found in self._references.get(problem, {}).values() for ms in found]
+        return bool(times) and max(times) > self._most() * min(times)
+
+    def marked(self, problem: str, verdict: Verdict) -> Verdict:
+        """Return a verdict with the mark of a slow host, if its reference took too long; else the verdict itself."""
+        if verdict.reference is None or verdict.slow_host is not None:
+            return verdict
+        fastest_ms, fastest = self._fastest_other(problem, verdict.device_id)
+        ratio = verdict.reference.median_ms / fastest_ms if fastest_ms else 0.0
+        if ratio <= self._most():
+            return verdict
+        remark = (
+            f"slow host: the reference took {ratio:.1f} times as long on {verdict.host} as on {_host(fastest)}, "
+            "so its times do not compare with those of other hosts"
+        )
+        return replace(verdict, slow_host=ratio, flags=(*verdict.flags, remark))
+
+    def _most(self) -> float:
+        return SLOWER[next((one.kind for one in self._facts.values()), "cpu")]
+
+    def _fastest_other(self, problem: str, device_id: str) -> tuple[float, str]:
+        times = self._references.get(problem, {})
+        return min(((median_low(found), one) for one, found in times.items() if one != device_id), default=(0.0, ""))
+
+
+def _host(device_id: str) -> str:
+    return device_id.partition("/")[0]
