@@ -48,7 +48,12 @@ class Engine:
 
 def judging_processes() -> list[psutil.Process]:
     module = "engine.cluster.worker.judging_process"
-    return [one for one in psutil.Process().children() if module in one.cmdline()]
+    found = []
+    for one in psutil.Process().children():
+        with contextlib.suppress(psutil.ZombieProcess, psutil.NoSuchProcess):  # of other tests
+            if module in one.cmdline():
+                found.append(one)
+    return found
 
 
 @contextlib.asynccontextmanager
