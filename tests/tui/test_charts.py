@@ -83,6 +83,18 @@ def test_without_kernels_the_charts_say_so() -> None:
     assert text.count("no correct kernel yet") == 2 and "idle 100%" in text
 
 
+def test_a_narrow_heading_keeps_the_figure_and_a_gap_to_the_next_chart() -> None:
+    first = chart_lines(recorded_model(), "conv2d_relu_maxpool", monochrome(), 80, 20, ascii_only=False)[0].text
+    assert re.search(r"best speedup  conv2d_relu\S*… 16\.68x  by verdicts", first)
+
+
+async def test_the_narrowest_tabs_leave_room_for_the_kernels_id(open_monitor: Any, session: SessionPaths) -> None:
+    async with open_monitor(session, (110, 30)) as monitor:
+        await monitor.until_shown("Charts ASM ")
+        title = next(text for text in monitor.text().splitlines() if "Charts ASM" in text)
+        assert re.search(r"ASM \S v\d+", title)
+
+
 def recorded_model() -> Model:
     paths = SessionPaths.at(BY_HAND)
     model = Model(SessionSource(paths))

@@ -35,7 +35,8 @@ def session_results(reader: SessionReader, state: SessionState) -> SessionResult
         pending=live.running,
         died=not live.running and engine is not None,
     )
-    words = f"searching, engine pid {live.pid}" if live.running else "no engine has run yet"
+    doing = "paused" if state.paused else "searching"
+    words = f"{doing}, engine pid {live.pid}" if live.running else "no engine has run yet"
     if live.stall is not None:
         words = f"STALLED, {live.stall.rstrip('.')}"
     if not live.running and engine is not None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
+from rich.cells import cell_len
 from rich.style import Style
 from textual.strip import Strip
 
@@ -33,6 +34,10 @@ LOG_FROM = 6.0
 """Ratio between the largest and the smallest speedup from which their axis is logarithmic."""
 LEAST_S = 10.0
 """Shortest time axis, in seconds."""
+LONGEST_NAME = 24
+"""Cells of a problem's name in the heading."""
+NAME_GAPS = 3
+"""Cells around that name."""
 
 
 def chart_lines(
@@ -50,7 +55,7 @@ def chart_lines(
     rows = (2 if spends else 1) if columns == 2 else (3 if spends else 2)
     room = (height - (0 if columns == 2 else work_height)) // (2 if columns == 2 else rows)
     tall = max(LEAST + 1, min(MOST + 1, room))
-    heading = _heading(model, problem, palette)
+    heading = _heading(model, problem, palette, each, ascii_only=ascii_only)
     charts = [
         [heading, *artist.speedups(trajectory, each, tall - 1)],
         [line(("by verdicts", palette.title)), *artist.speedups(trajectory, each, tall - 1, by_verdicts=True)],
@@ -74,13 +79,21 @@ def has_spending(model: Model) -> bool:
     return bool(spent) and (spent[-1].tokens > 0 or spent[-1].dollars > 0)
 
 
-def _heading(model: Model, problem: str | None, palette: Palette) -> Strip:
+def _heading(model: Model, problem: str | None, palette: Palette, width: int, *, ascii_only: bool) -> Strip:
+    """Return the first chart's heading. Without room for all, its title and the problem's name are shortened."""
     found = model.state.problems.get(problem or "")
     best = model.best(found) if found is not None else None
-    parts: list[Part] = [("best speedup over eager", palette.title)]
-    if best is not None:
-        parts += [(f"  {one_line(best.problem, 24)} ", palette.dim), (speedup_words(best.verdict), palette.best)]
-    return line(*parts)
+    title = "best speedup over eager"
+    if best is None:
+        return line((title, palette.title))
+    figure = speedup_words(best.verdict)
+    name = one_line(best.problem, LONGEST_NAME)
+    if len(title) + cell_len(name) + len(figure) + NAME_GAPS > width:
+        title = "best speedup"
+        name = one_line(best.problem, max(1, min(LONGEST_NAME, width - len(title) - len(figure) - NAME_GAPS)))
+    if ascii_only:
+        name = name.replace("…", "~")
+    return line((title, palette.title), (f"  {name} ", palette.dim), (figure, palette.best))
 
 
 def _beside(charts: Sequence[list[Strip]], width: int) -> list[Strip]:

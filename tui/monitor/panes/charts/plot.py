@@ -76,7 +76,10 @@ def plot(
         connected = isinstance(one, Series) and not one.glyph
         glyph = one.glyph if isinstance(one, Series) and one.glyph else ("-" if connected else ".")
         dots = glyph if ascii_only or (isinstance(one, Series) and one.glyph) else "braille"
-        signal = figure.signal([at for at, _ in points], [value for _, value in points], marker=marker(dots, number))
+        # A line to a point far outside, for instance after a jump of the clock, would take plotext gigabytes.
+        across = [min(max(at, x.low), x.high) for at, _ in points]
+        up = [min(max(value, y.low), y.high) for _, value in points]
+        signal = figure.signal(across, up, marker=marker(dots, number))
         figure.draw(signal.lines() if connected else signal)
     styles = [frame, *(one.style for one in series)]
     return [_strip(text, styles, ascii_only=ascii_only) for text in figure.build().string().splitlines()[:height]]
