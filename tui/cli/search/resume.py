@@ -10,9 +10,7 @@ import click
 from tui.cli.search.watch import Beginning, start_and_watch, until_idle_option, watch_options
 from tui.cli.shared.common import Failure, complete_session, sessions_option
 from tui.cli.shared.limits import limit_options
-
-MOST_NAMED = 8
-"""Maximum number of sessions that an error names."""
+from tui.cli.shared.problem_option import MOST_NAMED
 
 if TYPE_CHECKING:
     from engine.session.records.requests import ChangeBudget, ChangeShare
@@ -50,7 +48,7 @@ def resume(
 
 
 def _only_one(root: Path) -> str:
-    """Return the only session that stopped or died. Raises Failure if there is none, or several."""
+    """Return the name of the only session that stopped or died. Raises Failure if there is none, or several."""
     from engine.exit_codes import ExitCode
     from engine.session.store import list_sessions
 

@@ -9,7 +9,7 @@ import click
 from tui.cli.shared.common import sessions_root
 
 MOST_NAMED = 8
-"""Maximum number of problems that an error names."""
+"""Maximum number of problems or sessions that an error names."""
 
 
 class ProblemName(click.ParamType[str]):

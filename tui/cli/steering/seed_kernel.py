@@ -16,7 +16,7 @@ from tui.cli.steering.send import PROBLEM_HELP, problem_id, request_options, sen
 @click.command("seed-kernel")
 @request_options
 @click.argument("kernel", type=click.Path(path_type=Path, allow_dash=True))
-@click.option("--problem", help=PROBLEM_HELP)
+@click.option("--problem", help=f"{PROBLEM_HELP[:-1]}, or that of --idea or --parent]")
 @click.option("--parent", help="Kernel that you started from.")
 @click.option("--idea", help="Idea that this kernel implements.")
 @language_option("Language of the kernel. Required if KERNEL is '-' (standard input).")
