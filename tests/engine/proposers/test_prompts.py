@@ -196,6 +196,13 @@ def test_a_peak_that_a_kernel_exceeds_is_no_bound() -> None:
     assert "at most 1.25x faster" in near
 
 
+def test_a_lower_bound_above_eagers_time_is_not_shown() -> None:
+    slow = structs.replace(task("cpp"), sol_ms=0.6)
+    assert "lower bound" in Prompts().ideas(task("cu"), None, Board(), 1).user
+    text = Prompts().ideas(slow, None, Board(), 1).user
+    assert "lower bound" not in text and "The measured peaks are too low" in text
+
+
 def test_the_other_kernels_of_the_parents_idea_are_named_with_what_they_changed() -> None:
     parent, slower = (
         structs.replace(kernel(name, ms, "Tile it."), data={"number": number})
