@@ -37,7 +37,8 @@ _FURTHER_IDEA_CHARS = 110
 MOST_WORKED = 3
 """Number of ideas from other problems and sessions to name."""
 _AHEAD = 1.05
-"""A second source is shown if its kernel is at least this many times as fast as the parent. Smaller differences are often ties in a runoff.
+"""A second source is shown if its kernel is at least this many times as fast as the parent. Smaller
+differences are often ties in a runoff.
 """
 _SHORTER = 0.7
 """A diff replaces a source if it is at most this share of the source."""
