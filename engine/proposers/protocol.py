@@ -37,7 +37,8 @@ LANGUAGE = "language"
 class Kernel(Struct, frozen=True):
     """A kernel with a verdict: an idea's parent, or an earlier kernel for the problem.
 
-    ``idea`` is the text of the kernel's idea. ``counters`` are its hardware counters, () if unknown.
+    ``idea`` is the text of the kernel's idea. ``counters`` are its hardware counters, () if unknown. ``runoff_ratio``
+    is its time / the fastest kernel's time in the problem's latest runoff, None if it was not in that runoff.
     """
 
     variant: str
@@ -48,6 +49,7 @@ class Kernel(Struct, frozen=True):
     data: dict[str, Any] = {}
     idea: str = ""
     counters: tuple[KernelCounters, ...] = ()
+    runoff_ratio: float | None = None
 
 
 class TriedIdea(Struct, frozen=True):

@@ -7,6 +7,7 @@ they see only the best kernel.
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -14,7 +15,9 @@ from msgspec import Struct
 
 from engine.proposers.categories import CATEGORY_NAMES
 from engine.proposers.idea_methods import METHOD, gist_of
-from engine.proposers.protocol import Board, ExampleKernel, Kernel, Task, TriedIdea
+from engine.proposers.llm.approaches import VARIANTS
+from engine.proposers.protocol import NUMBER, Board, ExampleKernel, Kernel, Task, TriedIdea
+from engine.session.state.ranking import reached_in_runoff
 from engine.session.worked_ideas import WorkedIdea, operators_of
 
 LEADERS = 3
@@ -22,13 +25,21 @@ TRIED = 16
 MOST_EXAMPLES = 2
 FAILED = 3
 """Number of failed kernels of an idea to name."""
+SIBLINGS = 3
+"""Number of other kernels of the parent's idea to describe."""
 _EXAMPLE_CHARS = 6_500
 _DIFF_CHARS = 4_000
+_LEADER_CHARS = 400
+"""Length of the idea of a leader. Its source says the rest, and ideas of 300 words crowd out the figures."""
 _IDEA_CHARS = 180
 _FURTHER_IDEA_CHARS = 110
 """Length of an earlier idea that is neither for the parent nor for one of its ancestors."""
 MOST_WORKED = 3
 """Number of ideas from other problems and sessions to name."""
+_AHEAD = 1.05
+"""A second source is shown if its kernel is at least this many times as fast as the parent. Smaller
+differences are often ties in a runoff.
+"""
 _SHORTER = 0.7
 """A diff replaces a source if it is at most this share of the source."""
 _MEMORY_BOUND = 0.9
@@ -77,7 +88,7 @@ def device_lines(task: Task) -> list[str]:
     else:
         lines.append(f"{device.name}, {device.arch}, {threads} threads, {device.memory_bytes / 2**30:.0f} GiB")
         if device.features:
-            lines.append(f"vector extensions: {', '.join(device.features)}")
+            lines.append(f"vector extensions: {', '.join(device.features)}{_vector_peak(device.features)}")
         if device.caches:
             lines.append(f"data caches: {', '.join(device.caches)}")
     if (bandwidth := _bandwidth_gbs(task)) is not None:
@@ -95,6 +106,13 @@ def device_lines(task: Task) -> list[str]:
         )
         lines.append(limits.units)
     return lines
+
+
+def _vector_peak(features: tuple[str, ...]) -> str:
+    """Return the peak per core of x86 vector units as text, because measured rates on a busy machine are too low."""
+    if "avx512f" in features:
+        return "; peak per core: 64 fp32 FLOP per cycle with two 512-bit FMA units, 32 with one"
+    return "; peak per core: 32 fp32 FLOP per cycle" if {"avx2", "fma"} <= set(features) else ""
 
 
 def _shared_of_sm(arch: str, limits: Architecture) -> str:
@@ -145,19 +163,51 @@ def score(task: Task, kernel: Kernel) -> str:
         said.append(f"{task.problem.sol_bytes / ms / 1e6:,.0f} GB/s of necessary traffic")
     if task.problem.flops:
         said.append(f"{task.problem.flops / ms / 1e6:,.0f} GFLOP/s")
+    if kernel.runoff_ratio is not None:
+        said.append(f"{kernel.runoff_ratio:.2f}x the fastest time in the runoff")
     return ", ".join(said)
+
+
+def time_of(kernel: Kernel) -> str:
+    """Return a correct kernel's time as text."""
+    return f"{_ms(kernel.verdict.kernel.median_ms)} ms" if kernel.verdict.kernel is not None else "no time"
+
+
+def relative_times(kernels: Iterable[Kernel]) -> dict[str, float]:
+    """Return the times of the correct kernels relative to the runoff's winner, fastest first, as strategies rank them.
+
+    A runoff times kernels side by side, so it overrules speedups, in which a disturbed run of the reference counts.
+    """
+    known = [one for one in kernels if one.verdict.correct and one.verdict.speedup is not None]
+    timed = sorted((one for one in known if one.runoff_ratio), key=lambda one: one.runoff_ratio or 1.0)
+    least = (timed[0].runoff_ratio or 1.0) if timed else 1.0
+    speedups = [(one.verdict.speedup or 0.0, (one.runoff_ratio or 1.0) / least) for one in timed]
+    reached = reached_in_runoff(speedups) if timed else 1.0
+
+    def relative_time(one: Kernel) -> float:
+        return one.runoff_ratio / least if one.runoff_ratio else reached / (one.verdict.speedup or 1e-9)
+
+    return {one.variant: relative_time(one) for one in sorted(known, key=relative_time)}
+
+
+def by_speed(kernels: Iterable[Kernel]) -> list[Kernel]:
+    """Return the correct kernels, fastest first."""
+    by_name = {one.variant: one for one in kernels}
+    return [by_name[name] for name in relative_times(by_name.values())]
+
+
+def fastest(board: Board, parent: Kernel | None) -> Kernel | None:
+    """Return the fastest correct kernel, which the next one has to beat."""
+    kernels = {one.variant: one for one in (*((parent,) if parent is not None else ()), *board.kernels)}
+    return next(iter(by_speed(kernels.values())), parent)
 
 
 def leaders(board: Board, parent: Kernel | None) -> list[Kernel]:
     """Return the fastest correct kernels except the parent, one per idea. Several good kernels help a model more than
     one does.
     """
-    ranked = sorted(
-        (kernel for kernel in board.kernels if kernel.verdict.correct and kernel.verdict.speedup is not None),
-        key=lambda kernel: -(kernel.verdict.speedup or 0.0),
-    )
     chosen: list[Kernel] = []
-    for kernel in ranked:
+    for kernel in by_speed(board.kernels):
         own = parent is not None and (kernel.variant == parent.variant or kernel.idea == parent.idea)
         if not own and all(other.idea != kernel.idea for other in chosen):
             chosen.append(kernel)
@@ -196,11 +246,14 @@ def changes_from_parent(board: Board, failed: Kernel) -> tuple[Kernel, str] | No
 
 
 def shown_source(board: Board, parent: Kernel | None) -> Kernel | None:
-    """Return the kernel to show in full besides the parent: the best kernel, if it is faster than the parent."""
+    """Return the kernel to show in full besides the parent: the best kernel, if it is clearly faster than the
+    parent.
+    """
     best = next(iter(leaders(board, parent)), None)
     if best is None or parent is None:
         return best
-    return best if (best.verdict.speedup or 0.0) > (parent.verdict.speedup or 0.0) else None
+    times = relative_times((*board.kernels, parent))
+    return best if times[best.variant] * _AHEAD <= times.get(parent.variant, math.inf) else None
 
 
 def changes_between(parent: Kernel | None, other: Kernel | None) -> str | None:
@@ -235,6 +288,11 @@ def worked_elsewhere(task: Task, board: Board) -> list[WorkedIdea]:
     return chosen
 
 
+def leader_idea(kernel: Kernel) -> str:
+    """Return the start of a leader's idea."""
+    return _shortened(kernel.idea, _LEADER_CHARS)
+
+
 def worked_line(idea: WorkedIdea) -> str:
     """Describe an idea that worked elsewhere in one line."""
     before = f"{idea.before:.2f}x to " if idea.before is not None else ""
@@ -247,8 +305,11 @@ def worked_line(idea: WorkedIdea) -> str:
 def _idea_words(text: str, data: Mapping[str, Any], most: int) -> str:
     """Return the idea's method in its model's words, if any, and the start of its text."""
     method = str(data.get(METHOD) or "")
-    said = f"{method}: {text}" if method else text
-    return said if len(said) <= most else said[: most - 3] + "..."
+    return _shortened(f"{method}: {text}" if method else text, most)
+
+
+def _shortened(text: str, most: int) -> str:
+    return text if len(text) <= most else text[: most - 3] + "..."
 
 
 def relevant_ideas(board: Board, parent: Kernel | None) -> list[TriedIdea]:
@@ -273,14 +334,45 @@ def relevant_ideas(board: Board, parent: Kernel | None) -> list[TriedIdea]:
     return [idea for idea in tried if idea.idea in chosen]
 
 
-def tried_line(idea: TriedIdea, near: bool = True) -> str:
-    """Describe an idea and its result in one line. ``near``: it was for the parent or one of its ancestors."""
+def slowdown(board: Board, parent: Kernel | None, idea: TriedIdea) -> str:
+    """Compare the fastest kernel of an idea with the problem's fastest kernel in words, "" if it is that kernel."""
+    best, times = fastest(board, parent), relative_times(board.kernels)
+    own = [times[one.variant] for one in board.kernels if one.idea == idea.text and one.variant in times]
+    if not own or best is None or best.variant not in times or min(own) <= times[best.variant]:
+        return ""
+    return f"{min(own) / times[best.variant]:.2f}x the time of {best.variant}"
+
+
+def sibling_lines(board: Board, parent: Kernel | None) -> list[str]:
+    """Describe the latest other kernels of the parent's idea, each with its difference and its result in one line."""
+    if parent is None:
+        return []
+    ways: list[str] = next((idea.data.get(VARIANTS) or [] for idea in board.tried if idea.text == parent.idea), [])
+    times = relative_times(board.kernels)
+    lines = []
+    for one in [one for one in board.kernels if one.idea == parent.idea and one.variant != parent.variant][-SIBLINGS:]:
+        number = one.data.get(NUMBER)
+        way = f" ({_shortened(ways[number], _IDEA_CHARS)})" if isinstance(number, int) and number < len(ways) else ""
+        if one.variant in times and parent.variant in times:
+            ratio = times[one.variant] / times[parent.variant]
+            lines.append(f"{one.variant}{way}: {time_of(one)}, {ratio:.2f}x the time of {parent.variant}")
+        elif not one.verdict.correct:
+            lines.append(
+                f"{one.variant}{way}: {one.verdict.status.replace('_', ' ')}: {one.verdict.reason.strip()[:160]}"
+            )
+    return lines
+
+
+def tried_line(idea: TriedIdea, near: bool = True, slowdown: str = "") -> str:
+    """Describe an idea and its result in one line. ``near``: it was for the parent or one of its ancestors.
+    ``slowdown``: its time against the fastest kernel's.
+    """
     text = _idea_words(idea.text, idea.data, _IDEA_CHARS if near else _FURTHER_IDEA_CHARS)
     category = CATEGORY_NAMES.get(idea.category, idea.category)
     if idea.speedup is None:
         return f"({category}) {text} -> {idea.failure[:160] or 'no correct kernel'}"
     before = f", from {idea.parent_speedup:.2f}x" if idea.parent_speedup is not None else ""
-    return f"({category}) {text} -> {idea.speedup:.2f}x eager{before}"
+    return f"({category}) {text} -> {idea.speedup:.2f}x eager{before}{f', {slowdown}' if slowdown else ''}"
 
 
 def examples(board: Board) -> list[ExampleKernel]:

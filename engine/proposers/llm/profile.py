@@ -14,6 +14,10 @@ from engine.session.records.verdict import Launch, Verdict
 
 _CLEAR = 0.6
 """A kernel that reaches this share of a peak is limited by that peak."""
+_NO_BOUND = 1.02
+"""A kernel above this share of a measured peak shows that the peak is no bound: the machine was busy when the judge
+measured it, the data stay in caches, or the kernel does fewer operations than the reference.
+"""
 _LAUNCH_MS = 0.006
 """A CUDA kernel that takes less time than this is limited by its launches."""
 _SHOWN = 0.005
@@ -67,16 +71,23 @@ def bottleneck(task: Task, ms: float) -> str:
     if arithmetic is not None and (arithmetic >= _SHOWN or memory is None):
         reached.append(f"{arithmetic:.0%} of the measured arithmetic rate")
     figures = " and ".join(reached) or "no peaks measured"
+    reach = max(memory or 0.0, arithmetic or 0.0)
+    nearest = "memory" if (memory or 0.0) >= (arithmetic or 0.0) else "arithmetic"
     if task.device.kind == "cuda" and ms < _LAUNCH_MS:
         return f"launches. It takes {ms * 1000:.1f} us ({figures}); each launch costs a few microseconds."
-    if max(memory or 0.0, arithmetic or 0.0) < _CLEAR:
+    if reach > _NO_BOUND:
+        return (
+            f"probably {nearest}. It reaches {figures}, so that rate is no bound and SOL is no goal. Count the "
+            "instructions, bytes and cycles of its loops."
+        )
+    if reach < _CLEAR:
         return (
             f"latency or extra work. It reaches only {figures}, so threads wait, memory is read more than once, or "
             "instructions other than the necessary ones dominate."
         )
-    if (memory or 0.0) >= (arithmetic or 0.0):
-        return f"memory. It reaches {figures}; only less traffic makes it much faster."
-    return f"arithmetic. It reaches {figures}; only fewer or cheaper operations make it much faster."
+    if nearest == "memory":
+        return f"memory. It reaches {figures}; without less traffic, at most {1 / reach:.2f}x faster."
+    return f"arithmetic. It reaches {figures}; without fewer or cheaper operations, at most {1 / reach:.2f}x faster."
 
 
 def _shares(task: Task, ms: float) -> tuple[float | None, float | None]:

@@ -102,10 +102,13 @@ class Prompts:
             schema=ideas_schema(task),
             suffixes=list(task.allowed),
             parent=parent,
+            siblings=facts.sibling_lines(board, parent),
+            slowdown=lambda idea: facts.slowdown(board, parent, idea),
             leaders=facts.leaders(board, parent),
             other=(other := facts.shown_source(board, parent)),
             other_diff=facts.changes_between(parent, other),
             tried=facts.relevant_ideas(board, parent),
+            fastest=facts.fastest(board, parent),
             lineage=(parent.variant if parent is not None else None, *board.lineage),
             examples=facts.examples(board),
             worked=facts.worked_elsewhere(task, board),
@@ -122,6 +125,8 @@ class Prompts:
             idea=idea,
             parent=parent,
             failures=[(one.variant, failure(one.verdict)) for one in facts.failed_siblings(board, idea.text)],
+            fastest=facts.fastest(board, parent),
+            number=number,
             examples=facts.examples(board),
             approach=approach(task.language, number, idea),
         )
@@ -174,6 +179,8 @@ class Prompts:
             "profile": lambda kernel: profile_lines(task, kernel, brief=purpose != "ideas"),
             "resources": lambda kernel: "; ".join(profile_lines(task, kernel)),  # the same in templates of a session
             "tried_line": facts.tried_line,
+            "time_of": facts.time_of,
+            "leader_idea": facts.leader_idea,
             "worked_line": facts.worked_line,
         }
         return Prompt(purpose, self._render("system", shared), self._render(purpose, shared | more), schema)

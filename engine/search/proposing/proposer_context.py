@@ -54,6 +54,7 @@ def _baseline_ms(problem: ProblemState, which: str) -> float | None:
 def kernel_of(state: SessionState, variant: VariantState, texts: Texts) -> Kernel:
     """Convert a judged variant, with its source."""
     assert variant.verdict is not None
+    standings = state.problems[variant.problem].standings
     return Kernel(
         variant.id,
         texts.text(variant.source),
@@ -63,6 +64,7 @@ def kernel_of(state: SessionState, variant: VariantState, texts: Texts) -> Kerne
         variant.data,
         state.ideas[variant.idea].text,
         variant.profile.launches if variant.profile is not None else (),
+        next((one.ratio for one in standings if one.variant == variant.id), None),
     )
 
 

@@ -171,6 +171,57 @@ def test_the_variants_that_an_idea_proposes_come_first() -> None:
     assert "Tiles of 128 rows." in prompts[1] and "Tiles of" not in prompts[2]
 
 
+def test_a_runoff_overrules_the_speedups_of_separate_verdicts() -> None:
+    kernels = tuple(
+        structs.replace(kernel(name, ms), runoff_ratio=ratio)
+        for name, ms, ratio in (("v1", 0.3, 1.0), ("v2", 0.2, 1.7), ("v3", 0.31, 1.02), ("v4", 0.4, None))
+    )
+    tried = (TriedIdea("i2", None, "first", "the idea of v2", 2.5),)
+    board = Board(kernels=kernels, tried=tried)
+    best = Prompts().ideas(task(), kernels[0], board, 1).user
+    assert best.index("- v3:") < best.index("- v4:") < best.index("- v2:")
+    assert "The time to beat is that of v1." in best and "Keep the algorithm" in best
+    assert "-> 2.50x eager, 1.70x the time of v1" in best
+    assert "// source of v2" not in best and "// source of v3" not in best, "no kernel is clearly faster"
+    behind = Prompts().ideas(task(), kernels[1], board, 1).user
+    assert "v1 is improved at the same time" in behind and "// source of v1" in behind
+    asked = Prompts().kernel(task(), IdeaDraft("memory", "Do it."), kernels[1], board, 1).user
+    assert "Keep the strengths of v2" in asked and "Beat v1 (0.3 ms)." in asked
+
+
+def test_a_peak_that_a_kernel_exceeds_is_no_bound() -> None:
+    exceeded = bottleneck(task("cpp"), 1.0)
+    assert "probably memory. It reaches 205% of the copy bandwidth" in exceeded and "no bound" in exceeded
+    assert "memory. It reaches 80% of the copy bandwidth" in (near := bottleneck(task("cpp"), 2.56))
+    assert "at most 1.25x faster" in near
+
+
+def test_a_lower_bound_above_eagers_time_is_not_shown() -> None:
+    slow = structs.replace(task("cpp"), sol_ms=0.6)
+    assert "lower bound" in Prompts().ideas(task("cu"), None, Board(), 1).user
+    text = Prompts().ideas(slow, None, Board(), 1).user
+    assert "lower bound" not in text and "The measured peaks are too low" in text
+
+
+def test_the_other_kernels_of_the_parents_idea_are_named_with_what_they_changed() -> None:
+    parent, slower = (
+        structs.replace(kernel(name, ms, "Tile it."), data={"number": number})
+        for number, (name, ms) in enumerate((("v1", 0.2), ("v2", 0.3)))
+    )
+    wrong = structs.replace(failing("v3", "x", "off by one", "Tile it."), data={"number": 7})
+    tried = (TriedIdea("i1", None, "first", "Tile it.", 2.5, {"variants": ["Tiles of 64.", "Tiles of 128."]}),)
+    text = Prompts().ideas(task(), parent, Board(kernels=(parent, slower, wrong), tried=tried), 1).user
+    assert "- v2 (Tiles of 128.): 0.3 ms, 1.50x the time of v1" in text and "- v3: wrong: off by one" in text
+
+
+def test_the_first_kernel_of_an_idea_edits_its_parent() -> None:
+    first, second = (
+        Prompts().kernel(task(), IdeaDraft("memory", "Do it."), BOARD.kernels[1], BOARD, number).user
+        for number in range(2)
+    )
+    assert "Edit v2: copy every line that the idea leaves alone." in first and "Edit v2" not in second
+
+
 LOG = """\
 kernel.cu: In function 'int launch()':
 kernel.cu(7): warning: variable "y" was declared but never referenced
@@ -254,7 +305,8 @@ def test_the_device_is_described_with_what_it_can() -> None:
         == "NVIDIA H200, sm_90a, 132 SMs at up to 1,980 MHz, 141 GiB"
     )
     lines = device_lines(structs.replace(task("cpp"), device=cpu))
-    assert "vector extensions: avx2, fma" in lines and "data caches: L1 32 KiB per core, L3 32 MiB" in lines
+    peak = "peak per core: 32 fp32 FLOP per cycle"
+    assert f"vector extensions: avx2, fma; {peak}" in lines and "data caches: L1 32 KiB per core, L3 32 MiB" in lines
 
 
 def test_the_occupancy_is_that_of_the_launch_in_the_source() -> None:
