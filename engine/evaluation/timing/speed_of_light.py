@@ -62,12 +62,15 @@ def peak_gflops(device: JudgeDevice) -> float:
     """Return the peak rate of matrix products in GFLOP/s. The fastest of several products counts, because the result is
     a bound.
 
-    On a GPU, these are products on tensor cores, of which smaller ones and those in bf16 sometimes run faster.
+    On a GPU, these are products on tensor cores, of which smaller ones and those in bf16 sometimes run faster. A CPU
+    also computes a convolution: PyTorch's library for convolutions uses the widest vectors, but its library for
+    products may not.
     """
     size = int(_DEVICE.matrix[device.kind])
-    sizes = (size // 2, size) if device.cuda else (size,)
+    sizes = (size // 2, size)
     dtypes = (torch.float16, torch.bfloat16) if device.cuda else (torch.float32,)
-    return max(_product_gflops(device, size, dtype) for size in sizes for dtype in dtypes)
+    fastest = max(_product_gflops(device, size, dtype) for size in sizes for dtype in dtypes)
+    return fastest if device.cuda else max(fastest, _convolution_gflops(device))
 
 
 def _product_gflops(device: JudgeDevice, size: int, dtype: torch.dtype) -> float:
@@ -76,6 +79,18 @@ def _product_gflops(device: JudgeDevice, size: int, dtype: torch.dtype) -> float
     left @ right
     fastest = _fastest_ms(device, lambda: left @ right)
     return 2 * size**3 / fastest / 1e6
+
+
+def _convolution_gflops(device: JudgeDevice) -> float:
+    images, channels, side = _DEVICE.convolution
+    image = torch.randn(images, channels, side, side, device=device.kind).to(memory_format=torch.channels_last)
+    weights = torch.randn(channels, channels, 3, 3, device=device.kind).to(memory_format=torch.channels_last)
+
+    def convolve() -> object:
+        return torch.nn.functional.conv2d(image, weights)
+
+    convolve()
+    return 2 * images * (side - 2) ** 2 * channels**2 * 9 / _fastest_ms(device, convolve) / 1e6
 
 
 def _fastest_ms(device: JudgeDevice, call: Callable[[], object]) -> float:
