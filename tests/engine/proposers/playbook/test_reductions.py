@@ -100,10 +100,12 @@ def test_every_kernel_in_cuda_is_right(tmp_path: Path) -> None:
     for case in CASES:
         one = problem(tmp_path, case)
         template, program = known(one.spec, "cu")
-        first, plain = (start.recipe for start in template.starts(program, one.spec, H200))
-        recipe = first.with_({**CUDA, "parts": 3}) if len(kernels) % 2 else plain.with_(CUDA)
-        problems.append(one)
-        kernels.append((one.spec, template.emit(program, recipe, one.spec)))
+        *kept, first, plain = (start.recipe for start in template.starts(program, one.spec, H200))
+        recipes = [first.with_({**CUDA, "parts": 3}) if len(kernels) % 2 else plain.with_(CUDA)]
+        for recipe in recipes + [recipe.with_(CUDA) for recipe in kept]:
+            problems.append(one)
+            kernels.append((one.spec, template.emit(program, recipe, one.spec)))
+    assert any("whole<<<" in source for _, source in kernels)
     built = cuda_harness.compile_all_emulated(tmp_path, kernels)
     for one, (_, source), kernel in zip(problems, kernels, built, strict=True):
         cuda_harness.check(one, cuda_harness.run(one, kernel, "cpu"), message=source)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from engine.devices.fact import DeviceFact
 from engine.problem.spec import ProblemSpec
 from engine.proposers.playbook.base import Choice, Choices, Program, Recipe, Start, Template, Transformation
@@ -16,18 +18,24 @@ PLAIN: Choices = {
     "across": 32,
     "unroll": 1,
     "parts": 1,
+    "held": 0,
     "read": "plain",
     "store": "plain",
     "math": "precise",
 }
 """The choices for a kernel that a person checks by reading. ``across``: adjacent threads of a block that read adjacent
-packs, if the elements of a row are not adjacent. ``parts``: blocks that share a row.
+packs, if the elements of a row are not adjacent. ``parts``: blocks that share a row. ``held``: the most packs that a
+thread keeps in registers between the loops over its rows; 0 reads them again in each loop.
 """
 _PARTS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 _BLOCKS_PER_CORE = 16
 """Blocks to start per multiprocessor: two sets of eight blocks of 256 threads, so that the last wave leaves few
 multiprocessors idle.
 """
+
+
+_MOST_HELD = 16
+"""Packs of four floats that a thread keeps in registers. With these, two blocks of 256 threads fit a multiprocessor."""
 
 
 class CudaReductions(Template):
@@ -46,7 +54,10 @@ class CudaReductions(Template):
             "Let adjacent threads read adjacent elements, 16 bytes per load where rows allow it, with eight loads in "
             f"flight. {f'Cut each row into {parts} parts, so that all multiprocessors have work.' if parts > 1 else ''}"
         )
+        held = _held(found, wide.choices)
+        kept = [Start("registers", _KEPT_TEXT, wide.with_(held, ("threads", "across")))] if held is not None else []
         return [
+            *kept,
             Start("coalesced", text.strip(), wide.with_({"parts": parts}, ("threads", "parts"))),
             Start("plain", "Fold each row with the threads of one block and merge their states in a tree.", plain),
         ]
@@ -61,6 +72,9 @@ class CudaReductions(Template):
         parts = _parts(rows, now, device)
         if now["parts"] == 1 and parts > 1:
             found.append(_split_rows(parts))
+        held = _held(rows, now) if not now.get("held", 0) else None
+        if held is not None:
+            found.append(replace(_KEPT_PACKS, changes=held))
         if not rows.geometry.adjacent and now["across"] == 32:
             found.append(_WIDER_BLOCKS)
         if now["store"] != "stream" and rows.element_stores:
@@ -106,6 +120,22 @@ def _parts(program: ReductionProgram, choices: Choices, device: DeviceFact) -> i
     return max(parts for parts in _PARTS if parts <= max(1, min(wanted, longest)))
 
 
+def _held(program: ReductionProgram, choices: Choices) -> dict[str, Choice] | None:
+    """Return the choices with which the threads of a block keep all elements of their rows in registers, or None."""
+    shape = program.geometry
+    loops = len(program.passes) + bool(program.element_stores)
+    if shape.adjacent or loops < 2 or choices["parts"] != 1:
+        return None
+    for threads, across in ((256, 32), (256, 16), (256, 8), (512, 16), (512, 8)):
+        if -(-shape.folded // (threads // across)) <= _MOST_HELD:
+            return {"held": _MOST_HELD, "threads": threads, "across": across}
+    return None
+
+
+_KEPT_TEXT = (
+    "Give a block the rows of adjacent positions. Its threads read each element once, keep it in registers while they "
+    "merge their states in shared memory, and write the results from there."
+)
 _VECTOR_LOADS = Transformation(
     "vector_loads",
     "memory",
@@ -150,6 +180,17 @@ _FAST_MATH = Transformation(
     {"math": "fast"},
     gain=1.05,
     helps="compute",
+)
+
+
+_KEPT_PACKS = Transformation(
+    "kept_packs",
+    "memory",
+    _KEPT_TEXT,
+    {},
+    ("threads", "across"),
+    gain=1.4,
+    helps="memory",
 )
 
 

@@ -73,6 +73,8 @@ def reduction_kernel(program: ReductionProgram, choices: Choices, spec: ProblemS
         parts=parts,
         across=min(int(choices["across"]), threads),
         width=choices["width"],
+        most_held=int(choices.get("held", 0)) if parts == 1 else 0,
+        first_loads={one["load"]: one["field"] for one in passes[0].inputs},
         stream_loads=choices["read"] == "stream",
         stream_stores=choices["store"] == "stream",
         size_assertions=reduction_assertions(program, spec),
@@ -95,8 +97,9 @@ def _fitting_threads(program: ReductionProgram, choices: Choices) -> int:
     """Return the threads of a block. The states of all threads must fit the shared memory."""
     columns = 1 if program.geometry.adjacent else int(choices["width"])
     sizes = [sum(12 if program.reductions[k].op in POSITIONS else 4 for k in group) for group in program.passes]
+    bytes_per_column = sum(sizes) if choices.get("held", 0) else max(sizes)
     threads = int(choices["threads"])
-    while threads > 32 and threads * columns * max(sizes) > _SHARED_BYTES:
+    while threads > 32 and threads * columns * bytes_per_column > _SHARED_BYTES:
         threads //= 2
     return threads
 
