@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import cached_property
-from typing import Literal
+from typing import Literal, Protocol
 
 from msgspec import Struct
 
@@ -189,22 +189,45 @@ class RowProgram(Program, frozen=True, dict=True):
     @cached_property
     def fused_pairs(self) -> tuple[FusedPair, ...]:
         """Return pairs of dependent reductions that one pass can compute."""
-        found = []
-        for second, reduction in enumerate(self.reductions):
-            for first in self.reductions_of(reduction.source):
-                if (pair := _fuse(self, first, second)) is not None:
-                    found.append(pair)
-        return tuple(found)
+        return fused_pairs(self)
 
     @property
     def fusable_pair(self) -> FusedPair | None:
         """Return the first pair that is alone in its two passes. Fusing this pair saves a whole pass."""
-        for pair in self.fused_pairs:
-            at = next(n for n, group in enumerate(self.passes) if pair.first in group)
-            rest = set(self.passes[at + 1]) - {pair.second, pair.correction} if at + 1 < len(self.passes) else {-1}
-            if self.passes[at] == (pair.first,) and not rest:
-                return pair
-        return None
+        return next((pair for pair in self.fused_pairs if is_alone(self, pair)), None)
+
+
+class Reducing(Protocol):
+    """A program with reductions over rows of ``cols`` elements."""
+
+    @property
+    def cols(self) -> int: ...
+    @property
+    def values(self) -> tuple[Value, ...]: ...
+    @property
+    def per_row(self) -> tuple[bool, ...]: ...
+    @property
+    def reductions(self) -> tuple[Reduction, ...]: ...
+    @property
+    def passes(self) -> tuple[tuple[int, ...], ...]: ...
+
+
+def fused_pairs(program: Reducing) -> tuple[FusedPair, ...]:
+    """Return pairs of dependent reductions that one pass can compute."""
+    found = []
+    for second, reduction in enumerate(program.reductions):
+        for first in reductions_of(program.values, reduction.source):
+            if (pair := _fuse(program, first, second)) is not None:
+                found.append(pair)
+    return tuple(found)
+
+
+def is_alone(program: Reducing, pair: FusedPair) -> bool:
+    """Return whether the two passes of ``pair`` compute nothing else."""
+    at = next(n for n, group in enumerate(program.passes) if pair.first in group)
+    if program.passes[at] != (pair.first,) or at + 1 == len(program.passes):
+        return False
+    return set(program.passes[at + 1]) <= {pair.second, pair.correction}
 
 
 def needed(values: tuple[Value, ...], roots: Iterable[int]) -> tuple[int, ...]:
@@ -237,10 +260,10 @@ def passes_of(values: tuple[Value, ...], reductions: tuple[Reduction, ...]) -> t
     )
 
 
-def _fuse(program: RowProgram, first: int, second: int) -> FusedPair | None:
+def _fuse(program: Reducing, first: int, second: int) -> FusedPair | None:
     a, b = program.reductions[first], program.reductions[second]
     values, x = program.values, program.reductions[first].source
-    if b.op != "sum" or program.per_row[x] or program.reductions_of(b.source) != {first}:
+    if b.op != "sum" or program.per_row[x] or reductions_of(values, b.source) != {first}:
         return None
     outer = values[b.source]
     if a.op == "max" and outer.op == "exp":
@@ -259,7 +282,7 @@ def _is_reduced(value: Value, reduction: int) -> bool:
     return value.op == "reduced" and value.reduction == reduction
 
 
-def _is_mean(program: RowProgram, position: int, reduction: int) -> bool:
+def _is_mean(program: Reducing, position: int, reduction: int) -> bool:
     """Whether a value is sum / cols, as a division or as a multiplication by 1 / cols."""
     value = program.values[position]
     if len(value.args) != 2 or not _is_reduced(program.values[value.args[0]], reduction):

@@ -7,7 +7,7 @@ from functools import cached_property
 from msgspec import Struct
 
 from engine.proposers.playbook.base import Program
-from engine.proposers.playbook.ir.program import Reduction, Store, Value, passes_of
+from engine.proposers.playbook.ir.program import FusedPair, Reduction, Store, Value, fused_pairs, is_alone, passes_of
 
 
 class Geometry(Struct, frozen=True):
@@ -61,6 +61,16 @@ class ReductionProgram(Program, frozen=True, dict=True):
     def passes(self) -> tuple[tuple[int, ...], ...]:
         """Return the reductions by pass; see ``passes_of``."""
         return passes_of(self.values, self.reductions)
+
+    @property
+    def cols(self) -> int:
+        return self.geometry.cols
+
+    @cached_property
+    def moments(self) -> FusedPair | None:
+        """Return the mean and the sums of deviations and of their squares, if two passes compute these alone."""
+        pairs = (one for one in fused_pairs(self) if one.kind == "moments" and one.correction >= 0)
+        return next((one for one in pairs if is_alone(self, one)), None)
 
     @property
     def element_stores(self) -> tuple[Store, ...]:

@@ -35,6 +35,7 @@ CASES: dict[str, tuple[str, Shapes, Geometry]] = {
     ),
     "batch_norm": ("return F.relu(self.n(x))", {"x": (3, 5, 4, 9)}, Geometry(1, 3, 5, 36)),
     "running_statistics": ("return self.n(x)", {"x": (3, 5, 4, 6)}, Geometry(1, 3, 5, 24)),
+    "sampled_mean": ("return self.n(x * 0.5 + 30)", {"x": (4, 3, 40, 50)}, Geometry(1, 4, 3, 2000)),
     "rms_of_channels": (
         "return x * torch.rsqrt(x.pow(2).mean(1, keepdim=True) + 1e-5)",
         {"x": (2, 6, 5, 9)},
@@ -44,6 +45,7 @@ CASES: dict[str, tuple[str, Shapes, Geometry]] = {
 }
 INITS = {
     "batch_norm": "self.n = nn.BatchNorm2d(5, track_running_stats=False)",
+    "sampled_mean": "self.n = nn.BatchNorm2d(3)",
     "running_statistics": "self.n = nn.BatchNorm2d(5, momentum=0.25)",
 }
 CUDA: Choices = {"threads": 64, "across": 8, "unroll": 2}
@@ -101,11 +103,13 @@ def test_every_kernel_in_cuda_is_right(tmp_path: Path) -> None:
         one = problem(tmp_path, case)
         template, program = known(one.spec, "cu")
         *kept, first, plain = (start.recipe for start in template.starts(program, one.spec, H200))
-        recipes = [first.with_({**CUDA, "parts": 3}) if len(kernels) % 2 else plain.with_(CUDA)]
+        is_first = len(kernels) % 2 == 1 or case == "sampled_mean"
+        recipes = [first.with_({**CUDA, "parts": 3}) if is_first else plain.with_(CUDA)]
         for recipe in recipes + [recipe.with_(CUDA) for recipe in kept]:
             problems.append(one)
             kernels.append((one.spec, template.emit(program, recipe, one.spec)))
     assert any("whole<<<" in source for _, source in kernels)
+    assert any("sample_end" in source for _, source in kernels)
     built = cuda_harness.compile_all_emulated(tmp_path, kernels)
     for one, (_, source), kernel in zip(problems, kernels, built, strict=True):
         cuda_harness.check(one, cuda_harness.run(one, kernel, "cpu"), message=source)

@@ -61,6 +61,12 @@ def reduction_kernel(program: ReductionProgram, choices: Choices, spec: ProblemS
     names |= set(program.counters)
     tensors = [tensor for tensor in spec.tensors if tensor.name in names]
     threads, parts = _fitting_threads(program, choices), int(choices["parts"])
+    moments = program.moments if choices.get("sample", 1) != 1 else None
+    estimate = None
+    if moments is not None:
+        at = next(n for n, group in enumerate(program.passes, 1) if moments.first in group)
+        estimate = {"number": at, "total": fields[moments.first], "deviations": fields[moments.correction]}
+        estimate |= {"squares": fields[moments.second], "share": choices["sample"]}
     return render(
         "reductions.cu.j2",
         outer=text(shape.outer),
@@ -73,6 +79,7 @@ def reduction_kernel(program: ReductionProgram, choices: Choices, spec: ProblemS
         parts=parts,
         across=min(int(choices["across"]), threads),
         width=choices["width"],
+        estimate=estimate,
         most_held=int(choices.get("held", 0)) if parts == 1 else 0,
         first_loads={one["load"]: one["field"] for one in passes[0].inputs},
         stream_loads=choices["read"] == "stream",
