@@ -365,3 +365,13 @@ def test_a_model_of_many_weights_is_handed_to_its_kernel(bench: Bench, tmp_path:
     verdict = bench.judge(source)
 
     assert verdict.correct, verdict.reason
+
+
+def test_a_kernel_writes_rows_even_if_the_model_returns_a_permuted_view(bench: Bench, tmp_path: Path) -> None:
+    """PyTorch's attention does that on a GPU: its result has the shape of the queries, but other strides."""
+    text = PROBLEM.replace("torch.softmax(x, dim=1)", "torch.softmax(x, dim=1).t().contiguous().t()")
+    bench.open(text, "permuted", tmp_path)
+
+    verdict = bench.judge(softmax(bench.language))
+
+    assert verdict.correct, verdict.reason

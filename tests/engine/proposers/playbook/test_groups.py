@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from engine.problem.inspection import inspect_file
 from engine.problem.spec import Language, ProblemSpec
 from engine.proposers.playbook.base import Program, Unsupported
 from engine.proposers.playbook.codegen.cpp import Cpp
@@ -23,6 +24,9 @@ from tests.engine.proposers.playbook.cpp_harness import Problem, build, check_al
 from tests.engine.proposers.playbook.cuda_harness import A100, H200
 from tests.engine.proposers.playbook.wandering import CPU, wander
 
+BF16X3_TOLERANCE = 2e-5
+"""Allowed relative error in the Euclidean norm of two products in three bf16 steps each. On a CPU, these steps yield
+6e-6."""
 Shapes = dict[str, tuple[int, ...]]
 SELF_ATTENTION = """
 q, k, v = self.l(x).split(8, 2)
@@ -151,6 +155,50 @@ def test_results_on_a_gpu(problems: dict[str, Problem], tmp_path: Path, name: st
         source = template.emit(program, start.recipe, problem.spec)
         library = cuda_harness.compile_cuda(tmp_path, problem.spec, source, H200.arch)
         cuda_harness.check(problem, cuda_harness.run(problem, cuda_harness.Kernel(library), "cuda"), tf32=True)
+
+
+WIDE_ATTENTION = """
+import torch
+class Model(torch.nn.Module):
+    def forward(self, q, k, v):
+        return torch.nn.functional.scaled_dot_product_attention(q, k, v)
+def get_inputs():
+    return [torch.rand(32, 32, 512, 1024) for _ in range(3)]
+def get_init_inputs():
+    return []
+"""
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not installed")
+def test_constants_and_offsets_of_tensors_over_two_gigabytes(tmp_path: Path) -> None:
+    """nvcc warns if a constant exceeds its type, and each warning is an error."""
+    path = tmp_path / "attention.py"
+    path.write_text(WIDE_ATTENTION)
+    spec = inspect_file(path, "attention")
+    template, program = partitioned(spec, "cu")
+    recipe = template.starts(program, spec, H200)[0].recipe
+    source = template.emit(program, recipe, spec)
+    assert recipe.choices["0.structure"] == recipe.choices["2.structure"] == "wgmma"
+    scores = 4 * 32 * 32 * 512 * 512
+    assert f"memory + {scores})" in source and f"scratch = memory + {2 * scores};" in source
+    cuda_harness.machine_code(tmp_path, [("attention", spec, source)], H200.arch)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("heads", "rows", "keys", "width"), [((3, 2), 512, 512, 1024), ((2, 3), 200, 328, 264)])
+def test_attention_of_wide_heads_on_a_hopper_gpu(
+    tmp_path: Path, heads: tuple[int, int], rows: int, keys: int, width: int
+) -> None:
+    if torch.cuda.get_device_capability() != (9, 0):
+        pytest.skip("wgmma needs compute capability 9.0")
+    shapes = {"x": (*heads, rows, width), "y": (*heads, keys, width), "z": (*heads, keys, width)}
+    problem = make_problem(tmp_path, "return F.scaled_dot_product_attention(x, y, z)", shapes)
+    template, program = partitioned(problem.spec, "cu")
+    recipe = template.starts(program, problem.spec, H200)[0].recipe
+    assert recipe.choices["0.structure"] == recipe.choices["2.structure"] == "wgmma"
+    library = cuda_harness.compile_cuda(tmp_path, problem.spec, template.emit(program, recipe, problem.spec), H200.arch)
+    (error,) = cuda_harness.errors(problem, cuda_harness.run(problem, cuda_harness.Kernel(library), "cuda"))
+    assert error <= BF16X3_TOLERANCE
 
 
 def test_equal_groups_share_a_kernel_and_memory(problems: dict[str, Problem]) -> None:
