@@ -119,7 +119,7 @@ def test_missing_problems_are_named_as_in_the_file_with_lines_and_what_was_meant
 
 
 def test_what_is_no_config_is_told_what_it_is(kernel_tui: KernelTui, config: Path) -> None:
-    assert 'name it in a config: problems = ["softmax.py"]' in kernel_tui("softmax.py").stderr
+    assert 'set problems = ["softmax.py"] in it' in kernel_tui("softmax.py").stderr
     (config.parent / "own.cu").write_text("")
     assert "judge it with: kernel-tui eval own.cu" in kernel_tui("own.cu").stderr
 

@@ -17,18 +17,18 @@ def scheduler_address(value: str) -> str:
     if value.startswith("tcp://") or re.match(r"^[\w.-]+:\d+$", value):
         place = value.removeprefix("tcp://")
         raise refusal(
-            f"is {value!r}, which is not encrypted: anyone on the network could run code on the workers, allowed: "
-            f'"tls://{place}"; to create certificates, run kernel-tui cluster certs'
+            f"{value!r} is not encrypted, so anyone on the network could run code on the workers; use "
+            f'"tls://{place}", with certificates from: kernel-tui cluster certs'
         )
     match = _ADDRESS.match(value)
     if match is None or not 0 < int(match[2]) < 65536:
-        raise refusal(f'is {value!r}, allowed: an address such as "tls://gpu1:8786"')
+        raise refusal(f'{value!r} is not an address; use one such as "tls://gpu1:8786"')
     return value
 
 
 def _host(value: str) -> str:
     if not re.fullmatch(r"([\w.-]+@)?[A-Za-z0-9][A-Za-z0-9.-]*", value):
-        raise refusal(f'contains {value!r}, allowed: host names such as "gpu1" or "me@gpu1"')
+        raise refusal(f'{value!r} is not a host name; use a name such as "gpu1" or "me@gpu1"')
     return value
 
 

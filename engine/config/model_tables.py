@@ -98,7 +98,7 @@ class CalledModel(_Proposer):
     @model_validator(mode="after")
     def _both_prices(self) -> Self:
         if (self.input_price is None) != (self.output_price is None):
-            raise refusal("sets only one of input_price and output_price, allowed: both or neither")
+            raise refusal("this table sets only one of input_price and output_price; set both or neither")
         return self
 
 
@@ -159,7 +159,7 @@ class GeminiModel(RemoteModel):
     @model_validator(mode="after")
     def _one_kind_of_thinking(self) -> GeminiModel:
         if self.thinking_level is not None and self.thinking_budget is not None:
-            raise refusal("sets both thinking_level and thinking_budget, allowed: one of them")
+            raise refusal("this table sets both thinking_level and thinking_budget; remove one of them")
         return self
 
 
@@ -184,9 +184,11 @@ class AnthropicModel(RemoteModel):
     @model_validator(mode="after")
     def _thinking_fits(self) -> AnthropicModel:
         if self.thinking is not None and self.thinking_budget is not None:
-            raise refusal("sets both thinking and thinking_budget, allowed: one of them")
+            raise refusal("this table sets both thinking and thinking_budget; remove one of them")
         if self.thinking_budget is not None and self.thinking_budget >= self.output_limit:
-            raise refusal(f"thinking_budget is {self.thinking_budget}, allowed: less than {self.output_limit}")
+            raise refusal(
+                f"thinking_budget is {self.thinking_budget}; use less than the output limit, {self.output_limit} tokens"
+            )
         return self
 
 
