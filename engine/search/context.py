@@ -1,4 +1,4 @@
-"""Data that the parts of a running search share."""
+"""The context of a running search: data that all its parts share."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ class Context:
     ``spent`` is the reason why the search may not call any proposer: a limit or, if ``helpless``, failures of all
     models. ``silenced`` names models that the search no longer calls. ``refused`` maps permanently failed models to the
     reasons. ``closed`` maps problems to the spending limit that they reached. ``unopened`` maps problems to the error
-    with which the judge failed to open them. ``closing`` names problems whose turn is ending, so that no kernel of
-    theirs is queued any more. ``awaiting_replies`` names problems whose turn has no time for another reply, so that the
-    search calls no proposer. It only waits for calls in flight and judges kernels. ``no_counters``: this machine gives
-    no hardware counters. ``remembered``: ideas that worked in the sessions of ``warm_start``.
+    with which the judge failed to open them. ``closing`` names problems whose turn is ending; the search queues no more
+    of their kernels. ``awaiting_replies`` names problems whose turn has no time for another reply; the search waits for
+    calls in flight and judges kernels, but starts no call. ``no_counters``: hardware counters cannot be read on this
+    machine. ``remembered``: ideas that worked in the sessions of ``warm_start``.
     """
 
     config: Config
@@ -124,9 +124,7 @@ class Context:
         return self._refusals[key]
 
     def why_nobody_writes(self, problem: str) -> str | None:
-        """Return why no proposer in the config can write kernels for the problem; None if any proposer can, or may try
-        again later.
-        """
+        """Return why no proposer can write kernels for the problem; None if a proposer can, or may try again later."""
         refusals = [self.refusal(problem, proposer) for proposer, _ in self.proposers]
         return why_nobody(self.state.problems[problem].spec.c_refusal, refusals)
 
@@ -150,7 +148,7 @@ class Context:
     async def forbid(self, why: str, proposer: Proposer | None, *, lasting: bool = False) -> None:
         """Stop calling ``proposer``, or all proposers if None. If no proposer remains, the search ends.
 
-        ``lasting``: the reason is that calls fail, not that a limit is reached.
+        ``lasting``: whether the reason is failed calls rather than a limit.
         """
         if self.spent is not None or (proposer is not None and proposer.name in self.silenced):
             return

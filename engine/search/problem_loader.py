@@ -52,7 +52,7 @@ class Opening:
         self.done = False
 
     async def opened(self) -> AsyncIterator[str]:
-        """Yield the ids of problems as they become ready. For a problem that cannot be opened, record the reason."""
+        """Yield each problem's id when the problem is open. If a problem does not open, record the reason."""
         inspection: asyncio.Future[list[ProblemSpec | ProblemFailure]] | None = None
         try:
             files = await self._files()
@@ -79,7 +79,7 @@ class Opening:
                 inspection.cancel()
 
     async def announce(self) -> None:
-        """Inspect and record all problems without opening them, and measure the device. Used with turns."""
+        """With turns: measure the device, and inspect and record all problems without opening them."""
         files = await self._files()
         new = [file for file in files if file.id not in self._state.problems and file.id not in self._state.refused]
         inspection = asyncio.ensure_future(inspect_files(new))
@@ -106,7 +106,9 @@ class Opening:
         return opened
 
     async def _files(self) -> list[ProblemFile]:
-        """Problem files that the config names. A session that already contains its problems works without the files."""
+        """Problem files that the config names. If the session already contains its problems, missing files cause only a
+        warning.
+        """
         config = self._context.config
         try:
             return resolve(config.problems, config.path.parent)
@@ -166,7 +168,7 @@ class Opening:
             opened = await self._context.evaluator.open(problem.spec, problem.header, problem.sol_ms)
         except JudgeKilled as error:
             self._context.unopened[name] = str(error)
-            await self._context.journal.record(LogLine(level="error", text=f"{name}: not opened: {error}"))
+            await self._context.journal.record(LogLine(level="error", text=f"the judge could not open {name}: {error}"))
             return False
         except EvaluationError as error:
             await self._context.journal.record(
@@ -200,8 +202,8 @@ def cannot_run(names: Sequence[str], device: DeviceFact) -> str | None:
             possible = ", ".join(f'"{LANGUAGE_NAMES[language]}"' for language in runs)
             return (
                 f'search.languages has "{name}", which needs {needs}, but this search runs on {device.name}; remove '
-                f"the key, or choose from: {possible}"
+                f"the key, or choose from {possible}"
             )
     if "triton" in names and find_spec("triton") is None:
-        return 'search.languages has "triton", but the package triton is not installed; pip install triton'
+        return 'search.languages has "triton", but the package triton is missing. Install it: pip install triton'
     return None

@@ -315,7 +315,7 @@ def test_a_problem_whose_judge_is_killed_while_it_opens_fails_in_words_and_is_op
     state = fold(events_of(paths))
     ended = engine_liveness(paths)
     assert ended.exit_code == ExitCode.NOT_OPENED, log_tail(paths, 50)
-    assert "softmax was not opened: the judge for" in ended.message and "was killed by SIGKILL" in ended.message
+    assert "could not open softmax: the judge for" in ended.message and "was killed by SIGKILL" in ended.message
     assert f"To try again: kernel-tui resume {paths.directory}" in ended.message
     assert not state.finished and not state.refused and state.problems["chain"].finished
     assert state.problems["chain"].best is not None and state.problems["softmax"].best is None
