@@ -12,8 +12,8 @@ from functools import partial
 
 
 class Priority(IntEnum):
-    """An evaluation's priority. Lower values run earlier. ``HAND`` is for a person's requests, which ignore
-    ``width``.
+    """An evaluation's priority. Lower values run earlier. ``HAND`` is for requests by a person; the queue's ``width``
+    does not limit them.
     """
 
     HAND = 0
@@ -94,7 +94,7 @@ class EvaluationQueue:
         return cancelled
 
     def end(self) -> list[asyncio.Task[None]]:
-        """Cancel running evaluations, and return their tasks. The end of one starts no other."""
+        """Cancel running evaluations, start no others, and return the tasks."""
         self.hold()
         return self.cancel(list(self._running))
 

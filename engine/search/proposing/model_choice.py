@@ -14,11 +14,13 @@ from engine.session.state.session_state import SessionState, VariantState
 LEAST_SHARE = 0.1
 """The share of its weight that a model keeps even if it has gained nothing."""
 _PRIOR_QUESTIONS = 4.0
-"""Weight of the prior, in requests. Each model starts as if it had gained the average in this many requests."""
+"""Weight of the prior, in requests. Each model starts as if it had made this many requests with the average gain."""
 
 
 def choose(names: Sequence[str], weights: Sequence[float], asked: Mapping[str, int]) -> str:
-    """Choose the next model so that requests match the weights over time. ``asked`` counts earlier requests."""
+    """Choose the model for the next request, so that the models' shares of requests approach their weights. ``asked``
+    counts earlier requests.
+    """
     return min(names, key=lambda name: (asked.get(name, 0) + 1) / weights[names.index(name)])
 
 

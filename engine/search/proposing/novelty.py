@@ -17,9 +17,11 @@ differ."""
 SAME_METHODS = 0.75
 """Two ideas use the same methods if they have at least this share of methods in common."""
 LEAST_METHODS = 2
-"""Fewer methods in common do not identify an idea: many ideas use shared memory."""
+"""Minimum number of methods in common. Fewer do not identify an idea: many ideas use shared memory."""
 RELATED = 0.25
-"""Two ideas with the same methods must have this share of words in common. Otherwise they work on different parts."""
+"""Two ideas with the same methods count as equal only if they have at least this share of words in common. Otherwise
+they concern different parts of the kernel.
+"""
 _WORD = re.compile(r"[a-z]+|\d+")
 _NUMBER = re.compile(r"\d+")
 _SMALL = frozenset(
@@ -40,9 +42,10 @@ class Repeats(Struct, frozen=True):
 
 
 def repeated(text: str, tried: Iterable[TriedIdea], data: Mapping[str, Any] | None = None) -> Repeats | None:
-    """Find the idea in ``tried`` that the idea with ``text`` and ``data`` repeats; None if it is new enough to try.
+    """Find the idea in ``tried`` that a new idea with ``text`` and ``data`` repeats; None if the new idea is worth a
+    try.
 
-    A failed idea may be tried once more, because another kernel for this idea may be correct.
+    A failed idea may be repeated once, because another kernel for it may be correct.
     """
     alike = [(found, idea) for idea in tried if (found := _compared(text, data or {}, idea)) is not None]
     if not alike:
@@ -56,13 +59,14 @@ def repeated(text: str, tried: Iterable[TriedIdea], data: Mapping[str, Any] | No
 def _compared(text: str, data: Mapping[str, Any], idea: TriedIdea) -> Repeats | None:
     """Compare a new idea with an earlier one. Return None if they differ.
 
-    Other numbers are another idea if little else is equal: tiles of 128 are worth a try after tiles of 64.
+    Two ideas with different numbers differ unless most of their words are equal: tiles of 128 are worth a try after
+    tiles of 64.
     """
     share = _shared(_words(text), _words(idea.text))
     mine, theirs = gist_of(text, data), gist_of(idea.text, idea.data)
     methods = _shared(mine.methods, theirs.methods)
     if share >= SAME and (methods > 0 or not mine.methods or not theirs.methods):
-        return Repeats(idea.idea, share, f"{share:.0%} of its words are the same")
+        return Repeats(idea.idea, share, f"{share:.0%} of the words are the same")
     same_bottleneck = mine.bottleneck == theirs.bottleneck
     numbers = frozenset(_NUMBER.findall(text)), frozenset(_NUMBER.findall(idea.text))
     same_numbers = numbers[0] == numbers[1] or not numbers[0] or not numbers[1]

@@ -48,7 +48,7 @@ def check_node(state: SessionState, name: str) -> None:
     """Raise :class:`UnknownName` unless ``name`` is a problem, idea or kernel."""
     if not any(name in pool for pool in (state.problems, state.ideas, state.variants)):
         every = [*state.problems, *state.ideas, *state.variants]
-        raise UnknownName(f"no problem, idea or kernel {name}{did_you_mean(name, every)}")
+        raise UnknownName(f"this session has no problem, idea or kernel {name}{did_you_mean(name, every)}")
 
 
 def named_problem(state: SessionState, name: str) -> ProblemState:
@@ -63,7 +63,7 @@ def named_problem(state: SessionState, name: str) -> ProblemState:
 def named_variant(state: SessionState, name: str) -> VariantState:
     """Look up a kernel. Raises :class:`UnknownName`."""
     if (variant := state.variants.get(name)) is None:
-        raise UnknownName(f"no kernel {name}{did_you_mean(name, state.variants)}")
+        raise UnknownName(f"this session has no kernel {name}{did_you_mean(name, state.variants)}")
     return variant
 
 
@@ -74,7 +74,7 @@ def named_idea(state: SessionState, problem: ProblemState, name: str) -> IdeaSta
         if idea is not None:
             raise UnknownName(f"idea {name} belongs to {idea.problem}, not to {problem.id}")
         own = [one.id for one in state.ideas.values() if one.problem == problem.id]
-        raise UnknownName(f"no idea {name} of {problem.id}{did_you_mean(name, own)}")
+        raise UnknownName(f"{problem.id} has no idea {name}{did_you_mean(name, own)}")
     return idea
 
 
@@ -90,4 +90,4 @@ def _check_parent(state: SessionState, problem: ProblemState, name: str | None) 
         if variant is not None:
             raise UnknownName(f"kernel {name} belongs to {variant.problem}, not to {problem.id}")
         own = [one.id for one in state.variants_of(problem.id)]
-        raise UnknownName(f"no kernel {name} of {problem.id}{did_you_mean(name, own)}")
+        raise UnknownName(f"{problem.id} has no kernel {name}{did_you_mean(name, own)}")

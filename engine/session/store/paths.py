@@ -30,7 +30,7 @@ class SessionPaths(Struct, frozen=True):
 
     @property
     def lock(self) -> Path:
-        """File that a live engine locks with ``flock``."""
+        """File that a running engine locks with ``flock``."""
         return self.directory / "engine.lock"
 
     @property
