@@ -1,4 +1,4 @@
-"""A best kernel's results at sizes other than the searched sizes."""
+"""Results of a best kernel at sizes other than the searched sizes."""
 
 from __future__ import annotations
 
@@ -44,20 +44,18 @@ class AtSizes(Struct, frozen=True, omit_defaults=True):
 
     @property
     def outcome(self) -> str:
-        """The status as text."""
+        """The status of the result as text."""
         return NOT_FOR_THIS_SIZE if self.unfit else self.status.replace("_", " ")
 
 
 def only_searched_sizes(results: Sequence[AtSizes]) -> bool:
-    """Whether the kernel was judged at other sizes but is correct only at the searched sizes."""
+    """Whether the judge found the kernel correct only at the searched sizes."""
     judged = [one for one in results if one.status not in UNJUDGED]
     return bool(judged) and all(one.speedup is None for one in judged)
 
 
 def sizes_in_words(results: Sequence[AtSizes]) -> str:
-    """Summarize the results in one sentence: correctness and speedup at other sizes. Returns "" if no size
-    was tried.
-    """
+    """Summarize correctness and speedup at other sizes in one sentence; "" without results."""
     judged = [one for one in results if one.status not in UNJUDGED]
     right = [one for one in judged if one.status == "correct" and one.speedup is not None]
     failed = [f"{one.outcome} at {one.shapes}" for one in judged if one not in right]

@@ -1,6 +1,6 @@
 """Format a speedup over eager and a % SOL for display, with the mark ``~`` and its footnotes.
 
-The mark means that a speedup or a time is uncertain, and that a % SOL is above 100%.
+On a speedup or a time, the mark means uncertain. On a % SOL, it means above 100%.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ ABOVE_SOL = f"{MARK} before a % SOL: above 100%"
 
 
 def speedup(value: float | None) -> str:
-    """Format a speedup: ``3.12x``, ``104x``; ``-`` for None."""
+    """Format a speedup: Format a speedup: ``3.12x``, ``104x``; ``-`` for None."""
     if value is None:
         return "-"
     return f"{value:.2f}x" if value < 99.995 else f"{value:.0f}x"
@@ -58,5 +58,5 @@ def marked(figure: str, has_mark: bool) -> str:
 
 
 def footnotes(*, unsure: bool, above_sol: bool) -> list[str]:
-    """Explain the marks of a table: of speedups and times, and of % SOL."""
+    """Return a table's footnotes: for marked speedups and times, and for a marked % SOL."""
     return [UNSURE] * unsure + [ABOVE_SOL] * above_sol

@@ -1,7 +1,7 @@
 """Look up problems, ideas and kernels by the name that a person typed.
 
-Unknown names raise an error with suggestions. The engine uses this module for requests; the command line uses it if no
-engine is running.
+Unknown names raise an error with suggestions. The engine uses this module for requests. If no engine is running, the
+command line uses it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from engine.suggestions import did_you_mean
 
 
 class UnknownName(Exception):
-    """The session contains nothing with this name. The exception's text is the message to show."""
+    """The session contains no such name. The exception's text is the message to show."""
 
     exit_code = ExitCode.USAGE
 

@@ -1,5 +1,5 @@
-"""The fold from events to problems, rounds, ideas, variants and ranking. Pure. Engine, monitor, resume, replay and
-reports all use this fold, so they agree on a session's state.
+"""The state of a session, built from its events: problems, rounds, ideas, variants and their ranking. Pure. Engine,
+monitor, resume, replay and reports all use this module, so they agree on a session's state.
 
 ``SessionState.apply`` never raises for an order of events that the engine can produce.
 """
@@ -23,10 +23,10 @@ _NONE: Mapping[type, Listener] = {}
 
 
 class SessionState(SessionData):
-    """The state of a session: its data, the fold that updates it from events, and the ranking of its kernels."""
+    """The state of a session: its data, which events update, and the ranking of its kernels."""
 
     def apply(self, recorded: Recorded) -> None:
-        """Fold one event. Where possible, ignore unknown references, which occur in altered files.
+        """Apply one event to the state. Where possible, ignore unknown references, which occur in altered files.
 
         Raises:
             SessionDamaged: The event contradicts the state.
@@ -34,7 +34,7 @@ class SessionState(SessionData):
         self.apply_all((recorded,))
 
     def apply_all(self, recorded: Iterable[Recorded], listeners: Mapping[type, Listener] = _NONE) -> None:
-        """Fold many events. Call the listener to an event's type, if any, with the event after it is folded."""
+        """Apply many events to the state. After each event, call the listener for the event's type, if any."""
         for one in recorded:
             event, time = one.event, one.time
             kind = type(event)
@@ -53,8 +53,8 @@ class SessionState(SessionData):
 
         return SessionDamaged(
             f"{self.name or 'the session'}: event {recorded.seq} ({ev.kind_of(recorded.event)}) contradicts earlier "
-            f"events ({error!r}). Something altered the session, or another kernel-tui version wrote it. Start a new "
-            f"session.",
+            f"events ({error!r}). Another program altered the session, or another kernel-tui version wrote it. Start a "
+            f"new session.",
             Path(self.name),
         )
 

@@ -1,8 +1,9 @@
 """The cost of model calls, summed by model, problem, round and idea. All functions are pure.
 
-Three amounts are kept apart. ``usage`` and ``dollars`` are the confirmed cost. ``unknown`` is the maximum cost of
+Spending consists of three amounts. ``usage`` and ``dollars`` are the confirmed cost. ``unknown`` is the maximum cost of
 unconfirmed attempts, for which no provider reported a cost (a broken connection, a dead engine). ``held`` is reserved
-for attempts in flight. Limits apply to the sum of all three; screens show the first and mention the second.
+for attempts in flight. Limits apply to the sum of all three. Screens show the confirmed cost and mention the
+unconfirmed maximum.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ MANUAL = "manual"
 
 
 class Amount(NamedTuple):
-    """Tokens and dollars. ``dollars`` is None if a price is unknown. A sum is also None if any of its terms is."""
+    """Tokens and dollars. ``dollars`` is None if a price is unknown. The sum of amounts is None if any of them is
+    None.
+    """
 
     tokens: int = 0
     dollars: float | None = 0.0
@@ -92,8 +95,8 @@ class CallState(Struct):
 
 
 class Spending(Struct):
-    """A session's calls and their cost. ``model`` is keyed by ``[[models]]`` name, ``round`` by id (``softmax/r2``).
-    ``idea`` covers only kernels and repairs.
+    """A session's calls and their cost. The keys of ``model`` are ``[[models]]`` names, those of ``round`` are ids
+    (``softmax/r2``). ``idea`` covers only kernels and repairs.
     """
 
     total: Spend = field(default_factory=Spend)

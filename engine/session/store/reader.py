@@ -169,8 +169,9 @@ class SessionReader:
             events.extend(map(Recorded, seqs, times, map(decode, texts)))
         except UNDECODABLE as error:
             raise SessionDamaged(
-                f"{self.paths.database}: cannot decode event {seqs[len(events)]} ({error}). Something altered the "
-                f"session, or another kernel-tui version wrote it. Restore a backup, or start a new session.",
+                f"{self.paths.database}: cannot decode event {seqs[len(events)]} ({error}). Another "
+                f"program altered the session, or another kernel-tui version wrote it. Restore a backup, or start a "
+                f"new session.",
                 self.paths.database,
             ) from error
         finally:
