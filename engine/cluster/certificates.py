@@ -42,9 +42,9 @@ def create(directory: Path, hosts: Sequence[str], days: int = DAYS) -> list[Path
     """Create a certificate for each role, and a CA unless ``directory`` already has one.
 
     Args:
-        directory: Created if missing. Keys in it are readable only by the user.
-        hosts: Names and IP addresses of the hosts, which the certificates list. Without any, they keep the names of
-            the certificates that they renew, or list this machine.
+        directory: Created if missing. Only the user can read the keys.
+        hosts: Names and IP addresses of the hosts, which the certificates list. Without names, new certificates keep
+        the names of the old ones, or list this machine.
         days: Validity of the certificates. A new CA is valid ten times as long.
 
     Returns:
@@ -95,7 +95,7 @@ def create(directory: Path, hosts: Sequence[str], days: int = DAYS) -> list[Path
 def security(directory: Path, role: Role) -> Any:
     """Return Dask's ``Security`` for a role: mutual TLS from version 1.3, no plain TCP.
 
-    Raises ``CertificateError`` if :func:`faults` finds any.
+    Raises ``CertificateError`` if :func:`faults` finds a fault.
     """
     if found := faults(directory, role):
         raise CertificateError("; ".join(found))
@@ -112,7 +112,7 @@ def security(directory: Path, role: Role) -> Any:
 
 
 def faults(directory: Path, role: Role, now: datetime.datetime | None = None) -> list[str]:
-    """Return what is wrong with a role's certificate, each as a sentence with the remedy; [] if it is valid."""
+    """Return the faults of a role's certificate, each as a sentence with the remedy; [] if it is valid."""
     again = f"to create certificates, run kernel-tui cluster certs {directory}"
     missing = [file.name for file in files(directory, role) if not file.is_file()]
     if missing:
@@ -126,7 +126,7 @@ def faults(directory: Path, role: Role, now: datetime.datetime | None = None) ->
         return [str(error)]
     now = now or datetime.datetime.now(datetime.UTC)
     found = [
-        f"{file} {problem}; check this host's clock (it is {now:%Y-%m-%d %H:%M} UTC), or {again}"
+        f"{file} {problem}; check this host's clock ({now:%Y-%m-%d %H:%M} UTC), or {again}"
         for file, one in ((authority_file, authority), (certificate_file, certificate))
         if (problem := _date_problem(one, now))
     ]
@@ -145,7 +145,7 @@ def faults(directory: Path, role: Role, now: datetime.datetime | None = None) ->
 
 
 def days_left(directory: Path, role: Role) -> float:
-    """Return the days until the first of the role's certificates expires. Raises ``CertificateError``."""
+    """Return the number of days until the first of the role's certificates expires. Raises ``CertificateError``."""
     ends = min(_load(file).not_valid_after_utc for file in files(directory, role)[:2])
     return float((ends - datetime.datetime.now(datetime.UTC)).total_seconds() / 86400)
 
@@ -180,8 +180,8 @@ def _cryptography() -> tuple[Any, Any, Any, Any]:
         from cryptography.hazmat.primitives.asymmetric import ec
     except ImportError:
         raise CertificateError(
-            "certificates need the package cryptography; pip install 'kernel-tui[cluster]' (from a checkout: "
-            "'.[cluster]')"
+            "certificates need the package cryptography. Install it: pip install 'kernel-tui[cluster]' (from a "
+            "checkout: '.[cluster]')"
         ) from None
     return x509, hashes, ec, serialization
 
