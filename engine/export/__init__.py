@@ -2,4 +2,4 @@
 
 
 class ExportError(Exception):
-    """The export is impossible. The message gives the reason and, if there is one, a remedy."""
+    """A kernel or session cannot be exported. The message gives the reason and, if possible, a remedy."""

@@ -41,7 +41,7 @@ class Outcome(Struct, frozen=True):
     log: str
     launches: tuple[Launch, ...] = ()
     bottleneck: str | None = None
-    """By hardware counters; None if they were not read."""
+    """The bottleneck according to hardware counters; None if the search did not read them."""
     counters: tuple[KernelCounters, ...] = ()
 
 
@@ -66,8 +66,8 @@ class IdeaText(Struct, frozen=True):
 class Record(Struct, frozen=True):
     """One line of training data.
 
-    ``reference``: the problem's file. ``header``: the kernel's derived header. ``tolerance``: the name of the tolerance
-    behind the outcomes, as in :mod:`engine.config.tolerance`.
+    ``reference``: the text of the problem's file. ``header``: the kernel's derived header. ``tolerance``: the name of
+    the tolerance behind the outcomes, as in :mod:`engine.config.tolerance`.
     """
 
     session: str

@@ -372,7 +372,7 @@ class Search:
             if ending is not None and self.context.helpless:
                 reasons = ". ".join(self.context.refused.values())
                 again = f"kernel-tui resume {self.context.paths.directory}"
-                raise NobodyToAsk(f"all models failed permanently: {reasons}. To resume the search, type: {again}")
+                raise NobodyToAsk(f"all models failed permanently: {reasons}. To resume: {again}")
             return ending
         if self.context.last_rounds:
             return "stopped"
@@ -384,7 +384,7 @@ class Search:
             return None
         if self.context.unopened:
             which = "; ".join(f"the judge could not open {name}: {why}" for name, why in self.context.unopened.items())
-            raise NotOpened(f"{which}. To try again, type: kernel-tui resume {self.context.paths.directory}")
+            raise NotOpened(f"{which}. To try again: kernel-tui resume {self.context.paths.directory}")
         if not self._needs_person:
             return "finished"
         return "waiting" if self.context.ends_without_person else None

@@ -127,7 +127,7 @@ def test_a_search_by_hand_stops_while_it_waits_and_goes_on_elsewhere(kernel_tui:
         time.sleep(0.1)
     said, _ = running.communicate(timeout=PATIENCE_S)
     assert running.returncode == ExitCode.OK, said
-    assert "no round is left to ask again" in said
+    assert "so the search does not ask again" in said
     assert "asks again in the next round" not in said
 
     # The outbox held exactly the recorded prompts.
