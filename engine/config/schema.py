@@ -94,7 +94,7 @@ _KEY_VARIABLE = {
 
 
 class Fault(Struct, frozen=True):
-    """An error in a config. ``line`` counts from 1. Errors without a line, such as a missing file, have None."""
+    """An error in a config. ``line`` counts from 1; None for errors without a line, such as a missing file."""
 
     line: int | None
     key: str
@@ -122,7 +122,7 @@ class ConfigError(Exception):
 
 
 class SearchConfig(Table):
-    """The shape of the search. All counts are per problem."""
+    """The size and the strategy of the search. All counts are per problem."""
 
     strategy: Literal["beam", "greedy", "serial", "random"] = "beam"
     """Strategy that selects the parents of the next round."""
@@ -140,8 +140,8 @@ class SearchConfig(Table):
     fixes: int = Field(default=2, ge=0, le=10)
     """Maximum number of attempts to repair a failed kernel."""
     languages: Annotated[tuple[Literal["cuda", "triton", "cpp", "python"], ...], Field(strict=False)] = ()
-    """Languages in which models write kernels. By default, ``cuda`` on a GPU and ``cpp`` on a CPU. With several
-    languages, each idea names one. ``triton`` needs a GPU and the package ``triton``. The playbook writes only ``cuda``
+    """Languages in which models write kernels. Default: ``cuda`` on a GPU and ``cpp`` on a CPU. With several languages,
+    each idea names its language. ``triton`` needs a GPU and the package ``triton``. The playbook writes only ``cuda``
     and ``cpp``.
     """
     allocation: Literal["weights", "adaptive"] = "weights"
@@ -154,13 +154,13 @@ class BudgetConfig(SpendLimits):
     """Limits that end the search early. An omitted key means no limit."""
 
     minutes: Positive | None = None
-    """Maximum engine time in minutes for the whole session, including resumed runs. Pauses do not count. Time in which
-    another process occupies the device does not count either.
+    """Maximum engine time in minutes for the whole session, including resumed runs. Pauses do not count, nor does time
+    in which another process occupies the device.
     """
     minutes_per_problem: Positive | None = None
     """Engine time in minutes for each problem. With this key, the search works on one problem at a time: it opens a
-    problem, searches it and evicts it before the next. Minutes that a problem does not need go to the others. Without
-    this key, all problems share the time and stay open.
+    problem, searches it and evicts it before the next. Unused minutes go to other problems. Without this key, all
+    problems share the time and stay open.
     """
     per_problem: SpendLimits = SpendLimits()
     """Limits on ``dollars``, ``tokens`` and ``calls`` for each problem separately."""
@@ -174,17 +174,16 @@ class PromptsConfig(Table):
 
 
 class ProfileConfig(Table):
-    """What models see of the hardware."""
+    """Hardware counters that models see."""
 
     counters: bool = False
     """Whether to read hardware counters of each round's leading kernels with Nsight Compute (``ncu``). Prompts then
-    name the measured bottleneck. ncu cannot profile in the sandbox, so these kernels, which passed the judge, run with
-    your permissions.
+    name the measured bottleneck. ncu cannot profile in the sandbox, so these correct kernels run with your permissions.
     """
 
 
 class TrackingConfig(Table):
-    """Where to send parameters, metrics and best kernels. Needs the extra ``tracking``."""
+    """Server that receives parameters, metrics and best kernels. Needs the extra ``tracking``."""
 
     mlflow: str | None = None
     """Address of an MLflow tracking server, such as ``http://localhost:5000``. Credentials come from the environment
@@ -231,7 +230,7 @@ class Config(Table):
     budget: BudgetConfig = BudgetConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     cluster: ClusterConfig | None = None
-    """Other hosts that judge. Without this table, this machine judges."""
+    """Other hosts that judge. Without this table, the engine's machine judges."""
     prompts: PromptsConfig = PromptsConfig()
     profile: ProfileConfig = ProfileConfig()
     tracking: TrackingConfig = TrackingConfig()
@@ -297,8 +296,8 @@ def load_config(path: Path | str) -> Config:
 
 
 def load_evaluation(path: Path | str) -> EvaluationConfig:
-    """Read a config file's ``[evaluation]`` table, which is enough to judge a single kernel. The file need not name
-    problems.
+    """Read a config file's ``[evaluation]`` table, which is enough to judge a single kernel. The file may omit
+    ``problems``.
 
     Raises :class:`ConfigError` with all errors of the file.
     """
@@ -355,8 +354,8 @@ def parse_config(text: str, path: Path | str, *, needs_problems: bool = True) ->
 def name_without_one(path: Path, problems: object) -> str:
     """Choose a session name for a config that sets none.
 
-    The choice is the file's name (``mine.toml``: mine). For config.toml, the choice is the name of the only
-    problem or, with several problems, the directory's name.
+    The name is the file's name (``mine.toml``: mine). For config.toml, it is the name of the only problem or, with
+    several problems, the directory's name.
     """
     candidates = [path.stem] if path.stem != "config" else []
     if isinstance(problems, list) and len(problems) == 1 and isinstance(problems[0], str):
@@ -395,14 +394,14 @@ def _syntax_fault(message: str, text: str) -> Fault:
 
 
 def _echo(detail: ErrorDetails) -> bool:
-    """Whether an error only repeats other errors. For example, Pydantic also reports a list as empty if all its
-    elements are invalid.
+    """Whether an error only repeats other errors. For example, pydantic also reports a list of invalid elements as
+    empty.
     """
     return detail["type"] == "too_short" and bool(detail["input"])
 
 
 def _is_misspelt(detail: ErrorDetails, all_: list[ErrorDetails], table: dict[str, Any]) -> bool:
-    """Whether a key is missing only because of a misspelling, which has its own error."""
+    """Whether a key is missing only because it is misspelled, which another error reports."""
     path = _path_of(detail)
     return detail["type"] == "missing" and any(
         (*there[:-1], _meant(there, table)) == path

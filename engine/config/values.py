@@ -24,7 +24,7 @@ _ENVIRONMENT_NAME = re.compile(r"^[A-Z_][A-Z0-9_]*$")
 
 
 class Table(BaseModel):
-    """A table in the file. The model is frozen, checks types strictly ("4" is no number) and rejects unknown keys."""
+    """Base of all tables in the config: frozen, with strict types ("4" is not a number) and without unknown keys."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
