@@ -273,7 +273,7 @@ def test_problems_are_known_by_what_the_config_calls_them(tmp_path: Path) -> Non
         ("builtin:quickstart/softmax", "no engine is running"),
         ("softmax.py", "no engine is running"),
         ("../quickstart/softmax.py", "no engine is running"),
-        ("other/softmax.py", "no problem other/softmax.py; did you mean softmax? This session has softmax"),
+        ("other/softmax.py", "this session has no problem other/softmax.py; did you mean softmax? It has softmax"),
         ("builtin:quickstart/gelu", "no problem builtin:quickstart/gelu; this session has softmax"),
         ("builtin:quickstart/softmx", "no problem builtin:quickstart/softmx"),
     ):
@@ -386,7 +386,7 @@ def test_a_limit_of_each_problem_is_changed_as_that_of_the_search_is(waiting: Li
         ("budget", ["--rounds", "0"], ""),
         ("budget", ["--model", "m", "--rounds", "3"], ""),
         ("budget", ["--per-problem"], ""),
-        ("budget", ["--model", "m", "--calls", "3"], "no model m; models with a budget: none"),
+        ("budget", ["--model", "m", "--calls", "3"], "no model is called m; models with a budget: none"),
     ],
 )
 def test_what_makes_no_sense_is_refused_in_a_sentence(

@@ -1,4 +1,5 @@
-"""Comparability of times from two hosts: their software, and their speed on the same reference. No input or output.
+"""Comparability of times from two hosts: their software, and their speed on the same reference. This module does no
+input or output.
 
 Hosts that differ still judge: their verdicts are right, and a speedup is a ratio of two times on one host. But their
 times get a mark in tables with times from other hosts.

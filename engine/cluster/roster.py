@@ -1,5 +1,5 @@
-"""The devices that an engine knows: devices that joined, left or may judge, and reasons for refusals. No input or
-output.
+"""The devices that an engine knows: devices that joined, left or may judge, and reasons for refusals. This module does
+no input or output.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MOST_FAULTS = 2
 
 @dataclass
 class Device:
-    """One device of another host.
+    """A device of another host.
 
     ``assigned``: kernels that are to be judged here. ``judging``: whether a task occupies the device. ``waiting``:
     whether that task waits because a process outside the search occupies the device. ``building``:
@@ -127,7 +127,7 @@ class Roster:
     def settle(self) -> None:
         """Choose the model of device, if none is set, and admit the devices that joined so far.
 
-        The most frequent model among devices that could judge wins. If no device could judge, report the reasons.
+        The model is the most frequent one among devices that could judge. If no device could judge, report the reasons.
         """
         if not self.model:
             models = Counter(one.beat.device.name for one in self.devices.values() if not self._refusal(one.beat))

@@ -245,7 +245,9 @@ class Config(Table):
                 'this table needs one of two keys; set hosts = ["gpu1", ...] or scheduler = "tls://gpu1:8786"'
             )
         if cluster is not None and cluster.scheduler is not None and cluster.certificates is None:
-            raise refusal('certificates is missing; set it to a directory that "kernel-tui cluster certs" wrote')
+            raise refusal(
+                'the key certificates is missing; set it to a directory that "kernel-tui cluster certs" wrote'
+            )
         if cluster is not None and evaluation is not None and not set(evaluation.devices) <= {"auto", "cpu", "cuda"}:
             raise refusal(
                 'evaluation.device must be "auto", "cpu" or "cuda" if other hosts judge; to choose a host\'s GPUs, '
@@ -326,7 +328,7 @@ def parse_config(text: str, path: Path | str, *, needs_problems: bool = True) ->
         needs_problems: Whether the text must name problems.
 
     Raises:
-        ConfigError: The text has errors. The exception lists all of them.
+        ConfigError: The text has errors. The exception lists all errors.
     """
     path = Path(path)
     text = text.replace("\r\n", "\n")

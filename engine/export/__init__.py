@@ -1,4 +1,4 @@
-"""Export a session as solution files, training data or a report. Does not import torch."""
+"""Export a session as solution files, training data or a report. This package does not import torch."""
 
 
 class ExportError(Exception):

@@ -1,7 +1,7 @@
 """Run deferred work while the devices are idle.
 
 Deferred work includes torch.compile baselines, repeats of disturbed baselines, and runoffs that the budget cut short.
-It also includes second verdicts on uncertain best kernels, and checks of best kernels at other sizes.
+Second verdicts on uncertain best kernels and checks of best kernels at other sizes are deferred work too.
 """
 
 from __future__ import annotations

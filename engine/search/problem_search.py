@@ -87,7 +87,7 @@ class ProblemSearch:
 
     @property
     def needs_person(self) -> bool:
-        """Whether no proposer can write kernels for the problem, and it is not pruned.
+        """Whether the unpruned problem has no proposer that can write kernels.
 
         If so, the first round stays open for seeded kernels.
         """

@@ -35,7 +35,7 @@ class Journal:
         return self.writer.put_blob(text)
 
     def post(self, event: AnyEvent) -> asyncio.Future[None]:
-        """Queue an event. The future completes once the event is folded, or raises SessionError."""
+        """Queue an event. The future completes once the state includes the event, or raises SessionError."""
         return self._post((event,))[0]
 
     async def record(self, *events: AnyEvent) -> None:

@@ -23,7 +23,7 @@ async def why_nothing_new(
 ) -> str | None:
     """Explain why ``proposer`` would write no kernel for ``transformation`` on ``parent``, with alternatives.
 
-    ``proposer`` must generate kernels instantly, as the playbook does. Returns None if there is a new kernel. Raises
+    ``proposer`` must generate kernels instantly, as the playbook does. Returns None if a new kernel exists. Raises
     SessionError.
     """
     look = Untried(

@@ -56,7 +56,7 @@ def named_problem(state: SessionState, name: str) -> ProblemState:
     if (problem := state.problems.get(name)) is None:
         there = ", ".join(state.problems) or "none yet"
         near = did_you_mean(name, state.problems)
-        raise UnknownName(f"no problem {name}{f'{near} This' if near else '; this'} session has {there}")
+        raise UnknownName(f"this session has no problem {name}{f'{near} It' if near else '; it'} has {there}")
     return problem
 
 
@@ -82,7 +82,8 @@ def check_model(known: Collection[str], name: str) -> None:
     """Raise :class:`UnknownName` unless ``name`` is a model that can have a budget."""
     if name not in known:
         names = ", ".join(known) or "none"
-        raise UnknownName(f"no model {name}{did_you_mean(name, known)}; models with a budget: {names}")
+        near = did_you_mean(name, known)
+        raise UnknownName(f"no model is called {name}{f'{near} Models' if near else '; models'} with a budget: {names}")
 
 
 def _check_parent(state: SessionState, problem: ProblemState, name: str | None) -> None:

@@ -61,7 +61,7 @@ class VariantState(Struct):
 
     @property
     def was_judged(self) -> bool:
-        """Whether the kernel has a verdict. Kernels pruned before their evaluation have none."""
+        """Whether the kernel has a verdict. Kernels pruned before their evaluation have no verdict."""
         return self.verdict is not None and self.verdict.status != "cancelled"
 
     @property

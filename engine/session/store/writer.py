@@ -37,7 +37,7 @@ from engine.system import clock
 PATIENCE_S = 30.0
 _BATCH = 4096
 _TOGETHER = 128
-"""Rows per insert statement."""
+"""Number of rows per insert statement."""
 _SAMPLES_KEPT = 600
 _LOG_LIMIT_BYTES = 64 << 20
 _T = TypeVar("_T")
@@ -327,7 +327,7 @@ class EventWriter:
         return self._connection.execute(f"{statement} {values}", [*chain.from_iterable(rows)]).lastrowid or 0
 
     def _roll_back(self) -> None:
-        """Roll back, unless SQLite already did so because of a full disk."""
+        """Roll back the transaction, unless SQLite already did so because of a full disk."""
         if self._connection.in_transaction:
             self._connection.execute("ROLLBACK")
 
