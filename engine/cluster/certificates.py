@@ -1,4 +1,4 @@
-"""Certificates of a cluster: create them, check them, and hand them to Dask.
+"""Certificates of a cluster: create them, check them, and pass them to Dask.
 
 A cluster trusts one certificate authority (CA). Scheduler, workers and engines each present a certificate from this CA,
 and each side checks the other's. The directory holds ``ca.pem``, ``ROLE.pem`` and ``ROLE-key.pem``.
@@ -23,14 +23,14 @@ ROLES: tuple[Role, ...] = get_args(Role)
 DAYS = 365
 """Default validity of new certificates, in days."""
 SOON_DAYS = 30
-"""``doctor`` warns about certificates that expire within this many days."""
+"""Number of days before the expiry of a certificate at which ``doctor`` starts to warn."""
 _CA, _CA_KEY = "ca.pem", "ca-key.pem"
 _COMMON_NAME = "kernel-tui {}"
 _DASK_ROLE = {"scheduler": "scheduler", "worker": "worker", "engine": "client"}
 
 
 class CertificateError(Exception):
-    """Certificates are missing, invalid, or cannot be written. The message says what to type."""
+    """Certificates are missing or invalid, or cannot be written. The message says what to type."""
 
 
 def files(directory: Path, role: Role) -> tuple[Path, Path, Path]:

@@ -42,7 +42,7 @@ class Comparability:
     # Software
 
     def joined(self, facts: Iterable[DeviceFact]) -> list[str]:
-        """Note devices that judge. Return a log line for each new device with unusual software."""
+        """Record devices that judge. Return a log line for each new device with unusual software."""
         self._facts |= {fact.id: fact for fact in facts}
         lines = []
         for fact in self._facts.values():
@@ -88,7 +88,7 @@ class Comparability:
         return ratio if self._clock() - since < AGAIN_S else 1.0
 
     def judged(self, problem: str, fact: DeviceFact, verdict: Verdict) -> tuple[Verdict, list[str]]:
-        """Note a verdict of the device ``fact``. Return the verdict with its marks, and lines for the log."""
+        """Record a verdict of the device ``fact``. Return the verdict with its marks, and lines for the log."""
         if words := self.unlike(fact):
             remark = f"built with different software than on most hosts: {words}"
             verdict = replace(verdict, flags=(*verdict.flags, remark))

@@ -65,9 +65,8 @@ class Doubted(DeviceLost):
 class _Attempt:
     """A task in flight. ``answer``: its final report. ``task``: the Dask future, which holds no result.
 
-    ``ran_s``, ``idle_s``: seconds during which the worker ran the task without waiting for an occupied device, or ran
-    nothing. ``ended_s``: seconds since Dask
-    ended the task.
+    ``ran_s``: seconds of work on the task, without waits for the device. ``idle_s``: seconds during which the worker
+    ran nothing. ``ended_s``: seconds since Dask ended the task.
     """
 
     def __init__(self, device: Device, kind: type, on_stage: Callable[[Stage], None]) -> None:

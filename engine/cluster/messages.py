@@ -55,7 +55,7 @@ def judge_code() -> str:
 
 
 def version() -> str:
-    """Return this program's version with :func:`judge_code`."""
+    """Return this program's version together with :func:`judge_code`."""
     return f"{__version__} ({judge_code()})"
 
 
@@ -130,7 +130,7 @@ AnyWork = Measure | Open | Build | Judge | Runoff | Compile | Evict | Presence |
 
 
 class Order(Struct, frozen=True):
-    """One task for one device.
+    """A task for one device.
 
     ``evaluation``: the config's evaluation table, without the device. ``bandwidth_gbs``, ``peak_gflops``: the device's
     peaks, if an earlier order measured them.
@@ -145,13 +145,13 @@ class Order(Struct, frozen=True):
 
 
 class Cancel(Struct, frozen=True, tag="cancel"):
-    """From a worker to its judging process: end an attempt."""
+    """Message from a worker to its judging process: end an attempt."""
 
     attempt: str
 
 
 class Perform(Struct, frozen=True, tag="perform"):
-    """From a worker to its judging process: carry out an order."""
+    """Message from a worker to its judging process: carry out an order."""
 
     order: Order
 

@@ -27,9 +27,9 @@ MOST_FAULTS = 2
 class Device:
     """A device of another host.
 
-    ``assigned``: kernels that are to be judged here. ``judging``: whether a task occupies the device. ``waiting``:
-    whether that task waits because a process outside the search occupies the device. ``building``:
-    builds in progress. ``opened``: problems opened here. ``faults``: failures in a row that the host caused.
+    ``assigned``: number of kernels for this device. ``judging``: whether a task occupies the device. ``waiting``:
+    whether that task waits because a process outside the search occupies the device. ``building``: number of builds in
+    progress. ``opened``: problems that the device has opened. ``faults``: failures in a row that the host caused.
     ``measured``: whether the device's judge knows its peaks. ``presence``: the task that keeps the engine's judges on
     the device. ``build_line``, ``judge_line``: tickets of the kernels that wait for a builder, and for the device.
     ``lost``: whether the device left. If it joins again, it gets a new object.
@@ -120,7 +120,7 @@ class Roster:
             self._admit(device)
 
     def hear_strange(self, beat: m.AnyBeat) -> None:
-        """Note a heartbeat that this release cannot read, from a worker of another release."""
+        """Record a heartbeat that this release cannot read, from a worker of another release."""
         host = beat.device.host or "a host"
         self._refuse(beat.device.id or host, self._of_another_version(host, beat.version))
 
@@ -141,7 +141,7 @@ class Roster:
             self._admit(device)
 
     def left(self, device_id: str, why: str, *, fault: bool = False) -> None:
-        """Note that a device left. ``fault``: whether its worker was killed or fell silent."""
+        """Record that a device left. ``fault``: whether its worker was killed or fell silent."""
         if (device := self.devices.pop(device_id, None)) is not None:
             if fault:
                 self._losses[device_id] = self._losses.get(device_id, 0) + 1
@@ -159,7 +159,7 @@ class Roster:
             )
 
     def blame(self, device: Device, why: str) -> None:
-        """Note a failure that the host caused."""
+        """Count a failure that the host caused."""
         device.faults += 1
         if device.faults >= MOST_FAULTS and not device.lost:
             device.aside_until = self._clock() + ASIDE_S
@@ -190,7 +190,7 @@ class Roster:
         return "another device repeats its work" if others else "its work waits for another device"
 
     def measured(self, device: Device, bandwidth_gbs: float, peak_gflops: float) -> None:
-        """Note a device's measured peaks."""
+        """Record a device's measured peaks."""
         device.fact = replace(device.fact, bandwidth_gbs=bandwidth_gbs, peak_gflops=peak_gflops)
         self._known[device.id] = device.fact
 

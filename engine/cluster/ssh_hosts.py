@@ -115,7 +115,7 @@ class SshHosts:
         shutil.rmtree(self._directory, ignore_errors=True)
 
     async def _keep(self, host: str, address: str) -> None:
-        """Run a worker on ``host`` until cancelled. Connect again if the connection is lost."""
+        """Run a worker on ``host`` until cancelled. If the connection breaks, connect again."""
         pause_s = AGAIN_S
         while True:
             process = await asyncio.create_subprocess_exec(
@@ -153,7 +153,7 @@ class SshHosts:
 
 
 async def _pass_on(errors: asyncio.StreamReader) -> str:
-    """Copy what a worker and ssh write to the engine's log, until they end. Return the last line."""
+    """Copy the output of a worker and of ssh to the engine's log, until both end. Return the last line."""
     rest = b""
     while chunk := await errors.read(1 << 16):
         with contextlib.suppress(OSError):

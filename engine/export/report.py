@@ -138,5 +138,5 @@ def _table(head: list[str], rows: Iterable[list[str]]) -> str:
 
 
 def _line(words: str) -> str:
-    """Put ``words`` on one line, because a proposer may have written any text."""
+    """Format ``words`` as one line, because proposers may write any text."""
     return " ".join(words.split())

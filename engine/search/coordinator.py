@@ -1,5 +1,5 @@
-"""Run a session's search: open its problems, run their rounds and the evaluation queue, and end when everything is
-done.
+"""Run a session's search: open its problems, run their rounds and the evaluation queue, and end when all work is
+complete.
 """
 
 from __future__ import annotations
@@ -76,8 +76,9 @@ SETTLED_S = 2.0
 deferred work runs first.
 """
 OVERRUN = 0.1
-"""Deferred work may start until the search exceeds the time budget by this share, but for at least 10 s. The same
-limit applies from the end of the last work in flight."""
+"""Share of the time budget by which deferred work may exceed the budget, at least 10 s. The same limit applies from the
+end of the last work in flight.
+"""
 
 
 class Ended(NamedTuple):
@@ -90,9 +91,7 @@ class Ended(NamedTuple):
 
 
 class NobodyToAsk(Exception):
-    """All models in the config have failed permanently (invalid keys, unknown models). The message gives the
-    reasons.
-    """
+    """All models in the config failed permanently (invalid keys, unknown models). The message gives the reasons."""
 
     exit_code = ExitCode.FAILURE
 
@@ -168,7 +167,7 @@ async def run_search(
     includes every recorded event. ``readings`` receives the device readings of other hosts.
 
     If no proposer supports a problem, the search waits for a person's kernels, unless ``unattended``. Cancelling the
-    search ends every evaluator process. All recorded events remain.
+    search ends all processes of the evaluator. All recorded events remain.
 
     Raises:
         NoTools: This machine cannot judge kernels.
@@ -325,7 +324,7 @@ class Search:
         self._failure: BaseException | None = None
 
     async def run(self, inbox: RequestInbox) -> StopReason:
-        """Run the search. Cancelling it cancels all its tasks. Raises SessionError."""
+        """Run the search. Cancelling the search cancels all its tasks. Raises SessionError."""
         self.context.journal.listen(self._heard)
         steering = Steering(self.context, self._cancel, self._requeue)
         try:
@@ -439,7 +438,9 @@ class Search:
             self._requeue(restored)
 
     def _requeue(self, variants: Iterable[str]) -> None:
-        """Queue variants that are recorded as queued. Variants of an unopened problem wait until it opens."""
+        """Queue variants that the session records as queued. Variants of an unopened problem wait until the problem
+        opens.
+        """
         for name in variants:
             if self._state.variants[name].problem in self._problems:
                 self._put(name, Priority.HAND)
@@ -485,7 +486,7 @@ class Search:
     def _with_code(self, problem: str, code: str) -> Verdict | None:
         """Find the verdict, recorded or not, on another kernel of the problem with the same machine code.
 
-        Pruned kernels are skipped, so that a duplicate can replace them.
+        Skip pruned kernels, so that a duplicate can replace them.
         """
         variants = [one for one in self._state.variants_of(problem) if not self._state.is_pruned(one.id)]
         recorded = [(one.id, one.verdict) for one in variants if one.verdict is not None]

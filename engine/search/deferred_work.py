@@ -34,7 +34,7 @@ search, in the rest of the turn and in time that no problem claims.
 RESERVES_SHARE = 0.6
 """Maximum share of a turn to reserve for all work after the search, so that short turns still search."""
 CUT_OFF = 1.5
-"""Expected duration of a ``torch.compile`` that was cut off, relative to the time after which it was cut off."""
+"""Expected duration of a ``torch.compile`` that the turn's end stopped, relative to its duration so far."""
 LEAST_S = 1.0
 """Minimum time for which a runoff or a second verdict is worth starting, in seconds."""
 
@@ -51,7 +51,7 @@ class TurnLimit(NamedTuple):
 
 
 class _Job(NamedTuple):
-    """A job that is running. ``began_s``: the turn's elapsed time at the job's start. ``what`` describes the job."""
+    """A running job. ``began_s``: the turn's elapsed time at the job's start. ``what`` describes the job."""
 
     task: asyncio.Task[None]
     what: str

@@ -37,7 +37,7 @@ from engine.session.records.events import (
 
 
 class ProblemsMissing(Exception):
-    """The config names problems that do not exist, and the session contains no problem yet."""
+    """The config names missing problems, and the session contains no problem yet."""
 
     exit_code = ExitCode.USAGE
 
@@ -149,7 +149,7 @@ class Opening:
         return True
 
     async def _say_who_writes(self, name: str) -> None:
-        """Record whether any proposer can write kernels for the problem, if this has changed."""
+        """Record a change in whether any proposer can write kernels for the problem."""
         context, problem = self._context, self._state.problems[name]
         reason = context.why_nobody_writes(name)
         if reason != problem.cannot_write:

@@ -273,7 +273,7 @@ class ProblemSearch:
             self._start(key, self._questions.kernels(number, idea, shares))
 
     def _shares(self, author: Proposer, idea: IdeaState, round_number: int) -> dict[str, list[int]]:
-        """Assign the missing kernels of an idea to proposers, as a map from name to kernel numbers."""
+        """Assign an idea's missing kernels to proposers: a map from proposer names to kernel numbers."""
         count = self.context.config.search.variants
         if not author.reads_prose:
             return {author.name: list(range(count))}
@@ -343,7 +343,7 @@ class ProblemSearch:
     # Closing and opening
 
     def _wants_runoff(self, round_: RoundState) -> bool:
-        """Whether a runoff is necessary, because the judge has not timed all current leaders side by side."""
+        """Whether a runoff is due, because the judge has not timed all current leaders side by side."""
         leaders = self._runoff_leaders()
         timed = {standing.variant for standing in self.problem.standings}
         owed = len(leaders) >= 2 and not {leader.id for leader in leaders} <= timed
@@ -434,7 +434,7 @@ class ProblemSearch:
         await self.context.journal.record(RoundStarted(problem=self.id, round=number, parents=parents))
 
     async def _select(self, round_number: int) -> _Chosen:
-        """Select the parents after a round. Skip kernels for which no proposer has a new idea."""
+        """Select the parents of the round after ``round_number``. Skip kernels for which no proposer has a new idea."""
         search = self.context.config.search
         seed = seed_for(self._state.seed, self.id, "selection", round_number)
         candidates = candidates_of(self._state, self.problem)
@@ -461,7 +461,7 @@ class _Chosen(NamedTuple):
 
 
 def _turns(variant: VariantState, siblings: dict[str, VariantState]) -> int:
-    """Return the number of repairs that led to ``variant``: its ancestors among its idea's kernels."""
+    """Count the repairs that led to ``variant``: its ancestors among its idea's kernels."""
     turns = 0
     while variant.parent in siblings and variant.parent != variant.id:
         variant, turns = siblings[variant.parent], turns + 1

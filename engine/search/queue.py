@@ -45,7 +45,7 @@ class EvaluationQueue:
 
     @property
     def idle_s(self) -> float:
-        """Seconds since the queue became idle; 0 while it is busy."""
+        """Seconds since the queue became idle; 0 for a busy queue."""
         return time.monotonic() - self._busy_at if self.idle else 0.0
 
     def touch(self) -> None:
@@ -71,7 +71,7 @@ class EvaluationQueue:
         self._start_some()
 
     def widen(self, width: int) -> None:
-        """Change how many evaluations run at the same time. Running evaluations continue."""
+        """Change the number of evaluations that run at the same time. Running evaluations continue."""
         self._width = width
         self._start_some()
 

@@ -356,7 +356,7 @@ def _costs(command: requests.ChangeBudget | requests.ChangeShare) -> dict[str, f
 
 
 def _listed(requested: dict[str, float | None], allowed: str) -> str:
-    """Format limits as a list. Raises Refused if there are no limits, or if any is invalid."""
+    """Format limits as a list. Raises Refused if no limit is set, or if any limit is invalid."""
     said = [text.format(value) for text, value in requested.items() if value is not None]
     if not said:
         raise Refused(f"the request changes no limit; pass {allowed}")

@@ -26,11 +26,11 @@ LOOK_S = 0.1
 NEAR_SOL = 0.95
 """Share of the SOL from which on a problem needs no more minutes."""
 ROUNDS_WITHOUT_GAIN = 3
-"""A turn ends after this many rounds in a row without a faster kernel."""
+"""Number of rounds in a row without a faster kernel after which a turn ends."""
 REPLIES_S = 300.0
 """Longest wait for model calls in flight and their kernels at the end of a turn, in seconds."""
 FIRST_VERDICT_S = 30.0
-"""A turn lasts up to this many seconds longer if no kernel of the problem has a verdict yet."""
+"""Maximum extension of a turn in seconds, if no kernel of the problem has a verdict yet."""
 LAST_VERDICTS_S = 15.0
 """Longest wait for kernels in evaluation at the end of a turn or of the time budget, in seconds."""
 LEAST_SHARE = 0.5
@@ -51,7 +51,7 @@ def next_turn(state: SessionState, minutes: float, closed: Container[str] = ()) 
 
     An open turn continues. Otherwise, problems without a turn come first and share the minutes that earlier turns left
     them. Remaining minutes go to problems whose turns ended for lack of time, then to problems without recent gains.
-    Problems near the SOL, without further ideas, refused or pruned get no more minutes.
+    Problems that are near the SOL, without further ideas, refused or pruned get no more minutes.
 
     Args:
         state: The session's state.

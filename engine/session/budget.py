@@ -54,7 +54,7 @@ NO_CAP = Cap()
 
 
 class Caps(Struct, frozen=True):
-    """All spending limits. ``problem`` applies to each problem; ``models`` is keyed by ``[[models]]`` name."""
+    """All spending limits. ``problem`` applies to each problem; the keys of ``models`` are ``[[models]]`` names."""
 
     session: Cap = NO_CAP
     problem: Cap = NO_CAP

@@ -67,7 +67,7 @@ class Library(Struct, frozen=True):
 
 
 def problem_key(spec: ProblemSpec) -> str:
-    """Return a hash that is equal for problems with the same tensors, shapes, scalars and operators.
+    """Return a problem's hash. Problems with the same tensors, shapes, scalars and operators have equal hashes.
 
     File names, comments and class names do not affect the hash. If PyTorch could not trace the model, the hash covers
     its whole text instead.

@@ -41,7 +41,7 @@ def operators_of(spec: ProblemSpec) -> frozenset[str]:
 
 
 def worked_ideas(state: SessionState, session: str = "") -> Iterator[WorkedIdea]:
-    """Yield the ideas of a session that worked, oldest first."""
+    """Yield a session's ideas that made kernels faster, oldest first."""
     operators = {problem.spec.id: operators_of(problem.spec) for problem in state.problems.values()}
     for idea in state.ideas.values():
         if idea.problem not in operators or not idea.text or state.is_pruned(idea.id):

@@ -69,7 +69,9 @@ class TensorInfo(NamedTuple):
 
 
 class Target(NamedTuple):
-    """What the library was built for: "cuda" with a compute capability, or "cpu" with the processor's features."""
+    """The device that the library was built for: "cuda" with a compute capability, or "cpu" with the processor's
+    features.
+    """
 
     device: str
     capability: tuple[int, int] = (0, 0)

@@ -1,6 +1,6 @@
-"""Compute a standalone program's inputs and expected outputs. A child process with PyTorch; NumPy fills the tensors.
-
-Reads a :class:`Job` from standard input and writes an :class:`Expected` to standard output, as JSON.
+"""Compute a standalone program's inputs and expected outputs. This child process reads a :class:`Job` from standard
+input and writes an :class:`Expected` to standard output, as JSON. NumPy fills the tensors, and PyTorch runs the
+reference.
 """
 
 from __future__ import annotations

@@ -12,15 +12,14 @@ from engine.proposers.idea_methods import gist_of
 from engine.proposers.protocol import TriedIdea
 
 SAME = 0.7
-"""Two ideas count as equal if they have at least this share of words in common (Jaccard index), unless their methods
-differ."""
+"""Minimum share of common words (Jaccard index) at which two ideas count as equal, unless their methods differ."""
 SAME_METHODS = 0.75
-"""Two ideas use the same methods if they have at least this share of methods in common."""
+"""Minimum share of common methods at which two ideas count as using the same methods."""
 LEAST_METHODS = 2
-"""Minimum number of methods in common. Fewer do not identify an idea: many ideas use shared memory."""
+"""Minimum number of common methods. A single method does not identify an idea: many ideas use shared memory."""
 RELATED = 0.25
-"""Two ideas with the same methods count as equal only if they have at least this share of words in common. Otherwise
-they concern different parts of the kernel.
+"""Minimum share of common words at which two ideas with the same methods count as equal. With fewer common words, they
+concern different parts of the kernel.
 """
 _WORD = re.compile(r"[a-z]+|\d+")
 _NUMBER = re.compile(r"\d+")
@@ -34,7 +33,7 @@ _SMALL = frozenset(
 
 
 class Repeats(Struct, frozen=True):
-    """An earlier idea that a new idea repeats, the share of words that they have in common, and the reason in words."""
+    """An earlier idea that a new idea repeats, the share of their common words, and the reason as text."""
 
     idea: str
     share: float
@@ -57,7 +56,7 @@ def repeated(text: str, tried: Iterable[TriedIdea], data: Mapping[str, Any] | No
 
 
 def _compared(text: str, data: Mapping[str, Any], idea: TriedIdea) -> Repeats | None:
-    """Compare a new idea with an earlier one. Return None if they differ.
+    """Compare a new idea with an earlier one. Return None if the ideas differ.
 
     Two ideas with different numbers differ unless most of their words are equal: tiles of 128 are worth a try after
     tiles of 64.
@@ -83,7 +82,7 @@ def _words(text: str) -> frozenset[str]:
 
 
 def _stem(word: str) -> str:
-    """Strip common endings: "loads", "loading" and "loaded" become equal."""
+    """Strip common endings: "loads", "loading" and "loaded" have the same stem."""
     for ending in ("ing", "ed", "es", "s"):
         if word.endswith(ending) and len(word) - len(ending) >= 3:
             return word[: -len(ending)]

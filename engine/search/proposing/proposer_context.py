@@ -23,8 +23,8 @@ PATIENCE = 3
 
 
 class Texts(Protocol):
-    """Anything that reads sources by digest: the engine's :class:`~engine.search.kernel_sources.Sources`, or a
-    session's reader.
+    """A reader of sources by digest: the engine's :class:`~engine.search.kernel_sources.Sources`, or a session's
+    reader.
     """
 
     def text(self, digest: str) -> str:
@@ -102,7 +102,7 @@ def siblings_of(state: SessionState, problem: str, texts: Texts) -> tuple[Kernel
 def examples_of(state: SessionState, problem: ProblemState, texts: Texts) -> tuple[ExampleKernel, ...]:
     """Return the best kernel of each other problem in one of the problem's languages, if it beats eager.
 
-    The most closely related problems come first: those whose traced references share the most operators.
+    The most closely related problems come first: their traced references share the most operators.
     """
     found: list[tuple[int, float, ExampleKernel]] = []
     own = operators_of(problem.spec)
@@ -187,7 +187,7 @@ def candidates_of(state: SessionState, problem: ProblemState) -> list[Candidate]
 
 
 def parents_of(state: SessionState, round_: RoundState, places: int) -> list[str | None]:
-    """Return the parents of ``round_``. None means that proposers see only the reference.
+    """Return the parents of ``round_``. None as a parent means that proposers see only the reference.
 
     Kernels that a person seeds during the round are included if they are pinned or among the ``places`` fastest.
     """
@@ -220,7 +220,7 @@ def share_out(total: int, parents: Sequence[str | None], weights: Sequence[float
 
 
 def own_ideas(state: SessionState, names: Iterable[str]) -> list[IdeaState]:
-    """Return the ideas in ``names`` that come from a proposer rather than from a person."""
+    """Return the ideas in ``names`` that a proposer, not a person, suggested."""
     ideas = (state.ideas[name] for name in names)
     return [idea for idea in ideas if idea.proposer != BY_HAND and not idea.data.get(SEEDED)]
 

@@ -1,4 +1,4 @@
-"""Find kernels that a generator such as the playbook has not tried, for a parent or for a seeded transformation."""
+"""Find kernels that the search has not tried but a generator such as the playbook can write."""
 
 from __future__ import annotations
 
@@ -83,10 +83,12 @@ async def nothing_left(context: Context, problem: ProblemState, kernel: str) -> 
 
 
 class Known(Texts, Protocol):
-    """Sources of a search: the engine's :class:`~engine.search.kernel_sources.Sources`, or a monitor's reader."""
+    """Kernel sources of a search: the engine's :class:`~engine.search.kernel_sources.Sources`, or a monitor's
+    reader.
+    """
 
     def has(self, problem: str, text: str) -> bool:
-        """Whether ``problem`` already has this source, judged or not."""
+        """Whether ``problem`` already has a kernel with this source, judged or not."""
         ...
 
 

@@ -58,7 +58,7 @@ class Strategy(Protocol):
     """Selects the parents of the round after ``round_number``.
 
     ``width`` is the maximum number of parents, in addition to pinned kernels. ``seed`` is for strategies with random
-    choices. Equal arguments give equal selections.
+    choices. A strategy is deterministic: equal arguments give equal selections.
     """
 
     def __call__(self, candidates: Sequence[Candidate], *, round_number: int, width: int, seed: int) -> Selection: ...

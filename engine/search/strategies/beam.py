@@ -1,7 +1,7 @@
 """Beam: select the fastest kernels from more than one idea, plus one promising kernel.
 
-In the runs that Stanford CRFM published ("fast kernels", 2025), some rounds that were slower than the best round still
-led to better kernels. Searches that select only the best kernel miss such kernels.
+In Stanford CRFM's published runs ("fast kernels", 2025), some slower kernels led to better kernels in later rounds.
+Searches that select only the best kernel miss such kernels.
 """
 
 from __future__ import annotations

@@ -5,7 +5,9 @@ from __future__ import annotations
 from engine.session.state.session_state import SessionState, VariantState
 
 RUNOFF_REACH = 0.8
-"""Minimum ratio for a runoff: upper bound of the kernel's speedup / lower bound of the best kernel's speedup."""
+"""Minimum ratio at which a kernel takes part in a runoff: upper bound of its speedup / lower bound of the best kernel's
+speedup.
+"""
 
 
 def runoff_leaders(state: SessionState, problem: str, places: int) -> list[VariantState]:

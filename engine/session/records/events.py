@@ -28,9 +28,7 @@ BY_HAND = "hand"
 
 
 class Event(Struct, frozen=True, tag_field="kind", kw_only=True, omit_defaults=True, gc=False):
-    """Base class for all events. Events contain only JSON types and no reference cycles, so the garbage collector
-    ignores them.
-    """
+    """Base class for all events. The garbage collector ignores events, because they contain no reference cycles."""
 
 
 class SessionCreated(Event, tag="session_created"):
@@ -87,7 +85,7 @@ class DeviceLeft(Event, tag="device_left"):
 class DeviceAwaited(Event, tag="device_awaited"):
     """The search is waiting for a device that process ``pid`` occupies. ``command`` is that process's command line.
 
-    ``held_since`` is in Unix seconds; ``seconds`` is how long the search has waited. If ``needed_bytes`` is not 0, the
+    ``held_since`` is in Unix seconds; ``seconds`` is the duration of the wait so far. If ``needed_bytes`` is not 0, the
     search is waiting for device memory: ``free_bytes`` are free, and process ``pid`` occupies most of the rest. Unknown
     values are 0, "" or None."""
 
@@ -108,8 +106,8 @@ class DeviceFree(Event, tag="device_free"):
 
 
 class ProblemAdded(Event, tag="problem_added"):
-    """The search accepted a problem. ``header`` is the C header for the problem's kernels, or "" for languages that
-    need no header. ``languages``: languages of the problem's kernels, ``language`` first; () means only ``language``.
+    """The search accepted a problem. ``header`` is the C header for the problem's kernels, or "" if their language
+    needs no header. ``languages``: languages of the problem's kernels, ``language`` first; () means only ``language``.
     """
 
     problem: ProblemSpec
@@ -140,11 +138,11 @@ class CannotWrite(Event, tag="cannot_write"):
 
 
 class BaselineMeasured(Event, tag="baseline_measured"):
-    """The judge timed the reference, in eager mode or compiled. ``sol_ms`` is the SOL.
+    """The judge timed the reference, in eager mode or compiled. ``sol_ms`` is the SOL in milliseconds.
 
     ``degenerate``: the trivial outputs that pass every check of the problem, as text; set only with the eager baseline.
-    ``tightened``: why the tolerance is smaller than the configured value; used only in older sessions. ``seconds``: how
-    long the judge measured; 0 in older sessions."""
+    ``tightened``: why the tolerance is smaller than the configured value; used only in older sessions. ``seconds``:
+    duration of the measurement; 0 in older sessions."""
 
     problem: str
     baseline: Baseline
@@ -228,8 +226,9 @@ class ModelCallFailed(Event, tag="model_call_failed"):
 
 
 class ModelReplied(Event, tag="model_replied"):
-    """A model's reply, recorded before the engine reads it. ``prompt`` and ``reply``: digests. ``answered``: the
-    server's name for the model. ``usage`` and ``dollars``: None if unknown."""
+    """A model's reply, recorded before the engine reads it. ``prompt`` and ``reply`` are digests. ``answered``: the
+    server's name for the model. ``usage`` and ``dollars``: None if unknown.
+    """
 
     call: str
     attempt: int
@@ -280,8 +279,9 @@ class VariantWritten(Event, tag="variant_written"):
 class SourceRepeated(Event, tag="source_repeated"):
     """A model's reply repeats a source of the problem. The judge does not evaluate this source again.
 
-    ``same_as``: the variant with that source. ``idea``: the idea that the reply implements. ``parent``: the kernel to
-    repair or change. ``call``: the call that produced the reply. ``number``: the kernel's index within the idea.
+    ``same_as``: the earlier variant with this source. ``idea``: the idea that the reply implements. ``parent``: the
+    kernel to repair or change. ``call``: the call that produced the reply. ``number``: the kernel's index within the
+    idea.
     """
 
     problem: str
@@ -337,7 +337,7 @@ class RunoffFinished(Event, tag="heat_finished"):
 
 class SizesChecked(Event, tag="sizes_checked"):
     """The judge evaluated a problem's best kernel at other sizes. ``note`` gives the reason if ``results`` is empty.
-    ``seconds``: how long the judge worked; 0 in older sessions."""
+    ``seconds``: duration of the check; 0 in older sessions."""
 
     problem: str
     variant: str

@@ -10,7 +10,7 @@ Purpose = Literal["ideas", "kernel", "fix"]
 
 
 Finish = Literal["stop", "length", "refusal"]
-"""How a reply ended: complete, cut off at the output limit, or refused by the model or its safety filter."""
+"""End of a reply: complete, cut off at the output limit, or refused by the model or its safety filter."""
 
 
 FailureKind = Literal[
@@ -65,7 +65,7 @@ class CallSite(Struct, frozen=True):
     reply.
 
     ``subject``: the parent's variant id for ideas ("" in round 0), the idea's id for a kernel, or the failed variant's
-    id for a repair. ``number`` distinguishes calls with the same subject, from 0.
+    id for a repair. ``number`` counts calls with the same subject, from 0.
     """
 
     problem: str

@@ -16,7 +16,7 @@ needs ...".
 
 
 class AtSizes(Struct, frozen=True, omit_defaults=True):
-    """A kernel's result at one set of other sizes. Times and speedups are set only if the kernel is correct.
+    """A kernel's result at one set of other sizes. Only results of correct kernels have times and speedups.
 
     ``label`` describes the sizes ("smaller", "odd", "larger") or is "". ``shapes`` gives the input shapes as text.
     """
@@ -39,7 +39,7 @@ class AtSizes(Struct, frozen=True, omit_defaults=True):
 
     @property
     def unfit(self) -> bool:
-        """Whether the kernel itself rejects these sizes at build time. Such a rejection is not a failure."""
+        """Whether the kernel rejects these sizes at build time, which is not a failure."""
         return self.status == "build_error" and self.reason.startswith(NOT_FOR_THIS_SIZE)
 
     @property

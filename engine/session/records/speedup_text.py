@@ -43,7 +43,8 @@ def marked_speedup(value: float | None, low: float | None, high: float | None) -
 def is_above_sol(share: float | None) -> bool:
     """Whether the % SOL, rounded to a whole percent as in all tables, is above 100.
 
-    Data stayed in caches, the kernel needs fewer operations than the SOL assumes, or the SOL is too high.
+    Possible causes: data that stayed in caches, a kernel with fewer operations than the SOL assumes, or an SOL that is
+    too high.
     """
     return share is not None and round(share * 100) > 100
 

@@ -36,7 +36,7 @@ Status = Literal[
 """``correct``: the kernel passed every check and was timed. ``wrong``: the kernel's outputs differ from the reference.
 ``cheating``: the judge detected cheating (``Verdict.pattern`` names the pattern). ``library``: the kernel calls a
 library, which ``evaluation.libraries`` refuses. ``forbidden``: the kernel tried something that the sandbox denies, or
-printed too much. ``error``: the evaluation itself failed, which says nothing about the kernel.
+printed too much. ``error``: the evaluation itself failed, so the kernel may be correct.
 """
 
 
@@ -77,7 +77,8 @@ class BuildReport(Struct, frozen=True, omit_defaults=True, gc=False):
 
 
 class Launch(Struct, frozen=True, omit_defaults=True, gc=False):
-    """One kernel launch of a call, as the CUDA driver records it. Memory is per block, ``local_bytes`` per thread.
+    """One kernel launch of a call, as the CUDA driver records it. Memory figures are per block, except ``local_bytes``
+    per thread.
 
     ``blocks_per_sm`` is the number of resident blocks that the driver computes for this launch. The kernel's process
     reports these figures (``engine.evaluation.sandbox.inside.launches``), so no check uses them.
@@ -123,13 +124,13 @@ class Verdict(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
 
     ``speedup`` is the median of reference time / kernel time over alternating pairs. ``speedup_low`` and
     ``speedup_high`` bound its 95% interval. ``sol_share`` is SOL / kernel time, the % SOL.
-    ``pairs`` counts the pairs used; ``disturbed_pairs`` counts the rejected pairs, which other programs slowed down.
+    ``pairs`` counts valid pairs; ``disturbed_pairs`` counts rejected pairs, which other programs slowed down.
     ``same_code_as`` names a variant with the same machine code. In that case, the judge did not run the kernel, so the
     verdict has no times. ``flags`` are remarks that do not affect the status ("other programs used 20% of the CPU").
 
-    ``stage_s`` holds seconds per stage: queue, build, start, check, timing, kernelbench. The last four describe the
-    last process; ``repeats`` is the time of earlier processes and attempts. ``waiting`` is additional time in which
-    other processes occupied the device. ``runs`` is the time in which the kernel or the reference ran.
+    ``stage_s`` holds seconds per stage: queue, build, start, check, timing, kernelbench. The last four stages are those
+    of the last process; ``repeats`` is the time of earlier processes and attempts. ``waiting`` is additional time in
+    which other processes occupied the device. ``runs`` is the time in which the kernel or the reference ran.
 
     ``precision`` is the precision class of the outputs, "" if not measured: "fp64", "fp32", "tf32/fp16", "bf16" or
     "below bf16". Outputs in half precision have the classes "fp16", "bf16" or "below ...". ``fp64_error`` and

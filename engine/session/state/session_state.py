@@ -1,7 +1,7 @@
 """The state of a session, built from its events: problems, rounds, ideas, variants and their ranking. Pure. Engine,
 monitor, resume, replay and reports all use this module, so they agree on a session's state.
 
-``SessionState.apply`` never raises for an order of events that the engine can produce.
+``SessionState.apply`` accepts every order of events that an engine can produce.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class SessionState(SessionData):
         """Apply one event to the state. Where possible, ignore unknown references, which occur in altered files.
 
         Raises:
-            SessionDamaged: The event contradicts the state.
+            SessionDamaged: The event contradicts earlier events.
         """
         self.apply_all((recorded,))
 
@@ -61,14 +61,14 @@ class SessionState(SessionData):
     def standing_order(self, problem: str, count: int | None = None) -> list[VariantState]:
         """Return ``leaders`` in display order: the last runoff's kernels in the runoff's order.
 
-        A best kernel that was judged after the runoff comes first. Other kernels outside the runoff follow the best
+        A best kernel with a verdict after the runoff comes first. Other kernels outside the runoff follow the best
         kernel by their speedup relative to the runoff's winner.
         """
         return standing_order(self, problem, count)
 
 
 def fold(recorded: Iterable[Recorded]) -> SessionState:
-    """Return the state after all of ``recorded``."""
+    """Return the state after all events in ``recorded``."""
     state = SessionState()
     state.apply_all(recorded)
     return state

@@ -16,7 +16,7 @@ from engine.session.records.events import ModelCallFailed, ModelCallStarted, Mod
 from engine.session.records.model_calls import CallSite, Finish, Usage
 
 MANUAL = "manual"
-"""The provider name for replies that a person writes. Its calls stay open when an engine ends."""
+"""Provider name for replies that a person writes. Such calls stay open when an engine ends."""
 
 
 class Amount(NamedTuple):
@@ -59,7 +59,7 @@ class Spend(Struct):
 
     @property
     def at_most(self) -> Amount:
-        """The total spending if every unconfirmed attempt cost its maximum."""
+        """Total spending, with the maximum cost of every unconfirmed attempt."""
         return Amount(self.tokens, None if self.unpriced else self.dollars).plus(self.unknown)
 
 
@@ -67,7 +67,7 @@ class CallState(Struct):
     """A call with its attempts. ``problem``, ``round`` and ``idea`` are the groups to which its cost belongs.
 
     ``reply`` is the digest of the reply's text, or None before the reply arrives. ``failure`` is the last attempt's
-    failure, or None if the last attempt did not fail. ``wait_s`` is set while the call is waiting for its next attempt.
+    failure, if any. ``wait_s`` is set while the call is waiting for its next attempt.
     """
 
     id: str
@@ -154,9 +154,7 @@ class Spending(Struct):
         self._settle(call, event.usage, event.dollars, event.seconds, failed=False)
 
     def lost(self, time: float) -> None:
-        """Mark the calls in flight as unconfirmed, because the engine died. Requests to a person keep waiting for a
-        reply.
-        """
+        """Mark the calls in flight as unconfirmed, because the engine died. Requests to a person remain open."""
         for call in [one for one in self.flying.values() if one.provider != MANUAL]:
             call.failure, call.message, call.ended_at = "cancelled", "the engine died during the call", time
             self._settle(call, None, None, max(0.0, time - call.started_at), failed=True)

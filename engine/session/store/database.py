@@ -2,8 +2,8 @@
 
 In addition to SQLite's locking, every writer takes a *turn* (``write.lock``, flock). The engine takes a turn for each
 group commit with its checkpoint; a monitor takes a turn for its one-row insert. SQLite 3.7.0 to 3.51.2 can, rarely,
-damage a database if one connection resets the log while another one checkpoints (https://sqlite.org/wal.html). Turns
-prevent this overlap, and only the engine checkpoints while it runs.
+damage a database if one connection resets the log while another connection checkpoints (https://sqlite.org/wal.html).
+Turns prevent this overlap, and only the engine checkpoints while it runs.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from engine.session.store.errors import SessionBusy, SessionMissing, SessionNewe
 from engine.session.store.paths import SessionPaths
 
 APPLICATION_ID = 0x4B_54_55_49
-"""``KTUI`` in the header of the file. This number distinguishes sessions from other databases, for example for ``file
-session.db``.
+"""Application id in the file's header: ``KTUI``. This number distinguishes sessions from other databases, for example
+for ``file session.db``.
 """
 
 BUSY_TIMEOUT_S = 5.0
@@ -119,7 +119,7 @@ def migrate(connection: sqlite3.Connection, migrations: Sequence[str]) -> None:
 
 
 def connect_engine(paths: SessionPaths) -> sqlite3.Connection:
-    """Connect for the engine, and migrate an older file. Only one thread at a time may use the connection. Raises
+    """Open the engine's connection, and migrate an older file. Only one thread at a time may use the connection. Raises
     SessionError.
     """
     connection = _connect_writing(paths)
@@ -136,18 +136,18 @@ def connect_engine(paths: SessionPaths) -> sqlite3.Connection:
 
 
 def connect_command(paths: SessionPaths) -> sqlite3.Connection:
-    """Connect for one short insert by a monitor, and leave checkpoints to the engine. Raises SessionError."""
+    """Open a connection for one short insert by a monitor. Only the engine checkpoints. Raises SessionError."""
     connection = _connect_writing(paths)
     connection.execute("PRAGMA wal_autocheckpoint = 0")
     return connection
 
 
 def connect_reader(paths: SessionPaths) -> tuple[sqlite3.Connection, tempfile.TemporaryDirectory[str] | None]:
-    """Connect read-only and without checkpoints. The directory may be read-only. Raises SessionError.
+    """Open a read-only connection without checkpoints. The directory may be read-only. Raises SessionError.
 
     Returns:
-        The connection, and the private copy from which it reads, or None. If a dead engine left a log on read-only
-        media, a copy is necessary, because SQLite needs write access to index the log.
+        The connection, and its private copy of the database or None. If a dead engine left a log on read-only media, a
+        copy is necessary, because SQLite needs write access to index the log.
     """
     database = paths.database
     _must_exist(paths)

@@ -19,7 +19,7 @@ class SessionError(Exception):
     """Base class for errors about session files. The exception's text is the full message; ``exit_code`` is the
     process's exit status.
 
-    ``brief`` is a shorter message without the session's path, for one or two lines of space.
+    ``brief`` is the message without the session's path, for narrow places.
     """
 
     exit_code: ExitCode = ExitCode.FAILURE
@@ -64,7 +64,7 @@ class SessionLocked(SessionError):
 
 
 class SessionBusy(SessionError):
-    """Another process locked the database for longer than the busy timeout."""
+    """Another process held the database's lock for longer than the busy timeout."""
 
     exit_code = ExitCode.SESSION_LOCKED
 

@@ -35,9 +35,9 @@ _LOOK = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
 class Holder(Struct, frozen=True, omit_defaults=True):
     """The lock file's content: the lock's owner, and how that engine ended.
 
-    ``started`` is in Unix seconds. ``boot`` is the system's boot id, "" if unknown. ``exit_code`` is None while the
-    engine is running and after it died suddenly. While the engine is running, ``message`` describes what blocks its
-    work, or is "".
+    ``started`` is in Unix seconds. ``boot`` is the system's boot id, "" if unknown. ``exit_code`` is None for a running
+    engine and for an engine that died suddenly. For a running engine, ``message`` describes what blocks its work, if
+    anything.
     """
 
     pid: int

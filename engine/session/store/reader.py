@@ -22,7 +22,7 @@ from engine.session.store.samples import Sample
 _CHUNK = 256
 """Rows per read. A small number, so that decoded events are still in the CPU's cache when they update the state."""
 _LATEST = 253_402_300_800.0
-"""The year 10000 in Unix seconds, the limit of calendar functions."""
+"""The year 10000 in Unix seconds: calendar functions accept no later time."""
 
 
 class Heartbeat(Struct, frozen=True):
@@ -53,8 +53,8 @@ class SentRequest(Struct, frozen=True):
 class SessionReader:
     """Reads a session whose engine is running, has ended or has died, also on read-only media.
 
-    It never writes, never checkpoints, and holds no transaction between calls, so it never blocks the engine. Not
-    thread-safe. Every method may raise SessionError.
+    The reader never writes, never checkpoints, and holds no transaction between calls, so it never blocks the engine.
+    Not thread-safe. Every method may raise SessionError.
     """
 
     def __init__(self, paths: SessionPaths) -> None:

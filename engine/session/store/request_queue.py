@@ -60,7 +60,7 @@ def wait_handled(paths: SessionPaths, command: int, timeout_s: float) -> Command
 
 
 class RequestInbox:
-    """The engine's queue of requests. It returns each unanswered request once, in order.
+    """The engine's queue of requests. The queue returns each unanswered request once, in order.
 
     ``handled`` lists the numbers of requests that an earlier engine answered (``SessionState.handled``).
     """

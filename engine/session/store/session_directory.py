@@ -31,8 +31,8 @@ from engine.session.store.reader import SessionReader
 from engine.suggestions import did_you_mean
 
 RunState = Literal["new", "running", "finished", "stopped", "died", "unreadable"]
-"""``new``: no engine has run yet. ``finished``: the search is complete. ``stopped``: the search stopped early and can
-be resumed. ``died``: the engine ended without recording its end (killed, out of memory, power loss).
+"""``new``: no engine has run yet. ``finished``: the search is complete. ``stopped``: the search stopped early; resume
+continues it. ``died``: the engine ended without recording its end (killed, out of memory, power loss).
 """
 
 _NOT_NEEDED = ("variant_stage", "log_line", "command_handled", "baseline_measured")

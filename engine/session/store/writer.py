@@ -98,7 +98,7 @@ class EventWriter:
     outage is over.
 
     Raises:
-        SessionError: The session cannot be opened for writing.
+        SessionError: The writer cannot open the session.
     """
 
     def __init__(
@@ -127,7 +127,7 @@ class EventWriter:
 
     @property
     def failure(self) -> SessionError | None:
-        """The error that stopped the writer; None while the writer works."""
+        """The error that stopped the writer; None if the writer works."""
         return self._failure
 
     def append(self, event: AnyEvent) -> Future[Recorded]:
@@ -162,7 +162,7 @@ class EventWriter:
     def put_blob(self, content: str | bytes) -> str:
         """Store a text or bytes, and return the sha256 digest by which events refer to it.
 
-        The blob is committed with, or before, every later event. Raises SessionError if the writer has failed.
+        The writer commits the blob before or with every later event. Raises SessionError if the writer has failed.
         """
         raw = content.encode() if isinstance(content, str) else content
         digest = hashlib.sha256(raw).hexdigest()
@@ -193,7 +193,7 @@ class EventWriter:
                 self._condition.notify()
 
     def flush(self, timeout_s: float | None = None) -> None:
-        """Wait until everything that is queued now is on disk. Raises SessionError or TimeoutError."""
+        """Wait until all data that is queued now is on disk. Raises SessionError or TimeoutError."""
         future: Future[None] = Future()
         with self._condition:
             if (refusal := self._refusal()) is not None:
@@ -234,7 +234,7 @@ class EventWriter:
             self._close_connection()
 
     def _next_batch(self) -> _Pending | None:
-        """Return everything that is queued, up to a limit; None at the end."""
+        """Return the queued data, up to a limit; None when the writer closes."""
         with self._condition:
             while not self._pending and not self._closing:
                 self._condition.wait()
