@@ -675,8 +675,8 @@ class ClusterEvaluator:
             attempt.ended_s += passed_s
             if attempt.ended_s >= UNREPORTED_S and not attempt.answer.done():
                 why = (
-                    f"{device.host}: its worker died; {self._roster.fate_of_work(device)}. If the worker does not "
-                    f"join again, start it on the host: {self._join_command}"
+                    f"{device.host}: its worker was killed; {self._roster.fate_of_work(device)}. If the worker does "
+                    f"not join again, start it on the host: {self._join_command}"
                 )
                 self._roster.left(device.id, why, fault=True)
                 attempt.lose(why)

@@ -187,7 +187,7 @@ class Roster:
         if able == [device] and not device.lost:
             return "the same device repeats its work"
         others = any(one is not device for one in able)
-        return "another device repeats its work" if others else "its work waits for another device"
+        return "another device repeats its work" if others else "its work waits for a device"
 
     def measured(self, device: Device, bandwidth_gbs: float, peak_gflops: float) -> None:
         """Record a device's measured peaks."""
