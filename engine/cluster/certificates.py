@@ -113,7 +113,7 @@ def security(directory: Path, role: Role) -> Any:
 
 def faults(directory: Path, role: Role, now: datetime.datetime | None = None) -> list[str]:
     """Return the faults of a role's certificate, each as a sentence with the remedy; [] if it is valid."""
-    again = f"to create certificates, run kernel-tui cluster certs {directory}"
+    again = f"create new certificates: kernel-tui cluster certs {directory}"
     missing = [file.name for file in files(directory, role) if not file.is_file()]
     if missing:
         return [
@@ -204,7 +204,7 @@ def _host_name(host: str) -> Any:
     try:
         return x509.DNSName(host)
     except ValueError:
-        raise CertificateError(f"{host!r} is neither a host name nor an IP address") from None
+        raise CertificateError(f"{host!r} is neither a host name nor an IP address; use one of them") from None
 
 
 def _host_names(directory: Path) -> list[Any]:
@@ -255,7 +255,7 @@ def _load(file: Path) -> Any:
         raise CertificateError(f"cannot read {file}: {error.strerror}") from None
     except ValueError:
         raise CertificateError(
-            f"{file} is not a PEM certificate; create it again with kernel-tui cluster certs"
+            f"{file} is not a PEM certificate; create it again: kernel-tui cluster certs {file.parent}"
         ) from None
 
 
@@ -266,4 +266,6 @@ def _load_key(file: Path) -> Any:
     except OSError as error:
         raise CertificateError(f"cannot read {file}: {error.strerror}") from None
     except (ValueError, TypeError):
-        raise CertificateError(f"{file} is not a PEM key; create it again with kernel-tui cluster certs") from None
+        raise CertificateError(
+            f"{file} is not a PEM key; create it again: kernel-tui cluster certs {file.parent}"
+        ) from None

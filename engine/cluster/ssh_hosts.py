@@ -79,7 +79,7 @@ class SshHosts:
         Raises ``EvaluationError`` if the scheduler does not start, and ``CertificateError``.
         """
         if shutil.which("ssh") is None:
-            raise EvaluationError("[cluster] hosts needs the command ssh; install it (apt install openssh-client)")
+            raise EvaluationError("hosts in [cluster] needs the command ssh. Install it: apt install openssh-client")
         here = self._cluster.address or platform.node()
         create(self._directory, [here])
         self._scheduler = await asyncio.create_subprocess_exec(
@@ -96,7 +96,7 @@ class SshHosts:
         except TimeoutError:
             line = b""
         if not line:
-            raise EvaluationError("the cluster's scheduler did not start; engine.log says why")
+            raise EvaluationError("the cluster's scheduler did not start; read the reason in the session's engine.log")
         port = line.decode().strip().rpartition(":")[2]
         for host in self._cluster.hosts:
             self._keeping.append(asyncio.create_task(self._keep(host, f"tls://{here}:{port}")))

@@ -288,7 +288,8 @@ class Owed:
         if verdict.correct and before is not None:
             counts = _doubt(verdict) < _doubt(before)
         now = f"now {_words(verdict)}" if counts else "the speedup is still uncertain"
-        text = f"{best.problem}: judged the best kernel {best.id} again (before: {_words(before)}); {now}"
+        what = f"the judge evaluated the best kernel {best.id} again (before: {_words(before)})"
+        text = f"{best.problem}: {what}; {now}"
         await context.journal.record(LogLine(level="info", text=text))
         if counts:
             await context.journal.record(VerdictGiven(variant=best.id, verdict=verdict, why=text))

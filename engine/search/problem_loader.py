@@ -124,7 +124,9 @@ class Opening:
             known = self._state.devices.get(context.device.id, context.device)
             measured = await context.evaluator.measure_device(known)
         except EvaluationError as error:
-            await context.journal.record(LogLine(level="warning", text=f"cannot measure the device's peaks: {error}"))
+            await context.journal.record(
+                LogLine(level="warning", text=f"the judge could not measure the device's peaks: {error}")
+            )
             return
         context.device = measured
         await context.journal.record(DeviceMeasured(device=measured))

@@ -39,7 +39,7 @@ _log = logging.getLogger("kernel-tui")
 
 
 async def carry_out(order: bytes) -> None:
-    """The Dask task. The task answers with a report, never with an exception or a result (distributed#5958, #7870)."""
+    """The Dask task, which answers with a report, never with an exception or a result (distributed#5958, #7870)."""
     worker = get_worker()
     plugin: JudgingHost = worker.plugins[m.PLUGIN]
     await plugin.carry_out(order)

@@ -73,7 +73,7 @@ def _compared(text: str, data: Mapping[str, Any], idea: TriedIdea) -> Repeats | 
     if enough and same_bottleneck and same_numbers and share >= RELATED:
         named = ", ".join(sorted(mine.methods & theirs.methods))
         against = f" against {mine.bottleneck}" if mine.bottleneck else ""
-        return Repeats(idea.idea, share, f"the same methods{against} ({named})")
+        return Repeats(idea.idea, share, f"the same methods{against}: {named}")
     return None
 
 

@@ -111,5 +111,5 @@ def encode_command(command: Command) -> bytes:
 
 
 def decode_command(text: bytes | str) -> AnyRequest:
-    """Decode a request. Decode a row's JSON to a request. Raises ``msgspec.ValidationError`` for an unknown request."""
+    """Decode a row's JSON to a request. Raises ``msgspec.ValidationError`` for an unknown request."""
     return _decoder.decode(text)

@@ -8,16 +8,14 @@ from __future__ import annotations
 WIDE = 0.2
 """A speedup counts as uncertain if its 95% interval has at least this relative width."""
 MARK = "~"
-UNSURE = (
-    f"{MARK}: uncertain: 95% interval wider than a fifth of the speedup, other programs were running, or a slow host"
-)
+UNSURE = f"{MARK}: uncertain, because the 95% interval is wide, other programs were running, or the host is slow"
 """Footnote for a marked speedup or time."""
 ABOVE_SOL = f"{MARK} before a % SOL: above 100%"
 """Footnote for a marked % SOL."""
 
 
 def speedup(value: float | None) -> str:
-    """Format a speedup: Format a speedup: ``3.12x``, ``104x``; ``-`` for None."""
+    """Format a speedup: ``3.12x``, ``104x``; ``-`` for None."""
     if value is None:
         return "-"
     return f"{value:.2f}x" if value < 99.995 else f"{value:.0f}x"

@@ -175,7 +175,7 @@ def _is_file(descriptor: int) -> bool:
 
 
 def _take(descriptor: int, paths: SessionPaths) -> None:
-    """Take the lock. Take the lock. Retry for a moment, because liveness checks hold the lock for microseconds."""
+    """Take the lock. Retry for a moment, because liveness checks hold the lock for microseconds."""
     deadline = time.monotonic() + _ACQUIRE_S
     while True:
         try:

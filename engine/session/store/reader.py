@@ -20,7 +20,7 @@ from engine.session.store.paths import SessionPaths
 from engine.session.store.samples import Sample
 
 _CHUNK = 256
-"""Rows per read. A small number, so that decoded events are still in the CPU's cache when they update the state."""
+"""Number of rows per read: small, so that decoded events are still in the CPU's cache when they update the state."""
 _LATEST = 253_402_300_800.0
 """The year 10000 in Unix seconds: calendar functions accept no later time."""
 
