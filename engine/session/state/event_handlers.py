@@ -57,7 +57,7 @@ def _end_pause(state: SessionData, time: float) -> None:
 
 
 def _end_hold_up(state: SessionData, time: float) -> None:
-    """End the wait for devices, because a device is free again or the search no longer needs one."""
+    """End the wait for devices, because a device is free again or the search no longer needs a device."""
     if state.held_up_at is not None:
         state.search_seconds -= max(0.0, time - state.held_up_at)
         state.held_up_at = None

@@ -31,7 +31,8 @@ WARM_START = "bank"
 
 
 class VariantState(Struct):
-    """A kernel source with its progress. ``stage`` is None before the kernel is queued and after its verdict.
+    """A variant: a kernel's source and its progress toward a verdict. ``stage`` is None before the kernel is queued and
+    after its verdict.
 
     ``device``: the other host's device that works on the kernel; "" for this machine.
     """
@@ -137,7 +138,7 @@ class RoundState(Struct):
 class ProblemState(Struct):
     """A problem with its results. ``ranking`` lists correct variants, pruned or not, as (-speedup, id), fastest first.
     ``missing`` lists failed requests to proposers by purpose and subject, then by round. ``former`` is the previous
-    best kernel, unless a runoff has compared it with ``best``.
+    best kernel; None after a runoff has compared it with ``best``.
     """
 
     spec: ProblemSpec
@@ -147,7 +148,7 @@ class ProblemState(Struct):
     baselines: dict[str, Baseline] = field(default_factory=dict)
     sol_ms: float | None = None
     degenerate: str = ""
-    """Trivial outputs that pass every check, as text; "" if the problem is sound."""
+    """Trivial outputs that pass every check of the problem, as text; "" if none passes."""
     tightened: str = ""
     rounds: list[RoundState] = field(default_factory=list)
     variants: list[str] = field(default_factory=list)
@@ -155,7 +156,7 @@ class ProblemState(Struct):
     missing: dict[tuple[Purpose, str], dict[int, list[AnswerMissing]]] = field(default_factory=dict)
     best: str | None = None
     best_at: float = 0.0
-    """The time at which ``best`` became the best."""
+    """The time at which the kernel ``best`` became the best."""
     former: str | None = None
     finished: str | None = None
     standings: tuple[Standing, ...] = ()

@@ -1,4 +1,6 @@
-"""Rank a problem's kernels and choose each round's best, after every verdict and prune. All functions are pure."""
+"""The ranking of a problem's kernels, and the best of each round, after every verdict and prune. All functions are
+pure.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +18,8 @@ from engine.session.state.session_data import SessionData, round_of
 def reached_in_runoff(timed: Sequence[tuple[float, float]]) -> float:
     """Estimate the runoff winner's speedup, for comparison with kernels outside the runoff.
 
-    A disturbed reference distorts single speedups and must not rank a kernel ahead of a faster kernel. Therefore the
-    estimate is the winner's own speedup or, if larger, the median of the values that all entrants imply.
+    A disturbed reference distorts single speedups and must not rank a kernel ahead of a faster kernel. The estimate is
+    the winner's own speedup or, if larger, the median of the values that all entrants imply.
 
     Args:
         timed: Pairs of (speedup, time / winner's time), one per entrant, the winner first. Not empty.
@@ -170,7 +172,9 @@ def _enthrone(problem: ProblemState, winner: VariantState | None, at: float) -> 
 
 
 def _beats(challenger: VariantState, best: VariantState, *, timed: bool) -> bool:
-    """Whether ``challenger`` beats ``best``. ``timed``: a runoff took place, so the kernel time must also be lower."""
+    """Whether ``challenger`` beats ``best``. ``timed``: whether a runoff took place, so that the kernel's time must
+    also be lower.
+    """
     ahead = _at_least(challenger) > _at_least(best)
     return ahead and (not timed or (challenger.kernel_ms or 0.0) < (best.kernel_ms or float("inf")))
 

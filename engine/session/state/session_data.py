@@ -37,8 +37,8 @@ class SessionData(Struct):
     ``awaited`` lists missing ideas and variants that other nodes refer to; in a sound session, it is empty.
     ``verdicts`` counts kernels with a verdict, each once. ``useless`` names calls with unusable replies. ``waits``
     lists the devices that other processes occupy now. ``held_up_at`` is the time at which the search lost its last
-    device; time after this does not count toward the budget. ``heard_at`` is the last heartbeat by the engine's clock,
-    set by the session's reader; 0 if unknown. ``gone`` maps devices of other hosts that left the search to the reasons.
+    device; time after this does not count toward the budget. ``heard_at`` is the time of the last heartbeat by the
+    engine's clock; 0 if unknown. ``gone`` maps each departed device of another host to the reason.
     """
 
     name: str = ""
@@ -128,8 +128,8 @@ class SessionData(Struct):
 
     def last_moment(self, beat: float) -> float:
         """Return the time of the newest engine's last sign of life: its last event or, unless it recorded a stop,
-        ``beat``. ``beat`` is the last heartbeat by the engine's clock. Heartbeats of earlier engines are older than the
-        newest engine's events.
+        ``beat``. ``beat`` is the time of the last heartbeat by the engine's clock. Heartbeats of earlier engines are
+        older than the newest engine's events.
         """
         lives = self.engine is not None and self.engine.stopped is None
         return max(self.time, beat) if lives else self.time
@@ -234,8 +234,8 @@ class SessionData(Struct):
 
     def leader_of_round(self, problem: str, number: int) -> VariantState | None:
         """Return a round's leader: the problem's best kernel at the round's end, if that kernel belongs to the round.
-        Otherwise, or if that kernel was later pruned or failed, return the round's fastest kernel. An open round counts
-        as ending now.
+        Otherwise, or if that kernel was later pruned or failed, return the round's fastest kernel. For an open round,
+        the round's end is now.
         """
         round_ = round_of(self, problem, number)
         if round_ is None:
@@ -273,7 +273,7 @@ class SessionData(Struct):
 
 
 def round_of(state: SessionData, problem: str, number: int) -> RoundState | None:
-    """Return the latest round with that number, or None."""
+    """Return the latest round with the number ``number``, or None."""
     found = state.problems.get(problem)
     if found is None:
         return None
