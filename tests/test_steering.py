@@ -274,7 +274,7 @@ def test_problems_are_known_by_what_the_config_calls_them(tmp_path: Path) -> Non
         ("softmax.py", "no engine is running"),
         ("../quickstart/softmax.py", "no engine is running"),
         ("other/softmax.py", "this session has no problem other/softmax.py; did you mean softmax? It has softmax"),
-        ("builtin:quickstart/gelu", "no problem builtin:quickstart/gelu; this session has softmax"),
+        ("builtin:quickstart/gelu", "no problem builtin:quickstart/gelu; it has softmax"),
         ("builtin:quickstart/softmx", "no problem builtin:quickstart/softmx"),
     ):
         assert words in KernelTui(tmp_path)("seed-idea", "demo", "--problem", name, "faster").stderr
@@ -382,7 +382,7 @@ def test_a_limit_of_each_problem_is_changed_as_that_of_the_search_is(waiting: Li
         ("restore", ["softmax"], "not pruned"),
         ("unpin", ["softmax"], "not pinned"),
         ("retry", ["i1"], "no kernel i1"),
-        ("seed-idea", ["--problem", "absent", "faster"], "no problem absent; this session has softmax, sum"),
+        ("seed-idea", ["--problem", "absent", "faster"], "no problem absent; it has softmax, sum"),
         ("budget", ["--rounds", "0"], ""),
         ("budget", ["--model", "m", "--rounds", "3"], ""),
         ("budget", ["--per-problem"], ""),
