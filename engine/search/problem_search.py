@@ -87,7 +87,7 @@ class ProblemSearch:
 
     @property
     def needs_person(self) -> bool:
-        """Whether the unpruned problem has no proposer that can write kernels.
+        """Whether the problem is not pruned, but no proposer can write kernels for it.
 
         If so, the first round stays open for seeded kernels.
         """

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 Bottleneck = Literal["memory", "compute", "latency"]
 """``memory``: DRAM or the caches are nearly saturated. ``compute``: the SMs' pipes are nearly saturated. ``latency``:
-neither is saturated, because warps wait for each other, for data or for work.
+neither is saturated; warps wait for each other, for data or for work.
 """
 
 CLEAR = 60.0
