@@ -39,5 +39,5 @@ def expected_of(problem: ProblemSpec) -> Expected:
         ) from None
     if done.returncode:
         words = done.stderr.decode(errors="replace").strip().splitlines()
-        raise ExportError(f"{problem.id}: the reference failed: {words[-1] if words else 'without a message'}")
+        raise ExportError(f"{problem.id}: the reference failed: {words[-1] if words else 'it printed no message'}")
     return msgspec.json.decode(done.stdout, type=Expected)

@@ -73,7 +73,8 @@ class WarmStart:
             self._library = await asyncio.to_thread(
                 read_library, context.config.warm_start, without=(context.paths.directory,)
             )
-            found = f"{len(self._library.kernels)} correct kernels in {self._library.sessions} sessions"
+            kernels, sessions = len(self._library.kernels), self._library.sessions
+            found = f"{kernels} correct kernel{'s' * (kernels != 1)} in {sessions} session{'s' * (sessions != 1)}"
             unread = "".join(f"; cannot read: {reason}" for reason in self._library.unread)
             doubtful = bool(self._library.unread) or not self._library.sessions
             await context.journal.record(

@@ -79,8 +79,8 @@ def remedy(pid: int | None) -> str:
     """Return advice for a stalled engine."""
     if pid is not None and is_suspended(pid):
         return f"it is suspended; to continue it, type: kill -CONT {pid}"
-    end = f"kill -9 {pid}" if pid is not None else "end its process (engine.daemon.service)"
-    return f"if this persists, type: {end}, then resume the session; all recorded events are safe"
+    end = f"type kill -9 {pid}" if pid is not None else "end its process (engine.daemon.service)"
+    return f"if this persists, {end}, then resume the session; all recorded events are safe"
 
 
 class EngineLock:
