@@ -85,8 +85,7 @@ def _replace_forward(problem: ProblemSpec, model: ast.ClassDef, body: str, input
             arguments = {one.arg for one in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)}
             if missing := sorted(inputs - arguments):
                 raise ExportError(
-                    f"{problem.id}: forward takes {missing[0]} inside a list or *args, which the export does "
-                    "not support"
+                    f"{problem.id}: forward takes {missing[0]} inside a list or *args; use a plain argument to export"
                 )
             replacement = ast.parse(f"def forward():\n    {body}").body[0]
             assert isinstance(replacement, ast.FunctionDef)
