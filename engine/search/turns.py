@@ -55,7 +55,7 @@ def next_turn(state: SessionState, minutes: float, closed: Container[str] = ()) 
 
     Args:
         state: The session's state.
-        minutes: The config's minutes per problem. Their total includes refused problems.
+        minutes: The config's minutes per problem. The benchmark's total includes the minutes of refused problems.
         closed: Problems that this engine can't search further: not opened, at a spending limit, or without ideas.
     """
     if (turn := state.turn) is not None:

@@ -95,7 +95,7 @@ class Known(Texts, Protocol):
 class Untried:
     """Finds untried kernels of a proposer for the kernel ``parent`` (None: the reference) of a problem.
 
-    The problem must have a round. ``variants``: kernels per idea. ``next_idea``: id of the next idea. Raises
+    The problem must have at least one round. ``variants``: kernels per idea. ``next_idea``: id of the next idea. Raises
     SessionError if a source cannot be read.
     """
 
