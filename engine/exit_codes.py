@@ -1,4 +1,4 @@
-"""Exit codes of the ``kernel-tui`` command and of the engine process. A stable interface: codes keep their numbers."""
+"""Exit codes of the ``kernel-tui`` command and of the engine process. Codes never change their numbers."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from enum import IntEnum
 class ExitCode(IntEnum):
     """The meaning of each exit status.
 
-    A command that can never work as typed exits with 2: a bad option, a file of the wrong kind, or an unknown problem,
-    idea, kernel, transformation or provider. A command that names an unknown session exits with 3. Other failures may
-    be temporary. They exit with 1 unless the table lists a code for them.
+    A command that can never work as typed exits with 2. Examples: a bad option, a file of the wrong kind, or an unknown
+    problem, idea, kernel, transformation or provider. A command that names an unknown session exits with 3. Other
+    failures exit with 1 unless the table lists a code for them.
 
     ==  =================  ==============================================================================
-    0   OK                 done as asked
+    0   OK                 the command succeeded
     1   FAILURE            an error without its own code; the message has the reason
     2   USAGE              bad arguments, an unknown name, or a missing or invalid configuration
     3   NO_SESSION         no such session, or the file is not a session
@@ -25,7 +25,7 @@ class ExitCode(IntEnum):
     9   NO_KEY             the environment lacks an API key that the configuration needs
     10  WAITING            the search needs replies from a person (run --until-idle)
     11  NOT_OPENED         the judge was killed while it opened a problem; resume tries again
-    130 INTERRUPTED        stopped by SIGINT or SIGTERM; the session is saved, and resume continues it
+    130 INTERRUPTED        SIGINT or SIGTERM stopped the command; resume continues the saved session
     ==  =================  ==============================================================================
     """
 

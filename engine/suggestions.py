@@ -10,11 +10,11 @@ _NUMBERED = re.compile(r"[vi]\d+")
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return ``, did you mean softmax?`` for the known name closest to ``name``; "" if none is close.
+    """Return ``; did you mean softmax?`` for the known name closest to ``name``; "" if none is close.
 
-    A number such as ``v99`` is not misspelled, so it gets no suggestion.
+    Ids such as ``v99`` get no suggestion, because a wrong number is no misspelling.
     """
     if _NUMBERED.fullmatch(name):
         return ""
     close = get_close_matches(name, list(known), n=1)
-    return f", did you mean {close[0]}?" if close else ""
+    return f"; did you mean {close[0]}?" if close else ""

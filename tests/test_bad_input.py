@@ -119,7 +119,7 @@ def test_missing_problems_are_named_as_in_the_file_with_lines_and_what_was_meant
 
 
 def test_what_is_no_config_is_told_what_it_is(kernel_tui: KernelTui, config: Path) -> None:
-    assert 'name it in a config: problems = ["softmax.py"]' in kernel_tui("softmax.py").stderr
+    assert 'set problems = ["softmax.py"] in it' in kernel_tui("softmax.py").stderr
     (config.parent / "own.cu").write_text("")
     assert "judge it with: kernel-tui eval own.cu" in kernel_tui("own.cu").stderr
 
@@ -134,7 +134,7 @@ def test_a_place_where_no_directory_can_be_made_is_storage_that_fails(kernel_tui
     config.write_text('sessions = "/proc/nowhere"\n' + config.read_text())
     result = kernel_tui("config.toml")
     assert result.returncode == ExitCode.STORAGE
-    assert "error: /proc/nowhere: cannot create it; choose another directory for sessions" in result.stderr
+    assert "error: /proc/nowhere: this file system cannot hold directories; set another" in result.stderr
 
 
 def test_a_problem_that_raises_is_refused_with_its_own_words(kernel_tui: KernelTui, config: Path) -> None:

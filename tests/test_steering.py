@@ -273,8 +273,8 @@ def test_problems_are_known_by_what_the_config_calls_them(tmp_path: Path) -> Non
         ("builtin:quickstart/softmax", "no engine is running"),
         ("softmax.py", "no engine is running"),
         ("../quickstart/softmax.py", "no engine is running"),
-        ("other/softmax.py", "no problem other/softmax.py, did you mean softmax? This session has softmax"),
-        ("builtin:quickstart/gelu", "no problem builtin:quickstart/gelu; this session has softmax"),
+        ("other/softmax.py", "this session has no problem other/softmax.py; did you mean softmax? It has softmax"),
+        ("builtin:quickstart/gelu", "no problem builtin:quickstart/gelu; it has softmax"),
         ("builtin:quickstart/softmx", "no problem builtin:quickstart/softmx"),
     ):
         assert words in KernelTui(tmp_path)("seed-idea", "demo", "--problem", name, "faster").stderr
@@ -359,7 +359,7 @@ def test_a_transformation_that_a_kernel_has_already_is_refused_and_others_are_na
     answer = search.tell("seed-idea", "--move", name, "--problem", "sum", "--parent", kernel, code=ExitCode.FAILURE)
     said = str(answer["message"])
     assert said.startswith(f"{name} does not apply to {kernel}: it is already applied")
-    assert " tried on " in said and answer["node"] is None
+    assert ", try " in said and answer["node"] is None
 
 
 def test_a_kernel_is_judged_again_when_asked(search: LiveSearch) -> None:
@@ -371,7 +371,7 @@ def test_a_kernel_is_judged_again_when_asked(search: LiveSearch) -> None:
 
 def test_a_limit_of_each_problem_is_changed_as_that_of_the_search_is(waiting: LiveSearch) -> None:
     answer = waiting.tell("budget", "--per-problem", "--calls", "7", "--dollars", "2.5")
-    assert answer["message"] == "the budget of each problem is $2.5 and 7 calls"
+    assert answer["message"] == "the budget of each problem is now $2.5 and 7 calls"
     assert (waiting.state().shares[""].calls, waiting.state().calls) == (7, None)
 
 
@@ -382,11 +382,11 @@ def test_a_limit_of_each_problem_is_changed_as_that_of_the_search_is(waiting: Li
         ("restore", ["softmax"], "not pruned"),
         ("unpin", ["softmax"], "not pinned"),
         ("retry", ["i1"], "no kernel i1"),
-        ("seed-idea", ["--problem", "absent", "faster"], "no problem absent; this session has softmax, sum"),
+        ("seed-idea", ["--problem", "absent", "faster"], "no problem absent; it has softmax, sum"),
         ("budget", ["--rounds", "0"], ""),
         ("budget", ["--model", "m", "--rounds", "3"], ""),
         ("budget", ["--per-problem"], ""),
-        ("budget", ["--model", "m", "--calls", "3"], "no model m; models with a budget: none"),
+        ("budget", ["--model", "m", "--calls", "3"], "no model is called m; models with a budget: none"),
     ],
 )
 def test_what_makes_no_sense_is_refused_in_a_sentence(

@@ -1,4 +1,4 @@
-"""Certificates of a cluster: create them, check them, and hand them to Dask.
+"""Certificates of a cluster: create them, check them, and pass them to Dask.
 
 A cluster trusts one certificate authority (CA). Scheduler, workers and engines each present a certificate from this CA,
 and each side checks the other's. The directory holds ``ca.pem``, ``ROLE.pem`` and ``ROLE-key.pem``.
@@ -23,14 +23,14 @@ ROLES: tuple[Role, ...] = get_args(Role)
 DAYS = 365
 """Default validity of new certificates, in days."""
 SOON_DAYS = 30
-"""``doctor`` warns about certificates that expire within this many days."""
+"""Number of days before the expiry of a certificate at which ``doctor`` starts to warn."""
 _CA, _CA_KEY = "ca.pem", "ca-key.pem"
 _COMMON_NAME = "kernel-tui {}"
 _DASK_ROLE = {"scheduler": "scheduler", "worker": "worker", "engine": "client"}
 
 
 class CertificateError(Exception):
-    """Certificates are missing, invalid, or cannot be written. The message says what to type."""
+    """Certificates are missing or invalid, or cannot be written. The message says what to type."""
 
 
 def files(directory: Path, role: Role) -> tuple[Path, Path, Path]:
@@ -42,9 +42,9 @@ def create(directory: Path, hosts: Sequence[str], days: int = DAYS) -> list[Path
     """Create a certificate for each role, and a CA unless ``directory`` already has one.
 
     Args:
-        directory: Created if missing. Keys in it are readable only by the user.
-        hosts: Names and IP addresses of the hosts, which the certificates list. Without any, they keep the names of
-            the certificates that they renew, or list this machine.
+        directory: Created if missing. Only the user can read the keys.
+        hosts: Names and IP addresses of the hosts, which the certificates list. Without names, new certificates keep
+        the names of the old ones, or list this machine.
         days: Validity of the certificates. A new CA is valid ten times as long.
 
     Returns:
@@ -95,7 +95,7 @@ def create(directory: Path, hosts: Sequence[str], days: int = DAYS) -> list[Path
 def security(directory: Path, role: Role) -> Any:
     """Return Dask's ``Security`` for a role: mutual TLS from version 1.3, no plain TCP.
 
-    Raises ``CertificateError`` if :func:`faults` finds any.
+    Raises ``CertificateError`` if :func:`faults` finds a fault.
     """
     if found := faults(directory, role):
         raise CertificateError("; ".join(found))
@@ -112,8 +112,8 @@ def security(directory: Path, role: Role) -> Any:
 
 
 def faults(directory: Path, role: Role, now: datetime.datetime | None = None) -> list[str]:
-    """Return what is wrong with a role's certificate, each as a sentence with the remedy; [] if it is valid."""
-    again = f"to create certificates, run kernel-tui cluster certs {directory}"
+    """Return the faults of a role's certificate, each as a sentence with the remedy; [] if it is valid."""
+    again = f"create new certificates: kernel-tui cluster certs {directory}"
     missing = [file.name for file in files(directory, role) if not file.is_file()]
     if missing:
         return [
@@ -126,7 +126,7 @@ def faults(directory: Path, role: Role, now: datetime.datetime | None = None) ->
         return [str(error)]
     now = now or datetime.datetime.now(datetime.UTC)
     found = [
-        f"{file} {problem}; check this host's clock (it is {now:%Y-%m-%d %H:%M} UTC), or {again}"
+        f"{file} {problem}; check this host's clock ({now:%Y-%m-%d %H:%M} UTC), or {again}"
         for file, one in ((authority_file, authority), (certificate_file, certificate))
         if (problem := _date_problem(one, now))
     ]
@@ -145,7 +145,7 @@ def faults(directory: Path, role: Role, now: datetime.datetime | None = None) ->
 
 
 def days_left(directory: Path, role: Role) -> float:
-    """Return the days until the first of the role's certificates expires. Raises ``CertificateError``."""
+    """Return the number of days until the first of the role's certificates expires. Raises ``CertificateError``."""
     ends = min(_load(file).not_valid_after_utc for file in files(directory, role)[:2])
     return float((ends - datetime.datetime.now(datetime.UTC)).total_seconds() / 86400)
 
@@ -180,8 +180,8 @@ def _cryptography() -> tuple[Any, Any, Any, Any]:
         from cryptography.hazmat.primitives.asymmetric import ec
     except ImportError:
         raise CertificateError(
-            "certificates need the package cryptography; pip install 'kernel-tui[cluster]' (from a checkout: "
-            "'.[cluster]')"
+            "certificates need the package cryptography. Install it: pip install 'kernel-tui[cluster]' (from a "
+            "checkout: '.[cluster]')"
         ) from None
     return x509, hashes, ec, serialization
 
@@ -204,7 +204,7 @@ def _host_name(host: str) -> Any:
     try:
         return x509.DNSName(host)
     except ValueError:
-        raise CertificateError(f"{host!r} is neither a host name nor an IP address") from None
+        raise CertificateError(f"{host!r} is neither a host name nor an IP address; use one of them") from None
 
 
 def _host_names(directory: Path) -> list[Any]:
@@ -255,7 +255,7 @@ def _load(file: Path) -> Any:
         raise CertificateError(f"cannot read {file}: {error.strerror}") from None
     except ValueError:
         raise CertificateError(
-            f"{file} is not a PEM certificate; create it again with kernel-tui cluster certs"
+            f"{file} is not a PEM certificate; create it again: kernel-tui cluster certs {file.parent}"
         ) from None
 
 
@@ -266,4 +266,6 @@ def _load_key(file: Path) -> Any:
     except OSError as error:
         raise CertificateError(f"cannot read {file}: {error.strerror}") from None
     except (ValueError, TypeError):
-        raise CertificateError(f"{file} is not a PEM key; create it again with kernel-tui cluster certs") from None
+        raise CertificateError(
+            f"{file} is not a PEM key; create it again: kernel-tui cluster certs {file.parent}"
+        ) from None

@@ -1,8 +1,8 @@
-"""Whether times of two hosts can be compared: their software, and how fast they run the same reference. No input or
-output.
+"""Comparability of times from two hosts: their software, and their speed on the same reference. This module does no
+input or output.
 
-Hosts that differ still judge. Their verdicts are right, and a speedup is a ratio of two times on one host. But their
-times must not stand beside those of other hosts without a mark.
+Hosts that differ still judge: their verdicts are right, and a speedup is a ratio of two times on one host. But their
+times get a mark in tables with times from other hosts.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from engine.devices.software import usual_software, versions_beside
 from engine.session.records.verdict import Verdict
 
 SLOWER = {"cpu": 1.5, "cuda": 1.15}
-"""A host is slow if a problem's reference takes this many times as long there as on the fastest other host. GPUs of one
+"""A host is slow if it takes this many times as long for a problem's reference as the fastest other host. GPUs of one
 model differ by some percent, and processors share caches and power with other programs.
 """
 AGAIN_S = 60.0
-"""A device that was slow gets a new kernel after this many seconds."""
+"""Seconds after which a slow device gets a new kernel."""
 _KEPT = 5
 
 
@@ -36,13 +36,13 @@ class Comparability:
         self._told: set[tuple[str, ...]] = set()
         self._references: dict[str, dict[str, deque[float]]] = {}
         self._slow: dict[str, tuple[float, float]] = {}
-        """For each slow device, how slow it is, and when it last was."""
+        """For each slow device: its slowdown, and the time at which it was last slow."""
         self._told_slow: set[str] = set()
 
     # Software
 
     def joined(self, facts: Iterable[DeviceFact]) -> list[str]:
-        """Note devices that judge. Return a line for each software that differs from the usual one and is new."""
+        """Record devices that judge. Return a log line for each unusual set of versions that is new."""
         self._facts |= {fact.id: fact for fact in facts}
         lines = []
         for fact in self._facts.values():
@@ -54,8 +54,8 @@ class Comparability:
             have = f"{', '.join(others)} {'have' if len(others) > 1 else 'has'}"
             lines.append(
                 f"{fact.host} has {words}, but {have} {versions_beside(usual, fact.software) or 'not'}. Its "
-                "kernels may be other machine code, so its verdicts carry a remark, and other hosts run the runoffs. "
-                "For equal builds, install the same versions there"
+                "kernels may be different machine code, so its verdicts carry a remark, and other hosts run the "
+                "runoffs. For equal builds, install the same versions on it"
             )
         return lines
 
@@ -64,7 +64,9 @@ class Comparability:
         self._slow.pop(device_id, None)
 
     def unlike(self, fact: DeviceFact) -> str:
-        """Return the versions in which a device's host differs from most others: ``g++ 13.2.0``; "" if in none."""
+        """Return the versions in which a device's host differs from most others: ``g++ 13.2.0``; "" if they are
+        equal.
+        """
         return versions_beside(fact.software, usual_software(self._facts.values()))
 
     # Pace
@@ -74,21 +76,21 @@ class Comparability:
         return fact.id in self._slow or bool(self.unlike(fact))
 
     def keeps_pace(self, problem: str, device_id: str) -> bool:
-        """Whether a device has run a problem's reference as fast as others. Until then it may be slow."""
+        """Whether a device has run a problem's reference as fast as other devices. Otherwise, it may be slow."""
         times = self._references.get(problem, {})
         return device_id not in self._slow and device_id in times and len(times) > 1
 
     def pace(self, device_id: str) -> float:
-        """Return how many times as long work takes on a device as on others. After :data:`AGAIN_S` seconds without a
-        verdict, the answer is 1, so that the device gets work again and can show that it has recovered.
+        """Return a device's time for the same work, relative to other devices. After :data:`AGAIN_S` seconds without a
+        verdict, return 1, so that the device gets work and can show that it has recovered.
         """
         ratio, since = self._slow.get(device_id, (1.0, 0.0))
         return ratio if self._clock() - since < AGAIN_S else 1.0
 
     def judged(self, problem: str, fact: DeviceFact, verdict: Verdict) -> tuple[Verdict, list[str]]:
-        """Note a verdict of the device ``fact``. Return the verdict with its marks, and lines for the log."""
+        """Record a verdict of the device ``fact``. Return the verdict with its marks, and lines for the log."""
         if words := self.unlike(fact):
-            remark = f"built with other software than most hosts have: {words}"
+            remark = f"built with different software than on most hosts: {words}"
             verdict = replace(verdict, flags=(*verdict.flags, remark))
         if verdict.reference is None:
             return verdict, []
@@ -97,7 +99,7 @@ class Comparability:
         return self.marked(problem, verdict), self._find_slow(problem)
 
     def _find_slow(self, problem: str) -> list[str]:
-        """Find the devices that are slow for a problem. Return a line for each that is so for the first time."""
+        """Find the devices that are slow for a problem. Return a log line for each newly slow device."""
         lines = []
         for device_id, times in self._references[problem].items():
             fastest_ms, fastest = self._fastest_other(problem, device_id)
@@ -108,8 +110,8 @@ class Comparability:
             if device_id not in self._told_slow:
                 self._told_slow.add(device_id)
                 lines.append(
-                    f"{_host(device_id)} is slow: {problem}'s reference takes {ratio:.1f} times as long there as on "
-                    f"{_host(fastest)}. Its speedups carry ~, and other hosts run the runoffs. Look there for other "
+                    f"{_host(device_id)} is slow: it takes {ratio:.1f} times as long for {problem}'s reference as "
+                    f"{_host(fastest)}. Its speedups carry ~, and other hosts run the runoffs. Check it for other "
                     "programs, processor limits (cgroups) and a throttled device"
                 )
         return lines
@@ -120,7 +122,9 @@ class Comparability:
         return bool(times) and max(times) > self._most() * min(times)
 
     def marked(self, problem: str, verdict: Verdict) -> Verdict:
-        """Return a verdict with the mark of a slow host, if its reference took too long; else the verdict itself."""
+        """Mark a verdict if its host is slow, because its reference took too long. Otherwise, return the verdict
+        unchanged.
+        """
         if verdict.reference is None or verdict.slow_host is not None:
             return verdict
         fastest_ms, fastest = self._fastest_other(problem, verdict.device_id)
@@ -129,7 +133,7 @@ class Comparability:
             return verdict
         remark = (
             f"slow host: the reference took {ratio:.1f} times as long on {verdict.host} as on {_host(fastest)}, "
-            "so its times do not compare with those of other hosts"
+            "so its times are not comparable with times from other hosts"
         )
         return replace(verdict, slow_host=ratio, flags=(*verdict.flags, remark))
 

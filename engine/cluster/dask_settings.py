@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 
 DEAD_S = 12.0
-"""TCP closes a connection whose other end is silent for this many seconds, such as a host without a network. Dask
-needs at least 11.
+"""Seconds of silence after which TCP closes a connection, for example to a host that lost its network. Dask needs at
+least 11.
 """
 WORKER_TTL_S = 30.0
-"""The scheduler removes a worker that sends no heartbeat for this many seconds."""
+"""Seconds without a heartbeat after which the scheduler removes a worker."""
 
 
 def apply() -> None:

@@ -1,7 +1,7 @@
-"""Evaluate on other hosts: the :class:`~engine.evaluation.evaluator.Evaluator` over a cluster.
+"""Judge kernels on other hosts: the :class:`~engine.evaluation.evaluator.Evaluator` of a cluster.
 
-The engine chooses the device of each kernel, and sends only work that can start now. A device that goes silent, hangs
-or fails loses its work to another. Each kernel has one attempt at a time, so that its first verdict is its only one.
+The engine chooses the device of each kernel, and sends only work that can start now. If a device goes silent, hangs or
+fails, another device takes over its work. Each kernel has one attempt at a time, so that it gets only one verdict.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ from engine.session.records.counters import KernelCounters
 from engine.session.records.verdict import Baseline, Stage, Standing, Verdict
 
 START_S = 120.0
-"""The engine waits this many seconds for the first worker."""
+"""Maximum wait for the first worker, in seconds."""
 SETTLE_S = 1.5
-"""After the first worker, the engine waits this many seconds for others, and then chooses the model."""
+"""Wait for further workers after the first, in seconds. The engine then chooses the model of device."""
 MOST_TRIES = 4
-"""A kernel is tried on this many hosts, if they are at fault."""
+"""Maximum number of hosts that try a kernel, if the hosts are at fault."""
 UNSTARTED_S = 20.0
-"""A task that an idle worker has not started within this many seconds is lost."""
+"""Seconds after which a task counts as lost if an idle worker has not started it."""
 UNREPORTED_S = 1.0
-"""If Dask ended a task but its report has not arrived after this many seconds, the worker is dead."""
+"""Seconds after the end of a Dask task at which a worker without a report counts as dead."""
 DEADLINE_S = 900.0
-"""Longest time of one task, in seconds, without waits for the device. Judges have shorter limits of their own."""
+"""Time limit of a task in seconds, without waits for the device. Judges have shorter limits."""
 SLOW, SLOW_S = 10.0, 120.0
 """A task is too slow if it takes this many times the median of such tasks, and longer than ``SLOW_S`` seconds. Another
-device then does it.
+device then takes over.
 """
 _LOOK_S = 0.25
 _KEPT = 50
@@ -55,19 +55,18 @@ _T = TypeVar("_T")
 
 
 class DeviceLost(Exception):
-    """The device or its host is at fault: another may succeed. The message says what happened."""
+    """The device or its host is at fault, so another device may succeed. The message says what happened."""
 
 
 class Doubted(DeviceLost):
-    """The work failed, and perhaps the device is at fault: another is to try. If that succeeds, the device was."""
+    """The work failed, perhaps because of the device. If another device succeeds, the first one is at fault."""
 
 
 class _Attempt:
     """A task in flight. ``answer``: its final report. ``task``: the Dask future, which holds no result.
 
-    ``ran_s``, ``idle_s``: seconds during which the worker ran the task without waiting for an occupied device, or ran
-    nothing. ``ended_s``: seconds since Dask
-    ended the task.
+    ``ran_s``: seconds of work on the task, without waits for the device. ``idle_s``: seconds during which the worker
+    ran nothing. ``ended_s``: seconds since Dask ended the task.
     """
 
     def __init__(self, device: Device, kind: type, on_stage: Callable[[Stage], None]) -> None:
@@ -91,7 +90,7 @@ class _Turn(NamedTuple):
 
 @dataclass
 class _Job:
-    """A kernel on its way to its verdict, which may take several devices.
+    """A kernel that waits for its verdict, possibly on several devices in turn.
 
     - ``ticket``: its place in the queues
     - ``device``: where it is now
@@ -139,7 +138,7 @@ class _Job:
 
 
 def _check(device: Device) -> None:
-    """Raise ``DeviceLost`` if the device left."""
+    """Raise ``DeviceLost`` if the device has left the search."""
     if device.lost or device.refusal:
         raise DeviceLost(f"{device.host} left")
 
@@ -211,14 +210,14 @@ class ClusterEvaluator:
         self._changed = asyncio.Condition()
         self._headers: dict[str, str] = {}
         self._homes: dict[str, str] = {}
-        """The device of each problem's runoffs."""
+        """The device on which each problem's runoffs take place, by problem."""
         self._durations: dict[type, list[float]] = {}
         self._watching: asyncio.Task[None] | None = None
         self._warming: set[asyncio.Task[None]] = set()
         self._sandbox = ""
 
     async def start(self) -> tuple[DeviceFact, ...]:
-        """Connect, and wait for workers. Raises ``EvaluationError`` and ``CertificateError``."""
+        """Connect to the scheduler, and wait for workers. Raises ``EvaluationError`` and ``CertificateError``."""
         cluster = self._cluster
         if cluster.hosts:
             self._ssh = SshHosts(cluster, self._directory, lambda why: self._say(why, True))
@@ -250,9 +249,11 @@ class ClusterEvaluator:
             if self._down is None and (refusals := self._roster.refusals):
                 raise EvaluationError(f"{self._address}: {why}, after {START_S:g} s. {'. '.join(refusals)}")
             remedy = f"kernel-tui worker --scheduler {self._address}"
-            start = f"Start the scheduler with kernel-tui cluster scheduler, and a worker on each host with {remedy}"
+            start = f"Start the scheduler: kernel-tui cluster scheduler. Start a worker on each host: {remedy}"
             if cluster.hosts or self._ssh is not None:
-                start = "The session's engine.log has the output of ssh; check the hosts with kernel-tui doctor CONFIG"
+                start = (
+                    "Read the output of ssh in the session's engine.log, and check the hosts: kernel-tui doctor CONFIG"
+                )
             raise EvaluationError(f"{self._address}: {why}, after {START_S:g} s. {start}")
         self._sandbox = devices[0].beat.sandbox
         self._started = True
@@ -267,7 +268,7 @@ class ClusterEvaluator:
 
     @property
     def width(self) -> int:
-        """Evaluations in flight that keep all builders and devices busy."""
+        """Number of evaluations in flight that keeps all builders and devices busy."""
         return max(2, sum(device.beat.builders + 1 for device in self._roster.admitted()))
 
     async def measure_device(self, device: DeviceFact) -> DeviceFact:
@@ -278,9 +279,9 @@ class ClusterEvaluator:
             raise EvaluationError(str(lost)) from None
 
     async def open(self, problem: ProblemSpec, header: str, sol_ms: float | None = None) -> Opened:
-        """Open a problem on one device. Other devices open it when they judge its first kernel.
+        """Open a problem on one device. Other devices open the problem when they judge its first kernel.
 
-        Each device has its own SOL, from its own measured peaks. ``sol_ms`` is therefore not used.
+        Each device computes the SOL from its own measured peaks, so ``sol_ms`` has no effect.
         """
         self._headers[problem.id] = header
 
@@ -333,11 +334,11 @@ class ClusterEvaluator:
             finally:
                 job.device.assigned -= 1
                 await self._wake()
-        reason = f"failed on {MOST_TRIES} devices, the last time because of {job.why}"
+        reason = f"the kernel failed on {MOST_TRIES} devices. The last failure: {job.why}"
         return job.failed or Verdict(status="error", reason=reason)
 
     async def _build_and_judge(self, job: _Job) -> Verdict:
-        """Build the kernel on ``job.device``, and judge it there or on a device that is free first.
+        """Build the kernel on ``job.device``, and judge it there or on a device that becomes free earlier.
 
         Raises ``DeviceLost`` and ``EvaluationError``.
         """
@@ -388,8 +389,8 @@ class ClusterEvaluator:
         return verdict
 
     def _settle_doubts(self, job: _Job, verdict: Verdict) -> None:
-        """Raise ``Doubted`` at a kernel's first error, or timeout on a device that may be slow. After a verdict, blame
-        the devices that failed.
+        """Raise ``Doubted`` at a kernel's first error, or at its first timeout on a device that may be slow. After a
+        verdict, blame the devices that failed.
         """
         late = verdict.status == "timeout" and len(self._roster.usable()) > 1
         late = late and not self._comparability.keeps_pace(job.place.problem.id, job.device.id)
@@ -428,7 +429,7 @@ class ClusterEvaluator:
         self, problem: ProblemSpec, language: Language, source: str, report: Path
     ) -> tuple[KernelCounters, ...]:
         raise CountersUnavailable(
-            "ncu runs on the engine's host only, and the kernels run on other hosts", lasting=True
+            "ncu profiles only kernels on the engine's host, but this search judges on other hosts", lasting=True
         )
 
     async def evict(self) -> None:
@@ -468,7 +469,9 @@ class ClusterEvaluator:
         task.add_done_callback(self._warming.discard)
 
     async def _measure(self, device: Device) -> DeviceFact:
-        """Measure the device's peaks, or tell its judge those of an earlier measurement. The device must be taken."""
+        """Measure the device's peaks, or send its judge the peaks of an earlier measurement. The caller must occupy the
+        device.
+        """
         if not device.measured:
             answer = await self._ask(device, m.Measure(), m.DEVICE)
             assert isinstance(answer, m.Measured)
@@ -477,9 +480,8 @@ class ClusterEvaluator:
         return device.fact
 
     async def _assign(self, problem: str, avoid: Sequence[Device] = ()) -> Device:
-        """Choose the device with the least work, preferably one that has the problem open. Waits for a device.
-
-        Devices in ``avoid`` are chosen only if there is no other.
+        """Wait for a device and choose the one with the least work, preferably with the problem open. Devices in
+        ``avoid`` are the last choice.
         """
         async with self._changed:
             while not (usable := self._roster.usable()):
@@ -490,14 +492,14 @@ class ClusterEvaluator:
             return device
 
     def _cost(self, device: Device, problem: str) -> tuple[float, bool, bool]:
-        """Return a key that orders devices for a new kernel of ``problem``, best first: which would end first?"""
+        """Return a sort key for devices: the device that would finish a new kernel of ``problem`` first comes first."""
         work = (device.assigned + device.judging + 1) * self._comparability.pace(device.id)
         return work, self._comparability.is_odd(device.fact), problem not in device.opened
 
     @contextlib.asynccontextmanager
     async def _builder(self, job: _Job) -> AsyncIterator[Device]:
-        """Occupy one of the builders of the job's device. Older tickets come first. If another device is idle, move the
-        kernel there.
+        """Occupy a builder of the job's device. Older tickets come first. If another device is idle, move the kernel to
+        it.
         """
         device = job.device
         async with self._changed:
@@ -522,7 +524,7 @@ class ClusterEvaluator:
 
     async def _take(self, device: Device, ticket: int) -> Device:
         """Wait until ``device`` is free, and occupy it. Older tickets come first. If another device is idle, move the
-        kernel there.
+        kernel to it.
         """
         async with self._changed:
             with _in_line(device.judge_line, ticket):
@@ -540,7 +542,7 @@ class ClusterEvaluator:
             return device
 
     def _idle(self, device: Device) -> list[Device]:
-        """Return idle devices that can do the work of ``device``, and are not slower."""
+        """Return idle devices that can do the work of ``device`` at least as fast."""
         pace = self._comparability.pace(device.id)
         idle = [one for one in self._roster.usable() if not one.judging and not one.assigned]
         return [one for one in idle if self._comparability.pace(one.id) <= pace]
@@ -550,7 +552,7 @@ class ClusterEvaluator:
         await self._wake()
 
     async def _wait(self) -> None:
-        """Wait for a change. The condition must be held."""
+        """Wait for a change of the devices. The caller must hold the condition."""
         # A device that was set aside comes back without a change. In Python 3.11, ``wait_for`` can leave the condition
         # locked when the search cancels this task at that moment.
         with contextlib.suppress(TimeoutError):
@@ -570,10 +572,10 @@ class ClusterEvaluator:
         avoid: Sequence[Device] = (),
         comparable: bool = False,
     ) -> AsyncIterator[_Turn]:
-        """Occupy a free device: ``wanted``, else ``home`` if it is there, else one that has the problem open.
+        """Occupy a free device: ``wanted``, otherwise ``home`` if available, otherwise a device with the problem open.
 
-        ``wanted`` is taken even if it was set aside. Devices in ``avoid`` are chosen only if there is no other, and so
-        are slow ones and those with unusual software if ``comparable`` is set.
+        ``wanted`` may be a device that gets no other work for a while. Devices in ``avoid`` are the last choice. With
+        ``comparable``, so are slow devices and devices with unusual software.
         """
         async with self._changed:
             while True:
@@ -582,7 +584,7 @@ class ClusterEvaluator:
                 if comparable:
                     usable = [one for one in usable if not self._comparability.is_odd(one.fact)] or usable
                 if wanted and wanted not in {one.id for one in usable}:
-                    raise EvaluationError(f"{wanted} has left the search")
+                    raise EvaluationError(f"the device {wanted} has left the search")
                 if home in {one.id for one in usable}:
                     usable = [one for one in usable if one.id == home]
                 free = [one for one in usable if not one.judging and wanted in ("", one.id)]
@@ -597,7 +599,7 @@ class ClusterEvaluator:
             await self._release(device)
 
     async def _somewhere(self, job: Callable[[Device], Awaitable[_T]], problem: str, home: str | None = None) -> _T:
-        """Run ``job`` on a device, and on another if the device is lost or fails."""
+        """Run ``job`` on a device. If the device is lost or fails, run it on another device."""
         why, failed = "", list[Device]()
         for _ in range(MOST_TRIES):
             async with self._any_device(problem, home=home, avoid=failed, comparable=True) as turn:
@@ -607,7 +609,7 @@ class ClusterEvaluator:
                     why, home = str(lost), None
                     failed.append(turn.device)
                     self._redo(turn.device, lost)
-        raise JudgeKilled(f"failed on {MOST_TRIES} devices, the last time because of {why}")
+        raise JudgeKilled(f"the work failed on {MOST_TRIES} devices. The last failure: {why}")
 
     def _redo(self, device: Device, lost: DeviceLost) -> None:
         if device.lost:  # The log has the reason already.
@@ -621,9 +623,9 @@ class ClusterEvaluator:
     async def _ask(
         self, device: Device, work: m.AnyWork, resource: str, on_stage: Callable[[Stage], None] = lambda stage: None
     ) -> m.AnyFinal:
-        """Give a device one task, and return its answer. Cancelling cancels the task.
+        """Give a device one task, and return its answer. Cancelling this call also cancels the task.
 
-        Raises ``DeviceLost`` if the host is at fault, and ``EvaluationError`` if the work is.
+        Raises ``DeviceLost`` if the host is at fault, and ``EvaluationError`` if the work itself failed.
         """
         _check(device)
         self._counter += 1
@@ -673,23 +675,23 @@ class ClusterEvaluator:
             attempt.ended_s += passed_s
             if attempt.ended_s >= UNREPORTED_S and not attempt.answer.done():
                 why = (
-                    f"{device.host}: its worker was killed; {self._roster.fate_of_work(device)}. If it does not "
-                    f"join again, start it there: {self._join_command}"
+                    f"{device.host}: its worker was killed; {self._roster.fate_of_work(device)}. If the worker does "
+                    f"not join again, start it on the host: {self._join_command}"
                 )
                 self._roster.left(device.id, why, fault=True)
                 attempt.lose(why)
         elif name in beat.stuck:
-            attempt.lose(f"{device.host}: its judging process hangs")
+            attempt.lose(f"{device.host}: its judging process does not respond")
         elif name in beat.running:
             if not device.waiting or attempt.kind is m.Build:  # Builds do not need the device.
                 attempt.ran_s += passed_s
             limit_s = min(DEADLINE_S, max(SLOW_S, SLOW * self._median_s(attempt.kind)))
             if attempt.ran_s > limit_s and (limit_s == DEADLINE_S or len(self._roster.usable()) > 1):
-                attempt.lose(f"{device.host}: did not finish within {limit_s:g} s")
+                attempt.lose(f"{device.host}: its worker did not finish a task within {limit_s:g} s")
         elif not beat.running:  # Neither our task nor another engine's runs.
             attempt.idle_s += passed_s
             if attempt.idle_s > UNSTARTED_S:
-                attempt.lose(f"{device.host}: did not start a task within {UNSTARTED_S:g} s")
+                attempt.lose(f"{device.host}: its worker did not start a task within {UNSTARTED_S:g} s")
 
     def _median_s(self, kind: type) -> float:
         seconds = sorted(self._durations.get(kind, ()))
@@ -726,7 +728,7 @@ class ClusterEvaluator:
     def _hear_link(self, trouble: str) -> None:
         if trouble:
             self._down = trouble
-            self._say(f"{self._address}: {trouble}; trying again until it answers", True)
+            self._say(f"{self._address}: {trouble}; the engine tries to connect until the scheduler answers", True)
             for attempt in self._attempts.values():
                 attempt.lose(f"{self._address}: {trouble}")
             for device in list(self._roster.devices.values()):

@@ -1,4 +1,4 @@
-"""The engine's connection to the scheduler. It reconnects for as long as the engine runs."""
+"""The engine's connection to the scheduler. The link restores a lost connection for as long as the engine runs."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ AGAIN_S = 2.0
 """Seconds between two attempts to connect."""
 LOOK_S = 0.5
 _SEND_S = 0.001
-"""Longest time that Dask holds back a message to collect others, in seconds. Dask's own value is 10 ms."""
+"""Maximum time for which Dask delays a message to collect others, in seconds. Dask's default is 10 ms."""
 
 
 class Link:
-    """A client of the scheduler ``address``.
+    """The engine's client of the scheduler at ``address``.
 
     - ``on_beat``, ``on_leaving``: called for each heartbeat of a worker, and when it leaves
     - ``on_strange_beat``: called for each heartbeat that this release cannot read
@@ -61,15 +61,15 @@ class Link:
         await self._drop()
 
     def submit(self, order: m.Order, address: str, resource: str | None) -> Any:
-        """Send an order to a worker, at once. Returns a Dask future; releasing it cancels the order.
+        """Send an order to a worker, at once. Returns a Dask future. To cancel the order, release the future.
 
-        The task is pinned to the worker and never retried, because the engine chooses and retries. Raises
-        ``ConnectionError`` while the link is down.
+        Dask must not move or retry the task, because the engine chooses devices and retries. Raises ``ConnectionError``
+        while the link is down.
         """
         from engine.cluster.worker.plugin import carry_out
 
         if self._client is None:
-            raise ConnectionError("no connection to the scheduler")
+            raise ConnectionError("the engine has no connection to the scheduler")
         return self._client.submit(
             carry_out,
             m.encode(order),
@@ -91,18 +91,18 @@ class Link:
         return client is self._client
 
     async def reset(self) -> None:
-        """Give up the present connection, and connect again."""
+        """Close the current connection, and connect again."""
         await self._drop()
 
     async def _keep(self) -> None:
-        """Connect, and connect again whenever the connection is lost. Dask's own reconnection would forget our topics
+        """Connect, and reconnect after each loss of the connection. Dask's own reconnection would forget our topics
         (distributed#5667).
         """
         while True:
             client = self._client
             if client is None or client.status != "running":
                 if client is not None:
-                    self._tell("the scheduler went away")
+                    self._tell("the connection to the scheduler broke")
                 await self._drop()
                 await self._connect()
             await asyncio.sleep(LOOK_S if self._client is not None else AGAIN_S)
@@ -162,7 +162,7 @@ class Link:
 
 
 def in_words(error: BaseException) -> str:
-    """Return a short reason for a failed connection. Dask wraps TLS errors in others (distributed#5039)."""
+    """Return a short reason for a failed connection. Dask wraps TLS errors in other errors (distributed#5039)."""
     chain, seen = [], error
     while seen is not None and seen not in chain:
         chain.append(seen)

@@ -1,8 +1,8 @@
 """Messages between the engine and a worker, and between a worker and its judging process. All are JSON.
 
 The engine sends an :class:`Order` as the argument of a Dask task. Workers answer through Dask's events: a
-:class:`Report` on the engine's own topic, and a :class:`Beat` on the topic of all engines. No message holds a Python
-object, so only Dask's own messages, inside the TLS circle, are unpickled.
+:class:`Report` on the engine's own topic, and a :class:`Beat` on the topic of all engines. No message contains a Python
+object. Processes unpickle only Dask's own messages, which mutual TLS protects.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _JUDGE_CODE = (
 
 
 def topic_of(engine: str) -> str:
-    """Return the topic on which the engine ``engine`` hears reports."""
+    """Return the topic on which the engine ``engine`` receives reports."""
     return f"kernel-tui-{engine}"
 
 
@@ -55,7 +55,7 @@ def judge_code() -> str:
 
 
 def version() -> str:
-    """Return this program's version with :func:`judge_code`."""
+    """Return this program's version together with :func:`judge_code`."""
     return f"{__version__} ({judge_code()})"
 
 
@@ -112,15 +112,15 @@ class Compile(Struct, frozen=True, tag="compile"):
 
 
 class Evict(Struct, frozen=True, tag="evict"):
-    """Release the memory of the session's problems."""
+    """Free the memory of the session's problems."""
 
 
 class Presence(Struct, frozen=True, tag="presence"):
-    """Runs on each device for as long as the engine is connected. When it ends, so do the engine's judges there."""
+    """Presence of an engine on a device. When this task ends, the engine's judges on the device end too."""
 
 
 class Sleep(Struct, frozen=True, tag="sleep"):
-    """Judge nothing for ``seconds``, for measurements of the transport (``benchmarks/cluster.py``)."""
+    """Do nothing for ``seconds``, to measure the transport (``benchmarks/cluster.py``)."""
 
     seconds: float
     payload: str = ""
@@ -130,7 +130,7 @@ AnyWork = Measure | Open | Build | Judge | Runoff | Compile | Evict | Presence |
 
 
 class Order(Struct, frozen=True):
-    """One task for one device.
+    """A task for one device.
 
     ``evaluation``: the config's evaluation table, without the device. ``bandwidth_gbs``, ``peak_gflops``: the device's
     peaks, if an earlier order measured them.
@@ -145,13 +145,13 @@ class Order(Struct, frozen=True):
 
 
 class Cancel(Struct, frozen=True, tag="cancel"):
-    """From a worker to its judging process: end an attempt."""
+    """Message from a worker to its judging process: end an attempt."""
 
     attempt: str
 
 
 class Perform(Struct, frozen=True, tag="perform"):
-    """From a worker to its judging process: carry out an order."""
+    """Message from a worker to its judging process: carry out an order."""
 
     order: Order
 
@@ -172,7 +172,7 @@ class WaitEnded(Struct, frozen=True, tag="wait_ended"):
 
 
 class Alive(Struct, frozen=True, tag="alive"):
-    """The judging process responds."""
+    """Sign of life from a judging process."""
 
 
 class Measured(Struct, frozen=True, tag="measured"):
@@ -207,7 +207,7 @@ class Done(Struct, frozen=True, tag="done"):
 class Failed(Struct, frozen=True, tag="failed"):
     """The work failed. ``reason``: one sentence. ``variant``: the kernel that failed in a runoff.
 
-    ``host``: the host is at fault (no compiler, a full disk, a killed process), so another host may succeed.
+    ``host``: whether the host is at fault (no compiler, a full disk, a killed process), so that another may succeed.
     """
 
     reason: str
@@ -232,8 +232,8 @@ class Beat(Struct, frozen=True, tag="beat"):
 
     ``address``: the Dask worker. ``start``: differs for each start of the worker. ``lacks``: why this host cannot
     judge, and what to type; "" if it can. ``torch``: see :func:`torch_version`.
-    ``running``: attempts in progress, of any engine. ``stuck``: attempts whose judging process has been silent for some
-    seconds.
+    ``running``: attempts in progress, of any engine. ``stuck``: attempts with a judging process that has been silent
+    for some seconds.
     """
 
     address: str
@@ -250,14 +250,16 @@ class Beat(Struct, frozen=True, tag="beat"):
 
 
 class AnyBeatDevice(Struct, frozen=True):
-    """The part of a device that every release names."""
+    """The fields of a device that every release sends."""
 
     id: str = ""
     host: str = ""
 
 
 class AnyBeat(Struct, frozen=True):
-    """The part of a heartbeat that an engine of any release understands, to refuse a worker of another release."""
+    """The fields of a heartbeat that an engine of any release understands, so that it can refuse workers of other
+    releases.
+    """
 
     version: str
     start: str = ""

@@ -1,4 +1,6 @@
-"""The devices that an engine knows: which joined, left or may judge, and why not. No input or output."""
+"""The devices that an engine knows: devices that joined, left or may judge, and reasons for refusals. This module does
+no input or output.
+"""
 
 from __future__ import annotations
 
@@ -15,22 +17,22 @@ from engine.cluster import messages as m
 from engine.devices.fact import DeviceFact
 
 SILENT_S = 8.0
-"""A device is lost after this many seconds without a heartbeat, which is eight heartbeats."""
+"""Seconds without a heartbeat after which a device counts as lost: eight missing heartbeats."""
 ASIDE_S = 60.0
-"""A device with :data:`MOST_FAULTS` faults in a row gets no work for this many seconds."""
+"""Seconds for which a device gets no work after :data:`MOST_FAULTS` faults in a row."""
 MOST_FAULTS = 2
 
 
 @dataclass
 class Device:
-    """One device of another host.
+    """A device of another host.
 
-    ``assigned``: kernels that are to be judged here. ``judging``: whether a task occupies the device. ``waiting``:
-    whether that task waits because a process outside the search occupies the device. ``building``:
-    builds in progress. ``opened``: problems opened here. ``faults``: failures in a row that the host caused.
-    ``measured``: whether the device's judge knows its peaks. ``presence``: the task that keeps the engine's judges
-    there. ``build_line``, ``judge_line``: tickets of the kernels that wait for a builder, and for the device. ``lost``:
-    whether the device left; it never comes back as this object.
+    ``assigned``: number of kernels for this device. ``judging``: whether a task occupies the device. ``waiting``:
+    whether that task waits because a process outside the search occupies the device. ``building``: number of builds in
+    progress. ``opened``: problems that the device has opened. ``faults``: failures in a row that the host caused.
+    ``measured``: whether the device's judge knows its peaks. ``presence``: the task that keeps the engine's judges on
+    the device. ``build_line``, ``judge_line``: tickets of the kernels that wait for a builder, and for the device.
+    ``lost``: whether the device left. If it joins again, it gets a new object.
     """
 
     beat: m.Beat
@@ -87,7 +89,9 @@ class Roster:
         self.devices: dict[str, Device] = {}
         self._refused: dict[str, str] = {}
         self._losses: dict[str, int] = {}
-        """How often a device was lost since its last verdict, by id: a host that comes and goes finishes nothing."""
+        """Number of losses of each device since its last verdict, by id. A host that comes and goes finishes
+        nothing.
+        """
         self._join_command = join_command
         self._settled = bool(model)
 
@@ -107,23 +111,23 @@ class Roster:
         if before is not None:
             if before.beat.start > beat.start:  # A message of an earlier start that arrived late.
                 return
-            self._leave(before, f"{before.host}: its worker was started again")
+            self._leave(before, f"{before.host}: its worker restarted")
         self.devices[beat.device.id] = device = Device(beat, now, self._with_peaks(beat.device))
         if (losses := self._losses.get(device.id, 0)) >= MOST_FAULTS:
             device.faults = losses - 1
-            self.blame(device, "it keeps leaving and joining")
+            self.blame(device, "its worker keeps leaving and joining")
         if self._settled:
             self._admit(device)
 
     def hear_strange(self, beat: m.AnyBeat) -> None:
-        """Note a heartbeat of another release that this one cannot read."""
+        """Record a heartbeat that this release cannot read, from a worker of another release."""
         host = beat.device.host or "a host"
         self._refuse(beat.device.id or host, self._of_another_version(host, beat.version))
 
     def settle(self) -> None:
-        """Choose the model, if none is set, and admit the devices heard so far.
+        """Choose the model of device, if none is set, and admit the devices that joined so far.
 
-        The model is that of most devices that could judge. If none could, say why.
+        The model is the most frequent one among devices that could judge. If no device could judge, report the reasons.
         """
         if not self.model:
             models = Counter(one.beat.device.name for one in self.devices.values() if not self._refusal(one.beat))
@@ -137,7 +141,7 @@ class Roster:
             self._admit(device)
 
     def left(self, device_id: str, why: str, *, fault: bool = False) -> None:
-        """Note that a device is gone. ``fault``: it was killed or fell silent."""
+        """Record that a device left. ``fault``: whether its worker was killed or fell silent."""
         if (device := self.devices.pop(device_id, None)) is not None:
             if fault:
                 self._losses[device_id] = self._losses.get(device_id, 0) + 1
@@ -149,17 +153,19 @@ class Roster:
         for device in [one for one in self.devices.values() if now - one.heard_at > SILENT_S]:
             self.left(
                 device.id,
-                f"{device.host}: no heartbeat for {SILENT_S:g} s; {self.fate_of_work(device)}. Check the host and its "
-                f"network. If its worker ended, start it again: {self._join_command}",
+                f"{device.host}: its worker sent no heartbeat for {SILENT_S:g} s; {self.fate_of_work(device)}. Check "
+                f"the host and its network. If the worker ended, start it again: {self._join_command}",
                 fault=True,
             )
 
     def blame(self, device: Device, why: str) -> None:
-        """Note a failure that the host caused."""
+        """Count a failure that the host caused."""
         device.faults += 1
         if device.faults >= MOST_FAULTS and not device.lost:
             device.aside_until = self._clock() + ASIDE_S
-            self._on_refuse(f"{device.host}: gets no work for {ASIDE_S:g} s after {device.faults} failures: {why}")
+            self._on_refuse(
+                f"{device.host}: the engine sends it no work for {ASIDE_S:g} s after {device.faults} failures: {why}"
+            )
 
     def praise(self, device: Device) -> None:
         device.faults = 0
@@ -175,16 +181,16 @@ class Roster:
         return [one for one in self.devices.values() if self._settled and not one.refusal]
 
     def fate_of_work(self, device: Device) -> str:
-        """Say what happens to the work that ``device`` loses."""
+        """Describe what happens to the work that ``device`` loses."""
         now = self._clock()
         able = [one for one in self.usable() if now - one.heard_at <= SILENT_S]
         if able == [device] and not device.lost:
-            return "the same device does this work again"
+            return "the same device repeats its work"
         others = any(one is not device for one in able)
-        return "another device does this work again" if others else "this work waits for a device that can do it"
+        return "another device repeats its work" if others else "its work waits for a device"
 
     def measured(self, device: Device, bandwidth_gbs: float, peak_gflops: float) -> None:
-        """Note a device's peaks."""
+        """Record a device's measured peaks."""
         device.fact = replace(device.fact, bandwidth_gbs=bandwidth_gbs, peak_gflops=peak_gflops)
         self._known[device.id] = device.fact
 
@@ -198,7 +204,7 @@ class Roster:
 
     @property
     def refusals(self) -> tuple[str, ...]:
-        """Why the devices that joined and may not judge are refused."""
+        """Reasons why devices that joined may not judge."""
         return tuple(self._refused.values())
 
     def _refuse(self, device_id: str, refusal: str) -> None:
@@ -220,29 +226,30 @@ class Roster:
             return f"{host}: {beat.lacks}"
         if beat.torch != m.torch_version():
             return (
-                f"{host}: its PyTorch is {beat.torch}, the engine's is {m.torch_version()}; another version computes "
-                f"other reference outputs and times. Install it there: pip install torch=={m.torch_version()}"
+                f"{host}: it has PyTorch {beat.torch}, but the engine has {m.torch_version()}; different versions "
+                f"compute different reference outputs. Type on the host: pip install torch=={m.torch_version()}"
             )
         if fact.kind not in self._kinds:
             return (
-                f'{host}: judges on the {fact.kind}, which evaluation.device excludes; set evaluation.device = "auto"'
+                f"{host}: its worker judges on the {fact.kind}, which evaluation.device excludes; set in the config: "
+                'evaluation.device = "auto"'
             )
         if self.model and fact.name != self.model:
             return (
-                f"{host}: has {fact.name}, but this session judges on {self.model}; times of different models are not "
-                "comparable. Start another session for it, with [cluster] gpu"
+                f"{host}: it has {fact.name}, but this session judges on {self.model}; times of different models are "
+                "not comparable. Use it in another session: set gpu in [cluster]"
             )
         return ""
 
     def _of_another_version(self, host: str, theirs: str) -> str:
-        """Return the refusal of a worker with the version ``theirs``, which names both versions and what to type."""
+        """Return why a worker with the version ``theirs`` may not judge, with both versions and what to type."""
         release, _, _ = theirs.partition(" ")
         install = f"pip install 'kernel-tui[cluster]=={__version__}'"
         if release == __version__:  # Two checkouts, or local changes.
-            install = "copy the engine's checkout there, and pip install '.[cluster]' in it"
+            install = "copy the engine's checkout to it, and run pip install '.[cluster]' there"
         return (
-            f"{host}: its kernel-tui is {theirs}, the engine's is {m.version()}; verdicts of different judges are not "
-            f"comparable. Type there: {install}; then {self._join_command}"
+            f"{host}: it has kernel-tui {theirs}, but the engine has {m.version()}; verdicts of different judges are "
+            f"not comparable. Type on the host: {install}; then {self._join_command}"
         )
 
     def _with_peaks(self, fact: DeviceFact) -> DeviceFact:

@@ -1,4 +1,6 @@
-"""Run a cluster's scheduler: the meeting point of engines and workers. It judges nothing, so any host can run it."""
+"""Run a cluster's scheduler: the meeting point of engines and workers. The scheduler judges nothing, so any host can
+run it.
+"""
 
 from __future__ import annotations
 

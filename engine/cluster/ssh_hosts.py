@@ -1,6 +1,6 @@
 """Start a cluster for one session over SSH: a scheduler on this machine, and a worker on each host.
 
-The session gets certificates of its own, which travel over SSH and are deleted on the hosts when the workers end. The
+The engine creates certificates for the session and sends them over SSH. The hosts delete them when the workers end. The
 hosts need kernel-tui and a compiler, but no preparation. If the engine dies, its SSH connections close, and the workers
 end.
 """
@@ -27,7 +27,9 @@ from engine.system.child import end_group
 from engine.system.python_process import python_command, python_path
 
 AGAIN_S, LONGEST_S = 2.0, 60.0
-"""Seconds until a lost SSH connection is tried again: at first, and at most. The time doubles with each failure."""
+"""First and longest wait before the engine restores an SSH connection, in seconds. The wait doubles with each
+failure.
+"""
 _START_S = 20.0
 _CLOSE_S = 10.0
 _MOST_BYTES = 4096
@@ -49,8 +51,9 @@ trap 'kill $worker $watch $reader 2>/dev/null; wait $worker; rm -rf "$d"' EXIT
 wait $reader
 exit 0
 """
-"""Runs on a host. The first line of standard input holds the certificates. Its end ends the worker, and a dead worker
-ends the script. A shell runs its traps during ``wait``, but not while a command runs in the foreground.
+"""Shell script that runs a worker on a host. The first line of standard input contains the certificates. The end of the
+input ends the worker, and the worker's end ends the script. A shell runs its traps during ``wait``, but not while a
+command runs in the foreground.
 """
 
 _log = logging.getLogger("engine")
@@ -76,7 +79,7 @@ class SshHosts:
         Raises ``EvaluationError`` if the scheduler does not start, and ``CertificateError``.
         """
         if shutil.which("ssh") is None:
-            raise EvaluationError("[cluster] hosts needs the command ssh; install it (apt install openssh-client)")
+            raise EvaluationError("hosts in [cluster] needs the command ssh. Install it: apt install openssh-client")
         here = self._cluster.address or platform.node()
         create(self._directory, [here])
         self._scheduler = await asyncio.create_subprocess_exec(
@@ -93,7 +96,7 @@ class SshHosts:
         except TimeoutError:
             line = b""
         if not line:
-            raise EvaluationError("the cluster's scheduler did not start; engine.log says why")
+            raise EvaluationError("the cluster's scheduler did not start; read the reason in the session's engine.log")
         port = line.decode().strip().rpartition(":")[2]
         for host in self._cluster.hosts:
             self._keeping.append(asyncio.create_task(self._keep(host, f"tls://{here}:{port}")))
@@ -112,7 +115,7 @@ class SshHosts:
         shutil.rmtree(self._directory, ignore_errors=True)
 
     async def _keep(self, host: str, address: str) -> None:
-        """Run a worker on ``host`` until cancelled. Connect again if the connection is lost."""
+        """Run a worker on ``host`` until cancelled. If the connection breaks, connect again."""
         pause_s = AGAIN_S
         while True:
             process = await asyncio.create_subprocess_exec(
@@ -134,7 +137,9 @@ class SshHosts:
                     self._say(line)
                 if asyncio.get_running_loop().time() - began > LONGEST_S:
                     pause_s = AGAIN_S
-                _log.warning("%s: its worker ended (ssh exit code %d); trying again in %g s", host, code, pause_s)
+                _log.warning(
+                    "%s: its worker ended (ssh exit code %d); the engine starts it again in %g s", host, code, pause_s
+                )
             finally:
                 if process.returncode is None:
                     process.stdin.close()
@@ -148,7 +153,7 @@ class SshHosts:
 
 
 async def _pass_on(errors: asyncio.StreamReader) -> str:
-    """Copy what a worker and ssh write to the engine's log, until they end. Return the last line."""
+    """Copy the output of a worker and of ssh to the engine's log, until both end. Return the last line."""
     rest = b""
     while chunk := await errors.read(1 << 16):
         with contextlib.suppress(OSError):

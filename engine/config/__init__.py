@@ -1,1 +1,1 @@
-"""Configuration of a search: read a TOML file, return a validated ``Config``, and report errors by file and line."""
+"""The configuration of a search: a validated ``Config`` from a TOML file, with errors by file and line."""

@@ -1,4 +1,4 @@
-"""The config's ``[cluster]`` table: judge on other hosts, which join a scheduler."""
+"""The config's ``[cluster]`` table, which names other hosts that judge."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ _ADDRESS = re.compile(r"^tls://(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9][A-Za-z0-9.-]*):(\
 
 
 def scheduler_address(value: str) -> str:
-    """Return a scheduler's address unchanged. Raises an error for plain TCP and for anything but ``tls://HOST:PORT``."""
+    """Return a scheduler's address unchanged. Raises an error unless it has the form ``tls://HOST:PORT``."""
     if value.startswith("tcp://") or re.match(r"^[\w.-]+:\d+$", value):
         place = value.removeprefix("tcp://")
         raise refusal(
-            f"is {value!r}, which is not encrypted: anyone on the network could run code on the workers, allowed: "
-            f'"tls://{place}"; to create certificates, run kernel-tui cluster certs'
+            f"{value!r} is not encrypted, so anyone on the network could run code on the workers; use "
+            f'"tls://{place}", with certificates from: kernel-tui cluster certs'
         )
     match = _ADDRESS.match(value)
     if match is None or not 0 < int(match[2]) < 65536:
-        raise refusal(f'is {value!r}, allowed: an address such as "tls://gpu1:8786"')
+        raise refusal(f'{value!r} is not an address; use one such as "tls://gpu1:8786"')
     return value
 
 
 def _host(value: str) -> str:
     if not re.fullmatch(r"([\w.-]+@)?[A-Za-z0-9][A-Za-z0-9.-]*", value):
-        raise refusal(f'contains {value!r}, allowed: host names such as "gpu1" or "me@gpu1"')
+        raise refusal(f'{value!r} is not a host name; use a name such as "gpu1" or "me@gpu1"')
     return value
 
 
@@ -40,12 +40,15 @@ class ClusterConfig(Table):
     """The hosts that judge; the engine itself then judges nothing. Set either ``hosts`` or ``scheduler``."""
 
     hosts: Annotated[tuple[HostName, ...], Field(strict=False)] = ()
-    """Hosts on which the engine starts workers over SSH, such as ``["gpu1", "me@gpu2"]``. SSH must not ask for a
-    password there."""
+    """Hosts on which the engine starts workers over SSH, such as ``["gpu1", "me@gpu2"]``. SSH must work without a
+    password.
+    """
     address: str | None = None
-    """With ``hosts``: name or IP address by which the hosts reach the engine's machine. Default: its host name."""
+    """With ``hosts``: name or IP address by which the hosts reach the engine's machine. Default: the machine's host
+    name.
+    """
     command: str = "kernel-tui"
-    """With ``hosts``: kernel-tui on the hosts, such as ``~/venv/bin/kernel-tui``."""
+    """With ``hosts``: the command kernel-tui on the hosts, such as ``~/venv/bin/kernel-tui``."""
     scheduler: SchedulerAddress | None = None
     """Address of a scheduler that ``kernel-tui cluster scheduler`` started, such as ``tls://gpu1:8786``."""
     certificates: ResolvedPath | None = None

@@ -11,7 +11,7 @@ _SHOWN_CHARS = 40
 
 
 def differences(before: Config, now: Config) -> list[str]:
-    """List each key whose value differs, for example ``search.rounds 4 -> 2``. Long values are omitted."""
+    """List the keys with different values, for example ``search.rounds 4 -> 2``. Omit long values."""
     old, new = (dict(_leaves((), one.model_dump(mode="json"))) for one in (before, now))
     return [_words(key, old, new) for key in dict.fromkeys((*old, *new)) if old.get(key) != new.get(key)]
 

@@ -18,35 +18,41 @@ class EvaluationConfig(Table):
     the CPU if there is no GPU or no ``nvcc``.
     """
     builders: int = Field(default=0, ge=0, le=1024)
-    """Maximum number of compilers that run in parallel. 0 derives it from the number of cores."""
+    """Maximum number of compilers that run in parallel. 0 derives this number from the number of cores."""
     trials: int = Field(default=8, ge=3, le=1000)
     """Number of fresh input sets on which a kernel must be correct before the judge times it."""
     tolerance: Tolerance = DEFAULT
     """Largest error of an output element, relative to the rms of the output plus the element's magnitude.
-    ``kernelbench``: 1e-4 in fp32, 1e-2 in half precision. ``crfm``: 1e-2. A number between 0 and 1 also works."""
+    ``kernelbench``: 1e-4 in fp32, 1e-2 in half precision. ``crfm``: 1e-2. Or a number between 0 and 1."""
     precision: Literal["any", "fp32"] = "any"
-    """``any``: a kernel may use lower precision within the tolerance. ``fp32``: it must be as accurate as fp32."""
+    """``any``: a kernel may use lower precision within the tolerance. ``fp32``: a kernel must be as accurate as
+    fp32.
+    """
     libraries: Literal["refuse", "label"] = "refuse"
-    """Policy for kernels that let a library do their work (cuBLAS, cuDNN, PyTorch's operators). ``refuse``: the judge
-    rejects them. ``label``: the judge accepts them, and the verdict names the library."""
+    """Policy for kernels that call a library (cuBLAS, cuDNN, PyTorch's operators). ``refuse``: the judge rejects such
+    kernels. ``label``: the judge accepts them, and the verdict names the library.
+    """
     max_pairs: int = Field(default=200, ge=8, le=100_000)
-    """Maximum number of timing pairs per evaluation; a thorough verdict allows seven times as many in each of its three
-    evaluations. Each pair times the reference and the kernel."""
+    """Maximum number of timing pairs per evaluation. Each pair times the reference and the kernel. A thorough verdict
+    allows seven times as many pairs in each of its three evaluations.
+    """
     deadline_s: Positive = 30.0
-    """Time limit for each answer of a kernel's process (start, load or call), in seconds. Calls may have a shorter
-    limit."""
+    """Time limit for each step of a kernel's process (start, load or call), in seconds. Calls may have a shorter
+    limit.
+    """
     memory_limit: MemoryLimit = "auto"
     """Memory limit of a kernel's process: bytes, or text such as ``4GiB``. ``auto`` derives the limit from the problem.
     """
     threads: int = Field(default=0, ge=0, le=4096)
     """Number of CPU threads for the reference and the kernel. 0: one per core."""
     sandbox: Literal["auto", "require", "off"] = "auto"
-    """``auto``: the strongest isolation that this machine allows. ``require``: refuse to run unless every isolation
-    layer works. ``off``: kernels run with your permissions."""
+    """``auto``: the judge uses the strongest isolation that this machine allows. ``require``: the judge runs only if
+    every isolation layer works. ``off``: kernels run with your permissions.
+    """
     torch_compile: bool = True
     """Whether to also time the reference under ``torch.compile``."""
     other_sizes: bool = False
-    """Whether to finally judge each problem's best kernel at a smaller, an odd and a larger size."""
+    """Whether to judge each problem's best kernel at a smaller, an odd and a larger size at the end."""
 
     @property
     def devices(self) -> tuple[str, ...]:

@@ -68,13 +68,13 @@ class CalledModel(_Proposer):
     again.
     """
     timeout_s: Positive = 600.0
-    """An attempt fails after this many seconds without data from the server."""
+    """Seconds without data from the server after which an attempt fails."""
     max_output_tokens: int | None = Field(default=None, ge=LEAST_OUTPUT)
     """Maximum number of output tokens per call, including reasoning tokens. The budget reserves this number for each
     call in flight. Default: 32768, or 16384 with a ``base_url``.
     """
     input_price: NonNegativeFloat | None = None
-    """Price in dollars per million input tokens. Set it if the built-in price is wrong or missing."""
+    """Price in dollars per million input tokens. Set this key if the built-in price is wrong or missing."""
     output_price: NonNegativeFloat | None = None
     """Price in dollars per million output tokens."""
     budget: SpendLimits = SpendLimits()
@@ -98,7 +98,7 @@ class CalledModel(_Proposer):
     @model_validator(mode="after")
     def _both_prices(self) -> Self:
         if (self.input_price is None) != (self.output_price is None):
-            raise refusal("sets only one of input_price and output_price, allowed: both or neither")
+            raise refusal("this table sets only one of input_price and output_price; set both or neither")
         return self
 
 
@@ -110,8 +110,8 @@ class RemoteModel(CalledModel):
     base_url: BaseUrl | None = None
     """URL of another server that uses the provider's protocol."""
     structured: bool = True
-    """Whether to request ideas as JSON that the server validates against a schema. Set it to false for servers without
-    structured output.
+    """Whether to request ideas as JSON that the server validates against a schema. Set this key to false for servers
+    without structured output.
     """
 
     @property
@@ -159,7 +159,7 @@ class GeminiModel(RemoteModel):
     @model_validator(mode="after")
     def _one_kind_of_thinking(self) -> GeminiModel:
         if self.thinking_level is not None and self.thinking_budget is not None:
-            raise refusal("sets both thinking_level and thinking_budget, allowed: one of them")
+            raise refusal("this table sets both thinking_level and thinking_budget; remove one of them")
         return self
 
 
@@ -168,13 +168,15 @@ class AnthropicModel(RemoteModel):
 
     provider: Literal["anthropic"]
     effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
-    """Effort of the answer, including thinking. The allowed values depend on the model."""
+    """Effort of the model, including thinking. The allowed values depend on the model."""
     thinking: Literal["adaptive", "disabled"] | None = None
-    """Whether the model decides itself how much to think, or does not think. The default depends on the model."""
+    """``adaptive``: the model decides how much to think. ``disabled``: the model does not think. The default depends on
+    the model.
+    """
     thinking_budget: int | None = Field(default=None, ge=1024)
     """Maximum number of thinking tokens, for models without adaptive thinking. Must be less than the output limit."""
     service_tier: Literal["auto", "standard_only"] | None = None
-    """Service tier of the provider. ``auto`` uses the account's priority capacity, if it has any."""
+    """Service tier of the provider. ``auto`` uses the account's priority capacity, if any."""
 
     @property
     def key_variable(self) -> str | None:
@@ -184,9 +186,11 @@ class AnthropicModel(RemoteModel):
     @model_validator(mode="after")
     def _thinking_fits(self) -> AnthropicModel:
         if self.thinking is not None and self.thinking_budget is not None:
-            raise refusal("sets both thinking and thinking_budget, allowed: one of them")
+            raise refusal("this table sets both thinking and thinking_budget; remove one of them")
         if self.thinking_budget is not None and self.thinking_budget >= self.output_limit:
-            raise refusal(f"thinking_budget is {self.thinking_budget}, allowed: less than {self.output_limit}")
+            raise refusal(
+                f"thinking_budget is {self.thinking_budget}; use less than the output limit, {self.output_limit} tokens"
+            )
         return self
 
 
@@ -199,25 +203,29 @@ class CommandModel(CalledModel):
     relative to the config file; other programs are searched for on ``PATH``.
     """
     environment: Annotated[tuple[EnvironmentName, ...], Field(strict=False)] = ("HOME", "LANG", "PATH")
-    """Names of the environment variables that the program receives, besides ``key_env``. It receives no others."""
+    """Names of the environment variables that the program receives, in addition to ``key_env``. The program receives no
+    other variables.
+    """
     name: str | None = Field(default=None, min_length=1, max_length=40)
     """Name shown on screen and stored in the session. Default: the program's file name."""
     key_env: KeyVariable | None = None
-    """Environment variable with the program's API key. The program receives this variable. Kernels under test and
-    compilers do not receive it. By default, the program needs no key.
+    """Environment variable with the program's API key. Only the program receives this variable; kernels under test and
+    compilers do not. By default, the program needs no key.
     """
     concurrency: int = Field(default=4, ge=1, le=1024)
     """Maximum number of processes at a time. After a failure that the program reports as ``rate_limit``, the engine
     halves this number and then slowly raises it again.
     """
     timeout_s: Positive = 1800.0
-    """Time limit of a call in seconds. The engine then kills the program and all its descendants."""
+    """Time limit of a call in seconds. After this time, the engine kills the program and all its descendants."""
     max_output_tokens: int | None = Field(default=None, ge=LEAST_OUTPUT)
     """Number of output tokens that the budget reserves for each call in flight. The program does not learn this number.
     Default: 32768.
     """
     input_price: NonNegativeFloat | None = None
-    """Price in dollars per million input tokens. A limit on dollars requires it; set it to 0 if calls cost nothing."""
+    """Price in dollars per million input tokens. A limit on dollars requires this key. Set the key to 0 if calls cost
+    nothing.
+    """
 
     @property
     def label(self) -> str:
@@ -231,7 +239,7 @@ class ManualModel(_Proposer):
 
 
 class ReplayModel(_Proposer):
-    """Replay of the recorded answers of an earlier session."""
+    """A replay of an earlier session's recorded answers."""
 
     provider: Literal["replay"]
     session: ResolvedPath

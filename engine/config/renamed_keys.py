@@ -20,8 +20,8 @@ RENAMED: dict[tuple[str, ...], str] = {
 def with_new_names(table: dict[str, Any]) -> tuple[dict[str, Any], dict[KeyPath, KeyPath]]:
     """Rename the old keys in ``table``.
 
-    Also return a map from each renamed key's new path to its old path. If a file contains both names, the old name
-    stays and is reported as an unknown key.
+    Also return a map from each renamed key's new path to its old path. If a file contains both names, keep the old
+    name, which validation then reports as an unknown key.
     """
     places: dict[KeyPath, KeyPath] = {}
     for old, name in RENAMED.items():
@@ -32,7 +32,7 @@ def with_new_names(table: dict[str, Any]) -> tuple[dict[str, Any], dict[KeyPath,
 
 
 def lines_of(text: str, places: dict[KeyPath, KeyPath]) -> dict[KeyPath, int]:
-    """Like :func:`key_lines`, but also list each renamed key under its new name."""
+    """Return the lines of all keys as in :func:`key_lines`, with renamed keys also under their new names."""
     lines = key_lines(text)
     for new, old in places.items():
         lines |= {(*new, *path[len(old) :]): line for path, line in lines.items() if path[: len(old)] == old}

@@ -1,6 +1,6 @@
 """Schema of ``config.toml``: parse it, validate it, and write it back as TOML.
 
-The loader reports every error in a file, each as ``config.toml:LINE: key: problem, allowed: values``. Relative paths
+The loader reports every error in a file, each as ``config.toml:LINE: key: what is wrong; what to do``. Relative paths
 start at the file's directory. API keys come from the environment, never from the file.
 """
 
@@ -94,7 +94,7 @@ _KEY_VARIABLE = {
 
 
 class Fault(Struct, frozen=True):
-    """An error in a config. ``line`` counts from 1. Errors without a line, such as a missing file, have None."""
+    """An error in a config. ``line`` counts from 1; None for errors without a line, such as a missing file."""
 
     line: int | None
     key: str
@@ -111,7 +111,7 @@ class ConfigError(Exception):
 
     @property
     def lines(self) -> list[str]:
-        """The errors in file order, as ``config.toml:LINE: key: problem, allowed: values``."""
+        """The errors in file order, as ``config.toml:LINE: key: what is wrong; what to do``."""
         return [
             f"{self.path}"
             + (f":{fault.line}" if fault.line is not None else "")
@@ -122,7 +122,7 @@ class ConfigError(Exception):
 
 
 class SearchConfig(Table):
-    """The shape of the search. All counts are per problem."""
+    """The size and the strategy of the search. All counts are per problem."""
 
     strategy: Literal["beam", "greedy", "serial", "random"] = "beam"
     """Strategy that selects the parents of the next round."""
@@ -140,8 +140,8 @@ class SearchConfig(Table):
     fixes: int = Field(default=2, ge=0, le=10)
     """Maximum number of attempts to repair a failed kernel."""
     languages: Annotated[tuple[Literal["cuda", "triton", "cpp", "python"], ...], Field(strict=False)] = ()
-    """Languages in which models write kernels. By default, ``cuda`` on a GPU and ``cpp`` on a CPU. With several
-    languages, each idea names one. ``triton`` needs a GPU and the package ``triton``. The playbook writes only ``cuda``
+    """Languages in which models write kernels. Default: ``cuda`` on a GPU and ``cpp`` on a CPU. With several languages,
+    each idea names its language. ``triton`` needs a GPU and the package ``triton``. The playbook writes only ``cuda``
     and ``cpp``.
     """
     allocation: Literal["weights", "adaptive"] = "weights"
@@ -154,13 +154,13 @@ class BudgetConfig(SpendLimits):
     """Limits that end the search early. An omitted key means no limit."""
 
     minutes: Positive | None = None
-    """Maximum engine time in minutes for the whole session, including resumed runs. Pauses do not count. Time in which
-    another process occupies the device does not count either.
+    """Maximum engine time in minutes for the whole session, including resumed runs. Pauses do not count, nor does time
+    in which another process occupies the device.
     """
     minutes_per_problem: Positive | None = None
     """Engine time in minutes for each problem. With this key, the search works on one problem at a time: it opens a
-    problem, searches it and evicts it before the next. Minutes that a problem does not need go to the others. Without
-    this key, all problems share the time and stay open.
+    problem, searches it and evicts it before the next. Unused minutes go to other problems. Without this key, all
+    problems share the time and stay open.
     """
     per_problem: SpendLimits = SpendLimits()
     """Limits on ``dollars``, ``tokens`` and ``calls`` for each problem separately."""
@@ -174,17 +174,16 @@ class PromptsConfig(Table):
 
 
 class ProfileConfig(Table):
-    """What models see of the hardware."""
+    """Hardware counters that models see."""
 
     counters: bool = False
     """Whether to read hardware counters of each round's leading kernels with Nsight Compute (``ncu``). Prompts then
-    name the measured bottleneck. ncu cannot profile in the sandbox, so these kernels, which passed the judge, run with
-    your permissions.
+    name the measured bottleneck. ncu cannot profile in the sandbox, so these correct kernels run with your permissions.
     """
 
 
 class TrackingConfig(Table):
-    """Where to send parameters, metrics and best kernels. Needs the extra ``tracking``."""
+    """Server that receives parameters, metrics and best kernels. Needs the extra ``tracking``."""
 
     mlflow: str | None = None
     """Address of an MLflow tracking server, such as ``http://localhost:5000``. Credentials come from the environment
@@ -197,8 +196,8 @@ class TrackingConfig(Table):
     def _no_password(cls, uri: str | None) -> str | None:
         if uri is not None and urlsplit(uri).password is not None:
             raise refusal(
-                "the address contains a password, allowed: an address without one; export MLFLOW_TRACKING_USERNAME "
-                "and MLFLOW_TRACKING_PASSWORD instead"
+                "the address contains a password; remove it, and export MLFLOW_TRACKING_USERNAME and "
+                "MLFLOW_TRACKING_PASSWORD instead"
             )
         return uri
 
@@ -231,7 +230,7 @@ class Config(Table):
     budget: BudgetConfig = BudgetConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     cluster: ClusterConfig | None = None
-    """Other hosts that judge. Without this table, this machine judges."""
+    """Other hosts that judge. Without this table, the engine's machine judges."""
     prompts: PromptsConfig = PromptsConfig()
     profile: ProfileConfig = ProfileConfig()
     tracking: TrackingConfig = TrackingConfig()
@@ -242,13 +241,17 @@ class Config(Table):
     def _devices_of_workers(cls, cluster: ClusterConfig | None, info: ValidationInfo) -> ClusterConfig | None:
         evaluation = info.data.get("evaluation")
         if cluster is not None and bool(cluster.hosts) == (cluster.scheduler is not None):
-            raise refusal('needs one of two keys, allowed: hosts = ["gpu1", ...] or scheduler = "tls://gpu1:8786"')
+            raise refusal(
+                'this table needs one of two keys; set hosts = ["gpu1", ...] or scheduler = "tls://gpu1:8786"'
+            )
         if cluster is not None and cluster.scheduler is not None and cluster.certificates is None:
-            raise refusal('lacks certificates, allowed: a directory that "kernel-tui cluster certs" wrote')
+            raise refusal(
+                'the key certificates is missing; set it to a directory that "kernel-tui cluster certs" wrote'
+            )
         if cluster is not None and evaluation is not None and not set(evaluation.devices) <= {"auto", "cpu", "cuda"}:
             raise refusal(
-                'cannot be combined with evaluation.device, allowed: evaluation.device = "auto", "cpu" or "cuda"; to '
-                "choose a host's GPUs, start its worker with --gpus"
+                'evaluation.device must be "auto", "cpu" or "cuda" if other hosts judge; to choose a host\'s GPUs, '
+                "start its worker with --gpus"
             )
         return cluster
 
@@ -257,9 +260,7 @@ class Config(Table):
     def _own_names(cls, models: tuple[ModelConfig, ...]) -> tuple[ModelConfig, ...]:
         names = [model.label for model in models if isinstance(model, CalledModel)]
         if twice := next((name for name in names if names.count(name) > 1), None):
-            raise refusal(
-                f'two tables have the name "{twice}", allowed: different names; set name in one of the tables'
-            )
+            raise refusal(f'two tables have the name "{twice}"; set a different name in one of the tables')
         return models
 
     @field_validator("models")
@@ -267,15 +268,14 @@ class Config(Table):
     def _every_role(cls, models: tuple[ModelConfig, ...]) -> tuple[ModelConfig, ...]:
         if len(models) > 1 and any(isinstance(model, ReplayModel) for model in models):
             raise refusal(
-                "replay cannot run with other models, allowed: replay as the only table, because it "
-                "supplies every recorded answer"
+                "replay supplies every recorded answer, so no other proposer can run beside it; remove the other tables"
             )
         prose = [model for model in models if not isinstance(model, PlaybookModel)]
         for role in ("ideas", "code"):
             for group in (models, prose):
                 if group and not any(role in model.roles for model in group):
                     who = "no table" if group is models else "no table other than the playbook's"
-                    raise refusal(f'{who} has the role "{role}", allowed: at least one')
+                    raise refusal(f'{who} has the role "{role}"; add the role to a table')
         return models
 
     _path: Path = PrivateAttr(default=Path("config.toml"))
@@ -298,8 +298,8 @@ def load_config(path: Path | str) -> Config:
 
 
 def load_evaluation(path: Path | str) -> EvaluationConfig:
-    """Read a config file's ``[evaluation]`` table, which is enough to judge a single kernel. The file need not name
-    problems.
+    """Read a config file's ``[evaluation]`` table, which is enough to judge a single kernel. The file may omit
+    ``problems``.
 
     Raises :class:`ConfigError` with all errors of the file.
     """
@@ -313,9 +313,9 @@ def load_text(path: Path) -> str:
         return read_text(path)
     except UnreadableFile as error:
         if not path.exists():
-            raise _file_error(path, "no such file; create one with: kernel-tui init") from None
+            raise _file_error(path, "no such file; create a config with: kernel-tui init") from None
         if path.is_dir():
-            raise _file_error(path, f"is a directory; pass the file, for example {path / 'config.toml'}") from None
+            raise _file_error(path, f"this is a directory; pass the file, for example {path / 'config.toml'}") from None
         raise _file_error(path, error.reason) from None
 
 
@@ -328,7 +328,7 @@ def parse_config(text: str, path: Path | str, *, needs_problems: bool = True) ->
         needs_problems: Whether the text must name problems.
 
     Raises:
-        ConfigError: The text has errors. The exception lists all of them.
+        ConfigError: The text has errors. The exception lists all errors.
     """
     path = Path(path)
     text = text.replace("\r\n", "\n")
@@ -356,8 +356,8 @@ def parse_config(text: str, path: Path | str, *, needs_problems: bool = True) ->
 def name_without_one(path: Path, problems: object) -> str:
     """Choose a session name for a config that sets none.
 
-    The choice is the file's name (``mine.toml``: mine). For config.toml, the choice is the name of the only
-    problem or, with several problems, the directory's name.
+    The name is the file's name (``mine.toml``: mine). For config.toml, it is the name of the only problem or, with
+    several problems, the directory's name.
     """
     candidates = [path.stem] if path.stem != "config" else []
     if isinstance(problems, list) and len(problems) == 1 and isinstance(problems[0], str):
@@ -371,9 +371,9 @@ def preset_text(name: Preset) -> str:
     return resources.files("engine.config").joinpath("presets", f"{name}.toml").read_text(encoding="utf-8")
 
 
-_OF_KERNELS = "is a kernel, not a config; judge it with: kernel-tui eval {} --problem P"
+_OF_KERNELS = "this file is a kernel, not a config; judge it with: kernel-tui eval {} --problem P"
 _NO_CONFIG = {
-    ".py": 'is a Python file, not a config; name it in a config: problems = ["{}"] (kernel-tui init writes one)',
+    ".py": 'this file is Python, not a config; write a config with kernel-tui init, and set problems = ["{}"] in it',
     ".cpp": _OF_KERNELS,
     ".cu": _OF_KERNELS,
 }
@@ -396,14 +396,14 @@ def _syntax_fault(message: str, text: str) -> Fault:
 
 
 def _echo(detail: ErrorDetails) -> bool:
-    """Whether an error only repeats other errors. For example, Pydantic also reports a list as empty if all its
-    elements are invalid.
+    """Whether an error only repeats other errors. For example, pydantic also reports a list of invalid elements as
+    empty.
     """
     return detail["type"] == "too_short" and bool(detail["input"])
 
 
 def _is_misspelt(detail: ErrorDetails, all_: list[ErrorDetails], table: dict[str, Any]) -> bool:
-    """Whether a key is missing only because of a misspelling, which has its own error."""
+    """Whether a key is missing only because it is misspelled, which another error reports."""
     path = _path_of(detail)
     return detail["type"] == "missing" and any(
         (*there[:-1], _meant(there, table)) == path
@@ -429,22 +429,25 @@ def _message(detail: ErrorDetails, path: KeyPath, table: dict[str, Any]) -> str:
     if kind == "extra_forbidden":
         return _unknown_key(path, table)
     if kind == "missing":
-        return "is missing" + (", allowed: a list of problems" if path == ("problems",) else "")
+        return "this key is missing" + ("; list the problems to search" if path == ("problems",) else "")
     if kind in ("union_tag_invalid", "union_tag_not_found"):
-        allowed = ", ".join(f'"{name}"' for name in MODEL_TABLES)
+        *most, last = (f'"{name}"' for name in MODEL_TABLES)
+        allowed = f"{', '.join(most)} or {last}"
         given = value.get("provider") if isinstance(value, dict) else None
         if not given and isinstance(value, dict) and (near := difflib.get_close_matches("provider", value, n=1)):
-            return f'unknown key {near[0]}, did you mean "provider"?'
-        return f"provider is {given!r}, allowed: {allowed}" if given else f"provider is missing, allowed: {allowed}"
+            return f'unknown key {near[0]}; did you mean "provider"?'
+        return f"no provider is called {given!r}; use {allowed}" if given else f"provider is missing; use {allowed}"
     if kind == "literal_error":
-        return f"is {value!r}, allowed: {context['expected'].replace(chr(39), chr(34))}"
+        return f"{value!r} is not allowed; use {context['expected'].replace(chr(39), chr(34))}"
     if kind == "too_short":
-        return "is empty, allowed: at least one"
+        return "the list is empty; add at least one entry"
     if bound := _bound(context):
-        return f"is {value!r}, allowed: {bound}"
+        return f"{value!r} is not allowed; use {bound}"
     if kind == "config":
         return str(context["what"])
-    return f"is {_shown(value)}, allowed: {_expected(kind, detail['msg'])}"
+    if (expected := _EXPECTED.get(kind)) is None:
+        return f"{_shown(value)} is not allowed: {detail['msg'][:1].lower()}{detail['msg'][1:]}"
+    return f"{_shown(value)} is not allowed; use {expected}"
 
 
 def _bound(context: dict[str, Any]) -> str:
@@ -460,22 +463,20 @@ def _shown(value: object) -> str:
     return kind if isinstance(value, dict | list) else f"{value!r} ({kind})"
 
 
-def _expected(kind: str, message: str) -> str:
-    words = {
-        "int_type": "a whole number",
-        "int_from_float": "a whole number",
-        "float_type": "a number",
-        "finite_number": "a finite number",
-        "string_type": "text in quotes",
-        "string_too_short": "text in quotes",
-        "bool_type": "true or false",
-        "tuple_type": "a list in brackets",
-        "path_type": "a path in quotes",
-        "is_instance_of": "a path in quotes",
-        "model_type": "a table",
-        "model_attributes_type": "a table",
-    }
-    return words.get(kind, message[:1].lower() + message[1:])
+_EXPECTED = {
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "float_type": "a number",
+    "finite_number": "a finite number",
+    "string_type": "text in quotes",
+    "string_too_short": "text in quotes",
+    "bool_type": "true or false",
+    "tuple_type": "a list in brackets",
+    "path_type": "a path in quotes",
+    "is_instance_of": "a path in quotes",
+    "model_type": "a table",
+    "model_attributes_type": "a table",
+}
 
 
 def _unknown_key(path: KeyPath, table: dict[str, Any]) -> str:
@@ -485,10 +486,10 @@ def _unknown_key(path: KeyPath, table: dict[str, Any]) -> str:
         variable = _KEY_VARIABLE.get(owner, "OPENAI_API_KEY, GEMINI_API_KEY or ANTHROPIC_API_KEY")
         return f"this file must not contain API keys; set the environment variable {variable} instead"
     if near := _meant(path, table):
-        return f'unknown key, did you mean "{near}"?'
+        return f'unknown key; did you mean "{near}"?'
     if elsewhere := _home_of(key, model):
-        return f"unknown key here; it belongs to {elsewhere}"
-    return f"unknown key, allowed: {', '.join(model.model_fields)}"
+        return f"this key belongs to {elsewhere}; move it there"
+    return f"unknown key; use one of {', '.join(model.model_fields)}"
 
 
 def _meant(path: KeyPath, table: dict[str, Any]) -> str | None:

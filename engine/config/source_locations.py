@@ -11,7 +11,7 @@ import tomllib
 from bisect import bisect_right
 
 KeyPath = tuple[str | int, ...]
-"""``("models", 0, "weight")``: table names, keys, and indexes into arrays."""
+"""Path of a key: table names, keys, and indexes into arrays, such as ``("models", 0, "weight")``."""
 
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 _QUOTED = re.compile(r'"(?:[^"\\\n]|\\.)*"|\'[^\'\n]*\'')

@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterable
 from engine.config.toml_table import toml_table
 
 KERNELBENCH = "kernelbench"
-"""1e-4 in fp32 and 1e-2 in half precision, as in KernelBench's evaluator."""
+"""KernelBench's tolerance: 1e-4 in fp32 and 1e-2 in half precision."""
 CRFM = "crfm"
-"""1e-2 in every precision, as Stanford CRFM judged its "fast kernels"."""
+"""Stanford CRFM's tolerance for its "fast kernels": 1e-2 in every precision."""
 DEFAULT = KERNELBENCH
 
 ALLOWED = f'"{KERNELBENCH}" (1e-4 in fp32, 1e-2 in half precision), "{CRFM}" (1e-2) or a number between 0 and 1'

@@ -1,4 +1,4 @@
-"""Parse TOML into a table, and report all invalid text as one exception type."""
+"""Parse TOML into a table, and raise the same exception for all invalid text."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import tomllib
 from typing import Any
 
 _MOST_DEEP = 64
-"""Maximum nesting of tables and arrays, ten times what any config needs."""
+"""Maximum nesting depth of tables and arrays, ten times as deep as any config needs."""
 _TOO_DEEP = "tables or arrays are nested too deeply"
 
 

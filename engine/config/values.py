@@ -1,6 +1,6 @@
 """Types of config values. Each type defines the values that it accepts and the error for any other value.
 
-Each error message follows the key's name: ``KEY: problem, allowed: values``.
+Each error message follows the key's name: ``KEY: what is wrong; what to do``.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _ENVIRONMENT_NAME = re.compile(r"^[A-Z_][A-Z0-9_]*$")
 
 
 class Table(BaseModel):
-    """A table in the file. The model is frozen, checks types strictly ("4" is no number) and rejects unknown keys."""
+    """Base of all tables in the config: frozen, with strict types ("4" is not a number) and without unknown keys."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -38,8 +38,8 @@ def refusal(message: str) -> PydanticCustomError:
 def _session_name(name: str) -> str:
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", name):
         raise refusal(
-            f"{name!r} cannot name a session, allowed: at most 64 letters, digits, '.', '_' and '-', "
-            "starting with a letter or digit"
+            f"{name!r} cannot name a session; use at most 64 letters, digits, '.', '_' and '-', and start with a "
+            "letter or digit"
         )
     return name
 
@@ -51,7 +51,7 @@ def _beside_config(value: str | Path, info: ValidationInfo) -> str:
 
 def _problem(value: str, info: ValidationInfo) -> str:
     if not value.strip():
-        raise refusal("is empty, allowed: a file, glob or directory, or builtin:quickstart/softmax")
+        raise refusal("the text is empty; name a file, glob or directory, or builtin:quickstart/softmax")
     return value if value.startswith(BUILTIN) else _beside_config(value, info)
 
 
@@ -63,19 +63,19 @@ def _device(value: object) -> object:
     names = value if isinstance(value, list | tuple) else (value,)
     allowed = '"auto", "cpu", "cuda", "cuda:1", or a list such as ["cuda:0", "cuda:1"]'
     if not names or not all(isinstance(name, str) for name in names):
-        raise refusal(f"is {value!r}, allowed: {allowed}")
+        raise refusal(f"{value!r} names no device; use {allowed}")
     if tuple(names) == ("auto",):
         return "auto"
     if unknown := [name for name in names if not _DEVICE.match(name)]:
-        raise refusal(f"unknown device: {', '.join(map(repr, unknown))}, allowed: {allowed}")
+        raise refusal(f"no device is called {' or '.join(map(repr, unknown))}; use {allowed}")
     if len(set(names)) < len(names):
-        raise refusal(f"lists a device twice: {', '.join(names)}, allowed: each device once")
+        raise refusal(f"the list {', '.join(names)} repeats a device; name each device once")
     return tuple(names) if isinstance(value, list | tuple) else value
 
 
 def _tolerance(value: object) -> object:
     if (meant := tolerance.canonical(value)) is None:
-        raise refusal(f"is {value!r}, allowed: {tolerance.ALLOWED}")
+        raise refusal(f"{value!r} is not a tolerance; use {tolerance.ALLOWED}")
     return meant
 
 
@@ -90,39 +90,39 @@ def _memory_limit(value: object) -> object:
         base = 1024 if unit.endswith("i") else 1000
         size = float(match[1]) * base ** _SIZE_POWER.get(unit[:1], 0)
     if size is None:
-        raise refusal(f'is {value!r}, allowed: "auto" or a size such as "4GiB" or "500MB"')
+        raise refusal(f'{value!r} is not a size; use "auto" or a size such as "4GiB" or "500MB"')
     if size < 64 * 1024**2:
-        raise refusal(f"is {value!r}, which is too small to load a kernel, allowed: 64MiB or more")
+        raise refusal(f"{value!r} is too small to load a kernel; use 64MiB or more")
     return int(size)
 
 
 def _key_variable(name: str) -> str:
     if not _ENVIRONMENT_NAME.match(name):
         # The message must not repeat the value, which may be the key itself.
-        raise refusal("must be the name of an environment variable such as OPENAI_API_KEY, not the key itself")
+        raise refusal("this must be the name of an environment variable such as OPENAI_API_KEY, not the key itself")
     return name
 
 
 def _environment_name(name: str) -> str:
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
         # The message must not repeat the value, which may be NAME=secret.
-        raise refusal("must contain only names of environment variables such as HOME, without values")
+        raise refusal("the list must contain only names of environment variables such as HOME, without values")
     return name
 
 
 def _command(words: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
     if not words or not words[0].strip() or any("\0" in word for word in words):
-        raise refusal('names no program, allowed: a program with its arguments, such as ["my-agent", "--print"]')
+        raise refusal('the list names no program; use a program with its arguments, such as ["my-agent", "--print"]')
     program = words[0]
     return (_beside_config(program, info) if "/" in program else program, *words[1:])
 
 
 def _base_url(url: str) -> str:
     if not re.match(r"^https?://[^/\s]", url):
-        raise refusal("is not a URL, allowed: http://HOST... or https://HOST...")
+        raise refusal("the text is not a URL; use http://HOST... or https://HOST...")
     if "@" in url.split("/")[2]:
         raise refusal(
-            "contains a user name or password; remove them, and set key_env to the environment variable that contains "
+            "the URL contains a user name or password; remove them, and set key_env to the environment variable with "
             "the key"
         )
     return url

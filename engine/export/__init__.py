@@ -1,5 +1,5 @@
-"""Export a session as solution files, training data or a report. Does not import torch."""
+"""Export a session as solution files, training data or a report. This package does not import torch."""
 
 
 class ExportError(Exception):
-    """The export is impossible. The message gives the reason and, if there is one, a remedy."""
+    """A kernel or session cannot be exported. The message gives the reason and, if possible, a remedy."""

@@ -110,11 +110,13 @@ def _refuse(problem: ProblemSpec) -> None:
     if problem.c_refusal is not None:
         raise ExportError(f"{problem.id} accepts Python kernels only: {problem.c_refusal}")
     if len(problem.outputs) != 1:
-        raise ExportError(f"{problem.id} returns {len(problem.outputs)} tensors; KernelBench compares exactly one")
+        raise ExportError(f"{problem.id} returns {len(problem.outputs)} tensors, but KernelBench compares exactly one")
 
 
 def _free_name(source: str) -> str:
-    """Choose a prefix for the solution's names. The reference shares the namespace, so it must not use the prefix."""
+    """Choose a prefix for the solution's names. The reference shares the namespace, so the prefix must not occur in the
+    reference.
+    """
     name = "kernel_tui"
     while name in source:
         name += "_"

@@ -1,6 +1,7 @@
 """Derive ``ModelNew`` from the reference by keeping its constructor and replacing ``forward``. All functions are pure.
 
-Working on the syntax tree removes comments and docstrings, which may contain words that KernelBench's checker rejects.
+This works on the syntax tree, to remove comments and docstrings: they may contain words that KernelBench's checker
+rejects.
 """
 
 from __future__ import annotations
@@ -84,18 +85,17 @@ def _replace_forward(problem: ProblemSpec, model: ast.ClassDef, body: str, input
             arguments = {one.arg for one in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)}
             if missing := sorted(inputs - arguments):
                 raise ExportError(
-                    f"{problem.id}: forward takes {missing[0]} inside a list or *args, which the export does "
-                    "not support"
+                    f"{problem.id}: forward takes {missing[0]} inside a list or *args; use a plain argument to export"
                 )
             replacement = ast.parse(f"def forward():\n    {body}").body[0]
             assert isinstance(replacement, ast.FunctionDef)
             node.body, node.decorator_list = replacement.body, []
             return
-    raise ExportError(f"{problem.path}: Model defines no forward; add one to export its kernels")
+    raise ExportError(f"{problem.path}: class Model has no method forward; add one to export its kernels")
 
 
 def _keep_called_methods(model: ast.ClassDef) -> None:
-    """Drop methods that neither the constructor nor another kept method uses."""
+    """Remove methods that neither the constructor nor another remaining method uses."""
     methods = {node.name: node for node in model.body if isinstance(node, _FUNCTIONS)}
     kept: set[str] = set()
     waiting: list[str] = [name for name in ("__init__", "forward") if name in methods]
@@ -108,7 +108,7 @@ def _keep_called_methods(model: ast.ClassDef) -> None:
 
 
 def _reachable(module: ast.Module, model: ast.ClassDef) -> tuple[list[ast.stmt], list[ast.stmt]]:
-    """Return the imports and the other statements that the class needs, both in file order."""
+    """Return the imports and the other statements that the class needs, each in the order of the file."""
     needed, before = _names(model), set[str]()
     chosen: list[ast.stmt] = []
     while needed != before:
@@ -126,7 +126,7 @@ def _is_entry(node: ast.stmt) -> bool:
 
 
 def _defined(node: ast.stmt) -> set[str]:
-    """Return the names that one of the file's statements binds."""
+    """Return the names that a statement of the file binds."""
     if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
         return {node.name}
     if isinstance(node, ast.Import | ast.ImportFrom):

@@ -11,7 +11,7 @@ import re
 from engine.export import ExportError
 
 REFUSED = (r"\btry\s*:", r"\bexcept\s*:", r"\bexcept\s+\w+", r"\bpass\b")
-"""``TRY_EXCEPT_PATTERNS`` and ``PASS_PATTERN`` of ``kernel_static_checker.py``."""
+"""The patterns ``TRY_EXCEPT_PATTERNS`` and ``PASS_PATTERN`` of KernelBench's ``kernel_static_checker.py``."""
 _REFUSED = re.compile("|".join(REFUSED))
 _C_TOKENS = re.compile(
     r"""(?P<comment>//[^\n]*|/\*.*?\*/)
@@ -26,7 +26,8 @@ def without_refused_words(text: str, comment: str = "") -> str:
     """Return C source without the rejected words.
 
     The function removes comments that contain such a word, and renames the identifier ``pass`` to ``pass_``.
-    ``comment``: each line's prefix, if the text consists only of comments. :func:`check_words` finds words that remain.
+    ``comment``: prefix of each line, if the text consists only of comments. :func:`check_words` finds words that
+    remain.
     """
     if comment:
         return "\n".join(comment + " ..." if _REFUSED.search(line) else line for line in text.splitlines())

@@ -16,7 +16,7 @@ from engine.session.state.session_state import SessionState
 
 
 def report(state: SessionState, text: Callable[[str], str]) -> str:
-    """Return the whole report. ``text`` reads one of the session's blobs."""
+    """Return the report as Markdown. ``text`` reads a blob of the session."""
     devices = ", ".join(device.name for device in state.devices.values()) or "no device"
     judged = state.verdicts
     correct = sum(variant.correct for variant in state.variants.values())
@@ -75,7 +75,7 @@ def _problem(state: SessionState, problem: ProblemState, text: Callable[[str], s
     best = _best(state, problem)
     found = [f"## {_line(problem.spec.id)}"]
     if state.is_pruned(problem.spec.id):
-        return [*found, "Pruned."]
+        return [*found, "A person pruned this problem."]
     if best is None:
         return [*found, f"None of the {len(problem.variants)} kernels is correct."]
     if problem.tightened:
@@ -138,5 +138,5 @@ def _table(head: list[str], rows: Iterable[list[str]]) -> str:
 
 
 def _line(words: str) -> str:
-    """Put ``words`` on one line, because a proposer may have written any text."""
+    """Format ``words`` as one line, because proposers may write any text."""
     return " ".join(words.split())

@@ -1,4 +1,5 @@
-"""Export training data: one line of JSON for each judged kernel. Pure, except that it reads blobs.
+"""Export training data: one line of JSON for each judged kernel. The module has no input or output except the blobs
+that it reads.
 
 Each record contains the problem, the idea, the parent with its verdict, the source, and the verdict with its log.
 """
@@ -41,7 +42,7 @@ class Outcome(Struct, frozen=True):
     log: str
     launches: tuple[Launch, ...] = ()
     bottleneck: str | None = None
-    """By hardware counters; None if they were not read."""
+    """The bottleneck according to hardware counters; None if the search did not read them."""
     counters: tuple[KernelCounters, ...] = ()
 
 
@@ -66,8 +67,8 @@ class IdeaText(Struct, frozen=True):
 class Record(Struct, frozen=True):
     """One line of training data.
 
-    ``reference``: the problem's file. ``header``: the kernel's derived header. ``tolerance``: the name of the tolerance
-    behind the outcomes, as in :mod:`engine.config.tolerance`.
+    ``reference``: the text of the problem's file. ``header``: the kernel's derived header. ``tolerance``: the name of
+    the tolerance behind the outcomes, as in :mod:`engine.config.tolerance`.
     """
 
     session: str
@@ -85,7 +86,7 @@ class Record(Struct, frozen=True):
 def records(state: SessionState, text: Callable[[str], str]) -> Iterator[Record]:
     """Yield a record for each variant with an informative verdict, oldest first.
 
-    ``text`` reads one of the session's blobs.
+    ``text`` reads a blob of the session.
     """
     tolerance = tolerance_of(state.config, text)
     for variant in state.variants.values():

@@ -1,4 +1,4 @@
-"""Data that the parts of a running search share."""
+"""The context of a running search: data that all its parts share."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ def demands_of(config: Config, problem: ProblemSpec) -> Demands:
 
 @dataclass
 class Context:
-    """The data that all parts of a search share.
+    """The context that all parts of a search share.
 
-    ``device`` is the device that runs the kernels. ``ending`` is the reason why no new work starts. ``until_idle``: end
-    when only replies from a person are missing. ``unattended``: end when only a person could add more kernels.
-    ``spent`` is the reason why the search may not call any proposer: a limit or, if ``helpless``, failures of all
-    models. ``silenced`` names models that the search no longer calls. ``refused`` maps permanently failed models to the
-    reasons. ``closed`` maps problems to the spending limit that they reached. ``unopened`` maps problems to the error
-    with which the judge failed to open them. ``closing`` names problems whose turn is ending, so that no kernel of
-    theirs is queued any more. ``awaiting_replies`` names problems whose turn has no time for another reply, so that the
-    search calls no proposer. It only waits for calls in flight and judges kernels. ``no_counters``: this machine gives
-    no hardware counters. ``remembered``: ideas that worked in the sessions of ``warm_start``.
+    ``device`` is the device that runs the kernels. ``ending`` is the reason why no new work starts. ``until_idle``:
+    whether the search ends when only a person's replies are missing. ``unattended``: whether the search ends when only
+    a person could add kernels. ``spent`` is the reason why the search may not call any proposer: a limit or, if
+    ``helpless``, failures of all models. ``silenced`` names models that the search no longer calls. ``refused`` maps
+    permanently failed models to the reasons. ``closed`` maps problems to the spending limit that they reached.
+    ``unopened`` maps unopened problems to the judge's error. ``closing`` names problems whose turn is ending; the
+    search queues no more of their kernels. ``awaiting_replies`` names problems whose turn has no time for another
+    reply; the search waits for calls in flight and judges kernels, but starts no call. ``no_counters``: hardware
+    counters cannot be read on this machine. ``remembered``: ideas that worked in the sessions of ``warm_start``.
     """
 
     config: Config
@@ -117,16 +117,14 @@ class Context:
         return task_of(self.state, problem, self.device, self.demands(problem.spec))
 
     def refusal(self, problem: str, proposer: Proposer) -> str | None:
-        """Return why ``proposer`` does not support the problem, or None. Cached."""
+        """Return why ``proposer`` does not support the problem; None if it does. Cached."""
         key = (problem, proposer.name)
         if key not in self._refusals:
             self._refusals[key] = proposer.refusal(self.task(self.state.problems[problem]))
         return self._refusals[key]
 
     def why_nobody_writes(self, problem: str) -> str | None:
-        """Return why no proposer in the config can write kernels for the problem; None if any proposer can, or may try
-        again later.
-        """
+        """Return why no proposer can write kernels for the problem; None if a proposer can, or may try again later."""
         refusals = [self.refusal(problem, proposer) for proposer, _ in self.proposers]
         return why_nobody(self.state.problems[problem].spec.c_refusal, refusals)
 
@@ -148,9 +146,9 @@ class Context:
         return weights
 
     async def forbid(self, why: str, proposer: Proposer | None, *, lasting: bool = False) -> None:
-        """Stop calling ``proposer``, or all proposers if None. If no proposer remains, the search ends.
+        """Stop calling ``proposer`` (None: all proposers). If no proposer remains, the search ends.
 
-        ``lasting``: the reason is that calls fail, not that a limit is reached.
+        ``lasting``: whether the reason is failed calls rather than a limit.
         """
         if self.spent is not None or (proposer is not None and proposer.name in self.silenced):
             return

@@ -1,5 +1,5 @@
-"""Run a session's search: open its problems, run their rounds and the evaluation queue, and end when everything is
-done.
+"""Run a session's search: open its problems, run their rounds and the evaluation queue, and end when all work is
+complete.
 """
 
 from __future__ import annotations
@@ -72,12 +72,13 @@ from engine.session.store import EventWriter, RequestInbox, SessionPaths, Sessio
 IDLE_S = 1.5
 """Seconds without work after which a device counts as idle and may run deferred work."""
 SETTLED_S = 2.0
-"""Seconds without events after which the search counts as waiting for a person. This time is longer than ``IDLE_S``, so
-that deferred work runs first.
+"""Seconds without events after which the search counts as waiting for a person. Longer than ``IDLE_S``, so that
+deferred work runs first.
 """
 OVERRUN = 0.1
-"""Deferred work may start until the search exceeds the time budget by this share, but for at least 10 s. The same
-limit applies from the end of the last work in flight."""
+"""Share of the time budget by which deferred work may exceed the budget, at least 10 s. The same limit applies from the
+end of the last work in flight.
+"""
 
 
 class Ended(NamedTuple):
@@ -90,9 +91,7 @@ class Ended(NamedTuple):
 
 
 class NobodyToAsk(Exception):
-    """All models in the config have failed permanently (invalid keys, unknown models). The message gives the
-    reasons.
-    """
+    """All models in the config failed permanently (invalid keys, unknown models). The message gives the reasons."""
 
     exit_code = ExitCode.FAILURE
 
@@ -132,15 +131,15 @@ class NoTools(Exception):
 
 
 class OtherDevice(Exception):
-    """A benchmark continues on another model of device than the one of its times. The message says what to do."""
+    """A benchmark was resumed on another model of device. The message says what to do."""
 
     exit_code = ExitCode.NO_TOOLS
 
 
 def other_model(config: Config, state: SessionState, devices: Sequence[DeviceFact]) -> str | None:
-    """Return why ``devices`` cannot continue a benchmark, because its times are from another model; None if they can.
+    """Return why a benchmark cannot continue on ``devices`` of another model; None if it can.
 
-    A search without turns continues on any device. A cluster compares models itself.
+    A search without turns continues on any device. A cluster checks the models of its devices itself.
     """
     if config.budget.minutes_per_problem is None or config.cluster is not None:
         return None
@@ -149,8 +148,8 @@ def other_model(config: Config, state: SessionState, devices: Sequence[DeviceFac
         return None
     found = " and ".join(dict.fromkeys(device.name for device in devices))
     return (
-        f"the times of this benchmark are from {' and '.join(sorted(before))}, but this machine has {found}. Times of "
-        "different models must not stand in one table. Continue on the same model, or start again with --new"
+        f"this benchmark's times are from {' and '.join(sorted(before))}, but this machine has {found}. Times from "
+        "different devices are not comparable. Continue on the same model of device, or start again with --new"
     )
 
 
@@ -165,14 +164,14 @@ async def run_search(
     unattended: bool = False,
 ) -> Ended:
     """Search until the rounds are complete, the budget is used up or a person stops the search. ``state`` always
-    includes every recorded event. ``readings`` receives those of other hosts.
+    includes every recorded event. ``readings`` receives the device readings of other hosts.
 
     If no proposer supports a problem, the search waits for a person's kernels, unless ``unattended``. Cancelling the
-    search ends every evaluator process. All recorded events remain.
+    search ends all processes of the evaluator. All recorded events remain.
 
     Raises:
         NoTools: This machine cannot judge kernels.
-        OtherDevice: The times of a benchmark are from another model of device.
+        OtherDevice: The benchmark's times are from another model of device.
         ProposerUnavailable: A proposer cannot start.
         SessionError: The session cannot be written.
     """
@@ -216,7 +215,7 @@ async def _run_with(
     evaluator = _make_evaluator(paths, config, state, journal, readings, on_wait, on_free)
     try:
         if find_spec("torch") is None:
-            raise NoTools("PyTorch is not installed, so no reference can run. Install it: pip install torch")
+            raise NoTools("PyTorch is not installed, so the judge cannot run references. Install it: pip install torch")
         try:
             devices = await evaluator.start()
         except (EvaluationError, CertificateError) as error:
@@ -253,14 +252,15 @@ def _make_evaluator(
     on_wait: Callable[[Wait], None],
     on_free: Callable[[DeviceFact, float], None],
 ) -> Evaluator:
-    """Return the evaluator that the config asks for: this machine, or the hosts of a cluster. Raises ``NoTools``."""
+    """Create the evaluator: on this machine or, with ``[cluster]``, on other hosts. Raises ``NoTools``."""
     if config.cluster is None:
         scratch = paths.directory / "scratch"
         modules = any(LANGUAGE_KEYS[name] in MODULES for name in config.search.languages)
         return LocalEvaluator(config.evaluation, scratch, on_wait=on_wait, on_free=on_free, modules=modules)
     if find_spec("distributed") is None or find_spec("cryptography") is None:
         raise NoTools(
-            "[cluster] needs more packages: pip install 'kernel-tui[cluster]' (from a checkout: '.[cluster]')"
+            "[cluster] needs more packages. Install them: pip install 'kernel-tui[cluster]' (from a checkout: "
+            "'.[cluster]')"
         )
     from engine.cluster.evaluator import ClusterEvaluator
 
@@ -318,13 +318,13 @@ class Search:
         self._turns = Turns(context, self._opening, self._owed, self)
         self._drained = False
         self._drained_at = time.monotonic()
-        """When the last work that the budget allowed ended, in monotonic seconds."""
+        """End of the last work within the budget, in monotonic seconds."""
         self._moved_at = time.monotonic()
         self._best_written: dict[str, str | None] = {}
         self._failure: BaseException | None = None
 
     async def run(self, inbox: RequestInbox) -> StopReason:
-        """Run the search. Cancelling it cancels all its tasks. Raises SessionError."""
+        """Run the search. Cancelling the search cancels all its tasks. Raises SessionError."""
         self.context.journal.listen(self._heard)
         steering = Steering(self.context, self._cancel, self._requeue)
         try:
@@ -382,7 +382,7 @@ class Search:
         if self._owed.busy or self._state.paused:
             return None
         if self.context.unopened:
-            which = "; ".join(f"{name} was not opened: {why}" for name, why in self.context.unopened.items())
+            which = "; ".join(f"the judge could not open {name}: {why}" for name, why in self.context.unopened.items())
             raise NotOpened(f"{which}. To try again: kernel-tui resume {self.context.paths.directory}")
         if not self._needs_person:
             return "finished"
@@ -390,9 +390,7 @@ class Search:
 
     @property
     def _needs_person(self) -> bool:
-        """Whether a problem stays open for kernels that a person seeds, because no proposer can write kernels
-        for it.
-        """
+        """Whether a problem waits for seeded kernels, because no proposer can write kernels for the problem."""
         return any(problem.needs_person for problem in self._problems.values())
 
     @property
@@ -429,7 +427,7 @@ class Search:
     async def _record_cancelled(self, variants: list[str], tasks: list[asyncio.Task[None]]) -> None:
         if tasks:
             await asyncio.wait(tasks)
-        cancelled = Verdict(status="cancelled", reason="pruned before it was judged")
+        cancelled = Verdict(status="cancelled", reason="pruned before the judge evaluated it")
         left = [self._state.variants[name] for name in variants if self._state.variants[name].stage is not None]
         await self.context.journal.record(
             # If the variant was being judged again, it keeps its earlier verdict.
@@ -440,7 +438,9 @@ class Search:
             self._requeue(restored)
 
     def _requeue(self, variants: Iterable[str]) -> None:
-        """Queue variants that are recorded as queued. Variants of an unopened problem wait until it opens."""
+        """Queue variants that the session records as queued. Variants of an unopened problem wait until the problem
+        opens.
+        """
         for name in variants:
             if self._state.variants[name].problem in self._problems:
                 self._put(name, Priority.HAND)
@@ -484,9 +484,9 @@ class Search:
             self._unrecorded.pop(variant_id, None)
 
     def _with_code(self, problem: str, code: str) -> Verdict | None:
-        """Find the verdict on another kernel with the same machine code for this problem, even if not yet recorded.
+        """Find the verdict, recorded or not, on another kernel of the problem with the same machine code.
 
-        Pruned kernels are skipped, so that a duplicate can replace them.
+        Skip pruned kernels, so that a duplicate can replace them.
         """
         variants = [one for one in self._state.variants_of(problem) if not self._state.is_pruned(one.id)]
         recorded = [(one.id, one.verdict) for one in variants if one.verdict is not None]
@@ -515,8 +515,8 @@ class Search:
     # Problems
 
     async def _open_problems(self) -> None:
-        """Inspect new problems, then open every problem, or one at a time if problems take turns. The search of a
-        problem starts once the problem is open.
+        """Inspect new problems, then open all problems and start their searches. With turns, open one problem at a
+        time.
         """
         minutes = self.context.config.budget.minutes_per_problem
         if minutes is not None:
@@ -563,7 +563,7 @@ class Search:
             self._rounds.pop(name).result()
 
     def _start_rounds(self) -> None:
-        """Start the rounds of every problem that changed since its rounds last stopped."""
+        """Start the rounds of every problem whose state changed since its rounds last stopped."""
         for name in self._restless - self._rounds.keys() - self.context.closing:
             if not self._state.is_pruned(name):
                 self._rounds[name] = asyncio.ensure_future(self._problems[name].run())
@@ -653,7 +653,7 @@ class Search:
         self._changed.set()
 
     def _do_owed(self, *, only_if_idle: bool) -> None:
-        """Start deferred work. ``only_if_idle``: only a baseline, and only while the devices are idle."""
+        """Start deferred work. ``only_if_idle``: start only a baseline, and only while the devices are idle."""
         if self._owed.busy or self._state.paused:
             return
         if not only_if_idle:

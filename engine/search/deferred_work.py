@@ -1,7 +1,7 @@
 """Run deferred work while the devices are idle.
 
 Deferred work includes torch.compile baselines, repeats of disturbed baselines, and runoffs that the budget cut short.
-It also includes second verdicts on uncertain best kernels, and checks of best kernels at other sizes.
+Second verdicts on uncertain best kernels and checks of best kernels at other sizes are deferred work too.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ COMPILE_GUESS_S = 20.0
 LAST_S = 5.0
 """Expected duration of a problem's last runoff and a second verdict on its best kernel, in seconds."""
 COMPILE_SHARE = 0.5
-"""Maximum share of a turn that ``torch.compile`` takes from the search. If it needs longer, it waits for the end of the
-search, and uses what is left of the turn and the time that no problem claims.
+"""Maximum share of a turn that ``torch.compile`` may take from the search. A longer ``torch.compile`` runs after the
+search, in the rest of the turn and in time that no problem claims.
 """
 RESERVES_SHARE = 0.6
 """Maximum share of a turn to reserve for all work after the search, so that short turns still search."""
 CUT_OFF = 1.5
-"""Expected duration of a ``torch.compile`` that was cut off, relative to the time after which it was cut off."""
+"""Expected duration of a ``torch.compile`` that the turn's end stopped, relative to its duration so far."""
 LEAST_S = 1.0
-"""Shortest time that a runoff or a second verdict needs to be worth starting, in seconds."""
+"""Minimum time for which a runoff or a second verdict is worth starting, in seconds."""
 
 
 class TurnLimit(NamedTuple):
-    """A turn's ``seconds`` of engine time. ``spare_s``: seconds that no problem claims. Only ``torch.compile`` uses
-    them, because a problem without this baseline lacks a column in the report. ``searched``: whether the search of the
-    problem has ended, so that ``torch.compile`` may use all that is left.
+    """Limit of a turn: ``seconds`` of engine time. ``spare_s``: seconds that no problem claims. Only ``torch.compile``
+    uses the spare seconds, because a problem without this baseline lacks a column in the report. ``searched``: whether
+    the problem's search has ended, so that ``torch.compile`` may use the rest of the turn.
     """
 
     seconds: float
@@ -51,7 +51,7 @@ class TurnLimit(NamedTuple):
 
 
 class _Job(NamedTuple):
-    """A job that is running. ``began_s`` is the turn's time at its start, and ``what`` describes the job."""
+    """A running job. ``began_s``: the turn's elapsed time at the job's start. ``what`` describes the job."""
 
     task: asyncio.Task[None]
     what: str
@@ -83,16 +83,16 @@ class Owed:
         self._limit = limit
 
     def end_late(self) -> None:
-        """Cancel the job that is running if the turn's time for it is used up.
+        """Cancel the running job if the turn has no time left for it.
 
-        Cancel it only once: a second cancellation would interrupt the end of the job's processes.
+        A second cancellation would interrupt the cleanup of the job's processes.
         """
         if (job := self._job) is None:
             return
         left_s = self._compile_left_s(job.began_s) if job.compiles else self._left_s()
         if left_s <= 0 and job.task.cancel():
             self._job = None
-            text = f"cut off {job.what}: the problem's minutes for it are used up"
+            text = f"stopped {job.what}, because the problem's time is used up"
             self._context.journal.post(LogLine(level="info", text=text))
 
     @property
@@ -104,7 +104,7 @@ class Owed:
         return self._limit.seconds - self._turn_s if self._limit is not None else float("inf")
 
     def _compile_left_s(self, began_s: float | None = None) -> float:
-        """Seconds left for ``torch.compile`` that began at ``began_s`` of the turn, or begins now."""
+        """Seconds left for a ``torch.compile`` that began ``began_s`` into the turn, or that begins now."""
         if self._limit is None:
             return float("inf")
         left_s = self._left_s() + self._limit.spare_s
@@ -114,7 +114,7 @@ class Owed:
 
     @property
     def turn_reserve_s(self) -> float:
-        """Expected duration of the turn's deferred work, as far as the turn reserves time for it, in seconds."""
+        """Time that the turn reserves for deferred work, in seconds."""
         if self._limit is None:
             return 0.0
         last_s = LAST_S + self._final_check.reserve_s
@@ -123,13 +123,13 @@ class Owed:
 
     @property
     def compile_reserve_s(self) -> float:
-        """Expected duration of the turn's ``torch.compile``, or 0 if it takes too long for a turn."""
+        """Expected duration of the turn's ``torch.compile`` in seconds, or 0 if it takes too long for a turn."""
         expected_s = self._expected_compile_s * len(self._baselines())
         return expected_s if expected_s <= self._compile_share_s else 0.0
 
     @property
     def _compile_share_s(self) -> float:
-        """Longest time that ``torch.compile`` takes from the search of the turn's problem, in seconds."""
+        """Maximum time that ``torch.compile`` may take from the problem's search, in seconds."""
         return COMPILE_SHARE * self._limit.seconds if self._limit is not None else float("inf")
 
     @property
@@ -144,16 +144,14 @@ class Owed:
         return compile_s + LAST_S * len(self._problems) + self._final_check.reserve_s
 
     def start_baseline(self) -> None:
-        """Start a missing baseline for a problem that has verdicts, if there is such a problem and its turn has time
-        for it.
-        """
+        """Start a missing ``torch.compile`` baseline of a problem with verdicts, if the turn has time for it."""
         judged = [name for name in self._baselines() if self._has_verdict(name)]
         if judged and self._compile_left_s() >= self._expected_compile_s:
             self._start(self._compile(judged[0]), f"timing torch.compile on {judged[0]}", compiles=True)
 
     def start_any(self) -> None:
-        """Start deferred work, if any that the turn has time for. Work that decides which kernel is best comes first,
-        but it leaves the time that is reserved for torch.compile.
+        """Start a piece of deferred work for which the turn has time. Work that decides which kernel is best comes
+        first, but leaves the time reserved for ``torch.compile``.
         """
         worthwhile = self._left_s() - self.compile_reserve_s >= LEAST_S
         runoffs = [problem for problem in self._problems.values() if problem.owes_runoff]
@@ -173,7 +171,7 @@ class Owed:
 
         async def alone() -> None:
             if self._context.ending == "budget":
-                text = f"time budget nearly used up: no new kernels; now {what}"
+                text = f"the time budget is nearly used up, so the search starts no new kernels; now {what}"
                 await self._context.journal.record(LogLine(level="info", text=text))
             await job
 
@@ -186,7 +184,9 @@ class Owed:
         task.add_done_callback(ended)
 
     def _baselines(self) -> list[str]:
-        """Problems without a ``torch.compile`` baseline. With turns, a problem needs it only for a correct kernel."""
+        """Problems without a ``torch.compile`` baseline. With turns, only problems with a correct kernel need this
+        baseline.
+        """
         if not self._context.config.evaluation.torch_compile:
             return []
         state = self._context.state
@@ -200,15 +200,17 @@ class Owed:
         ]
 
     def _affordable_baselines(self) -> list[str]:
-        """Problems without a ``torch.compile`` baseline, if the turn has time for it. Otherwise, say so once."""
+        """Problems without a ``torch.compile`` baseline. If the turn has no time for the baseline, log this once and
+        return none.
+        """
         names, left_s = self._baselines(), self._compile_left_s()
         if left_s >= self._expected_compile_s:
             return names
         for name in names:
             if name not in self._skipped:
                 self._skipped.add(name)
-                takes = f"it takes about {self._expected_compile_s:.0f} s"
-                text = f"{name}: torch.compile not timed: {takes}, and the turn has {max(0.0, left_s):.0f} s for it"
+                has = f"the turn has {max(0.0, left_s):.0f} s left for it"
+                text = f"{name}: skipped torch.compile, which takes about {self._expected_compile_s:.0f} s; {has}"
                 self._context.journal.post(LogLine(level="info", text=text))
         return []
 
@@ -216,7 +218,9 @@ class Owed:
         return any(variant.verdict is not None for variant in self._context.state.variants_of(problem))
 
     def _disturbed_baselines(self) -> list[str]:
-        """Problems whose ``torch.compile`` baseline was disturbed by other programs, if their turn has time for it."""
+        """Problems whose ``torch.compile`` baseline other programs disturbed; none if the turn has no time to repeat
+        it.
+        """
         state = self._context.state
         if self._left_s() < self._expected_compile_s:
             return []
@@ -284,7 +288,8 @@ class Owed:
         if verdict.correct and before is not None:
             counts = _doubt(verdict) < _doubt(before)
         now = f"now {_words(verdict)}" if counts else "the speedup is still uncertain"
-        text = f"{best.problem}: judged the best kernel {best.id} again (before: {_words(before)}); {now}"
+        what = f"the judge evaluated the best kernel {best.id} again (before: {_words(before)})"
+        text = f"{best.problem}: {what}; {now}"
         await context.journal.record(LogLine(level="info", text=text))
         if counts:
             await context.journal.record(VerdictGiven(variant=best.id, verdict=verdict, why=text))

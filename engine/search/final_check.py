@@ -1,4 +1,4 @@
-"""Check each problem's best kernel at the end: correctness and speedup at sizes other than the searched sizes."""
+"""The final check: correctness and speedup of each problem's best kernel at other input sizes."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ CHECK_GUESS_S = 10.0
 
 
 class FinalCheck:
-    """Finds best kernels without a check at other sizes, and checks them. If another kernel becomes the best, it is
-    checked as well.
+    """Finds best kernels without a check at other sizes, and checks them. If another kernel becomes the best, the final
+    check judges that kernel too.
     """
 
     def __init__(self, context: Context, problems: Container[str]) -> None:
@@ -24,7 +24,7 @@ class FinalCheck:
         self._seconds: list[float] = []
 
     def owed(self) -> list[str]:
-        """Open problems whose best kernel has not been judged at other sizes."""
+        """Open problems whose best kernel still lacks a check at other sizes."""
         state = self._context.state
         if not self._context.config.evaluation.other_sizes:
             return []

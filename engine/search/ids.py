@@ -8,7 +8,7 @@ from engine.session.state.session_state import SessionState
 
 
 class Ids:
-    """Counters that continue from the session's last ids: ``i1``, ``i2``, ... and ``v1``, ``v2``, ..."""
+    """Counters of ids, which continue from the session's last ids: ``i1``, ``i2``, ... and ``v1``, ``v2``, ..."""
 
     def __init__(self, state: SessionState) -> None:
         self._idea = max((_number(name) for name in state.ideas), default=0)
@@ -34,8 +34,8 @@ def _number(name: str) -> int:
 
 
 def seed_for(session_seed: int, *parts: object) -> int:
-    """Derive a seed below 2**32 from the session's seed and the purpose in ``parts``. The result does not depend on the
-    order of calls.
+    """Derive a seed below 2**32 from the session's seed and ``parts``, which name the purpose. The result does not
+    depend on the order of calls.
     """
     text = "\x1f".join(map(str, (session_seed, *parts)))
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=4).digest(), "big")

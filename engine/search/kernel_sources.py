@@ -1,4 +1,4 @@
-"""Access kernel sources by digest. The engine's writer stores the sources; each source is read back at most once."""
+"""Kernel sources, accessed by digest. The writer stores each source, and the engine reads it back at most once."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from engine.session.store import EventWriter, SessionReader
 
 
 class Claim(NamedTuple):
-    """A source's ``digest``, and the variant with this source: a new variant, or an earlier one."""
+    """A source's ``digest``, and the new or earlier variant with this source."""
 
     variant: str
     digest: str
@@ -39,7 +39,7 @@ class Sources:
         return Claim(variant, digest, is_new=True)
 
     def has(self, problem: str, text: str) -> bool:
-        """Whether ``problem`` already has this source, judged or not."""
+        """Whether ``problem`` already has a kernel with this source, judged or not."""
         return (problem, hashlib.sha256(text.encode()).hexdigest()) in self._claimed
 
     def text(self, digest: str) -> str:

@@ -37,7 +37,7 @@ from engine.session.records.events import (
 
 
 class ProblemsMissing(Exception):
-    """The config names problems that do not exist, and the session contains no problem yet."""
+    """The config names missing problems, and the session contains no problem yet."""
 
     exit_code = ExitCode.USAGE
 
@@ -52,7 +52,7 @@ class Opening:
         self.done = False
 
     async def opened(self) -> AsyncIterator[str]:
-        """Yield the ids of problems as they become ready. For a problem that cannot be opened, record the reason."""
+        """Yield each problem's id when the problem is open. If a problem does not open, record the reason."""
         inspection: asyncio.Future[list[ProblemSpec | ProblemFailure]] | None = None
         try:
             files = await self._files()
@@ -79,7 +79,7 @@ class Opening:
                 inspection.cancel()
 
     async def announce(self) -> None:
-        """Inspect and record all problems without opening them, and measure the device. Used with turns."""
+        """With turns: measure the device, and inspect and record all problems without opening them."""
         files = await self._files()
         new = [file for file in files if file.id not in self._state.problems and file.id not in self._state.refused]
         inspection = asyncio.ensure_future(inspect_files(new))
@@ -106,7 +106,9 @@ class Opening:
         return opened
 
     async def _files(self) -> list[ProblemFile]:
-        """Problem files that the config names. A session that already contains its problems works without the files."""
+        """Problem files that the config names. If the session already contains its problems, missing files cause only a
+        warning.
+        """
         config = self._context.config
         try:
             return resolve(config.problems, config.path.parent)
@@ -122,7 +124,9 @@ class Opening:
             known = self._state.devices.get(context.device.id, context.device)
             measured = await context.evaluator.measure_device(known)
         except EvaluationError as error:
-            await context.journal.record(LogLine(level="warning", text=f"cannot measure the device's peaks: {error}"))
+            await context.journal.record(
+                LogLine(level="warning", text=f"the judge could not measure the device's peaks: {error}")
+            )
             return
         context.device = measured
         await context.journal.record(DeviceMeasured(device=measured))
@@ -147,7 +151,7 @@ class Opening:
         return True
 
     async def _say_who_writes(self, name: str) -> None:
-        """Record whether any proposer can write kernels for the problem, if this has changed."""
+        """Record a change in whether any proposer can write kernels for the problem."""
         context, problem = self._context, self._state.problems[name]
         reason = context.why_nobody_writes(name)
         if reason != problem.cannot_write:
@@ -166,7 +170,7 @@ class Opening:
             opened = await self._context.evaluator.open(problem.spec, problem.header, problem.sol_ms)
         except JudgeKilled as error:
             self._context.unopened[name] = str(error)
-            await self._context.journal.record(LogLine(level="error", text=f"{name}: not opened: {error}"))
+            await self._context.journal.record(LogLine(level="error", text=f"the judge could not open {name}: {error}"))
             return False
         except EvaluationError as error:
             await self._context.journal.record(
@@ -200,8 +204,8 @@ def cannot_run(names: Sequence[str], device: DeviceFact) -> str | None:
             possible = ", ".join(f'"{LANGUAGE_NAMES[language]}"' for language in runs)
             return (
                 f'search.languages has "{name}", which needs {needs}, but this search runs on {device.name}; remove '
-                f"the key, or choose from: {possible}"
+                f"the key, or choose from {possible}"
             )
     if "triton" in names and find_spec("triton") is None:
-        return 'search.languages has "triton", but the package triton is not installed; pip install triton'
+        return 'search.languages has "triton", but the package triton is missing. Install it: pip install triton'
     return None

@@ -1,7 +1,7 @@
 """Run one problem's rounds: read the state, start missing work, wait, and repeat.
 
-This module stores no progress. Ideas without kernels get kernels, and parents without ideas get ideas. The round closes
-when no work is missing. Therefore resuming and seeding need no special code.
+Only the session stores progress, so that a search can resume after any event. Each pass requests kernels for ideas
+without kernels, and ideas for parents without ideas. A round closes when no work is missing.
 """
 
 from __future__ import annotations
@@ -80,16 +80,16 @@ class ProblemSearch:
 
     @property
     def at_rest(self) -> bool:
-        """Whether no round is or will be open, a spending limit blocks progress, or a person must write kernels."""
+        """Whether the problem's rounds are complete, a spending limit blocks them, or a person must write kernels."""
         if self._spent or self.needs_person:
             return True
         return self._open_round() is None and (self.problem.finished is not None or self.context.last_rounds)
 
     @property
     def needs_person(self) -> bool:
-        """Whether no proposer can write kernels for the problem, and it is not pruned.
+        """Whether the problem is not pruned, but no proposer can write kernels for it.
 
-        Its first round then stays open for seeded kernels.
+        If so, the first round stays open for seeded kernels.
         """
         return self.problem.cannot_write is not None and not self._state.is_pruned(self.id)
 
@@ -100,14 +100,12 @@ class ProblemSearch:
 
     @property
     def owes_runoff(self) -> bool:
-        """Whether the budget ran out in an open round before the runoff."""
+        """Whether the budget ran out before the open round's runoff."""
         round_ = self._open_round()
         return round_ is not None and not self._state.is_pruned(self.id) and self._wants_runoff(round_)
 
     async def last_runoff(self) -> None:
-        """Run the pending runoff. If a kernel fails in the runoff, repeat it without that kernel. Raises
-        SessionError.
-        """
+        """Run the pending runoff. If a kernel fails, repeat the runoff without this kernel. Raises SessionError."""
         while self.owes_runoff and (round_ := self._open_round()) is not None:
             job = _runoff_job(round_, self._runoff_leaders())
             await self._runoff(round_)
@@ -161,7 +159,9 @@ class ProblemSearch:
                 self._start(("again", variant.id), self._judge_again(variant, verdict.reason))
 
     async def _advance(self) -> bool:
-        """When no work is in progress, run a runoff, close or open a round, or finish. Returns whether to wait."""
+        """If no work is in progress, run a runoff, close or open a round, or finish the problem. Returns whether to
+        wait.
+        """
         if self.context.paused:
             return True
         if self._spent:
@@ -191,7 +191,7 @@ class ProblemSearch:
         return rounds[-1] if rounds and rounds[-1].finished_at is None else None
 
     async def _reason_to_finish(self) -> str | None:
-        """Return why no more rounds follow, or None."""
+        """Return why the search of the problem is over; None if another round may follow."""
         rounds = self.problem.rounds
         if not rounds:
             return None
@@ -209,7 +209,7 @@ class ProblemSearch:
         return None
 
     def _owed_in(self, round_number: int) -> bool:
-        """Whether a proposer failed to answer in the round, and the search will ask it again."""
+        """Whether a proposer failed to answer in the round and the search will repeat the request."""
         return any(
             round_number in rounds and len(rounds) < PATIENCE and not self._state.is_pruned(subject or self.id)
             for (_, subject), rounds in self.problem.missing.items()
@@ -218,9 +218,9 @@ class ProblemSearch:
     # Doing
 
     def _start(self, key: tuple[str, ...], job: Coroutine[Any, Any, bool | None]) -> None:
-        """Run a job once per engine. When the job ends, it wakes the loop. An error in the job ends the search.
+        """Run a job once per engine process. The job's end wakes the search loop. An error in the job ends the search.
 
-        If a job returns False, a limit blocked it, and the job may start again.
+        A job returns False if a limit blocked it. Such a job may start again.
         """
         if key in self._jobs or key in self._done:
             job.close()
@@ -254,7 +254,7 @@ class ProblemSearch:
                 self._start(key, self._questions.ideas(round_.number, proposer, parent, count))
 
     def _start_variants(self, idea: IdeaState, round_: RoundState | None) -> None:
-        """Request the idea's kernels, or kernels that a proposer failed to provide in an earlier round."""
+        """Request the idea's missing kernels, including those that a proposer failed to provide in an earlier round."""
         if idea.waiting or idea.proposer == BY_HAND or self._state.is_pruned(idea.id):
             return
         number = round_.number if round_ is not None else idea.round
@@ -273,7 +273,7 @@ class ProblemSearch:
             self._start(key, self._questions.kernels(number, idea, shares))
 
     def _shares(self, author: Proposer, idea: IdeaState, round_number: int) -> dict[str, list[int]]:
-        """Assign the missing kernels of an idea to proposers, as a map from name to kernel numbers."""
+        """Assign an idea's missing kernels to proposers: a map from proposer names to kernel numbers."""
         count = self.context.config.search.variants
         if not author.reads_prose:
             return {author.name: list(range(count))}
@@ -332,18 +332,18 @@ class ProblemSearch:
         await self.context.journal.record(VariantStage(variant=variant.id, stage="queued", why=why))
 
     async def _take_back(self, variant: VariantState, why: str) -> None:
-        """Revoke the verdict on a kernel that failed in a runoff. Used when no time is left to judge the
-        kernel again.
-        """
+        """Revoke the verdict on a kernel that failed in a runoff, because no time is left to judge the kernel again."""
         assert variant.verdict is not None, "every kernel in a runoff has a verdict"
-        reason = f"failed in the last runoff: {why}. To judge the kernel again, use retry"
+        reason = (
+            f"the kernel failed in the last runoff: {why}. To judge it again: kernel-tui retry SESSION {variant.id}"
+        )
         doubted = replace(variant.verdict.without_times(), status="error", reason=reason)
         await self.context.journal.record(VerdictGiven(variant=variant.id, verdict=doubted, why=reason))
 
     # Closing and opening
 
     def _wants_runoff(self, round_: RoundState) -> bool:
-        """Whether a runoff is necessary, because the judge has not timed all current leaders side by side."""
+        """Whether a runoff is due, because the judge has not timed all current leaders side by side."""
         leaders = self._runoff_leaders()
         timed = {standing.variant for standing in self.problem.standings}
         owed = len(leaders) >= 2 and not {leader.id for leader in leaders} <= timed
@@ -360,7 +360,7 @@ class ProblemSearch:
         try:
             standings = await self.context.evaluator.runoff(self.problem.spec, kernels)
         except EvaluationError as error:
-            await self._say(f"{round_.id}: the runoff failed: {error}")
+            await self._say(f"the runoff of {round_.id} failed: {error}")
             if error.variant is not None and (variant := self._state.variants.get(error.variant)) is not None:
                 ending = self.context.ending or self.id in self.context.closing
                 again = self._take_back if ending else self._judge_again
@@ -372,16 +372,14 @@ class ProblemSearch:
         )
 
     def _uncounted(self) -> list[VariantState]:
-        """Return the leading kernels whose hardware counters the config requests and the search has not tried to
-        read.
-        """
+        """Return the leading kernels without hardware counters, if the config requests counters."""
         if not self.context.config.profile.counters or self.context.no_counters:
             return []
         leaders = self._state.leaders(self.id, self.context.config.search.parents)
         return [one for one in leaders if one.profile is None and one.id not in self._tried_to_count]
 
     async def _read_counters(self, variants: Sequence[VariantState]) -> None:
-        """Read hardware counters. Without permission or without ncu, say so once, and go on."""
+        """Read the kernels' hardware counters. If ncu is missing or not permitted, log this once and continue."""
         folder = self.context.paths.directory / PROFILES
         for variant in variants:
             if self.context.no_counters:
@@ -394,8 +392,8 @@ class ProblemSearch:
                 launches = await self.context.evaluator.counters(self.problem.spec, variant.language, source, report)
             except (CountersUnavailable, OSError) as error:
                 self.context.no_counters = isinstance(error, CountersUnavailable) and error.lasting
-                then = "; the search goes on without counters" if self.context.no_counters else ""
-                text = f"{variant.id}: no hardware counters: {error}{then}"
+                then = "; the search continues without counters" if self.context.no_counters else ""
+                text = f"cannot read the hardware counters of {variant.id}: {error}{then}"
                 await self.context.journal.record(LogLine(level="warning", text=text))
                 continue
             kept = f"{PROFILES}/{report.name}" if report.exists() else ""
@@ -436,7 +434,7 @@ class ProblemSearch:
         await self.context.journal.record(RoundStarted(problem=self.id, round=number, parents=parents))
 
     async def _select(self, round_number: int) -> _Chosen:
-        """Select the parents after a round. Skip kernels for which no proposer has a new idea."""
+        """Select the parents of the round after ``round_number``. Skip kernels for which no proposer has a new idea."""
         search = self.context.config.search
         seed = seed_for(self._state.seed, self.id, "selection", round_number)
         candidates = candidates_of(self._state, self.problem)
@@ -463,7 +461,7 @@ class _Chosen(NamedTuple):
 
 
 def _turns(variant: VariantState, siblings: dict[str, VariantState]) -> int:
-    """Return the number of repairs that led to ``variant``: its ancestors among its idea's kernels."""
+    """Count the repairs that led to ``variant``: its ancestors among its idea's kernels."""
     turns = 0
     while variant.parent in siblings and variant.parent != variant.id:
         variant, turns = siblings[variant.parent], turns + 1
@@ -471,7 +469,7 @@ def _turns(variant: VariantState, siblings: dict[str, VariantState]) -> int:
 
 
 def _runoff_job(round_: RoundState, leaders: Sequence[VariantState]) -> tuple[str, ...]:
-    """Return the key of a runoff job. Each set of leaders has at most one runoff per round."""
+    """Return the key of a runoff job, which allows one runoff per round and set of leaders."""
     return ("runoff", str(round_.number), *sorted(leader.id for leader in leaders))
 
 

@@ -12,8 +12,8 @@ from functools import partial
 
 
 class Priority(IntEnum):
-    """An evaluation's priority. Lower values run earlier. ``HAND`` is for a person's requests, which ignore
-    ``width``.
+    """An evaluation's priority. Lower values run earlier. ``HAND`` is for requests by a person; the queue's ``width``
+    does not limit them.
     """
 
     HAND = 0
@@ -45,7 +45,7 @@ class EvaluationQueue:
 
     @property
     def idle_s(self) -> float:
-        """Seconds since the queue became idle; 0 while it is busy."""
+        """Seconds since the queue became idle; 0 for a busy queue."""
         return time.monotonic() - self._busy_at if self.idle else 0.0
 
     def touch(self) -> None:
@@ -71,7 +71,7 @@ class EvaluationQueue:
         self._start_some()
 
     def widen(self, width: int) -> None:
-        """Change how many evaluations run at the same time. Running evaluations continue."""
+        """Change the number of evaluations that run at the same time. Running evaluations continue."""
         self._width = width
         self._start_some()
 
@@ -94,7 +94,7 @@ class EvaluationQueue:
         return cancelled
 
     def end(self) -> list[asyncio.Task[None]]:
-        """Cancel running evaluations, and return their tasks. The end of one starts no other."""
+        """Cancel running evaluations, start no others, and return the tasks."""
         self.hold()
         return self.cancel(list(self._running))
 

@@ -1,4 +1,4 @@
-"""Handle requests from a person: check each request, record its events with the answer, and carry it out."""
+"""Handle a person's requests: check each request, record its events with the answer, and carry it out."""
 
 from __future__ import annotations
 
@@ -41,7 +41,9 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Outcome:
-    """A request's result. ``events`` are recorded with the answer. ``then`` runs after the events are folded."""
+    """A request's result. The engine records ``events`` with the answer, applies them to the state, and then calls
+    ``then``.
+    """
 
     message: str
     ok: bool = True
@@ -52,7 +54,7 @@ class Outcome:
 
 
 class Refused(Exception):
-    """The engine cannot carry out a request. The message is the answer."""
+    """The engine cannot carry out a request. The message is the engine's answer to the person."""
 
 
 class Steering:
@@ -174,8 +176,11 @@ class Steering:
                 self._context.ending = "stopped"
 
         if command.when_idle:
-            return Outcome("stopping when only replies from a person are missing", then=stop)
-        return Outcome("stopping after the running rounds" if command.after_round else "stopping now", then=stop)
+            return Outcome("the search will stop when only a person's replies are missing", then=stop)
+        return Outcome(
+            "the search will stop after the running rounds" if command.after_round else "the search is stopping",
+            then=stop,
+        )
 
     def _change_budget(self, command: requests.ChangeBudget) -> Outcome:
         requested: dict[str, float | None] = {
@@ -193,8 +198,8 @@ class Steering:
         )
         spent = elapsed_s(self._state, clock.now()) / 60
         over = command.minutes is not None and command.minutes <= spent
-        ends = f"; {spent:.1f} minutes are already used, so the search ends" if over else ""
-        return Outcome(f"the budget is {listed}{ends}", events=(change,))
+        ends = f"; the search has already used {spent:.1f} minutes, so it ends" if over else ""
+        return Outcome(f"the budget is now {listed}{ends}", events=(change,))
 
     def _change_share(self, command: requests.ChangeShare) -> Outcome:
         known = caps_of(self._state, self._context.config).models
@@ -204,7 +209,7 @@ class Steering:
         change = ev.ShareChanged(
             model=command.model, dollars=command.dollars, tokens=command.tokens, calls=command.calls
         )
-        return Outcome(f"the budget of {command.model or 'each problem'} is {listed}", events=(change,))
+        return Outcome(f"the budget of {command.model or 'each problem'} is now {listed}", events=(change,))
 
     # Seeds
 
@@ -243,12 +248,12 @@ class Steering:
         if parent is None and written_for is not None:
             parent = written_for.parent
         if not command.source.strip():
-            raise Refused("the kernel is empty")
+            raise Refused("the file contains no kernel; write its source, and try again")
         module = command.language in MODULES and any(language in MODULES for language in problem.languages)
         if command.language not in problem.languages and not module:
             named = " or ".join(LANGUAGE_NAMES[language] for language in problem.languages)
             raise Refused(
-                f"kernels for {problem.id} are in {named} in this search, and this is a "
+                f"this search writes kernels for {problem.id} in {named}, but the file is a "
                 f"{LANGUAGE_NAMES[command.language]} kernel"
             )
         name, digest, is_new = self._context.sources.claim(problem.id, command.source, self._context.ids.variant)
@@ -271,7 +276,7 @@ class Steering:
             proposer=BY_HAND,
             note="by hand",
         )
-        said = self._when_work_begins(f"{variant.variant} will be judged next, as {idea}")
+        said = self._when_work_begins(f"the judge will evaluate {variant.variant} of idea {idea} next")
         return Outcome(said, node=variant.variant, events=(*new, variant))
 
     def _retry(self, command: requests.Retry) -> Outcome:
@@ -281,7 +286,7 @@ class Steering:
         if self._state.is_pruned(variant.id):
             raise Refused(f"{variant.id} is pruned; restore it first")
         return Outcome(
-            self._when_work_begins(f"{variant.id} will be judged again"),
+            self._when_work_begins(f"the judge will evaluate {variant.id} again"),
             node=variant.id,
             events=_queued([variant.id], "requested by a person"),
             then=lambda: self._requeue([variant.id]),
@@ -290,7 +295,7 @@ class Steering:
     # Checking
 
     def _when_work_begins(self, said: str) -> str:
-        """If the search is not starting new work now, append to ``said`` the condition under which it will."""
+        """If the search starts no new work now, add to ``said`` when it will."""
         if self._context.ending == "budget":
             return f"{said} after you raise the time budget; the remaining time is reserved for runoffs and baselines"
         if self._context.ending is not None:
@@ -299,10 +304,10 @@ class Steering:
 
     def _problem(self, name: str) -> ProblemState:
         if (refused := self._state.refused.get(name)) is not None:
-            raise Refused(f"{name} is not searched: {refused.reason}")
+            raise Refused(f"the search does not include {name}: {refused.reason}")
         problem = named_problem(self._state, name)
         if not problem.rounds:
-            raise Refused(f"{name} is still being opened; try again in a few seconds")
+            raise Refused(f"the judge is still opening {name}; try again in a few seconds")
         if self._state.is_pruned(name):
             raise Refused(f"{name} is pruned; restore it first")
         return problem
@@ -323,7 +328,7 @@ class Steering:
         near = did_you_mean(name, names)
         there = ", ".join(names) or "none"
         raise UnknownName(
-            f"no transformation {name} for {problem.id}{f'{near} Available' if near else '; available'}: {there}"
+            f"{problem.id} has no transformation {name}{f'{near} Available' if near else '; available'}: {there}"
         )
 
     def _idea(
@@ -342,7 +347,7 @@ class Steering:
 
 
 def _costs(command: requests.ChangeBudget | requests.ChangeShare) -> dict[str, float | None]:
-    """Return a request's spending limits, keyed by their display format."""
+    """Return a request's spending limits, keyed by the format in which answers display them."""
     return {
         "${:g}": command.dollars,
         _counted("{:,d} token", command.tokens): command.tokens,
@@ -351,13 +356,13 @@ def _costs(command: requests.ChangeBudget | requests.ChangeShare) -> dict[str, f
 
 
 def _listed(requested: dict[str, float | None], allowed: str) -> str:
-    """Format limits as a list. Raises Refused if there are no limits, or if any is invalid."""
+    """Format limits as a list. Raises Refused if no limit is set, or if any limit is invalid."""
     said = [text.format(value) for text, value in requested.items() if value is not None]
     if not said:
-        raise Refused(f"nothing to change; pass {allowed}")
+        raise Refused(f"the request changes no limit; pass {allowed}")
     for text, value in requested.items():
         if value is not None and not 0 < value < float("inf"):
-            raise Refused(f"{text.format(value)}: the limit must be greater than 0")
+            raise Refused(f"{text.format(value)} is not a valid limit; use a number greater than 0")
     return said[0] if len(said) == 1 else f"{', '.join(said[:-1])} and {said[-1]}"
 
 
@@ -366,7 +371,7 @@ def _counted(text: str, number: float | None) -> str:
 
 
 def _queued(variants: Iterable[str], why: str) -> tuple[VariantStage, ...]:
-    """Return events that queue variants. The events are recorded with the answer, so that a resumed engine also judges
+    """Return events that queue variants. The engine records them with the answer, so that a resumed engine also judges
     these variants.
     """
     return tuple(VariantStage(variant=name, stage="queued", why=why) for name in variants)

@@ -1,9 +1,9 @@
 """Turns: search one problem at a time, each for its own minutes (``budget.minutes_per_problem``).
 
 A turn opens a problem, searches it, takes the deferred measurements and evicts the problem. All of this counts toward
-its minutes: the search ends early enough for the rest, and at the end of the minutes, measurements are cut off. First,
-every problem gets one turn in the config's order. Minutes that remain then go to problems with headroom. Turns are
-events, so a resumed engine continues the open turn with its remaining minutes.
+the problem's minutes. The search ends early enough for the measurements, which stop at the end of the minutes. First,
+every problem gets one turn in the config's order. The remaining minutes then go to problems that may still improve.
+Turns are events, so a resumed engine continues the open turn with its remaining minutes.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from engine.session.state.spend import MANUAL
 from engine.system import clock
 
 LOOK_S = 0.1
-"""Seconds between two checks of whether the turn is over."""
+"""Seconds between checks for the end of the turn."""
 NEAR_SOL = 0.95
-"""A problem whose best kernel has at least this share of the SOL needs no more minutes."""
+"""Share of the SOL from which on a problem needs no more minutes."""
 ROUNDS_WITHOUT_GAIN = 3
-"""A turn ends after this many rounds in a row without a faster kernel."""
+"""Number of rounds in a row without a faster kernel after which a turn ends."""
 REPLIES_S = 300.0
 """Longest wait for model calls in flight and their kernels at the end of a turn, in seconds."""
 FIRST_VERDICT_S = 30.0
-"""A turn lasts up to this many seconds longer if no kernel of the problem has a verdict yet."""
+"""Maximum extension of a turn in seconds, if no kernel of the problem has a verdict yet."""
 LAST_VERDICTS_S = 15.0
 """Longest wait for kernels in evaluation at the end of a turn or of the time budget, in seconds."""
 LEAST_SHARE = 0.5
-"""If earlier turns took too long and no minutes are left over, a first turn is shorter, down to this share."""
+"""Minimum share of its minutes that a problem's first turn gets, if earlier turns took too long."""
 LEAST_MINUTES = 1.0
 """Shortest extra turn. Opening a problem takes seconds, so a shorter turn would spend most of its time on opening."""
 
@@ -49,13 +49,13 @@ class NextTurn(NamedTuple):
 def next_turn(state: SessionState, minutes: float, closed: Container[str] = ()) -> NextTurn | None:
     """Return the next turn, or None if no problem can use the remaining time.
 
-    An open turn continues. Otherwise problems without a turn come first; they share what earlier turns left of their
-    minutes. After that, the remaining minutes are divided among problems whose turn ended for lack of time, then among
-    those without recent gains. Problems near the SOL, without further ideas, refused or pruned get no more minutes.
+    An open turn continues. Otherwise, problems without a turn come first and share the minutes that earlier turns left
+    them. Remaining minutes go to problems whose turns ended for lack of time, then to problems without recent gains.
+    Problems that are near the SOL, without further ideas, refused or pruned get no more minutes.
 
     Args:
         state: The session's state.
-        minutes: The config's minutes per problem. Their total includes refused problems.
+        minutes: The config's minutes per problem. The benchmark's total includes the minutes of refused problems.
         closed: Problems that this engine can't search further: not opened, at a spending limit, or without ideas.
     """
     if (turn := state.turn) is not None:
@@ -74,14 +74,14 @@ def next_turn(state: SessionState, minutes: float, closed: Container[str] = ()) 
 
 
 def unclaimed_minutes(state: SessionState, minutes: float, closed: Container[str] = ()) -> float:
-    """Return the minutes that remain beside the open turn's, if every problem without a turn gets its minutes."""
+    """Return the minutes that remain after the open turn, if every problem without a turn gets its minutes."""
     waiting = [name for name in _without_turn(state, closed) if state.turn is None or name != state.turn.problem]
     running = state.turn.minutes if state.turn is not None else 0.0
     return max(0.0, _minutes_left(state, minutes) - running - minutes * len(waiting))
 
 
 def _minutes_left(state: SessionState, minutes: float) -> float:
-    """Return the benchmark's minutes without those of turns that ended. Refused problems leave theirs to others."""
+    """Return the benchmark's minutes without those of ended turns. Minutes of refused problems go to the others."""
     total = minutes * len(state.problems.keys() | state.refused.keys())
     return total - sum(one.turn_seconds for one in state.problems.values()) / 60
 
@@ -101,7 +101,7 @@ def sol_share(state: SessionState, problem: ProblemState) -> float:
 
 
 def rounds_without_gain(state: SessionState, problem: ProblemState, since: int) -> int:
-    """Return how many rounds have ended after round ``since`` and after the round of the best kernel."""
+    """Return the number of rounds that ended after round ``since`` and after the best kernel's round."""
     ended = [round_.number for round_ in problem.rounds if round_.finished_at is not None]
     best = state.variants[problem.best].round if problem.best is not None else 0
     return (ended[-1] if ended else 0) - max(best, since)
@@ -115,7 +115,7 @@ def _is_searchable(state: SessionState, problem: ProblemState) -> bool:
 
 
 def _has_new_rounds(state: SessionState, problem: ProblemState) -> bool:
-    """Whether a person raised the number of rounds after the problem had no round left."""
+    """Whether a person raised the number of rounds after the problem had completed its last round."""
     return problem.turn_end == "done" and state.rounds is not None and problem.rounds[-1].number < state.rounds
 
 
@@ -142,19 +142,19 @@ class TurnHost(Protocol):
 
 
 class Turns:
-    """Gives the problems their turns. ``owed`` runs the deferred work of the problem that is open."""
+    """Gives each problem its turns. ``owed`` runs the deferred work of the open problem."""
 
     def __init__(self, context: Context, opening: Opening, owed: Owed, host: TurnHost) -> None:
         self._context, self._state = context, context.state
         self._opening, self._owed, self._host = opening, owed, host
         self._done: dict[str, int | None] = {}
-        """The limit on rounds with which this engine found no further round for a problem."""
+        """Per problem, the limit on rounds at which this engine found no further round."""
         self.searching = False
-        """Whether a problem is open and its rounds run."""
+        """Whether the rounds of an open problem are running."""
 
     async def run(self, minutes: float) -> None:
-        """Run all turns. Returns when no problem can use the remaining time, or when only rounds in progress were
-        to be finished. Raises SessionError.
+        """Run all turns. Returns when no problem can use the remaining time, or when a person ends the search after the
+        running rounds. Raises SessionError.
         """
         await self._opening.announce()
         while (turn := self._next(minutes)) is not None:
@@ -239,8 +239,8 @@ class Turns:
         return "time" if left_s <= self._owed.turn_reserve_s else None
 
     def _is_late_for_calls(self, turn: NextTurn) -> bool:
-        """Whether the reply to a new model call would probably come after the turn's search. The first verdict may come
-        late.
+        """Whether the reply to a new model call would probably come too late for the turn. Without a verdict yet, no
+        call is too late.
         """
         reserve_s = min(self._owed.turn_reserve_s + self._reply_s(), RESERVES_SHARE * 60 * turn.minutes)
         return self._has_verdict(turn.problem) and self._left_s(turn) <= reserve_s
@@ -264,7 +264,7 @@ class Turns:
     async def _await_replies(self, problem: str) -> None:
         """If model calls are in flight, wait for their replies and for the verdicts on their kernels.
 
-        The provider bills a cancelled call too. No new call starts meanwhile.
+        The search does not cancel calls, because providers bill cancelled calls too. It starts no new calls.
         """
         self._context.awaiting_replies.add(problem)
         flying = self._state.spending.flying.values()
@@ -277,7 +277,7 @@ class Turns:
             await asyncio.sleep(LOOK_S)
 
     async def _measure_the_rest(self) -> None:
-        """Run the problem's deferred work within the turn's limit. Waits while the search is paused or its budget is
+        """Run the problem's deferred work within the turn's limit. Wait while the search is paused or its budget is
         used up.
         """
         while True:

@@ -1,1 +1,1 @@
-"""A session: its records, the state folded from these records, and the SQLite file that stores the records."""
+"""A session: its records, the state that follows from them, and the SQLite file that stores them."""

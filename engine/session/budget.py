@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from engine.config.schema import Config, SpendLimits
 
 RESERVE_SHARE = 0.25
-"""Maximum share of the minutes to reserve for measurements that follow the last round."""
+"""Maximum share of the minutes to reserve for measurements after the last round."""
 
 
 class Budget(Struct, frozen=True):
@@ -33,7 +33,7 @@ class Budget(Struct, frozen=True):
 
 
 def budget_of(state: SessionState, minutes: float | None, rounds: int) -> Budget:
-    """Return the config's limits, overridden by requests in this session."""
+    """Return the config's limits on time and rounds, with the changes that a person requested in this session."""
     return Budget(
         minutes=state.minutes if state.minutes is not None else minutes,
         rounds=state.rounds if state.rounds is not None else rounds,
@@ -54,7 +54,7 @@ NO_CAP = Cap()
 
 
 class Caps(Struct, frozen=True):
-    """All spending limits. ``problem`` applies to each problem; ``models`` is keyed by ``[[models]]`` name."""
+    """All spending limits. ``problem`` applies to each problem; the keys of ``models`` are ``[[models]]`` names."""
 
     session: Cap = NO_CAP
     problem: Cap = NO_CAP
@@ -62,7 +62,7 @@ class Caps(Struct, frozen=True):
 
 
 def caps_of(state: SessionState, config: Config) -> Caps:
-    """Return the config's spending limits, overridden by requests in this session."""
+    """Return the config's spending limits, with the changes that a person requested in this session."""
     from engine.config.model_tables import CalledModel
 
     budget = config.budget
@@ -99,7 +99,7 @@ def changed_cap(created: Cap, changed: ShareChanged | None) -> Cap:
 def elapsed_s(state: SessionState, now: float) -> float:
     """Return this session's engine time in seconds.
 
-    Pauses do not count, nor does time in which other processes occupy all devices. For an engine that died, the time
-    ends at its last event.
+    Pauses do not count, nor does time in which other processes occupy all devices. If the engine died, its time ends at
+    its last event.
     """
     return state.elapsed_s(now)

@@ -1,4 +1,4 @@
-"""The journal records the search's events: commit an event first, then fold it, then notify listeners."""
+"""The journal of a search: commit an event first, then apply it to the state, then notify listeners."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from engine.session.store.writer import EventWriter
 
 
 class Journal:
-    """Records events in the session file. Once an event is on disk, the journal folds it into ``state``.
+    """Records events in the session file. Once an event is on disk, the journal applies it to ``state``.
 
-    If a waiting caller is cancelled, its event is still recorded and folded, so that state and file always agree.
+    If a waiting caller is cancelled, the journal still records and applies its event, so that state and file agree.
     """
 
     def __init__(self, writer: EventWriter, state: SessionState) -> None:
@@ -27,7 +27,7 @@ class Journal:
         self._is_called = False
 
     def listen(self, listener: Callable[[AnyEvent], None]) -> None:
-        """Call ``listener`` after each event is folded, from the event loop."""
+        """Call ``listener`` from the event loop after the state includes an event."""
         self._listeners.append(listener)
 
     def put_blob(self, text: str) -> str:
@@ -35,11 +35,11 @@ class Journal:
         return self.writer.put_blob(text)
 
     def post(self, event: AnyEvent) -> asyncio.Future[None]:
-        """Queue an event. The future completes once the event is folded, or raises SessionError."""
+        """Queue an event. The future completes once the state includes the event, or raises SessionError."""
         return self._post((event,))[0]
 
     async def record(self, *events: AnyEvent) -> None:
-        """Record events in one commit and wait until they are folded. Raises SessionError."""
+        """Record events in one commit, and wait until the state includes them. Raises SessionError."""
         await self.record_all(events)
 
     async def record_all(self, events: Iterable[AnyEvent]) -> None:

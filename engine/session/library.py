@@ -27,7 +27,7 @@ _NOT_NEEDED = ("variant_stage", "log_line", "command_handled", "round_started", 
 class SavedKernel(Struct, frozen=True, kw_only=True):
     """A correct kernel from a session.
 
-    ``device`` is the name of the device on which it was judged. ``tolerance`` is its verdict's tolerance. ``key``: see
+    ``device``: name of the device that ran the kernel. ``tolerance``: the verdict's tolerance. ``key``: see
     :func:`problem_key`. ``data`` is private to its proposer. ``at`` is in Unix seconds.
     """
 
@@ -67,10 +67,10 @@ class Library(Struct, frozen=True):
 
 
 def problem_key(spec: ProblemSpec) -> str:
-    """Return a hash that is equal for problems with the same tensors, shapes, scalars and operators.
+    """Return a problem's hash. Problems with the same tensors, shapes, scalars and operators have equal hashes.
 
-    File names, comments and class names do not affect the hash. For a model that could not be traced, however, the hash
-    covers its whole text.
+    File names, comments and class names do not affect the hash. If PyTorch could not trace the model, the hash covers
+    its whole text instead.
     """
     what = (spec.tensors, spec.scalars, spec.graph if spec.graph is not None else spec.source)
     return hashlib.sha256(msgspec.json.encode(what)).hexdigest()
@@ -93,7 +93,7 @@ def session_directories(patterns: Iterable[Path | str]) -> list[Path]:
 def read_library(patterns: Iterable[Path | str], *, without: Collection[Path] = ()) -> Library:
     """Read the correct, unpruned kernels of all matching sessions, fastest first within each problem.
 
-    ``without`` lists session directories to skip. An unreadable session is skipped and reported.
+    ``without`` lists session directories to skip. Skip and report unreadable sessions.
     """
     kernels: list[SavedKernel] = []
     ideas: list[WorkedIdea] = []
@@ -158,8 +158,8 @@ def best_for(
 ) -> list[tuple[SavedKernel, str]]:
     """Choose up to ``count`` kernels for a warm start of ``spec``, each with the reason for the choice.
 
-    Only kernels for the same problem in one of ``languages`` qualify, without duplicate sources. Kernels that were
-    judged on the same type of device come first, sorted by time. Other kernels follow, sorted by speedup.
+    Only kernels for the same problem in one of ``languages`` qualify, without duplicate sources. Kernels from the same
+    type of device come first, sorted by time. Kernels from other devices follow, sorted by speedup.
     """
     key = problem_key(spec)
     fitting = [one for one in library.kernels if one.key == key and one.language in languages]

@@ -1,4 +1,4 @@
-"""Find the ideas of a session that made kernels faster, for other problems and for later sessions. Pure."""
+"""Ideas that made a session's kernels faster, for use on other problems and in later sessions. Pure."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from engine.problem.spec import Language, ProblemSpec
 from engine.session.state.session_state import IdeaState, SessionState
 
 LEAST_GAIN = 1.05
-"""A kernel must be this much faster than its parent, or a first kernel than eager, for its idea to have worked."""
+"""Minimum speedup over the parent (for a first kernel: over eager) from which an idea counts as having worked."""
 
 
 class WorkedIdea(Struct, frozen=True):
     """An idea that made a kernel faster.
 
-    ``speedup`` is over eager, ``before`` is the parent's, or None for a first kernel. ``operators`` are those of the
-    problem's reference. ``session`` is the session's name, or "" for the session of the search.
+    ``speedup`` is over eager. ``before`` is the parent's speedup, or None for a first kernel. ``operators`` lists the
+    operators of the problem's reference. ``session`` is the session's name, or "" for the current session.
     """
 
     problem: str
@@ -41,7 +41,7 @@ def operators_of(spec: ProblemSpec) -> frozenset[str]:
 
 
 def worked_ideas(state: SessionState, session: str = "") -> Iterator[WorkedIdea]:
-    """Yield the ideas of a session that worked, oldest first."""
+    """Yield a session's ideas that made kernels faster, oldest first."""
     operators = {problem.spec.id: operators_of(problem.spec) for problem in state.problems.values()}
     for idea in state.ideas.values():
         if idea.problem not in operators or not idea.text or state.is_pruned(idea.id):

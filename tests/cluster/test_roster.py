@@ -55,7 +55,7 @@ def test_the_most_frequent_model_judges_and_others_are_told_why_not() -> None:
     seen.roster.settle()
     assert seen.usable == {"b", "c"}
     (why,) = seen.refused
-    assert why.startswith("a: ") and "L40S" in why and "[cluster] gpu" in why
+    assert why.startswith("a: ") and "L40S" in why and "gpu in [cluster]" in why
     seen.roster.hear(beat("d", "NVIDIA L40S"))
     assert seen.usable == {"b", "c"}
 

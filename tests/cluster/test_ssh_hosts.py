@@ -143,5 +143,5 @@ def test_hosts_and_scheduler_exclude_each_other() -> None:
     for keys in ("", 'hosts = ["gpu1"]\nscheduler = "tls://gpu1:8786"\ncertificates = "certs"'):
         with pytest.raises(ConfigError, match="one of two keys"):
             parse_config(f"[cluster]\n{keys}\n", "config.toml", needs_problems=False)
-    with pytest.raises(ConfigError, match="host names"):
+    with pytest.raises(ConfigError, match="host name"):
         parse_config('[cluster]\nhosts = ["-oProxyCommand=evil"]\n', "config.toml", needs_problems=False)

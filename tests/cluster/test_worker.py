@@ -88,7 +88,7 @@ async def test_a_report_that_cannot_be_read_fails_its_order(monkeypatch: pytest.
     monkeypatch.setattr(plugin, "_LINE_BYTES", 1 << 12)
     async with served() as engine:
         answer = await engine.ask("1", m.Sleep(0, "x" * (1 << 16)))
-        assert isinstance(answer, m.Failed) and answer.host and "cannot be read" in answer.reason
+        assert isinstance(answer, m.Failed) and answer.host and "unreadable report" in answer.reason
         assert await engine.ask("2", m.Sleep(0, "x")) == m.Done("x")
 
 

@@ -115,42 +115,46 @@ tolerance = 7
 memory_limit = "a lot"
 """
     assert errors_of(text) == [
-        "config.toml:1: name: 'my search' cannot name a session, allowed: at most 64 letters, digits, '.', '_' "
-        "and '-', starting with a letter or digit",
-        'config.toml:3: seeed: unknown key, did you mean "seed"?',
-        "config.toml:6: search.rounds: is '4' (text), allowed: a whole number",
-        'config.toml:7: search.strategy: is \'bram\', allowed: "beam", "greedy", "serial" or "random"',
-        "config.toml:8: search.variants: is 0, allowed: 1 or more",
-        "config.toml:11: evaluation.trials: is 2, allowed: 3 or more",
-        "config.toml:12: evaluation.deadline_s: is nan, allowed: a finite number",
-        "config.toml:13: evaluation.torch_compile: is 1 (a number), allowed: true or false",
-        'config.toml:14: evaluation.device: unknown device: \'tpu\', allowed: "auto", "cpu", "cuda", "cuda:1", '
+        "config.toml:1: name: 'my search' cannot name a session; use at most 64 letters, digits, '.', '_' and '-', "
+        "and start with a letter or digit",
+        'config.toml:3: seeed: unknown key; did you mean "seed"?',
+        "config.toml:6: search.rounds: '4' (text) is not allowed; use a whole number",
+        'config.toml:7: search.strategy: \'bram\' is not allowed; use "beam", "greedy", "serial" or "random"',
+        "config.toml:8: search.variants: 0 is not allowed; use 1 or more",
+        "config.toml:11: evaluation.trials: 2 is not allowed; use 3 or more",
+        "config.toml:12: evaluation.deadline_s: nan is not allowed; use a finite number",
+        "config.toml:13: evaluation.torch_compile: 1 (a number) is not allowed; use true or false",
+        'config.toml:14: evaluation.device: no device is called \'tpu\'; use "auto", "cpu", "cuda", "cuda:1", '
         'or a list such as ["cuda:0", "cuda:1"]',
-        'config.toml:15: evaluation.tolerance: is 7, allowed: "kernelbench" (1e-4 in fp32, 1e-2 in half precision), '
-        '"crfm" (1e-2) or a number between 0 and 1',
-        'config.toml:16: evaluation.memory_limit: is \'a lot\', allowed: "auto" or a size such as "4GiB" or "500MB"',
+        'config.toml:15: evaluation.tolerance: 7 is not a tolerance; use "kernelbench" (1e-4 in fp32, 1e-2 in half '
+        'precision), "crfm" (1e-2) or a number between 0 and 1',
+        'config.toml:16: evaluation.memory_limit: \'a lot\' is not a size; use "auto" or a size such as "4GiB" or '
+        '"500MB"',
     ]
 
 
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        (MINIMAL + "rounds = 3\n", "config.toml:2: rounds: unknown key here; it belongs to [search]"),
-        (MINIMAL + "[serach]\nrounds = 3\n", 'config.toml:2: serach: unknown key, did you mean "search"?'),
-        (MINIMAL + "[search]\nideals = 3\n", 'config.toml:3: search.ideals: unknown key, did you mean "ideas"?'),
-        (MINIMAL + "search = 3\n", "config.toml:2: search: is 3 (a number), allowed: a table"),
-        ("seed = 1\n", "config.toml:1: problems: is missing, allowed: a list of problems"),
-        ('problms = ["a.py"]\n', 'config.toml:1: problms: unknown key, did you mean "problems"?'),
+        (MINIMAL + "rounds = 3\n", "config.toml:2: rounds: this key belongs to [search]; move it there"),
+        (MINIMAL + "[serach]\nrounds = 3\n", 'config.toml:2: serach: unknown key; did you mean "search"?'),
+        (MINIMAL + "[search]\nideals = 3\n", 'config.toml:3: search.ideals: unknown key; did you mean "ideas"?'),
+        (MINIMAL + "search = 3\n", "config.toml:2: search: 3 (a number) is not allowed; use a table"),
+        ("seed = 1\n", "config.toml:1: problems: this key is missing; list the problems to search"),
+        ('problms = ["a.py"]\n', 'config.toml:1: problms: unknown key; did you mean "problems"?'),
         (
             MINIMAL + '[[models]]\nprovider = "openai"\nmodl = "m"\n',
-            'config.toml:4: models[1].modl: unknown key, did you mean "model"?',
+            'config.toml:4: models[1].modl: unknown key; did you mean "model"?',
         ),
         (
             MINIMAL + '[[models]]\nprovidr = "playbook"\n',
-            'config.toml:2: models[1]: unknown key providr, did you mean "provider"?',
+            'config.toml:2: models[1]: unknown key providr; did you mean "provider"?',
         ),
-        ("problems = []\n", "config.toml:1: problems: is empty, allowed: at least one"),
-        ('problems = [\n  "a.py",\n  3,\n]\n', "config.toml:3: problems[2]: is 3 (a number), allowed: text in quotes"),
+        ("problems = []\n", "config.toml:1: problems: the list is empty; add at least one entry"),
+        (
+            'problems = [\n  "a.py",\n  3,\n]\n',
+            "config.toml:3: problems[2]: 3 (a number) is not allowed; use text in quotes",
+        ),
         ("problems = [\n", "config.toml:2: invalid TOML: Invalid value at the end of the file"),
         (
             f"problems = {5000 * '['}{5000 * ']'}\n",
@@ -182,11 +186,12 @@ thinking_budget = 1000
 """
     )
     assert errors_of(text) == [
-        "config.toml:3: models[1].model: is missing",
-        'config.toml:5: models[1].effort: is \'huge\', allowed: "none", "minimal", "low", "medium", "high" or "xhigh"',
-        'config.toml:7: models[2]: provider is \'gemni\', allowed: "playbook", "openai", "gemini", "anthropic", '
-        '"command", "manual", "replay"',
-        "config.toml:10: models[3]: sets both thinking_level and thinking_budget, allowed: one of them",
+        "config.toml:3: models[1].model: this key is missing",
+        'config.toml:5: models[1].effort: \'huge\' is not allowed; use "none", "minimal", "low", "medium", "high" '
+        'or "xhigh"',
+        'config.toml:7: models[2]: no provider is called \'gemni\'; use "playbook", "openai", "gemini", "anthropic", '
+        '"command", "manual" or "replay"',
+        "config.toml:10: models[3]: this table sets both thinking_level and thinking_budget; remove one of them",
     ]
 
 
@@ -292,16 +297,16 @@ def test_one_kernel_is_judged_by_a_file_without_problems(tmp_path: Path) -> None
     file = tmp_path / "how.toml"
     file.write_text('[evaluation]\ndevice = "cpu"\ntrials = 5\n')
     assert load_evaluation(file) == EvaluationConfig(device="cpu", trials=5)
-    with pytest.raises(ConfigError, match="problems: is missing"):
+    with pytest.raises(ConfigError, match="problems: this key is missing"):
         load_config(file)
     file.write_text("")
     assert load_evaluation(file) == EvaluationConfig()
     file.write_text(f"{MINIMAL}[evaluation]\ntrials = 5\n[search]\nrounds = 2\n")
     assert load_evaluation(file).trials == 5
     for text, fault in (
-        ("[evaluation]\ntrial = 5\n", 'how.toml:2: evaluation.trial: unknown key, did you mean "trials"?'),
-        ("[evalution]\ntrials = 5\n", 'how.toml:1: evalution: unknown key, did you mean "evaluation"?'),
-        ("problems = []\n", "how.toml:1: problems: is empty, allowed: at least one"),
+        ("[evaluation]\ntrial = 5\n", 'how.toml:2: evaluation.trial: unknown key; did you mean "trials"?'),
+        ("[evalution]\ntrials = 5\n", 'how.toml:1: evalution: unknown key; did you mean "evaluation"?'),
+        ("problems = []\n", "how.toml:1: problems: the list is empty; add at least one entry"),
     ):
         file.write_text(text)
         with pytest.raises(ConfigError) as caught:
@@ -313,7 +318,7 @@ def test_files_that_cannot_be_read_say_what_to_do(tmp_path: Path) -> None:
     latin = tmp_path / "latin.toml"
     latin.write_bytes("name = 'é'".encode("latin-1"))
     for path, expected in [
-        (tmp_path / "none.toml", "no such file; create one with: kernel-tui init"),
+        (tmp_path / "none.toml", "no such file; create a config with: kernel-tui init"),
         (tmp_path, "is a directory"),
         (latin, "is not UTF-8 text (byte 8)"),
     ]:

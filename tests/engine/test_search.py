@@ -270,7 +270,7 @@ def test_when_the_minutes_are_spent_it_ends_in_order_and_more_minutes_go_on(tmp_
     assert spent.engine is not None
     assert spent.engine.stopped == "budget", log_tail(paths, 50)
     assert spent.search_seconds >= minutes * 60 * 0.7
-    finishing = "time budget nearly used up: no new kernels; now "
+    finishing = "the time budget is nearly used up, so the search starts no new kernels; now "
     assert any(line.text.startswith(finishing) for _, line in spent.log), log_tail(paths, 50)
     assert all(variant.stage == "queued" for variant in spent.in_flight())
     send_request(paths, ChangeBudget(minutes=minutes + 30.0), "test")
@@ -315,7 +315,7 @@ def test_a_problem_whose_judge_is_killed_while_it_opens_fails_in_words_and_is_op
     state = fold(events_of(paths))
     ended = engine_liveness(paths)
     assert ended.exit_code == ExitCode.NOT_OPENED, log_tail(paths, 50)
-    assert "softmax was not opened: the judge for" in ended.message and "was killed by SIGKILL" in ended.message
+    assert "could not open softmax: the judge for" in ended.message and "was killed by SIGKILL" in ended.message
     assert f"To try again: kernel-tui resume {paths.directory}" in ended.message
     assert not state.finished and not state.refused and state.problems["chain"].finished
     assert state.problems["chain"].best is not None and state.problems["softmax"].best is None

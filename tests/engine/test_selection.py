@@ -202,7 +202,7 @@ def test_reasons_have_figures() -> None:
         why(selection, "v6")
         == "100% slower than v1 by separate verdicts (2.50x against 5.00x eager); only 3 are selected"
     )
-    assert why(selection, "v7") == "no proposer has a new idea for it at 5 ms, 2.00x eager"
+    assert why(selection, "v7") == "no proposer has a new idea for this kernel at 5 ms, 2.00x eager"
     assert why(selection, "v8") == "pinned by hand, 6 ms"
 
 

@@ -85,4 +85,4 @@ def test_sizes_that_cannot_be_read(run: KernelTui, spec: str) -> None:
 def test_sizes_that_the_problem_does_not_have_are_refused_before_anything_is_judged(run: KernelTui) -> None:
     refused = run("eval", "root.cpp", "--problem", "root.py", "--shapes", "ROW=100", timeout=10)
     assert refused.returncode == ExitCode.USAGE
-    assert "no size ROW, did you mean ROWS?" in refused.stderr
+    assert "no size ROW; did you mean ROWS?" in refused.stderr

@@ -188,9 +188,9 @@ def test_a_search_is_watched_and_steered_from_a_terminal(tmux: Tmux, tmp_path: P
     tmux.until("a lookup table", 20)
     # The editor has saved a template with one more line, which is judged as that idea's kernel. After a slow answer,
     # open it by hand.
-    if not tmux.shows("will be judged next, as i", 10):
+    if not tmux.shows("the judge will evaluate v", 10):
         tmux.keys("e")
-        tmux.until("will be judged next, as i", 20)
+        tmux.until("the judge will evaluate v", 20)
 
     best = next((paths.directory / "best").glob("softmax.*"))
     seed = tmp_path / f"seed{best.suffix}"
@@ -220,7 +220,7 @@ def test_a_search_is_watched_and_steered_from_a_terminal(tmux: Tmux, tmp_path: P
     assert engine_liveness(paths).running
     tmux.command("clear")
     tmux.command(f"{program} budget steered --rounds 1")  # it ends with the running rounds
-    tmux.until("the budget is 1 round", 20)
+    tmux.until("the budget is now 1 round", 20)
     tmux.command("clear")
     tmux.command(f"{program} attach steered")
     tmux.until("1 Tree", 20)

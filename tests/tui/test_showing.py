@@ -99,7 +99,7 @@ def test_what_is_misspelt_is_answered_with_what_may_be_meant(kernel_tui: KernelT
     misspelt = kernel_tui("eval", "k.cpp", "--problem", "builtin:rmsnrm")
     assert misspelt.returncode == ExitCode.USAGE and "did you mean builtin:quickstart/rmsnorm?" in misspelt.stderr
     seeded = kernel_tui("seed-idea", "small", "faster", "--problem", "softmx")
-    assert seeded.returncode == ExitCode.USAGE and "did you mean softmax? This session has" in seeded.stderr
+    assert seeded.returncode == ExitCode.USAGE and "did you mean softmax? It has" in seeded.stderr
     exported = kernel_tui("export", "small", "--best", "softmx")
     assert exported.returncode == ExitCode.USAGE and "did you mean softmax?" in exported.stderr
 

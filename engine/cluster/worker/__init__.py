@@ -1,4 +1,3 @@
-"""A host that judges: the processes that join its devices to a cluster, and those that judge on them.
-
-What enters: orders from engines, through Dask. What leaves: reports and heartbeats.
+"""A worker's host: processes that join its devices to a cluster, and processes that judge. Orders from engines enter
+through Dask; reports and heartbeats leave.
 """

@@ -1,8 +1,8 @@
 """A worker's child that judges for one engine on one device: a local evaluator that serves orders.
 
-It starts with the argument EVALUATION, the config's evaluation table as JSON. Orders arrive on standard
-input and reports leave on standard output, one JSON line each. The process leads a process group, sends a sign of life
-every second, and ends its builders and judges when standard input closes.
+Its argument EVALUATION is the config's evaluation table as JSON. Orders arrive on standard input and reports leave on
+standard output, one JSON line each. The process leads a process group, sends a sign of life every second, and ends its
+builders and judges when standard input closes.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ class JudgingProcess:
                 return m.Done()
 
     async def _open(self, place: m.Place) -> None:
-        """Open a problem where its kernels are judged, unless it is open with the same definition."""
+        """Open a problem in the judge, unless it is already open with the same definition."""
         if self._specs.get(place.problem.id) != place.problem:
             self._specs[place.problem.id] = place.problem
             try:

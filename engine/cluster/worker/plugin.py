@@ -1,4 +1,4 @@
-"""The part of kernel-tui inside a Dask worker: it hands orders to judging processes, and sends heartbeats.
+"""The Dask plugin of a worker, which passes orders to judging processes and sends heartbeats.
 
 The worker process itself does no work, because a busy worker would miss its heartbeats (distributed#6324, #6148).
 """
@@ -25,11 +25,13 @@ from engine.system.guard import Guard
 from engine.system.python_process import python_command, python_path
 
 STUCK_S = 10.0
-"""A judging process that sends no sign of life for this many seconds is stuck."""
+"""Seconds without a sign of life after which a judging process counts as stuck."""
 CANCEL_S = 3.0
-"""A judging process that does not confirm a cancellation within this many seconds is killed."""
+"""Seconds in which a judging process must confirm a cancellation. Otherwise, the worker kills it."""
 IDLE_S = 1800.0
-"""A judging process without an order for this many seconds ends, in case its engine's presence was never noticed."""
+"""Seconds without an order after which a judging process ends, in case the worker never noticed its engine's
+presence.
+"""
 _LINE_BYTES = 64 << 20
 _CLOSE_S = 5.0
 
@@ -37,7 +39,7 @@ _log = logging.getLogger("kernel-tui")
 
 
 async def carry_out(order: bytes) -> None:
-    """The Dask task. It answers with a report, never with an exception or a result (distributed#5958, #7870)."""
+    """The Dask task, which answers with a report, never with an exception or a result (distributed#5958, #7870)."""
     worker = get_worker()
     plugin: JudgingHost = worker.plugins[m.PLUGIN]
     await plugin.carry_out(order)
@@ -82,7 +84,7 @@ class JudgingHost(WorkerPlugin):  # type: ignore[misc]
         self._starting = asyncio.Lock()
         self._of: dict[str, _Child] = {}
         self._present: dict[str, tuple[str, asyncio.Event]] = {}
-        """Engines that are connected, by the task of their presence."""
+        """Connected engines, by the task of their presence."""
         self._start = f"{time.time():.3f}"
         self._tasks: list[asyncio.Task[None]] = []
         self._cancelled: set[str] = set()
@@ -99,7 +101,7 @@ class JudgingHost(WorkerPlugin):  # type: ignore[misc]
         await asyncio.gather(*(self._end(child) for child in list(self._children.values())))
 
     def transition(self, key: Any, start: str, finish: str, **kwargs: Any) -> None:
-        """Cancel an attempt when its engine releases the task or ends. Dask only marks the task, which would run on
+        """Cancel an attempt when its engine releases the task or ends. Dask only marks the task, which would continue
         (distributed#4694, #2617, #3681) and keep its resources (#2106).
         """
         ended = finish in ("cancelled", "released", "forgotten")
@@ -176,9 +178,11 @@ class JudgingHost(WorkerPlugin):  # type: ignore[misc]
         self._children = {key: one for key, one in self._children.items() if one is not child}
 
     async def _read(self, child: _Child, engine: str) -> None:
-        """Pass on the reports of a judging process until it ends, or sends a report that cannot be read."""
+        """Forward the reports of a judging process until it ends or sends an unreadable report."""
         assert child.process.stdout is not None
-        ended = f"the judging process on {self._device.host} ended unexpectedly; its log is the worker's output"
+        ended = (
+            f"the judging process on {self._device.host} ended unexpectedly; read the worker's output for the reason"
+        )
         try:
             while (line := await child.process.stdout.readline()).endswith(b"\n"):
                 child.heard_at = time.monotonic()
@@ -191,7 +195,7 @@ class JudgingHost(WorkerPlugin):  # type: ignore[misc]
                 elif answer is not None and not answer.done():
                     answer.set_result(report.answer)
         except (ValueError, msgspec.MsgspecError) as error:  # ValueError: longer than _LINE_BYTES.
-            ended = f"the judging process on {self._device.host} sent a report that cannot be read: {error}"
+            ended = f"the judging process on {self._device.host} sent an unreadable report: {error}"
         finally:
             self._forget(child)
             await end_group(child.process)
@@ -208,7 +212,7 @@ class JudgingHost(WorkerPlugin):  # type: ignore[misc]
         answer = child.attempts[attempt]
         await asyncio.wait((answer,), timeout=CANCEL_S)
         if not answer.done():
-            _log.warning("a judging process ignored a cancellation; the worker killed it")
+            _log.warning("the worker killed a judging process that ignored a cancellation")
             self._forget(child)
             await end_group(child.process)
 
@@ -240,7 +244,7 @@ class JudgingHost(WorkerPlugin):  # type: ignore[misc]
         self._worker.log_event(m.topic_of(engine), m.encode(m.Report(attempt, answer)).decode())
 
     async def _beat(self) -> None:
-        """Send a heartbeat every second, and look after the judging processes."""
+        """Send a heartbeat every second, and check the judging processes."""
         while True:
             with contextlib.suppress(Exception):  # The next heartbeat may succeed.
                 self._look_after_children()

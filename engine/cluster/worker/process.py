@@ -1,8 +1,8 @@
-"""The process that joins one device to a cluster. It waits for a scheduler that is not there yet, and rejoins a
-scheduler that went away.
+"""The process that joins one device to a cluster. The process waits for a scheduler that does not run yet, and rejoins
+a scheduler that restarts.
 
-``kernel-tui worker`` starts it as ``python -m engine.cluster.worker.process SETTINGS``. It has a guard, which kills its
-judging processes if this process is killed.
+``kernel-tui worker`` starts it as ``python -m engine.cluster.worker.process SETTINGS``. A guard kills the judging
+processes if this process is killed.
 """
 
 from __future__ import annotations
@@ -76,14 +76,14 @@ async def join(settings: WorkerSettings, guard: Guard | None) -> None:
         if ended.is_set():
             return
         if trouble != said:
-            _log.warning("%s: %s; trying again every %g s", settings.scheduler, trouble, AGAIN_S)
+            _log.warning("%s: %s; the worker tries to join every %g s", settings.scheduler, trouble, AGAIN_S)
             said = trouble
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(ended.wait(), AGAIN_S)
 
 
 async def _serve(settings: WorkerSettings, host: object, encryption: object, ended: asyncio.Event) -> str:
-    """Join, and serve until ``ended`` or until the scheduler goes away. Return what went wrong."""
+    """Join the scheduler, and serve until ``ended`` or until the connection breaks. Return what went wrong."""
     from distributed import Worker
 
     slots = 2 * settings.builders + 64  # Each connected engine's presence occupies a slot, but no processor.
@@ -110,7 +110,7 @@ async def _serve(settings: WorkerSettings, host: object, encryption: object, end
         await asyncio.wait((gone, stopped), return_when=asyncio.FIRST_COMPLETED)
         stopped.cancel()
         gone.cancel()
-        return "the scheduler went away"
+        return "the connection to the scheduler broke"
     except Exception as error:
         return f"cannot join: {in_words(error)}"
     finally:

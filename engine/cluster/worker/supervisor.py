@@ -23,9 +23,11 @@ from engine.problem.spec import LANGUAGE_OF_DEVICE
 from engine.system.python_process import python_command, python_path
 
 AGAIN_S, LONGEST_S = 1.0, 60.0
-"""Seconds until a dead worker process starts again: at first, and at most. The time doubles with each early death."""
+"""First and longest wait before a dead worker process starts again, in seconds. The wait doubles with each early
+death.
+"""
 EARLY_S = 30.0
-"""A worker process that dies within this many seconds died early."""
+"""Seconds within which the death of a worker process counts as early."""
 STOP_S = 12.0
 """Time limit for a worker process to end its judges, in seconds."""
 
@@ -64,7 +66,7 @@ async def run_workers(
 
     Args:
         devices: From :func:`choose_devices`.
-        settings: The settings that the processes share; ``device`` and ``builders`` are set here.
+        settings: The settings that the processes share. This function sets ``device`` and ``builders``.
         builders: Builds at a time on this host, divided among the devices.
         say: Called with one line per event.
 
@@ -92,7 +94,7 @@ async def _keep(settings: WorkerSettings, device: DeviceFact, ended: asyncio.Eve
             stdin=asyncio.subprocess.DEVNULL,
             env={**os.environ, "PYTHONPATH": python_path()},
         )
-        say(f"{settings.host}: worker for {device.name} started (pid {process.pid})")
+        say(f"{settings.host}: the worker for {device.name} started (pid {process.pid})")
         running, stopped = asyncio.ensure_future(process.wait()), asyncio.ensure_future(ended.wait())
         await asyncio.wait((running, stopped), return_when=asyncio.FIRST_COMPLETED)
         stopped.cancel()
@@ -105,6 +107,7 @@ async def _keep(settings: WorkerSettings, device: DeviceFact, ended: asyncio.Eve
                 process.kill()  # Its guard then kills its judges.
             return
         pause_s = min(LONGEST_S, 2 * pause_s) if time.monotonic() - began < EARLY_S else AGAIN_S
-        say(f"{settings.host}: worker for {device.name} {how_it_ended(running.result())}; restart in {pause_s:g} s")
+        how = how_it_ended(running.result())
+        say(f"{settings.host}: the worker for {device.name} {how} and restarts in {pause_s:g} s")
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(ended.wait(), pause_s)

@@ -1,4 +1,4 @@
-"""What a worker's host builds kernels with, and whether it can: a compiler that exists may still lack its libraries."""
+"""The compiler of a worker's host, and whether it can build kernels: an installed compiler may lack libraries."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from engine.evaluation.build.compilers import NoCompiler, build, compiler_of
 from engine.problem.spec import LANGUAGE_OF_DEVICE, Language
 
 AGAIN_S = 15.0
-"""A compiler that could not build is tried again after this many seconds: somebody may have repaired the host."""
+"""Seconds after which the worker tries a failed compiler again, because a person may have repaired the host."""
 _ANSWER_S = 20.0
 _TRIALS: dict[str, str] = {
     "cpp": """\
@@ -39,13 +39,13 @@ __global__ void root(float *x, long n) {
 extern "C" void launch(float *x, long n) { root<<<(n + 255) / 256, 256>>>(x, n); }
 """,
 }
-"""Kernels that every working compiler builds, with the flags of real ones."""
+"""Small kernels that every working compiler can build with the flags of real kernels."""
 
 _log = logging.getLogger("kernel-tui")
 
 
 class Toolchain:
-    """The compiler for ``device``, tried with a small kernel when it is new or has failed."""
+    """The compiler for ``device``. The worker tests a new or failed compiler with a small kernel."""
 
     def __init__(self, device: DeviceFact) -> None:
         self._device = device
@@ -64,7 +64,7 @@ class Toolchain:
     def lacks(self) -> str:
         """Return why this host cannot judge now, and what to type; "" if it can. Needs a running event loop."""
         if find_spec("torch") is None:
-            return "PyTorch is not installed, so no reference can run. Install it: pip install torch"
+            return "PyTorch is not installed, so the judge cannot run references. Install it: pip install torch"
         try:
             compiler = compiler_of(self._language)
         except NoCompiler as error:
@@ -85,18 +85,20 @@ class Toolchain:
             why = str(error)
         failure = ""
         if why:
-            remedy = "Reinstall it there (Debian, Ubuntu: apt-get install --reinstall g++)"
+            remedy = "Reinstall g++ on the host (Debian, Ubuntu: apt-get install --reinstall g++)"
             if self._language == "cu":
-                remedy = f"Install g++ there, and a CUDA toolkit that knows {self._device.arch} (NVCC chooses one)"
+                remedy = (
+                    f"Install g++ on the host, and a CUDA toolkit that supports {self._device.arch} (NVCC chooses one)"
+                )
             why = why.rstrip(".")
-            failure = f"{compiler} cannot build a small kernel: {why}. {remedy}, then type kernel-tui doctor"
+            failure = f"{compiler} cannot build a small kernel: {why}. {remedy}, then type there: kernel-tui doctor"
         if failure and failure != self._failure:
-            _log.warning("this host judges nothing: %s", failure)
+            _log.warning("this host cannot judge: %s", failure)
         self._failure = failure
 
 
 def software(device: DeviceFact) -> tuple[str, ...]:
-    """Return what determines machine code and speed, besides the device: compilers, PyTorch's build, the driver."""
+    """Return the software that determines machine code and speed: compilers, PyTorch's build and the driver."""
     found = []
     languages: tuple[Language, ...] = ("cu", "cpp") if device.kind == "cuda" else ("cpp",)  # nvcc calls g++.
     for language in languages:
@@ -112,7 +114,7 @@ def software(device: DeviceFact) -> tuple[str, ...]:
 
 
 def compiler_version(compiler: str) -> str:
-    """Return a compiler's name and version, such as "g++ 12.2.0" or "nvcc 13.0.88"; "" if it does not say."""
+    """Return a compiler's name and version, such as "g++ 12.2.0" or "nvcc 13.0.88"; "" if unknown."""
     try:
         done = subprocess.run([compiler, "--version"], capture_output=True, text=True, timeout=_ANSWER_S)
     except (OSError, subprocess.SubprocessError):

@@ -1,4 +1,4 @@
 """Export kernels as a Python wheel: specifications and sources enter; a wheel with PyTorch operators leaves.
 
-``runtime`` is the code that each exported package contains. Nothing else of kernel-tui is in the package.
+Each exported package contains the module ``runtime``, but no other code of kernel-tui.
 """

@@ -20,15 +20,17 @@ _BUILD = "import sys; from setuptools import build_meta; print(build_meta.build_
 
 
 async def built_library(problem: ProblemSpec, language: Language, source: str, arch: str) -> bytes:
-    """Compile a kernel as a search does and return its library. Raises ``ExportError`` and ``NoCompiler``."""
+    """Compile a kernel with the flags of a search, and return its library. Raises ``ExportError`` and
+    ``NoCompiler``.
+    """
     library, report = await build(source, language, derive_header(problem, language), arch, default_cache())
     if library is None:
-        raise ExportError(f"{problem.id}: the kernel does not build here:\n{report.log}")
+        raise ExportError(f"{problem.id}: this machine's compiler cannot build the kernel:\n{report.log}")
     return library.read_bytes()
 
 
 def processor_features() -> frozenset[str]:
-    """Return the features of this machine's processor that a kernel built here may need."""
+    """Return this processor's features that a kernel built on this machine may need."""
     for line in Path("/proc/cpuinfo").read_text().splitlines():
         if line.startswith(("flags", "Features")):
             return frozenset(one for one in line.partition(":")[2].split() if CPU_FEATURES.match(one))
@@ -36,7 +38,9 @@ def processor_features() -> frozenset[str]:
 
 
 def write_wheel(tree: Mapping[str, bytes], directory: Path) -> Path:
-    """Pack a package's files as a wheel in ``directory`` and return it. Raises ``ExportError`` and ``OSError``."""
+    """Pack a package's files as a wheel in ``directory``, and return the wheel's path. Raises ``ExportError`` and
+    ``OSError``.
+    """
     directory.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="kernel-tui-package-") as place:
         for path, content in tree.items():
@@ -48,7 +52,7 @@ def write_wheel(tree: Mapping[str, bytes], directory: Path) -> Path:
             done = subprocess.run(command, cwd=place, capture_output=True, text=True, timeout=WHEEL_S, check=False)
         except subprocess.TimeoutExpired:
             raise ExportError(
-                f"setuptools did not pack the wheel within {WHEEL_S:g} s; the machine is busy: try again later"
+                f"setuptools did not pack the wheel within {WHEEL_S:g} s, because the machine is busy; try again later"
             ) from None
     if done.returncode:
         raise ExportError(f"setuptools could not pack the wheel: {done.stderr.strip()[-2000:]}")

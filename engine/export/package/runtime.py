@@ -1,10 +1,11 @@
 """Kernels as PyTorch operators. kernel-tui wrote this package; it needs PyTorch, but neither kernel-tui nor a compiler.
 
-An operator runs its kernel if tensors and device are the ones that the kernel was built for. Otherwise it runs the
-reference model, so every call has the reference's meaning.
+An operator runs its kernel if the kernel was built for the call's tensors and device. Otherwise, it runs the reference
+model. Every call therefore has the reference's meaning.
 
-A kernel may take less time than a call from Python, so the code between the two avoids generators, device objects and a
-second dispatch. This needs names that PyTorch does not document. If a release lacks one, public functions replace them.
+A kernel may take less time than a call from Python. The code between the two therefore avoids generators, device
+objects and a second dispatch, with names that PyTorch does not document. If a release lacks a name, public functions
+replace it.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from torch import nn
 from torch.func import functional_call
 
 ALIGNMENT = {"cpu": 64, "cuda": 256}
-"""Bytes to which tensors must be aligned, as PyTorch's allocators do. An unaligned view is copied first."""
+"""Alignment of tensors in bytes, which PyTorch's allocators guarantee. An operator first copies an unaligned view."""
 try:
     _BELOW_AUTOGRAD = torch._C._after_autograd_keyset
     # The dispatch keys of plain tensors. Others belong to subclasses, modes and tracers, which need the dispatcher.
@@ -55,11 +56,11 @@ except ImportError:
 
 
 _LIBRARIES: dict[str, torch.library.Library] = {}
-"""PyTorch's operator libraries, one per package. They must stay alive."""
+"""PyTorch's operator libraries, one per package. Python must not free them."""
 
 
 class TensorInfo(NamedTuple):
-    """A tensor of the kernel. ``key`` is the name in the reference: of an input, a parameter or a buffer."""
+    """A tensor of the kernel. ``key`` is the name of the input, parameter or buffer in the reference."""
 
     name: str
     key: str
@@ -68,14 +69,16 @@ class TensorInfo(NamedTuple):
 
 
 class Target(NamedTuple):
-    """What the library was built for: "cuda" with a compute capability, or "cpu" with the processor's features."""
+    """The device that the library was built for: "cuda" with a compute capability, or "cpu" with the processor's
+    features.
+    """
 
     device: str
     capability: tuple[int, int] = (0, 0)
     features: frozenset[str] = frozenset()
 
     def mismatch(self, index: int) -> str:
-        """Return why the kernel cannot run on the GPU ``index``, or on the CPU if ``index`` is -1, or ""."""
+        """Return why the kernel cannot run on GPU ``index`` (-1: the CPU); "" if it can."""
         if self.device == "cuda":
             found = torch.cuda.get_device_capability(index)
             return (
@@ -88,7 +91,7 @@ class Target(NamedTuple):
 class Operator:
     """A kernel behind ``torch.ops.PACKAGE.NAME``, for the tensors ``inputs`` and ``weights`` in this order.
 
-    ``library`` is the built kernel, and ``reference`` the module that defines ``Model``. ``constants`` are arguments of
+    ``library`` is the built kernel. ``reference`` is the module that defines ``Model``. ``constants`` are arguments of
     ``forward`` that are numbers. ``backward`` is the operator that computes the gradients from the outputs' gradients
     and this operator's tensors.
     """
@@ -146,9 +149,9 @@ class Operator:
     # Forward
 
     def _dispatch(self, keyset: Any, *tensors: torch.Tensor) -> Any:
-        """Run the operator, with gradients where they are needed.
+        """Run the operator, and record gradients if autograd needs them.
 
-        ``torch.library.register_autograd`` always dispatches a second time, which takes several microseconds.
+        ``torch.library.register_autograd`` would dispatch a second time, which takes several microseconds.
         """
         if torch.is_grad_enabled() and _any_requires_grad(*tensors):
             return _Differentiable.apply(self, keyset, *tensors)
@@ -178,12 +181,14 @@ class Operator:
         return True
 
     def _mismatch(self, index: int) -> str:
-        """Return why the kernel cannot run on the device, or "". Warn once per device."""
+        """Return why the kernel cannot run on the device; "" if it can. Warn once per device."""
         found = self._mismatches.get(index)
         if found is None:
             found = self._mismatches[index] = self._target.mismatch(index)
             if found:
-                warnings.warn(f"{self.name}: {found}; it runs the reference instead of the kernel", stacklevel=3)
+                warnings.warn(
+                    f"{self.name}: {found}, so this operator runs the reference instead of the kernel", stacklevel=3
+                )
         return found
 
     def _launch(self, tensors: Sequence[torch.Tensor], index: int) -> Any:
@@ -209,7 +214,7 @@ class Operator:
             arguments.append(None)
         status = self._entry(*arguments) if index < 0 else self._launch_on_gpu(arguments, index)
         if status:
-            raise RuntimeError(f"{self.name}: the kernel returned status {status}")
+            raise RuntimeError(f"{self.name}: the kernel failed with status {status}")
         return made[0] if len(made) == 1 else tuple(made)
 
     def _launch_on_gpu(self, arguments: Sequence[int | None], index: int) -> int:
@@ -244,7 +249,7 @@ class Operator:
         return [leaf for leaf in _leaves(result) if isinstance(leaf, torch.Tensor)]
 
     def _fake(self, *tensors: torch.Tensor) -> Any:
-        """Return empty outputs. Sizes that are not the kernel's, or not known yet, come from the reference."""
+        """Return empty outputs. If the sizes are unknown or differ from the kernel's, the reference determines them."""
         known = all(
             all(type(size) is int for size in tensor.shape) and tensor.shape == one.shape and tensor.dtype == one.dtype
             for tensor, one in zip(tensors, self.tensors, strict=True)
@@ -262,16 +267,18 @@ class Operator:
         return self._backward is not None
 
     def save(self, ctx: Any, tensors: Sequence[torch.Tensor]) -> None:
-        """Keep what ``gradients`` will need."""
+        """Keep the tensors that ``gradients`` will need."""
         if self.has_gradients:
             ctx.save_for_backward(*tensors)
 
     def gradients(self, gradients: Sequence[torch.Tensor], tensors: Sequence[torch.Tensor]) -> tuple[Any, ...]:
-        """Return the gradients of ``tensors``, None for those without. Raises ``RuntimeError`` without a kernel."""
+        """Return the gradients of ``tensors``, None for integer tensors. Raises ``RuntimeError`` without a backward
+        kernel.
+        """
         if self._backward is None:
             raise RuntimeError(
-                f"{self.name} has no backward kernel, so it has no gradients. Call it under torch.no_grad(), or train "
-                f"with {self._reference.__name__}.Model."
+                f"{self.name} has no backward kernel, so it cannot compute gradients. Call it under torch.no_grad(), "
+                f"or train with {self._reference.__name__}.Model."
             )
         found = self._backward(*gradients, *tensors)
         left = iter(found if isinstance(found, tuple | list) else (found,))

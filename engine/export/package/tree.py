@@ -22,14 +22,14 @@ CPU_FEATURES = re.compile(r"avx|amx|fma|bmi|sse|ssse|f16c|abm|movbe|popcnt|vaes|
 """Features that a compiler may use with ``-march=native``."""
 _RESERVED = {"self", "Tensor"}
 _USED = (RUNTIME, "torch", "OPERATOR", "BACKWARD")
-"""Names that a kernel's module uses itself."""
+"""Names that a kernel's module uses for its own code."""
 
 
 class PackagedKernel(Struct, frozen=True):
-    """A kernel to export. ``library`` is the built library, and ``arch`` its GPU architecture or "".
+    """A kernel to export. ``library``: the built library. ``arch``: its GPU architecture, or "".
 
-    ``features`` are the features of the processor that built a C++ kernel. ``backward`` is the id of the problem whose
-    kernel computes this one's gradients, or "".
+    ``features`` are the features of the processor that built a C++ kernel. ``backward``: id of the problem with the
+    backward kernel, or "".
     """
 
     problem: ProblemSpec
@@ -46,7 +46,7 @@ def check_name(package: str) -> None:
     """Raise ``ExportError`` if ``package`` cannot be the name of a Python package."""
     if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", package) or keyword.iskeyword(package):
         raise ExportError(
-            f"{package}: not a name for a Python package; use letters, digits and _, such as fast_kernels"
+            f"{package} is not a valid name for a Python package; use letters, digits and _, such as fast_kernels"
         )
 
 
@@ -54,8 +54,8 @@ def check_problem(problem: ProblemSpec, language: Language) -> None:
     """Raise ``ExportError`` if no package can contain a kernel in ``language`` for ``problem``."""
     if language in MODULES:
         raise ExportError(
-            f"{problem.id}: a Python or Triton kernel is compiled when it runs, so it cannot be packaged; export its "
-            "source: kernel-tui export SESSION VARIANT -o FILE.py"
+            f"{problem.id}: a package cannot contain a Python or Triton kernel, which is compiled when it runs; export "
+            "its source: kernel-tui export SESSION VARIANT -o FILE.py"
         )
     if problem.c_refusal is not None:
         raise ExportError(f"{problem.id} accepts Python kernels only: {problem.c_refusal}")
@@ -63,7 +63,7 @@ def check_problem(problem: ProblemSpec, language: Language) -> None:
         raise ExportError(f"{problem.id}: forward takes no tensor, so there is no operator to register")
     if changed := [tensor.source_name for tensor in problem.tensors if tensor.mutated]:
         raise ExportError(
-            f"{problem.id}: the model changes its buffer {changed[0]}, which a packaged operator does not support; "
+            f"{problem.id}: the model changes its buffer {changed[0]}, but packaged operators cannot change buffers; "
             "export a KernelBench solution instead: kernel-tui export SESSION VARIANT"
         )
 
@@ -97,7 +97,7 @@ def _runtime_file() -> Path:
 
 
 def _names(kernels: Sequence[PackagedKernel]) -> dict[str, str]:
-    """Return each problem's name in the package. Raises ``ExportError`` if two things would have the same name."""
+    """Return each problem's name in the package. Raises ``ExportError`` if the package would contain a name twice."""
     owners = dict.fromkeys(_USED, "the package itself")
     found: dict[str, str] = {}
     for kernel in kernels:
@@ -106,8 +106,8 @@ def _names(kernels: Sequence[PackagedKernel]) -> dict[str, str]:
         for made in (name, _class_name(name), f"{name}_reference"):
             if made in owners:
                 raise ExportError(
-                    f"{problem}: the package would have two things named {made}, because of {owners[made]}; "
-                    "export them to different packages, or rename the problem's file"
+                    f"{problem}: the package would contain the name {made} twice, because of {owners[made]}; "
+                    "export to different packages, or rename the problem's file"
                 )
             owners[made] = problem
     return found
@@ -221,7 +221,7 @@ def _safe(tensor: TensorSpec) -> str:
 def _capability(arch: str) -> tuple[int, int]:
     found = re.fullmatch(r"sm_(\d+)(\d)[af]?", arch)
     if found is None:
-        raise ExportError(f"{arch}: not a GPU architecture; name one such as sm_90a with --arch")
+        raise ExportError(f"{arch} is not a GPU architecture; use one such as --arch sm_90a")
     return int(found[1]), int(found[2])
 
 
@@ -232,15 +232,21 @@ def _forward(problem: ProblemSpec) -> ast.FunctionDef:
         if isinstance(node, ast.FunctionDef) and node.name == "forward":
             names = {one.arg for one in node.args.args}
             if node.args.posonlyargs or node.args.kwonlyargs or node.args.vararg or node.args.kwarg:
-                raise ExportError(f"{problem.id}: forward takes *args or arguments by position or keyword only")
+                raise ExportError(
+                    f"{problem.id}: forward takes *args, **kwargs, or positional-only or keyword-only arguments; "
+                    "use plain arguments to export"
+                )
             if missing := sorted({tensor.source_name for tensor in problem.inputs} - names):
-                raise ExportError(f"{problem.id}: forward takes {missing[0]} inside a list, which no operator can")
+                raise ExportError(
+                    f"{problem.id}: forward takes {missing[0]} inside a list, but operators take only plain tensors; "
+                    "use a plain argument to export"
+                )
             return node
     raise ExportError(f"{problem.path}: this file contains no class Model with a forward method")
 
 
 def _constants(problem: ProblemSpec, forward: ast.FunctionDef) -> dict[str, int | float | bool]:
-    """Return the arguments of ``forward`` that are numbers, which the kernel has as constants."""
+    """Return the numeric arguments of ``forward``, which are constants in the kernel."""
     tensors = {tensor.source_name for tensor in problem.inputs}
     scalars = {scalar.name: scalar.value for scalar in problem.scalars}
     optional = _optional(forward)
@@ -251,7 +257,10 @@ def _constants(problem: ProblemSpec, forward: ast.FunctionDef) -> dict[str, int 
         if one.arg in scalars:
             found[one.arg] = scalars[one.arg]
         elif one.arg not in optional:
-            raise ExportError(f"{problem.id}: forward's argument {one.arg} is neither a tensor nor a number")
+            raise ExportError(
+                f"{problem.id}: argument {one.arg} of forward is neither a tensor nor a number, so operators cannot "
+                "take it"
+            )
     return found
 
 
@@ -262,7 +271,7 @@ def _optional(forward: ast.FunctionDef) -> list[str]:
 
 
 def _default(argument: str) -> str:
-    """Return the default of an argument of ``forward``, whose text may use names of the reference's file."""
+    """Return the default of an argument of ``forward`` as text, which may use names of the reference's file."""
     return f'_DEFAULTS["{argument}"]'
 
 
@@ -317,7 +326,7 @@ def _readme(package: str, kernels: Sequence[PackagedKernel], names: Mapping[str,
         rows.append(f"| `{package}.{name}` | {inputs} | {target} | {_docstring(kernel.about)} |")
     return f"""# {package}
 
-PyTorch operators with kernels that kernel-tui found. No compiler is needed.
+PyTorch operators with kernels that kernel-tui found. The package needs no compiler.
 
 | operator | tensors | built for | kernel |
 |---|---|---|---|

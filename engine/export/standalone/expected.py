@@ -1,6 +1,6 @@
-"""Compute a standalone program's inputs and expected outputs. A child process with PyTorch; NumPy fills the tensors.
-
-Reads a :class:`Job` from standard input and writes an :class:`Expected` to standard output, as JSON.
+"""Compute a standalone program's inputs and expected outputs. This child process reads a :class:`Job` from standard
+input and writes an :class:`Expected` to standard output, as JSON. NumPy fills the tensors, and PyTorch runs the
+reference.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def main() -> None:
 
 
 def expected(problem: ProblemSpec) -> Expected:
-    """Fill the problem's tensors with numbers like its own, and run the reference on them."""
+    """Fill the problem's tensors with numbers of the same distribution, and run the reference on them."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     module = ProblemModule(problem.source, problem.path)
     with OnDevice("cpu"), torch.no_grad():
@@ -58,7 +58,7 @@ def expected(problem: ProblemSpec) -> Expected:
 
 
 def _filling(sample: torch.Tensor, seed: int) -> Filling:
-    """Return numbers with the sample's mean and deviation, or with its range if it holds integers."""
+    """Describe numbers with the sample's mean and deviation or, for integers, with its range."""
     if not sample.dtype.is_floating_point:
         low, high = (int(sample.min()), int(sample.max())) if sample.numel() else (0, 0)
         return Filling(seed, low=low, span=high - low + 1)

@@ -11,11 +11,11 @@ from typing import Any
 from msgspec import Struct
 
 PLACES = 1024
-"""Elements of each output that the program compares with the reference."""
+"""Number of elements per output that the program compares with the reference."""
 STEP, FIRST, SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 """SplitMix64's constants (Steele, Lea and Flood, 2014)."""
 CHUNK = 1 << 24
-"""Elements to generate at a time."""
+"""Number of elements to generate at a time."""
 
 
 class Filling(Struct, frozen=True):
@@ -29,7 +29,7 @@ class Filling(Struct, frozen=True):
 
 
 class Expected(Struct, frozen=True):
-    """What the program needs: how to fill inputs and weights, and each output's places with their values."""
+    """Data for the program: how to fill inputs and weights, and the expected values at some places of each output."""
 
     fillings: tuple[Filling, ...]
     places: tuple[tuple[int, ...], ...]

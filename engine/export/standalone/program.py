@@ -15,13 +15,13 @@ from engine.problem.c_header import ctype, derive_header
 from engine.problem.spec import Language, ProblemSpec, TensorSpec
 
 WARMUPS, CALLS = 10, 50
-"""Calls before and during the timing."""
+"""Number of calls before and during the timing."""
 KINDS = {
     "float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16", "int64": "I64", "int32": "I32",
     "int16": "I16", "int8": "I8", "uint8": "U8", "bool": "B8",
 }  # fmt: skip
 _LIBRARY = ("-fPIC", "-shared")
-"""Flags of a shared library, which a program does not need."""
+"""Compiler flags of shared libraries, which a program does not need."""
 
 
 def program(

@@ -13,7 +13,7 @@ from engine.problem.spec import ProblemSpec
 from engine.system.python_process import python_command, python_path
 
 LIMIT_S = 600.0
-"""Time limit. A large product takes a minute on a CPU."""
+"""Time limit of the reference in seconds. A large product takes a minute on a CPU."""
 
 
 def expected_of(problem: ProblemSpec) -> Expected:
@@ -21,7 +21,7 @@ def expected_of(problem: ProblemSpec) -> Expected:
     if problem.random:
         raise ExportError(f"{problem.id}: the model draws random numbers, so no program can check its outputs")
     if changed := [tensor.source_name for tensor in problem.tensors if tensor.mutated]:
-        raise ExportError(f"{problem.id}: the model changes its buffer {changed[0]}, which the program cannot repeat")
+        raise ExportError(f"{problem.id}: the model changes its buffer {changed[0]}, which a program cannot reproduce")
     command, job = python_command("engine.export.standalone.expected"), msgspec.json.encode(problem)
     environment = os.environ | {"PYTHONPATH": python_path()}
     try:
@@ -34,8 +34,10 @@ def expected_of(problem: ProblemSpec) -> Expected:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        raise ExportError(f"{problem.id}: the reference took longer than {LIMIT_S:.0f} s") from None
+        raise ExportError(
+            f"{problem.id}: the reference did not finish within {LIMIT_S:.0f} s; try again on an idle machine"
+        ) from None
     if done.returncode:
         words = done.stderr.decode(errors="replace").strip().splitlines()
-        raise ExportError(f"{problem.id}: the reference failed: {words[-1] if words else 'without a message'}")
+        raise ExportError(f"{problem.id}: the reference failed: {words[-1] if words else 'it printed no message'}")
     return msgspec.json.decode(done.stdout, type=Expected)

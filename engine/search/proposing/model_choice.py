@@ -12,18 +12,20 @@ from engine.search.proposing.proposer_context import own_ideas
 from engine.session.state.session_state import SessionState, VariantState
 
 LEAST_SHARE = 0.1
-"""The share of its weight that a model keeps even if it has gained nothing."""
+"""Share of its weight that a model keeps without any gain."""
 _PRIOR_QUESTIONS = 4.0
-"""Weight of the prior, in requests. Each model starts as if it had gained the average in this many requests."""
+"""Weight of the prior, in requests. Each model starts as if it had made this many requests with the average gain."""
 
 
 def choose(names: Sequence[str], weights: Sequence[float], asked: Mapping[str, int]) -> str:
-    """Choose the next model so that requests match the weights over time. ``asked`` counts earlier requests."""
+    """Choose the model for the next request, so that the models' shares of requests approach their weights. ``asked``
+    counts earlier requests.
+    """
     return min(names, key=lambda name: (asked.get(name, 0) + 1) / weights[names.index(name)])
 
 
 def asked_for(state: SessionState, role: Role) -> dict[str, int]:
-    """Count each proposer's answers in ``role``."""
+    """Count each proposer's answers to requests for ``role``."""
     counts: dict[str, int] = {}
     names: list[str] = []
     if role == "ideas":
@@ -36,7 +38,7 @@ def asked_for(state: SessionState, role: Role) -> dict[str, int]:
 
 
 def earned_weights(state: SessionState, role: Role, names: Sequence[str], weights: Sequence[float]) -> list[float]:
-    """Scale ``weights`` by each model's speedup gain per dollar in ``role``.
+    """Scale ``weights`` by each model's speedup gain per dollar for ``role``.
 
     An answer's gain is the logarithm of its speedup over the problem's best kernel at that time. If a
     price is unknown or zero, tokens replace dollars. If token counts are missing, answers replace tokens. A model
@@ -78,7 +80,7 @@ def _gains(state: SessionState, role: Role) -> dict[str, float]:
 
 
 def _costs(state: SessionState, names: Sequence[str], counts: Mapping[str, int]) -> dict[str, float]:
-    """Return each model's cost in a unit that is known for all models: dollars, otherwise tokens, otherwise answers."""
+    """Return each model's cost in the first unit that is known for all models: dollars, tokens or answers."""
     spends = {name: state.spending.model.get(name) for name in names}
     for unit in ("dollars", "tokens"):
         costs = {name: float(getattr(spend, unit)) if spend is not None else 0.0 for name, spend in spends.items()}

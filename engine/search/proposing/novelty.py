@@ -12,14 +12,15 @@ from engine.proposers.idea_methods import gist_of
 from engine.proposers.protocol import TriedIdea
 
 SAME = 0.7
-"""Two ideas count as equal if they have at least this share of words in common (Jaccard index), unless their methods
-differ."""
+"""Minimum share of common words (Jaccard index) at which two ideas count as equal, unless their methods differ."""
 SAME_METHODS = 0.75
-"""Two ideas use the same methods if they have at least this share of methods in common."""
+"""Minimum share of common methods at which two ideas count as using the same methods."""
 LEAST_METHODS = 2
-"""Fewer methods in common do not identify an idea: many ideas use shared memory."""
+"""Minimum number of common methods. A single method does not identify an idea: many ideas use shared memory."""
 RELATED = 0.25
-"""Two ideas with the same methods must have this share of words in common. Otherwise they work on different parts."""
+"""Minimum share of common words at which two ideas with the same methods count as equal. With fewer common words, they
+concern different parts of the kernel.
+"""
 _WORD = re.compile(r"[a-z]+|\d+")
 _NUMBER = re.compile(r"\d+")
 _SMALL = frozenset(
@@ -32,7 +33,7 @@ _SMALL = frozenset(
 
 
 class Repeats(Struct, frozen=True):
-    """An earlier idea that a new idea repeats, the share of words that they have in common, and the reason in words."""
+    """An earlier idea that a new idea repeats, the share of their common words, and the reason as text."""
 
     idea: str
     share: float
@@ -40,9 +41,10 @@ class Repeats(Struct, frozen=True):
 
 
 def repeated(text: str, tried: Iterable[TriedIdea], data: Mapping[str, Any] | None = None) -> Repeats | None:
-    """Find the idea in ``tried`` that the idea with ``text`` and ``data`` repeats; None if it is new enough to try.
+    """Find the idea in ``tried`` that a new idea with ``text`` and ``data`` repeats; None if the new idea is worth a
+    try.
 
-    A failed idea may be tried once more, because another kernel for this idea may be correct.
+    A failed idea may be repeated once, because another kernel for it may be correct.
     """
     alike = [(found, idea) for idea in tried if (found := _compared(text, data or {}, idea)) is not None]
     if not alike:
@@ -54,15 +56,16 @@ def repeated(text: str, tried: Iterable[TriedIdea], data: Mapping[str, Any] | No
 
 
 def _compared(text: str, data: Mapping[str, Any], idea: TriedIdea) -> Repeats | None:
-    """Compare a new idea with an earlier one. Return None if they differ.
+    """Compare a new idea with an earlier one. Return None if the ideas differ.
 
-    Other numbers are another idea if little else is equal: tiles of 128 are worth a try after tiles of 64.
+    Two ideas with different numbers differ unless most of their words are equal: tiles of 128 are worth a try after
+    tiles of 64.
     """
     share = _shared(_words(text), _words(idea.text))
     mine, theirs = gist_of(text, data), gist_of(idea.text, idea.data)
     methods = _shared(mine.methods, theirs.methods)
     if share >= SAME and (methods > 0 or not mine.methods or not theirs.methods):
-        return Repeats(idea.idea, share, f"{share:.0%} of its words are the same")
+        return Repeats(idea.idea, share, f"{share:.0%} of the words are the same")
     same_bottleneck = mine.bottleneck == theirs.bottleneck
     numbers = frozenset(_NUMBER.findall(text)), frozenset(_NUMBER.findall(idea.text))
     same_numbers = numbers[0] == numbers[1] or not numbers[0] or not numbers[1]
@@ -70,7 +73,7 @@ def _compared(text: str, data: Mapping[str, Any], idea: TriedIdea) -> Repeats | 
     if enough and same_bottleneck and same_numbers and share >= RELATED:
         named = ", ".join(sorted(mine.methods & theirs.methods))
         against = f" against {mine.bottleneck}" if mine.bottleneck else ""
-        return Repeats(idea.idea, share, f"the same methods{against} ({named})")
+        return Repeats(idea.idea, share, f"the same methods{against}: {named}")
     return None
 
 
@@ -79,7 +82,7 @@ def _words(text: str) -> frozenset[str]:
 
 
 def _stem(word: str) -> str:
-    """Strip common endings: "loads", "loading" and "loaded" become equal."""
+    """Strip common endings: "loads", "loading" and "loaded" have the same stem."""
     for ending in ("ing", "ed", "es", "s"):
         if word.endswith(ending) and len(word) - len(ending) >= 3:
             return word[: -len(ending)]

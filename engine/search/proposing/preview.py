@@ -17,13 +17,11 @@ from engine.session.state.session_state import ProblemState, SessionState
 
 
 class NothingToAsk(Exception):
-    """No such prompt exists. The message gives the reason."""
+    """The search has no next prompt for this node. The message gives the reason."""
 
 
 class Preview(Struct, frozen=True):
-    """A prompt. ``asked``: the engine has sent this prompt and is waiting for a reply. Otherwise, the engine would send
-    the prompt now.
-    """
+    """A prompt. ``asked``: whether the engine has sent this prompt and is waiting for a reply."""
 
     site: CallSite
     prompt: Prompt
@@ -48,8 +46,8 @@ def next_prompt(
     waited longest for a reply.
 
     Raises:
-        NothingToAsk: There is no such prompt.
-        UnknownName: The session has no such problem or node.
+        NothingToAsk: The search has no next prompt for ``node``.
+        UnknownName: The session contains no such problem or node.
     """
     found = _problem(state, problem, node)
     if waiting_first and node is None and purpose is None:
@@ -103,7 +101,7 @@ def _kernel(
     own = [idea for idea in state.ideas.values() if idea.problem == problem.id]
     idea = state.ideas.get(node or "") or (own[-1] if own else None)
     if idea is None:
-        raise NothingToAsk(f"{problem.id} has no ideas, so there is no kernel to write; add an idea with seed-idea")
+        raise NothingToAsk(f"{problem.id} has no idea to write a kernel for; add one with: kernel-tui seed-idea")
     written = {state.variants[name].data.get(NUMBER) for name in idea.variants}
     number = next(n for n in range(len(written) + 1) if n not in written)
     parent = state.variants.get(idea.parent or "")
@@ -125,7 +123,7 @@ def _fix(
     failed = [one for one in state.variants_of(problem.id) if one.verdict is not None and not one.correct]
     variant = state.variants.get(node or "") or (failed[-1] if failed else None)
     if variant is None or variant.verdict is None or variant.correct:
-        raise NothingToAsk(f"{node or problem.id} has no failed kernel to repair; name a kernel that failed")
+        raise NothingToAsk(f"{node or problem.id} has no failed kernel to repair; name another kernel")
     idea = state.ideas[variant.idea]
     turn = 1 + sum(name in idea.variants for name in state.ancestors(variant.id)[1:])
     kernel = kernel_of(state, variant, texts)
@@ -142,7 +140,7 @@ def _problem(state: SessionState, name: str | None, node: str | None) -> Problem
         found = state.ideas.get(node) or state.variants.get(node)
         owner = found.problem if found is not None else node
     if not state.problems:
-        raise NothingToAsk("this session has no problem yet; start its search first")
+        raise NothingToAsk("this session has no problem yet; start its search with: kernel-tui resume SESSION")
     return named_problem(state, owner) if owner is not None else next(iter(state.problems.values()))
 
 
@@ -164,5 +162,5 @@ def _round(problem: ProblemState) -> int:
 def _task(state: SessionState, problem: ProblemState, config: Config) -> Task:
     device: DeviceFact | None = next(iter(state.devices.values()), None)
     if device is None:
-        raise NothingToAsk("the session's device is unknown because no engine has run yet; start its search first")
+        raise NothingToAsk("this session has no device yet; start its search with: kernel-tui resume SESSION")
     return task_of(state, problem, device, demands_of(config, problem.spec))

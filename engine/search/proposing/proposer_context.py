@@ -1,4 +1,4 @@
-"""Convert a problem's state to the structs that proposers and strategies receive."""
+"""Context for proposers and strategies: structs made from a problem's state."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ PATIENCE = 3
 
 
 class Texts(Protocol):
-    """Anything that reads sources by digest: the engine's :class:`~engine.search.kernel_sources.Sources`, or a
-    session's reader.
+    """A reader of sources by digest: the engine's :class:`~engine.search.kernel_sources.Sources`, or a session's
+    reader.
     """
 
     def text(self, digest: str) -> str:
@@ -52,7 +52,7 @@ def _baseline_ms(problem: ProblemState, which: str) -> float | None:
 
 
 def kernel_of(state: SessionState, variant: VariantState, texts: Texts) -> Kernel:
-    """Convert a judged variant, with its source."""
+    """Convert a judged variant and its source to a proposer's kernel."""
     assert variant.verdict is not None
     standings = state.problems[variant.problem].standings
     return Kernel(
@@ -76,7 +76,7 @@ def board_of(
     texts: Texts,
     remembered: Sequence[WorkedIdea] = (),
 ) -> Board:
-    """Describe the problem's search for a request about ``parent`` in round ``round_number``.
+    """Describe the problem's search for a proposer that develops ``parent`` in round ``round_number``.
 
     ``remembered``: ideas that worked in earlier sessions.
     """
@@ -100,9 +100,9 @@ def siblings_of(state: SessionState, problem: str, texts: Texts) -> tuple[Kernel
 
 
 def examples_of(state: SessionState, problem: ProblemState, texts: Texts) -> tuple[ExampleKernel, ...]:
-    """Return the best kernel of every other problem in one of the problem's languages, if that kernel beats eager.
+    """Return the best kernel of each other problem in one of the problem's languages, if it beats eager.
 
-    The most closely related problems come first: those whose traced references share the most operators.
+    The most closely related problems come first: their traced references share the most operators.
     """
     found: list[tuple[int, float, ExampleKernel]] = []
     own = operators_of(problem.spec)
@@ -187,10 +187,9 @@ def candidates_of(state: SessionState, problem: ProblemState) -> list[Candidate]
 
 
 def parents_of(state: SessionState, round_: RoundState, places: int) -> list[str | None]:
-    """Return the parents of ``round_``. None means that proposers see only the reference.
+    """Return the parents of ``round_``. None as a parent means that proposers see only the reference.
 
-    The result includes kernels that a person seeds during the round, if they are pinned or among the ``places``
-    fastest.
+    Kernels that a person seeds during the round are included if they are pinned or among the ``places`` fastest.
     """
     parents: list[str | None] = [one.variant for one in round_.parents if not state.is_pruned(one.variant)]
     if not round_.parents:
@@ -221,18 +220,17 @@ def share_out(total: int, parents: Sequence[str | None], weights: Sequence[float
 
 
 def own_ideas(state: SessionState, names: Iterable[str]) -> list[IdeaState]:
-    """Return the ideas in ``names`` that come from a proposer rather than from a person."""
+    """Return the ideas in ``names`` that a proposer, not a person, suggested."""
     ideas = (state.ideas[name] for name in names)
     return [idea for idea in ideas if idea.proposer != BY_HAND and not idea.data.get(SEEDED)]
 
 
 _JUDGED_BY_CODE = frozenset({"correct", "wrong", "out_of_bounds"})
-"""Statuses that the machine code determines. Other statuses may depend on the machine's state."""
+"""Statuses that kernels with the same machine code share. Other statuses may depend on the machine's state."""
 
 
 def same_code(judged: Iterable[tuple[str, Verdict]], code: str) -> Verdict | None:
-    """Return the verdict on a kernel with the same machine code as a judged kernel: a copy of that kernel's verdict,
-    without times.
+    """Return the verdict on a kernel with a judged kernel's machine code: that kernel's verdict without times.
 
     ``judged`` lists variants of the problem with their verdicts.
     """

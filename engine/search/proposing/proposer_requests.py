@@ -23,7 +23,7 @@ from engine.session.state.session_state import IdeaState, ProblemState, VariantS
 
 
 class Questions:
-    """Sends requests about one problem to proposers. Proposers' errors are recorded, not raised."""
+    """Sends requests about one problem to proposers, and records their errors instead of raising them."""
 
     def __init__(self, context: Context, problem: str) -> None:
         self._context = context
@@ -46,7 +46,9 @@ class Questions:
             return await self._nothing(proposer, round_number, "ideas", parent or "", error)
         for draft in drafts:
             if (why := self._repeats(draft, parent, proposer)) is not None:
-                await self._say(f"{self._id}: rejected an idea of {proposer.name} because {why}: {draft.text[:200]}")
+                await self._say(
+                    f"{self._id}: the search rejected an idea of {proposer.name}, because {why}: {draft.text[:200]}"
+                )
                 continue
             await context.journal.record(
                 IdeaProposed(
@@ -63,7 +65,7 @@ class Questions:
         return True
 
     async def kernels(self, round_number: int, idea: IdeaState, shares: Mapping[str, Sequence[int]]) -> bool:
-        """Request an idea's kernels, a share from each proposer. Returns False if a limit forbids a request."""
+        """Request an idea's kernels, each proposer's share in parallel. Returns False if a limit forbids a request."""
         proposers = [(self._context.proposer(name), numbers) for name, numbers in shares.items()]
         asked = [self._kernels(one, round_number, idea, numbers) for one, numbers in proposers if one is not None]
         return all(await asyncio.gather(*asked))
@@ -89,7 +91,7 @@ class Questions:
         if not proposer.reads_prose:
             await context.journal.record_all(found)
         if not found:
-            nothing = f"{proposer.name} has no untried kernel for it"
+            nothing = f"{proposer.name} has no untried kernel for this idea"
             await self._say(f"{idea.id}: {nothing}")
             if not proposer.reads_prose and not idea.variants:
                 await context.journal.record(IdeaWaiting(idea=idea.id, reason=nothing))
@@ -122,7 +124,7 @@ class Questions:
     # Answers
 
     def _repeats(self, draft: IdeaDraft, parent: str | None, proposer: Proposer) -> str | None:
-        """Reason to reject an idea that repeats an earlier one for this parent or its ancestors; None if it is new."""
+        """Return why an idea repeats an earlier idea for this parent or its ancestors; None if the idea is new."""
         board = board_of(self._state, self._problem, 0, parent, self._context.sources)
         lineage = set(self._state.lineage(parent)) if parent is not None else set()
         same = [idea for idea in board.tried if idea.parent == parent or idea.idea in lineage]
@@ -130,12 +132,12 @@ class Questions:
         for idea in same:
             if idea.text == draft.text and idea.parent == parent:
                 return (
-                    f"it equals {idea.idea}"
+                    f"it equals idea {idea.idea}"
                     if call is None or idea.data.get(CALL) != call
                     else "it is already recorded"
                 )
         found = repeated(draft.text, same, draft.data) if proposer.reads_prose else None
-        return f"it repeats {found.idea}: {found.why}" if found is not None else None
+        return f"it repeats idea {found.idea} ({found.why})" if found is not None else None
 
     def _written(
         self, idea: IdeaState, draft: VariantDraft, proposer: Proposer, round_number: int, parent: str | None, note: str
@@ -178,7 +180,9 @@ class Questions:
     async def _nothing(
         self, proposer: Proposer, round_number: int, purpose: Purpose, subject: str, error: Exception
     ) -> bool:
-        """Record a missing answer and when the search will ask again. Returns False if a limit forbade the request."""
+        """Record that a proposer gave no answer, and when the search will ask again. Returns False if a limit forbade
+        the request.
+        """
         if isinstance(error, Spent):
             if error.scope == "problem":
                 await self._context.close(self._id, str(error))
@@ -186,7 +190,7 @@ class Questions:
                 await self._context.forbid(str(error), proposer if error.scope == "model" else None)
             return False
         if isinstance(error, NoAnswer) and error.lasting:
-            await self._context.forbid(f"{proposer.name} is no longer called: {error}", proposer, lasting=True)
+            await self._context.forbid(f"the search no longer calls {proposer.name}: {error}", proposer, lasting=True)
             return False
         if self._state.is_pruned(subject or self._id):
             return True
@@ -201,7 +205,7 @@ class Questions:
         if times >= PATIENCE:
             then = "the search gives up on this request"
         elif round_number >= self._context.budget.rounds:
-            then = "no round is left to ask again"
+            then = "the last round is over, so the search does not ask again"
         else:
             then = "the search asks again in the next round"
         await self._context.journal.record(

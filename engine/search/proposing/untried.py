@@ -1,4 +1,4 @@
-"""Find kernels that a generator such as the playbook has not tried, for a parent or for a seeded transformation."""
+"""Find kernels that the search has not tried but a generator such as the playbook can write."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from engine.session.state.session_state import ProblemState, SessionState
 _NAMED = 3
 """Maximum number of alternative transformations that an answer suggests."""
 _LOOKED_AT = 8
-"""Maximum number of alternative transformations, and of alternative kernels, to examine for suggestions."""
+"""Maximum number of transformations, and of kernels, to examine for suggestions."""
 
 
 async def why_nothing_new(
@@ -23,7 +23,7 @@ async def why_nothing_new(
 ) -> str | None:
     """Explain why ``proposer`` would write no kernel for ``transformation`` on ``parent``, with alternatives.
 
-    This works only for proposers that generate kernels instantly. Returns None if there is a new kernel. Raises
+    ``proposer`` must generate kernels instantly, as the playbook does. Returns None if a new kernel exists. Raises
     SessionError.
     """
     look = Untried(
@@ -40,29 +40,29 @@ async def why_nothing_new(
     where = parent or "the reference"
     if await look.applies(transformation, parent):
         said = (
-            f"all kernels that {proposer.name} can write for {transformation} on {where} have been tried or are queued"
+            f"the search has tried or queued all kernels that {proposer.name} can write for {transformation} on {where}"
         )
     else:
         writer = context.state.variants[parent].proposer if parent is not None else proposer.name
         because = (
-            f"{proposer.name} did not write it"
+            f"{proposer.name} did not write this kernel"
             if writer != proposer.name
-            else "it is already applied, or has no effect"
+            else "it is already applied, or it has no effect"
         )
         said = f"{transformation} does not apply to {where}: {because}"
     others, other_kernel = (
         await look.transformations(parent, transformation),
         await look.kernel_for(transformation, parent),
     )
-    instead = [f"not yet tried on {where}: {', '.join(others)}"] if others else []
-    instead += [f"{transformation} has not been tried on {other_kernel}"] if other_kernel is not None else []
+    instead = [f"on {where}, try {' or '.join(others)}"] if others else []
+    instead += [f"on {other_kernel}, try {transformation}"] if other_kernel is not None else []
     return f"{said}; {'; '.join(instead) or f'{proposer.name} has no untried transformation for {where}'}"
 
 
 async def nothing_left(context: Context, problem: ProblemState, kernel: str) -> bool:
-    """Whether no proposer has an idea for ``kernel``. All ideas were tried, or none applies to its source.
+    """Whether no proposer has a new idea for ``kernel``: each idea was tried or does not apply to its source.
 
-    Returns False if a proposer reads free text or replays a record, because that proposer may have an idea. Raises
+    Returns False if any proposer reads free text or replays a session, because it may have an idea. Raises
     SessionError.
     """
     proposers = context.proposers_for(problem.id, "ideas")
@@ -83,17 +83,19 @@ async def nothing_left(context: Context, problem: ProblemState, kernel: str) -> 
 
 
 class Known(Texts, Protocol):
-    """Sources of a search: the engine's :class:`~engine.search.kernel_sources.Sources`, or a monitor's reader."""
+    """Kernel sources of a search: the engine's :class:`~engine.search.kernel_sources.Sources`, or a monitor's
+    reader.
+    """
 
     def has(self, problem: str, text: str) -> bool:
-        """Whether ``problem`` already has this source, judged or not."""
+        """Whether ``problem`` already has a kernel with this source, judged or not."""
         ...
 
 
 class Untried:
     """Finds untried kernels of a proposer for the kernel ``parent`` (None: the reference) of a problem.
 
-    The problem must have a round. ``variants``: kernels per idea. ``next_idea``: id of the next idea. Raises
+    The problem must have at least one round. ``variants``: kernels per idea. ``next_idea``: id of the next idea. Raises
     SessionError if a source cannot be read.
     """
 

@@ -18,7 +18,7 @@ class WarmStart:
         self._library: Library | None = None
 
     async def seed(self, problem_id: str) -> None:
-        """Add the problem's best kernels from earlier sessions to its round 0. Without a warm start, do nothing.
+        """Add the problem's best kernels from earlier sessions to its round 0. Without ``warm_start``, do nothing.
 
         The judge evaluates each kernel again, because times from another machine or session prove nothing here. Raises
         SessionError if the session cannot be written.
@@ -73,10 +73,11 @@ class WarmStart:
             self._library = await asyncio.to_thread(
                 read_library, context.config.warm_start, without=(context.paths.directory,)
             )
-            found = f"{len(self._library.kernels)} correct kernels in {self._library.sessions} sessions"
+            kernels, sessions = len(self._library.kernels), self._library.sessions
+            found = f"{kernels} correct kernel{'s' * (kernels != 1)} in {sessions} session{'s' * (sessions != 1)}"
             unread = "".join(f"; cannot read: {reason}" for reason in self._library.unread)
             doubtful = bool(self._library.unread) or not self._library.sessions
             await context.journal.record(
-                LogLine(level="warning" if doubtful else "info", text=f"warm start: {found}{unread}")
+                LogLine(level="warning" if doubtful else "info", text=f"the warm start found {found}{unread}")
             )
         return self._library

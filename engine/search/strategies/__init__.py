@@ -14,4 +14,4 @@ from engine.search.strategies.serial import serial
 __all__ = ["STRATEGIES", "Candidate", "Selection", "Strategy", "beam", "greedy", "random", "ranking", "serial"]
 
 STRATEGIES: dict[str, Strategy] = {"beam": beam, "greedy": greedy, "serial": serial, "random": random}
-"""Strategies by the value of ``search.strategy``."""
+"""Map from values of ``search.strategy`` to strategies."""

@@ -1,4 +1,4 @@
-"""The strategies' input and output, and shared text for their reasons. All functions are pure.
+"""Input and output of strategies, and the text of their reasons. All functions are pure.
 
 All strategies obey the same laws (``tests/engine/strategy_laws.py`` checks them). Each candidate is either selected or
 dropped, with a reason. Pinned kernels are always selected. Exhausted kernels are dropped unless they are pinned. If any
@@ -22,9 +22,9 @@ class Candidate(Struct, frozen=True, kw_only=True):
 
     ``ms``: median time. ``speedup``: over eager, with the 95% interval ``speedup_low`` to ``speedup_high`` or None.
     ``round``: the round of its verdict. ``category``: its idea's category. ``lineage_categories``: the categories of
-    all ideas in its lineage. ``runoff_ratio``: its time / the fastest leader's time in the latest runoff, None if it
-    was not in that runoff. ``runoff_tied``: the runoff could not distinguish it from the fastest leader.
-    ``exhausted``: no proposer has a new idea for it.
+    all ideas in its lineage. ``runoff_ratio``: its time / the fastest leader's time in the latest runoff; None if the
+    runoff did not include it. ``runoff_tied``: whether the runoff could not distinguish it from the fastest leader.
+    ``exhausted``: whether no proposer has a new idea for it.
     """
 
     variant: str
@@ -58,7 +58,7 @@ class Strategy(Protocol):
     """Selects the parents of the round after ``round_number``.
 
     ``width`` is the maximum number of parents, in addition to pinned kernels. ``seed`` is for strategies with random
-    choices. Equal arguments give equal selections.
+    choices. A strategy is deterministic: equal arguments give equal selections.
     """
 
     def __call__(self, candidates: Sequence[Candidate], *, round_number: int, width: int, seed: int) -> Selection: ...
@@ -122,7 +122,7 @@ def why_fast(one: Candidate, ranked: Sequence[Candidate], rank: int) -> str:
 
 
 def why_exhausted(one: Candidate) -> str:
-    return f"no proposer has a new idea for it at {milliseconds(one.ms)}, {one.speedup_words} eager"
+    return f"no proposer has a new idea for this kernel at {milliseconds(one.ms)}, {one.speedup_words} eager"
 
 
 def against(one: Candidate, best: Candidate, ranked: Sequence[Candidate]) -> str:

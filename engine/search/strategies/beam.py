@@ -1,7 +1,7 @@
 """Beam: select the fastest kernels from more than one idea, plus one promising kernel.
 
-In the runs that Stanford CRFM published ("fast kernels", 2025), some rounds that were slower than the best round still
-led to better kernels. Selecting only the best kernel would have missed them.
+In Stanford CRFM's published runs ("fast kernels", 2025), some slower kernels led to better kernels in later rounds.
+Searches that select only the best kernel miss such kernels.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def beam(candidates: Sequence[Candidate], *, round_number: int, width: int, seed
 
 
 def _diverse(ranked: Sequence[Candidate], width: int) -> list[Candidate]:
-    """Return the ``width`` fastest kernels, with one place reserved for a second idea, if there is one."""
+    """Return the ``width`` fastest kernels, with one place reserved for a kernel of a second idea."""
     per_idea = max(1, width - 1)
     chosen: list[Candidate] = []
     count: Counter[str] = Counter()

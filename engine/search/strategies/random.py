@@ -1,4 +1,6 @@
-"""Random: draw parents from the correct kernels. This is a baseline that every other strategy must beat."""
+"""Random: draw parents from the correct kernels. Random selection is the baseline that every other strategy must
+beat.
+"""
 
 from __future__ import annotations
 

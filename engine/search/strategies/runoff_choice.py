@@ -5,15 +5,17 @@ from __future__ import annotations
 from engine.session.state.session_state import SessionState, VariantState
 
 RUNOFF_REACH = 0.8
-"""Minimum ratio for a runoff: upper bound of the kernel's speedup / lower bound of the best kernel's speedup."""
+"""Minimum ratio at which a kernel takes part in a runoff: upper bound of its speedup / lower bound of the best kernel's
+speedup.
+"""
 
 
 def runoff_leaders(state: SessionState, problem: str, places: int) -> list[VariantState]:
-    """Choose the ``places`` fastest kernels, except kernels so slow that a runoff could not change the order.
+    """Choose the ``places`` fastest kernels, without those that are too slow to win a runoff.
 
-    The bounds of the 95% intervals decide, because a runoff separates kernels with wide intervals. Four kernels always
-    take part: the best, the former best that a verdict replaced, the last runoff's winner, and the kernel with the
-    shortest time. Time counts because speedups also depend on the reference's time.
+    A kernel is too slow if its 95% interval lies clearly below the best kernel's interval. Four kernels always take
+    part: the best, the former best that a verdict replaced, the last runoff's winner, and the kernel with the shortest
+    time. The shortest time counts because speedups also depend on the reference's time.
     """
     if places < 2 or (found := state.problems.get(problem)) is None:
         return []

@@ -1,4 +1,5 @@
-"""Serial: a single chain of kernels. Each kernel derives from its predecessor, whether it is faster or not.
+"""Serial: a single chain of kernels. Each kernel derives from the previous one, whether the new kernel is faster or
+not.
 
 Stanford CRFM ("fast kernels", 2025) uses such sequential revision as the baseline for parallel search.
 """
@@ -13,8 +14,8 @@ from engine.search.strategies.base import Candidate, Selection, against, answer,
 def serial(candidates: Sequence[Candidate], *, round_number: int, width: int, seed: int) -> Selection:
     """Select the fastest kernel from the newest round with an unexhausted kernel, and all pinned kernels.
 
-    ``width`` has no effect. If a round yields no correct kernel, the chain keeps its last kernel. If that kernel is
-    exhausted, the chain returns to the newest unexhausted kernel.
+    ``width`` has no effect. If a round yields no correct kernel, the chain keeps its last kernel. If no proposer has a
+    new idea for that kernel, the chain returns to the newest kernel with new ideas.
     """
     ranked = ranking(candidates)
     open_ones = [one for one in ranked if not one.exhausted]

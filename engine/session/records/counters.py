@@ -8,8 +8,8 @@ from typing import Literal
 from msgspec import Struct
 
 Bottleneck = Literal["memory", "compute", "latency"]
-"""``memory``: DRAM or the caches are nearly saturated. ``compute``: the SMs' pipes are. ``latency``: neither is, so
-warps wait for each other, for data or for work.
+"""``memory``: DRAM or the caches are nearly saturated. ``compute``: the SMs' pipes are nearly saturated. ``latency``:
+neither is saturated; warps wait for each other, for data or for work.
 """
 
 CLEAR = 60.0
@@ -41,7 +41,7 @@ STALLS: dict[str, str] = {
     _STALL.format("mio_throttle"): "the shared-memory queue",
     _STALL.format("wait"): "fixed latencies",
 }
-"""Stalled warps per issued instruction, with what the warps wait for."""
+"""Metrics of stalled warps per issued instruction, with the causes of the stalls."""
 COUNTERS: tuple[str, ...] = (TIME, *FIGURES, *STALLS)
 """The metrics that a search reads."""
 
@@ -63,7 +63,7 @@ def longest(launches: Sequence[KernelCounters]) -> KernelCounters | None:
 
 
 def bottleneck_of(launches: Sequence[KernelCounters]) -> Bottleneck | None:
-    """Return the bottleneck of a call, which is that of its longest launch; None without counters."""
+    """Return the bottleneck of a call's longest launch; None without counters."""
     if (main := longest(launches)) is None or not {SM, MEMORY, DRAM} & main.metrics.keys():
         return None
     compute = main.metrics.get(SM, 0.0)
@@ -74,7 +74,7 @@ def bottleneck_of(launches: Sequence[KernelCounters]) -> Bottleneck | None:
 
 
 def top_stall(launch: KernelCounters) -> tuple[str, float] | None:
-    """Return what most stalled warps wait for, and the stalled warps per issued instruction."""
+    """Return the cause of most stalls, and the number of stalled warps per issued instruction."""
     known = [(words, launch.metrics[name]) for name, words in STALLS.items() if name in launch.metrics]
     return max(known, key=lambda one: one[1], default=None)
 
@@ -82,7 +82,7 @@ def top_stall(launch: KernelCounters) -> tuple[str, float] | None:
 def counters_in_words(launches: Sequence[KernelCounters], *, brief: bool = False) -> str:
     """Describe the longest launch in one line: its figures in percent of peak, and its main stall.
 
-    ``brief``: only what tells memory, compute and latency apart.
+    ``brief``: include only the figures that distinguish memory, compute and latency.
     """
     if (main := longest(launches)) is None:
         return ""

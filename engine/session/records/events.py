@@ -1,7 +1,7 @@
 """All events that a session can record.
 
 Events are small frozen structs with a ``kind`` tag, stored as JSON rows in the session file. Large texts (sources,
-prompts, replies, logs) are blobs, and events refer to blobs by digest. The state is a pure fold over events
+prompts, replies, logs) are blobs, and events refer to blobs by digest. A session's state follows from its events alone
 (``engine.session.state.session_state``). The meaning of a kind never changes; a new meaning gets a new kind.
 
 Node ids: a problem is its slug (``softmax``), a round ``softmax/r2``, an idea ``i12``, a variant ``v34``.
@@ -28,9 +28,7 @@ BY_HAND = "hand"
 
 
 class Event(Struct, frozen=True, tag_field="kind", kw_only=True, omit_defaults=True, gc=False):
-    """Base class for all events. Events contain only JSON types and no reference cycles, so the garbage collector
-    ignores them.
-    """
+    """Base class for all events. The garbage collector ignores events, because they contain no reference cycles."""
 
 
 class SessionCreated(Event, tag="session_created"):
@@ -57,7 +55,7 @@ class EngineStarted(Event, tag="engine_started"):
 
 
 class EngineStopped(Event, tag="engine_stopped"):
-    """The engine shut down cleanly. If an engine dies, no such event follows its ``engine_started`` event."""
+    """The engine shut down cleanly. An engine that dies leaves an ``engine_started`` event without this event."""
 
     reason: StopReason
     message: str
@@ -76,7 +74,9 @@ class DeviceJoined(Event, tag="device_joined"):
 
 
 class DeviceLeft(Event, tag="device_left"):
-    """A device of another host left the search. ``reason`` says why, and what to type. Its work is done elsewhere."""
+    """A device of another host left the search. ``reason`` says why, and what to type. Other devices take over its
+    work.
+    """
 
     device: str
     reason: str
@@ -85,9 +85,9 @@ class DeviceLeft(Event, tag="device_left"):
 class DeviceAwaited(Event, tag="device_awaited"):
     """The search is waiting for a device that process ``pid`` occupies. ``command`` is that process's command line.
 
-    ``held_since`` is in Unix seconds; ``seconds`` is how long the search has waited. If ``needed_bytes`` is not 0, the
-    search is waiting for device memory. ``free_bytes`` are free, and ``pid`` occupies most of the rest. Unknown values
-    are 0, "" or None."""
+    ``held_since`` is in Unix seconds; ``seconds`` is the duration of the wait so far. If ``needed_bytes`` is not 0, the
+    search is waiting for device memory: ``free_bytes`` are free, and process ``pid`` occupies most of the rest. Unknown
+    values are 0, "" or None."""
 
     device: str
     pid: int
@@ -106,9 +106,8 @@ class DeviceFree(Event, tag="device_free"):
 
 
 class ProblemAdded(Event, tag="problem_added"):
-    """The search accepted a problem. ``header`` is the C header for the problem's kernels, or "" for languages that
-    need no header. ``languages``: the languages in which the search writes its kernels, ``language`` first; () means
-    only ``language``.
+    """The search accepted a problem. ``header`` is the C header for the problem's kernels, or "" if their language
+    needs no header. ``languages``: languages of the problem's kernels, ``language`` first; () means only ``language``.
     """
 
     problem: ProblemSpec
@@ -139,11 +138,11 @@ class CannotWrite(Event, tag="cannot_write"):
 
 
 class BaselineMeasured(Event, tag="baseline_measured"):
-    """The judge timed the reference, in eager mode or compiled. ``sol_ms`` is the SOL.
+    """The judge timed the reference, in eager mode or compiled. ``sol_ms`` is the SOL in milliseconds.
 
     ``degenerate``: the trivial outputs that pass every check of the problem, as text; set only with the eager baseline.
-    ``tightened``: why the tolerance is smaller than the configured value; used only in older sessions. ``seconds``: how
-    long the judge measured; 0 in older sessions."""
+    ``tightened``: why the tolerance is smaller than the configured value; used only in older sessions. ``seconds``:
+    duration of the measurement; 0 in older sessions."""
 
     problem: str
     baseline: Baseline
@@ -154,7 +153,7 @@ class BaselineMeasured(Event, tag="baseline_measured"):
 
 
 class Selected(Struct, frozen=True, omit_defaults=True):
-    """A variant that was selected as a parent of the next round, or dropped, with the reason."""
+    """A variant that a strategy selected as a parent or dropped, with the reason."""
 
     variant: str
     why: str
@@ -184,7 +183,7 @@ class IdeaProposed(Event, tag="idea_proposed"):
 
 
 class IdeaWaiting(Event, tag="idea_waiting"):
-    """An idea is waiting for a person to write its kernel, because no proposer in this session can."""
+    """An idea is waiting for a person to write its kernel, because no proposer in this session can write the kernel."""
 
     idea: str
     reason: str
@@ -209,11 +208,11 @@ class ModelCallStarted(Event, tag="model_call_started"):
 
 
 class ModelCallFailed(Event, tag="model_call_failed"):
-    """An attempt failed. ``wait_s``: seconds until the next attempt, or None if the engine gave up.
+    """An attempt failed. ``wait_s``: seconds until the next attempt; None if the engine gave up.
 
-    ``usage``: tokens that the provider billed despite the failure. Usage is zero if the server rejected the call. If
-    the provider reported no cost, usage is None and the attempt counts as unconfirmed. ``dollars``: None if the usage
-    or the price is unknown.
+    ``usage``: tokens that the provider billed despite the failure. ``usage`` is zero if the server rejected the call,
+    and None if the provider reported no cost. In that case, the attempt counts as unconfirmed. ``dollars``: None if the
+    usage or the price is unknown.
     """
 
     call: str
@@ -227,8 +226,9 @@ class ModelCallFailed(Event, tag="model_call_failed"):
 
 
 class ModelReplied(Event, tag="model_replied"):
-    """A model's reply, recorded before the engine reads it. ``prompt`` and ``reply``: digests. ``answered``: the
-    server's name for the model. ``usage`` and ``dollars``: None if unknown."""
+    """A model's reply, recorded before the engine reads it. ``prompt`` and ``reply`` are digests. ``answered``: the
+    server's name for the model. ``usage`` and ``dollars``: None if unknown.
+    """
 
     call: str
     attempt: int
@@ -277,10 +277,11 @@ class VariantWritten(Event, tag="variant_written"):
 
 
 class SourceRepeated(Event, tag="source_repeated"):
-    """A model's reply contains a source that the problem already has. The judge does not evaluate this source again.
+    """A model's reply repeats a source of the problem. The judge does not evaluate this source again.
 
-    ``same_as``: the variant with that source. ``idea``: the idea that the reply implements. ``parent``: the kernel to
-    repair or change. ``call``: the call that produced the reply. ``number``: the kernel's index within the idea.
+    ``same_as``: the earlier variant with this source. ``idea``: the idea that the reply implements. ``parent``: the
+    kernel to repair or change. ``call``: the call that produced the reply. ``number``: the kernel's index within the
+    idea.
     """
 
     problem: str
@@ -294,8 +295,8 @@ class SourceRepeated(Event, tag="source_repeated"):
 
 
 class VariantStage(Event, tag="variant_stage"):
-    """A kernel entered a stage of its evaluation. ``why``: the reason, if the kernel is being judged again. ``device``:
-    the device of another host that does the work; "" for this machine's.
+    """A kernel entered a stage of its evaluation. ``why``: why the judge evaluates the kernel again; "" for the first
+    time. ``device``: the device on another host; "" for this machine.
     """
 
     variant: str
@@ -325,7 +326,8 @@ class Profiled(Event, tag="profiled"):
 
 class RunoffFinished(Event, tag="heat_finished"):
     """The judge timed a problem's leading kernels side by side. ``standings`` is sorted, fastest first. ``seconds``:
-    how long the runoff took; 0 in older sessions."""
+    duration of the runoff; 0 in older sessions.
+    """
 
     problem: str
     round: int
@@ -335,7 +337,7 @@ class RunoffFinished(Event, tag="heat_finished"):
 
 class SizesChecked(Event, tag="sizes_checked"):
     """The judge evaluated a problem's best kernel at other sizes. ``note`` gives the reason if ``results`` is empty.
-    ``seconds``: how long the judge worked; 0 in older sessions."""
+    ``seconds``: duration of the check; 0 in older sessions."""
 
     problem: str
     variant: str
@@ -361,10 +363,11 @@ class ProblemFinished(Event, tag="problem_finished"):
 
 
 class TurnStarted(Event, tag="turn_started"):
-    """The search begins to work on a single problem for ``minutes`` of engine time.
+    """The search started a turn: ``minutes`` of engine time for one problem.
 
-    Only sessions with ``budget.minutes_per_problem`` have turns. A problem may have several turns. If its turn is open,
-    a new engine continues it. The time from that engine's start to this event does not count toward the turn.
+    Only sessions with ``budget.minutes_per_problem`` have turns. A problem may have several turns. A new engine
+    continues an open turn and repeats this event. The time from the engine's start to the event does not count toward
+    the turn.
     """
 
     problem: str
@@ -372,12 +375,13 @@ class TurnStarted(Event, tag="turn_started"):
 
 
 class TurnEnded(Event, tag="turn_ended"):
-    """The search stopped working on a problem and evicted it. Its deferred measurements are done or cut off.
+    """The search stopped working on a problem and evicted it. The problem's deferred measurements are complete or were
+    stopped.
 
     ``reason``: ``time``: the turn's minutes are used up. ``near_sol``: the best kernel is close to the SOL.
-    ``no_gain``: several rounds in a row brought no faster kernel. ``done``: no round is left. ``limit``: a spending
-    limit. ``no_proposer``: no proposer can write a kernel. ``refused``: the problem cannot be opened. ``pruned``: a
-    person pruned it. ``not_opened``: the judge was killed while it opened the problem.
+    ``no_gain``: several rounds in a row brought no faster kernel. ``done``: no round is left. ``limit``: the search
+    reached a spending limit. ``no_proposer``: no proposer can write a kernel. ``refused``: the problem cannot be
+    opened. ``pruned``: a person pruned the problem. ``not_opened``: the judge was killed while it opened the problem.
     """
 
     problem: str
@@ -521,4 +525,4 @@ def encode(event: Event) -> bytes:
 
 
 decode = msgspec.json.Decoder(AnyEvent).decode
-"""Decode the JSON of a row, as bytes or text. Raises ``msgspec.ValidationError`` if it is not a known event."""
+"""Decode a row's JSON (bytes or text) to an event. Raises ``msgspec.ValidationError`` for an unknown event."""

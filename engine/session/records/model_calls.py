@@ -10,7 +10,7 @@ Purpose = Literal["ideas", "kernel", "fix"]
 
 
 Finish = Literal["stop", "length", "refusal"]
-"""How a reply ended: complete, cut off at the output limit, or refused by the model or its safety filter."""
+"""End of a reply: complete, cut off at the output limit, or refused by the model or its safety filter."""
 
 
 FailureKind = Literal[
@@ -29,8 +29,8 @@ FailureKind = Literal[
     "cancelled",
 ]
 """``broken_reply``: status 200 with an invalid body (HTML, malformed JSON). ``cut_short``: the stream ended without its
-terminal event. ``program``: a program ended with an error. ``no_program``: there is no such program. ``cancelled``: the
-search cancelled the call. The client does not retry ``key``, ``quota``, ``unknown_model``, ``no_program`` and
+terminal event. ``program``: a program ended with an error. ``no_program``: the program does not exist. ``cancelled``:
+the search cancelled the call. The client does not retry ``key``, ``quota``, ``unknown_model``, ``no_program`` and
 ``bad_request``."""
 
 
@@ -52,21 +52,20 @@ _FAILURES: dict[str, str] = {
 
 
 def failure_words(kind: str) -> str:
-    """Format a kind of failure for display. Kinds from later versions are also accepted."""
+    """Format a kind of failure for display, also a kind from a later version."""
     return _FAILURES.get(kind, kind.replace("_", " "))
 
 
 HOPELESS: frozenset[str] = frozenset({"key", "quota", "unknown_model", "no_program"})
-"""Failures that would affect every call to the model. The engine does not call the model again until the engine
-restarts.
-"""
+"""Failures that affect every call to the model. After such a failure, this engine does not call the model again."""
 
 
 class CallSite(Struct, frozen=True):
-    """The purpose of a call. Calls with equal sites are the same request, so a resumed engine reuses a recorded reply.
+    """The purpose of a call. Calls with equal sites make the same request, so a resumed engine reuses the recorded
+    reply.
 
     ``subject``: the parent's variant id for ideas ("" in round 0), the idea's id for a kernel, or the failed variant's
-    id for a repair. ``number`` distinguishes calls with the same subject, from 0.
+    id for a repair. ``number`` counts calls with the same subject, from 0.
     """
 
     problem: str

@@ -1,4 +1,4 @@
-"""A best kernel's results at sizes other than the searched sizes."""
+"""Results of a best kernel at sizes other than the searched sizes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ needs ...".
 
 
 class AtSizes(Struct, frozen=True, omit_defaults=True):
-    """A kernel's result at one set of other sizes. Times and speedups are set only if the kernel is correct.
+    """A kernel's result at one set of other sizes. Only results of correct kernels have times and speedups.
 
     ``label`` describes the sizes ("smaller", "odd", "larger") or is "". ``shapes`` gives the input shapes as text.
     """
@@ -39,25 +39,23 @@ class AtSizes(Struct, frozen=True, omit_defaults=True):
 
     @property
     def unfit(self) -> bool:
-        """Whether the kernel itself rejects these sizes at build time. Such a rejection is not a failure."""
+        """Whether the kernel rejects these sizes at build time, which is not a failure."""
         return self.status == "build_error" and self.reason.startswith(NOT_FOR_THIS_SIZE)
 
     @property
     def outcome(self) -> str:
-        """The status as text."""
+        """The status of the result as text."""
         return NOT_FOR_THIS_SIZE if self.unfit else self.status.replace("_", " ")
 
 
 def only_searched_sizes(results: Sequence[AtSizes]) -> bool:
-    """Whether the kernel was judged at other sizes but is correct only at the searched sizes."""
+    """Whether the judge found the kernel correct only at the searched sizes."""
     judged = [one for one in results if one.status not in UNJUDGED]
     return bool(judged) and all(one.speedup is None for one in judged)
 
 
 def sizes_in_words(results: Sequence[AtSizes]) -> str:
-    """Summarize the results in one sentence: correctness and speedup at other sizes. Returns "" if no size
-    was tried.
-    """
+    """Summarize correctness and speedup at other sizes in one sentence; "" without results."""
     judged = [one for one in results if one.status not in UNJUDGED]
     right = [one for one in judged if one.status == "correct" and one.speedup is not None]
     failed = [f"{one.outcome} at {one.shapes}" for one in judged if one not in right]

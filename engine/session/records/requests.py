@@ -42,8 +42,8 @@ class Resume(Command, tag="resume"):
 
 
 class Stop(Command, tag="stop"):
-    """Stop the search: immediately, which cancels work in flight; after the running rounds; or when only replies from a
-    person are missing.
+    """Stop the search immediately (work in flight is cancelled), after the running rounds, or when only a person's
+    replies are missing.
     """
 
     after_round: bool = False
@@ -63,9 +63,8 @@ class SeedIdea(Command, tag="seed_idea"):
 
 
 class SeedKernel(Command, tag="seed_kernel"):
-    """Add a kernel written by hand. ``source`` is its text. ``parent`` is the variant from which it was edited, if any.
-
-    ``idea`` is an existing idea that the kernel implements, such as a waiting one; None creates a new idea.
+    """Add a kernel written by hand. ``source``: the kernel's text. ``parent``: the variant that the person edited, if
+    any. ``idea``: the idea that the kernel implements; None creates a new idea.
     """
 
     problem: str
@@ -112,5 +111,5 @@ def encode_command(command: Command) -> bytes:
 
 
 def decode_command(text: bytes | str) -> AnyRequest:
-    """Decode a request. Raises ``msgspec.ValidationError`` if the row is not a known request."""
+    """Decode a row's JSON to a request. Raises ``msgspec.ValidationError`` for an unknown request."""
     return _decoder.decode(text)

@@ -1,6 +1,6 @@
 """Format a speedup over eager and a % SOL for display, with the mark ``~`` and its footnotes.
 
-The mark means that a speedup or a time is uncertain, and that a % SOL is above 100%.
+On a speedup or a time, the mark means uncertain. On a % SOL, it means above 100%.
 """
 
 from __future__ import annotations
@@ -8,9 +8,7 @@ from __future__ import annotations
 WIDE = 0.2
 """A speedup counts as uncertain if its 95% interval has at least this relative width."""
 MARK = "~"
-UNSURE = (
-    f"{MARK}: uncertain: 95% interval wider than a fifth of the speedup, other programs were running, or a slow host"
-)
+UNSURE = f"{MARK}: uncertain, because the 95% interval is wide, other programs were running, or the host is slow"
 """Footnote for a marked speedup or time."""
 ABOVE_SOL = f"{MARK} before a % SOL: above 100%"
 """Footnote for a marked % SOL."""
@@ -43,7 +41,8 @@ def marked_speedup(value: float | None, low: float | None, high: float | None) -
 def is_above_sol(share: float | None) -> bool:
     """Whether the % SOL, rounded to a whole percent as in all tables, is above 100.
 
-    Data stayed in caches, the kernel needs fewer operations than the SOL assumes, or the SOL is too high.
+    Possible causes: data that stayed in caches, a kernel with fewer operations than the SOL assumes, or an SOL that is
+    too high.
     """
     return share is not None and round(share * 100) > 100
 
@@ -58,5 +57,5 @@ def marked(figure: str, has_mark: bool) -> str:
 
 
 def footnotes(*, unsure: bool, above_sol: bool) -> list[str]:
-    """Explain the marks of a table: of speedups and times, and of % SOL."""
+    """Return a table's footnotes: for marked speedups and times, and for a marked % SOL."""
     return [UNSURE] * unsure + [ABOVE_SOL] * above_sol

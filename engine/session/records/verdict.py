@@ -1,6 +1,5 @@
-"""The verdict: the judge's result for one variant, with its evidence. A frozen record that round-trips through JSON.
-
-Times are milliseconds, memory is bytes, ``speedup`` is reference time / kernel time.
+"""The verdict: the judge's result for one variant, with its evidence. Verdicts are frozen records, stored as JSON.
+Times are in milliseconds, memory is in bytes, ``speedup`` is reference time / kernel time.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from msgspec import Meta, Struct, field
 from msgspec.structs import replace
 
 UNJUDGED = ("cancelled", "error")
-"""Statuses that say nothing about the kernel."""
+"""Statuses of kernels that the judge could not evaluate."""
 BUSY = 0.15
 """Share of all cores that other programs may use before a time counts as disturbed."""
 
@@ -34,10 +33,10 @@ Status = Literal[
     "cancelled",
     "error",
 ]
-"""``correct``: the kernel passed every check and was timed. ``wrong``: its outputs differ. ``cheating``: the judge
-detected cheating (``Verdict.pattern`` names the pattern). ``library``: the kernel calls a library, which
-``evaluation.libraries`` refuses. ``forbidden``: the kernel tried something that the sandbox denies, or printed too
-much. ``error``: the evaluation itself failed, which says nothing about the kernel.
+"""``correct``: the kernel passed every check and was timed. ``wrong``: the kernel's outputs differ from the reference.
+``cheating``: the judge detected cheating (``Verdict.pattern`` names the pattern). ``library``: the kernel calls a
+library, which ``evaluation.libraries`` refuses. ``forbidden``: the kernel tried something that the sandbox denies, or
+printed too much. ``error``: the evaluation itself failed, so the kernel may be correct.
 """
 
 
@@ -78,10 +77,11 @@ class BuildReport(Struct, frozen=True, omit_defaults=True, gc=False):
 
 
 class Launch(Struct, frozen=True, omit_defaults=True, gc=False):
-    """One kernel launch of a call, as the CUDA driver records it. Memory is per block, ``local_bytes`` per thread.
+    """One kernel launch of a call, as the CUDA driver records it. Memory figures are per block, except ``local_bytes``
+    per thread.
 
     ``blocks_per_sm`` is the number of resident blocks that the driver computes for this launch. The kernel's process
-    reports these figures (``engine.evaluation.sandbox.inside.launches``); they inform, and no check uses them.
+    reports these figures (``engine.evaluation.sandbox.inside.launches``), so no check uses them.
     """
 
     kernel: Annotated[str, Meta(max_length=_MOST_NAME_CHARS)]
@@ -124,23 +124,23 @@ class Verdict(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
 
     ``speedup`` is the median of reference time / kernel time over alternating pairs. ``speedup_low`` and
     ``speedup_high`` bound its 95% interval. ``sol_share`` is SOL / kernel time, the % SOL.
-    ``pairs`` counts the pairs used; ``disturbed_pairs`` counts the rejected pairs, which other programs slowed down.
-    ``same_code_as`` names a variant with the same machine code. In that case, the judge did not run the kernel, and
-    there are no times. ``flags`` are remarks that do not affect the status ("other programs used 20% of the CPU").
+    ``pairs`` counts valid pairs; ``disturbed_pairs`` counts rejected pairs, which other programs slowed down.
+    ``same_code_as`` names a variant with the same machine code. In that case, the judge did not run the kernel, so the
+    verdict has no times. ``flags`` are remarks that do not affect the status ("other programs used 20% of the CPU").
 
-    ``stage_s`` holds seconds per stage: queue, build, start, check, timing, kernelbench. The last four describe the
-    last process; ``repeats`` is the time of earlier processes and attempts. ``waiting`` is additional time in which
-    other processes occupied the device. ``runs`` is the time in which the kernel or the reference ran.
+    ``stage_s`` holds seconds per stage: queue, build, start, check, timing, kernelbench. The last four stages are those
+    of the last process; ``repeats`` is the time of earlier processes and attempts. ``waiting`` is additional time in
+    which other processes occupied the device. ``runs`` is the time in which the kernel or the reference ran.
 
     ``precision`` is the precision class of the outputs, "" if not measured: "fp64", "fp32", "tf32/fp16", "bf16" or
     "below bf16". Outputs in half precision have the classes "fp16", "bf16" or "below ...". ``fp64_error`` and
-    ``eager_fp64_error`` are the errors that determine it: root mean square, relative to the rms of the outputs.
-    ``kernelbench`` is the second verdict; None if the kernel never ran. ``launches`` lists the GPU launches of one
+    ``eager_fp64_error`` are the rms errors that determine the class, relative to the outputs' rms. ``kernelbench`` is
+    the verdict under KernelBench's rules; None if the kernel never ran. ``launches`` lists the GPU launches of one
     call; () if unknown.
 
     ``device`` is the device's model. In a cluster, ``host`` and ``device_id`` name the host and the device that judged.
-    ``slow_host`` is the reference's time there / its time on the fastest other device, if the host is too slow for its
-    times to be compared with those of others; else None.
+    ``slow_host`` is the reference's time on ``host`` / its time on the fastest other device, if the host is too slow
+    for a comparison; otherwise None.
     """
 
     status: Status
@@ -179,7 +179,7 @@ class Verdict(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
         return self.status == "correct"
 
     def without_times(self) -> Verdict:
-        """Return a copy without times, as for a kernel that was not timed."""
+        """Return a copy of the verdict without times and speedups."""
         return replace(
             self,
             speedup=None,
@@ -200,9 +200,8 @@ def precision_in_words(name: str, error: float, eager_error: float) -> str:
 
 
 class Baseline(Struct, frozen=True, omit_defaults=True):
-    """PyTorch's time for the problem: ``eager`` or ``compile``. ``failure`` is the reason if there is no time.
-
-    ``others`` is the share of the CPU that other programs used during the measurement, if the share matters.
+    """PyTorch's time for the problem: ``eager`` or ``compile``. ``failure``: why the time is missing. ``others``: share
+    of the CPU that other programs used during the measurement, if it matters.
     """
 
     which: Literal["eager", "compile"]
@@ -214,7 +213,7 @@ class Baseline(Struct, frozen=True, omit_defaults=True):
 
 
 class Standing(Struct, frozen=True, omit_defaults=True):
-    """A leading kernel's place in a runoff. ``ratio``: its time / the fastest kernel's time, as a median over
+    """A leading kernel's place in a runoff. ``ratio``: the kernel's time / the fastest kernel's time, as a median over
     repetitions.
     """
 

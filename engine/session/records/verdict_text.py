@@ -7,7 +7,7 @@ from engine.session.records.verdict import BUSY, Baseline, KernelBenchVerdict, V
 
 
 def speedup_words(verdict: Verdict | None) -> str:
-    """``1.57x``; ``~1.57x`` if uncertain; ``-`` without a speedup."""
+    """Format a verdict's speedup: ``1.57x``; ``~1.57x`` if uncertain; ``-`` if missing."""
     if verdict is None:
         return speedup(None)
     return marked(speedup(verdict.speedup), is_uncertain(verdict))
@@ -26,7 +26,9 @@ def interval_width(verdict: Verdict) -> float:
 
 
 def counted_pairs(verdict: Verdict) -> str:
-    """``700``; ``480 of 700`` if the other pairs were disturbed; "" without pairs."""
+    """Format the number of timing pairs: ``700``; ``480 of 700`` if other programs disturbed the rest; "" without
+    pairs.
+    """
     among = f" of {verdict.pairs + verdict.disturbed_pairs}" if verdict.disturbed_pairs else ""
     return f"{verdict.pairs}{among}" if verdict.pairs else ""
 

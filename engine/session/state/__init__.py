@@ -1,1 +1,1 @@
-"""A session's state: events folded into problems, rounds, ideas and kernels. All functions are pure."""
+"""A session's state: the problems, rounds, ideas and kernels that follow from its events. All functions are pure."""

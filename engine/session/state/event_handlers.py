@@ -42,7 +42,7 @@ def _engine_started(state: SessionData, event: ev.EngineStarted, time: float) ->
 
 
 def _with_peaks(device: DeviceFact, before: DeviceFact | None) -> DeviceFact:
-    """Copy the peaks that an earlier engine measured to ``device``, if both are the same device."""
+    """Copy the peaks that an earlier engine measured on the same device to ``device``."""
     if before is None or device.bandwidth_gbs is not None:
         return device
     known = replace(device, bandwidth_gbs=before.bandwidth_gbs, peak_gflops=before.peak_gflops)
@@ -57,14 +57,14 @@ def _end_pause(state: SessionData, time: float) -> None:
 
 
 def _end_hold_up(state: SessionData, time: float) -> None:
-    """End the wait for devices, because a device is free again or the search no longer needs one."""
+    """End the wait for devices, because a device is free again or the search no longer needs a device."""
     if state.held_up_at is not None:
         state.search_seconds -= max(0.0, time - state.held_up_at)
         state.held_up_at = None
 
 
 def _begin_hold_up(state: SessionData, since: float) -> None:
-    """Stop the budget at ``since`` if the running search has no device: each has left or is occupied."""
+    """Stop the budget's clock at ``since`` if every device of the running search has left or is occupied."""
     running = state.engine is not None and state.engine.stopped is None and not state.paused
     none_left = state.gone.keys() | state.waits.keys() >= state.devices.keys()
     if running and state.held_up_at is None and state.devices and none_left:
@@ -314,9 +314,8 @@ def _turn_started(state: SessionData, event: ev.TurnStarted, time: float) -> Non
 
 
 def _continue_turn(state: SessionData, problem: str, time: float) -> None:
-    """End the stop of the problem's turn, if a new engine has not yet continued it.
-
-    Events that prove work on the problem end it too: older engines recorded no ``TurnStarted`` for an open turn.
+    """Continue the clock of the problem's turn after a new engine started. Any event that proves work on the problem
+    does so, because older engines recorded no ``TurnStarted`` for an open turn.
     """
     if (turn := state.turn) is not None and turn.problem == problem and turn.stopped_s is not None:
         began_s = turn.began_s + state.elapsed_s(time) - turn.stopped_s

@@ -1,7 +1,7 @@
 """Look up problems, ideas and kernels by the name that a person typed.
 
-Unknown names raise an error with suggestions. The engine uses this module for requests; the command line uses it if no
-engine is running.
+Unknown names raise an error with suggestions. The engine uses this module for requests. If no engine is running, the
+command line uses it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from engine.suggestions import did_you_mean
 
 
 class UnknownName(Exception):
-    """The session contains nothing with this name. The exception's text is the message to show."""
+    """The session contains no such name. The exception's text is the message to show."""
 
     exit_code = ExitCode.USAGE
 
@@ -48,7 +48,7 @@ def check_node(state: SessionState, name: str) -> None:
     """Raise :class:`UnknownName` unless ``name`` is a problem, idea or kernel."""
     if not any(name in pool for pool in (state.problems, state.ideas, state.variants)):
         every = [*state.problems, *state.ideas, *state.variants]
-        raise UnknownName(f"no problem, idea or kernel {name}{did_you_mean(name, every)}")
+        raise UnknownName(f"this session has no problem, idea or kernel {name}{did_you_mean(name, every)}")
 
 
 def named_problem(state: SessionState, name: str) -> ProblemState:
@@ -56,14 +56,14 @@ def named_problem(state: SessionState, name: str) -> ProblemState:
     if (problem := state.problems.get(name)) is None:
         there = ", ".join(state.problems) or "none yet"
         near = did_you_mean(name, state.problems)
-        raise UnknownName(f"no problem {name}{f'{near} This' if near else '; this'} session has {there}")
+        raise UnknownName(f"this session has no problem {name}{f'{near} It' if near else '; it'} has {there}")
     return problem
 
 
 def named_variant(state: SessionState, name: str) -> VariantState:
     """Look up a kernel. Raises :class:`UnknownName`."""
     if (variant := state.variants.get(name)) is None:
-        raise UnknownName(f"no kernel {name}{did_you_mean(name, state.variants)}")
+        raise UnknownName(f"this session has no kernel {name}{did_you_mean(name, state.variants)}")
     return variant
 
 
@@ -74,7 +74,7 @@ def named_idea(state: SessionState, problem: ProblemState, name: str) -> IdeaSta
         if idea is not None:
             raise UnknownName(f"idea {name} belongs to {idea.problem}, not to {problem.id}")
         own = [one.id for one in state.ideas.values() if one.problem == problem.id]
-        raise UnknownName(f"no idea {name} of {problem.id}{did_you_mean(name, own)}")
+        raise UnknownName(f"{problem.id} has no idea {name}{did_you_mean(name, own)}")
     return idea
 
 
@@ -82,7 +82,8 @@ def check_model(known: Collection[str], name: str) -> None:
     """Raise :class:`UnknownName` unless ``name`` is a model that can have a budget."""
     if name not in known:
         names = ", ".join(known) or "none"
-        raise UnknownName(f"no model {name}{did_you_mean(name, known)}; models with a budget: {names}")
+        near = did_you_mean(name, known)
+        raise UnknownName(f"no model is called {name}{f'{near} Models' if near else '; models'} with a budget: {names}")
 
 
 def _check_parent(state: SessionState, problem: ProblemState, name: str | None) -> None:
@@ -90,4 +91,4 @@ def _check_parent(state: SessionState, problem: ProblemState, name: str | None) 
         if variant is not None:
             raise UnknownName(f"kernel {name} belongs to {variant.problem}, not to {problem.id}")
         own = [one.id for one in state.variants_of(problem.id)]
-        raise UnknownName(f"no kernel {name} of {problem.id}{did_you_mean(name, own)}")
+        raise UnknownName(f"{problem.id} has no kernel {name}{did_you_mean(name, own)}")

@@ -23,17 +23,18 @@ from engine.session.records.verdict import Baseline, Stage, Standing, Verdict
 TRANSFORMATION = "move"
 """Key in an idea's stored ``data`` for the name of its transformation."""
 SEEDED = "seeded"
-"""Key in an idea's ``data`` if a person requested the idea, or a warm start. Such ideas do not count toward the round's
-number of ideas.
+"""Key in an idea's ``data`` that marks ideas from a person or from a warm start. Such ideas do not count toward the
+round's number of ideas.
 """
 WARM_START = "bank"
-"""Proposer name for ideas that come with kernels from earlier sessions, as sessions store it."""
+"""Stored proposer name of ideas from a warm start."""
 
 
 class VariantState(Struct):
-    """A kernel source with its progress. ``stage`` is None before the kernel is queued and after its verdict.
+    """A variant: a kernel's source and its progress toward a verdict. ``stage`` is None before the kernel is queued and
+    after its verdict.
 
-    ``device``: the device of another host at work on the kernel; "" for this machine's.
+    ``device``: the other host's device that works on the kernel; "" for this machine.
     """
 
     id: str
@@ -61,7 +62,7 @@ class VariantState(Struct):
 
     @property
     def was_judged(self) -> bool:
-        """Whether the kernel has a verdict. A kernel pruned before its evaluation has none."""
+        """Whether the kernel has a verdict. Kernels pruned before their evaluation have no verdict."""
         return self.verdict is not None and self.verdict.status != "cancelled"
 
     @property
@@ -93,7 +94,7 @@ class IdeaState(Struct):
     variants: list[str] = field(default_factory=list)
     waiting: str | None = None
     repeats: list[SourceRepeated] = field(default_factory=list)
-    """Replies for this idea whose source the problem already had."""
+    """Replies for this idea that repeated a source of the problem."""
 
     @property
     def transformation(self) -> str:
@@ -103,16 +104,16 @@ class IdeaState(Struct):
 
     @property
     def by_hand(self) -> bool:
-        """Whether a person wrote or requested the idea. A proposer may write its kernels."""
+        """Whether a person wrote or requested the idea. A proposer may write the idea's kernels."""
         return self.proposer == BY_HAND or (bool(self.data.get(SEEDED)) and self.proposer != WARM_START)
 
 
 class RoundState(Struct):
     """A problem's round.
 
-    ``reached`` is the problem's best kernel after the round and its last runoff. It leads the round if it belongs to it
-    (``SessionData.leader_of_round``). Otherwise ``best`` leads: the round's correct, unpruned variant with the highest
-    speedup over eager, without variants that another one beat in a runoff of this or an earlier round
+    ``reached`` is the problem's best kernel after the round and its last runoff. If this kernel belongs to the round,
+    it leads the round (``SessionData.leader_of_round``). Otherwise ``best`` leads: the round's correct, unpruned
+    variant with the highest speedup over eager. Variants that lost a runoff of this or an earlier round do not qualify
     (``engine.session.state.ranking.lead``).
     """
 
@@ -135,9 +136,10 @@ class RoundState(Struct):
 
 
 class ProblemState(Struct):
-    """A problem with its results. ``ranking`` lists correct variants, including pruned variants, as (-speedup, id),
-    fastest first. ``missing`` lists failed requests to proposers by purpose and subject, then by round. ``former`` is
-    the previous best kernel, unless a runoff has compared it with ``best``."""
+    """A problem with its results. ``ranking`` lists correct variants, pruned or not, as (-speedup, id), fastest first.
+    ``missing`` lists failed requests to proposers by purpose and subject, then by round. ``former`` is the previous
+    best kernel; None after a runoff has compared it with ``best``.
+    """
 
     spec: ProblemSpec
     language: Language
@@ -146,7 +148,7 @@ class ProblemState(Struct):
     baselines: dict[str, Baseline] = field(default_factory=dict)
     sol_ms: float | None = None
     degenerate: str = ""
-    """Trivial outputs that pass every check, as text; "" if the problem is sound."""
+    """Trivial outputs that pass every check of the problem, as text; "" if none passes."""
     tightened: str = ""
     rounds: list[RoundState] = field(default_factory=list)
     variants: list[str] = field(default_factory=list)
@@ -154,26 +156,26 @@ class ProblemState(Struct):
     missing: dict[tuple[Purpose, str], dict[int, list[AnswerMissing]]] = field(default_factory=dict)
     best: str | None = None
     best_at: float = 0.0
-    """The time at which ``best`` became the best."""
+    """The time at which the kernel ``best`` became the best."""
     former: str | None = None
     finished: str | None = None
     standings: tuple[Standing, ...] = ()
     runoff_at: float = 0.0
-    """When the last runoff ended."""
+    """Time at which the last runoff ended."""
     languages: tuple[Language, ...] = ()
     """Languages in which the search writes kernels, the problem's own first."""
     cannot_write: str | None = None
-    """The reason why no proposer in the config can write a kernel for the problem, or None. If there is a reason, the
-    problem stays open for kernels that a person seeds.
+    """Why no proposer in the config can write a kernel for the problem; None if one can. The problem then stays open
+    for seeded kernels.
     """
     remedies: tuple[str, ...] = ()
-    """What a person can do about this, in sentences."""
+    """Remedies for ``cannot_write``: sentences that say what a person can do."""
     turn_seconds: float = 0.0
     """Engine time of the problem's ended turns, in seconds."""
     turns: int = 0
     """Number of the problem's turns, including an open one."""
     turn_end: TurnEnd | None = None
-    """Why the problem's last turn ended; None before that and during a turn."""
+    """Why the problem's last turn ended; None before the first turn's end and during a turn."""
     turn_ended_at: float = 0.0
 
     @property
@@ -181,9 +183,7 @@ class ProblemState(Struct):
         return self.spec.id
 
     def eager_ms(self, best: VariantState | None) -> float | None:
-        """Eager's time in the measurement behind ``best``'s speedup. If there is no best kernel, the eager baseline's
-        time.
-        """
+        """Eager's time behind ``best``'s speedup or, without a best kernel, the eager baseline's time."""
         if best is not None and best.verdict is not None and best.verdict.reference is not None:
             return best.verdict.reference.median_ms
         eager = self.baselines.get("eager")
@@ -194,8 +194,8 @@ class TurnState(Struct, frozen=True):
     """The open turn: the search works on ``problem`` alone until ``minutes`` of engine time have passed.
 
     ``began_s`` is the session's engine time at the start, in seconds, and ``round`` the problem's round at that time.
-    ``stopped_s`` is the engine time at which a new engine started, until the new engine continues the turn. This time
-    does not count. It is None while an engine works on the turn.
+    ``stopped_s`` is the engine time at which a new engine started; None once this engine continues the turn. The time
+    between does not count.
     """
 
     problem: str
@@ -206,7 +206,7 @@ class TurnState(Struct, frozen=True):
 
 
 class EngineState(Struct):
-    """The engine's state according to the events. Only the engine's lock shows whether it is alive
+    """The engine's state according to the events. Only the engine's lock shows whether the engine is alive
     (``engine.session.store``).
     """
 

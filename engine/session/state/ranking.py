@@ -1,4 +1,6 @@
-"""Rank a problem's kernels and choose each round's best, after every verdict and prune. All functions are pure."""
+"""The ranking of a problem's kernels, and the best of each round, after every verdict and prune. All functions are
+pure.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +18,11 @@ from engine.session.state.session_data import SessionData, round_of
 def reached_in_runoff(timed: Sequence[tuple[float, float]]) -> float:
     """Estimate the runoff winner's speedup, for comparison with kernels outside the runoff.
 
-    A disturbed reference distorts single speedups and must not rank a kernel ahead of a faster kernel. Therefore the
-    estimate is the winner's own speedup or, if larger, the median of the values that all entrants imply.
+    A disturbed reference distorts single speedups and must not rank a kernel ahead of a faster kernel. The estimate is
+    the winner's own speedup or, if larger, the median of the values that all entrants imply.
 
     Args:
-        timed: (speedup, time / winner's time) of each entrant, the winner first. Not empty.
+        timed: Pairs of (speedup, time / winner's time), one per entrant, the winner first. Not empty.
     """
     return max(timed[0][0], median_low([speedup * ratio for speedup, ratio in timed]))
 
@@ -57,7 +59,7 @@ def standing_order(state: SessionData, problem: str, count: int | None) -> list[
 
 
 def rank(state: SessionData, variant: VariantState, verdict: Verdict) -> None:
-    """Move ``variant`` in the ranking to the place that its new verdict earns."""
+    """Move ``variant`` to its new place in the ranking after a verdict."""
     if (problem := state.problems.get(variant.problem)) is None:
         return
     if variant.speedup is not None:
@@ -82,10 +84,10 @@ def choose_leader(state: SessionData, variant: VariantState) -> None:
 
 
 def lead(state: SessionData, round_: RoundState) -> None:
-    """Choose the fastest of a round's kernels again, without regard to the problem's best kernel.
+    """Choose a round's fastest kernel again, without regard to the problem's best kernel.
 
     A runoff overrules the speedups of separate verdicts. The runoff's fastest kernel leads until another kernel beats
-    it in a later runoff. Only the runoffs up to the round's own count, so later rounds do not rewrite this one.
+    it in a later runoff. Runoffs of later rounds do not count, so that a round's leader stays the same.
     """
     problem = state.problems[round_.problem]
     speedups = {name: state.variants[name].speedup for name in round_.variants}
@@ -146,7 +148,7 @@ def choose_best(state: SessionData, problem_id: str, challenger: VariantState | 
 def runoff_winner(state: SessionData, problem: ProblemState) -> VariantState | None:
     """Return the fastest kernel of the problem's latest runoff.
 
-    If its own speedup is uncertain, a kernel that is tied with it and has a certain speedup wins instead.
+    If its speedup is uncertain, a tied kernel with a certain speedup wins instead.
     """
     valid = [
         (standing, variant)
@@ -170,7 +172,9 @@ def _enthrone(problem: ProblemState, winner: VariantState | None, at: float) -> 
 
 
 def _beats(challenger: VariantState, best: VariantState, *, timed: bool) -> bool:
-    """Whether ``challenger`` beats ``best``. ``timed``: a runoff took place, so the kernel time must also be lower."""
+    """Whether ``challenger`` beats ``best``. ``timed``: whether a runoff took place, so that the kernel's time must
+    also be lower.
+    """
     ahead = _at_least(challenger) > _at_least(best)
     return ahead and (not timed or (challenger.kernel_ms or 0.0) < (best.kernel_ms or float("inf")))
 
@@ -178,7 +182,7 @@ def _beats(challenger: VariantState, best: VariantState, *, timed: bool) -> bool
 def _at_least(variant: VariantState) -> float:
     """Return the speedup; if it is uncertain, the lower end of its interval.
 
-    One number per kernel orders all kernels, so the order of their verdicts does not decide which kernel is the best.
+    One number per kernel orders all kernels, so that the order of verdicts has no effect on the best kernel.
     """
     verdict = variant.verdict
     if verdict is not None and is_uncertain(verdict):

@@ -21,7 +21,7 @@ LOG_LINES = 2000
 Phase = Literal["running", "done", "waiting"]
 """A problem's place in a session with turns."""
 Outcome = Literal["solved", "unsolved", "open", "pruned", "refused"]
-"""``open``: no proposer in the config can write kernels for the problem, and nobody has seeded a correct kernel yet."""
+"""``open``: no proposer can write kernels for the problem, and no person has seeded a correct kernel yet."""
 
 
 class SessionData(Struct):
@@ -32,14 +32,13 @@ class SessionData(Struct):
     ``rounds``, ``dollars``, ``tokens`` and ``calls`` are limits that a person set; None means that the config's limit
     applies. ``shares`` maps model names to limits; the key "" contains the limits for each problem.
 
-    ``turn`` is the open turn, and ``takes_turns`` whether the search works on one problem at a time.
+    ``turn`` is the open turn. ``takes_turns``: whether the search works on one problem at a time.
 
     ``awaited`` lists missing ideas and variants that other nodes refer to; in a sound session, it is empty.
     ``verdicts`` counts kernels with a verdict, each once. ``useless`` names calls with unusable replies. ``waits``
-    lists the devices that other processes occupy now. ``held_up_at`` is when the last device left or
-    was occupied; the time since then does not count toward the budget. ``heard_at`` is the last heartbeat by the
-    engine's clock, set by the session's reader; 0 if unknown. ``gone`` maps devices of other hosts that left the search
-    to the reasons.
+    lists the devices that other processes occupy now. ``held_up_at`` is the time at which the search lost its last
+    device; time after this does not count toward the budget. ``heard_at`` is the time of the last heartbeat by the
+    engine's clock; 0 if unknown. ``gone`` maps each departed device of another host to the reason.
     """
 
     name: str = ""
@@ -84,8 +83,8 @@ class SessionData(Struct):
     heard_at: float = 0.0
 
     def elapsed_s(self, now: float) -> float:
-        """Return this session's engine time in seconds at ``now``, without pauses and without time in which other
-        processes occupy all devices. For an engine that died, the time ends at its last event.
+        """Return this session's engine time in seconds at ``now``. Pauses do not count, nor does time in which other
+        processes occupy all devices. If the engine died, its time ends at its last event.
         """
         engine, seconds = self.engine, self.search_seconds
         if engine is not None and engine.stopped is None:
@@ -111,7 +110,7 @@ class SessionData(Struct):
         return max(0.0, now_s - self.turn.began_s)
 
     def phase(self, problem: str) -> Phase | None:
-        """Return whether a problem has its turn, had it or waits for it; None in a session without turns."""
+        """Return whether a problem's turn is open, over or still to come; None in a session without turns."""
         if not self.takes_turns:
             return None
         if self.turn is not None and self.turn.problem == problem:
@@ -121,27 +120,28 @@ class SessionData(Struct):
         return "done" if over or problem in self.refused or self.is_pruned(problem) else "waiting"
 
     def phases(self) -> dict[str, Phase]:
-        """Return every problem's ``phase``: the running one first, then those done, then those waiting."""
+        """Return every problem's ``phase``: first the problem with the open turn, then finished problems, then waiting
+        problems.
+        """
         found = {name: phase for name in self.problems | self.refused if (phase := self.phase(name)) is not None}
         return {name: phase for which in get_args(Phase) for name, phase in found.items() if phase == which}
 
     def last_moment(self, beat: float) -> float:
-        """Return when the newest engine was last known to be alive: at its last event or, unless it recorded a stop, at
-        ``beat``. ``beat`` is the last heartbeat by the engine's clock. Heartbeats of earlier engines are older than the
-        newest engine's events."""
+        """Return the time of the newest engine's last sign of life: its last event or, unless it recorded a stop,
+        ``beat``. ``beat`` is the time of the last heartbeat by the engine's clock. Heartbeats of earlier engines are
+        older than the newest engine's events.
+        """
         lives = self.engine is not None and self.engine.stopped is None
         return max(self.time, beat) if lives else self.time
 
     @property
     def died_at(self) -> float:
-        """Return the best estimate of when the newest engine died without recording a stop; 0 if the engine did not
-        die.
-        """
+        """Estimate the time at which the newest engine died; 0 if it did not die."""
         died = self.engine is not None and self.engine.stopped is None
         return self.last_moment(self.heard_at) if died else 0.0
 
     def outcome(self, problem: str) -> Outcome:
-        """Return a problem's current outcome. A problem that a person pruned is neither solved nor unsolved."""
+        """Return a problem's current outcome. A pruned problem is neither solved nor unsolved."""
         if self.is_pruned(problem):
             return "pruned"
         found = self.problems.get(problem)
@@ -158,12 +158,12 @@ class SessionData(Struct):
 
     @property
     def nothing_correct(self) -> bool:
-        """Whether no problem has a correct kernel. False if a person has pruned all problems."""
+        """Whether no problem has a correct kernel. False if all problems are pruned."""
         outcomes = [outcome for outcome in self.outcomes().values() if outcome != "pruned"]
         return "solved" not in outcomes and (bool(outcomes) or not self.pruned)
 
     def is_pruned(self, node: str) -> bool:
-        """Whether ``node`` (a problem, idea or variant) or any of its ancestors was pruned."""
+        """Whether ``node`` (a problem, idea or variant) or any of its ancestors is pruned."""
         return bool(self.pruned) and any(above in self.pruned for above in self.lineage(node))
 
     def is_pinned(self, node: str) -> bool:
@@ -213,13 +213,12 @@ class SessionData(Struct):
         return [self.variants[variant] for variant in self.flight]
 
     def at_work(self) -> list[VariantState]:
-        """Variants without a verdict that the search is still going to judge, oldest first."""
+        """Variants without a verdict that the search will still judge, oldest first."""
         return [variant for variant in self.in_flight() if not self.is_left_over(variant)]
 
     def is_left_over(self, variant: VariantState) -> bool:
-        """Whether a kernel has no verdict because the search finished, or its problem's turn ended, before it came up.
-
-        Only more rounds or another turn would judge the kernel.
+        """Whether the search or the problem's turn ended before the judge evaluated the kernel. Only more rounds or
+        another turn give this kernel a verdict.
         """
         if variant.id not in self.flight or (problem := self.problems.get(variant.problem)) is None:
             return False
@@ -229,15 +228,14 @@ class SessionData(Struct):
         return turn_over and variant.stage_since <= problem.turn_ended_at
 
     def best_of_round(self, problem: str, number: int) -> float | None:
-        """Return the round's figure: the speedup over eager from the verdict of the round's leader."""
+        """Return the speedup over eager of the round's leader, from its verdict."""
         leader = self.leader_of_round(problem, number)
         return leader.speedup if leader is not None else None
 
     def leader_of_round(self, problem: str, number: int) -> VariantState | None:
-        """Return a round's leader: the problem's best kernel when the round ended, if it belongs to the round.
-
-        Otherwise, or if that kernel has been pruned or failed since, return the fastest kernel of the round. An open
-        round counts as ending now.
+        """Return a round's leader: the problem's best kernel at the round's end, if that kernel belongs to the round.
+        Otherwise, or if that kernel was later pruned or failed, return the round's fastest kernel. For an open round,
+        the round's end is now.
         """
         round_ = round_of(self, problem, number)
         if round_ is None:
@@ -248,9 +246,8 @@ class SessionData(Struct):
         return self.variants.get(round_.best) if round_.best is not None else None
 
     def _best_at_end(self, round_: RoundState) -> VariantState | None:
-        """Return the problem's best kernel when the round ended, or now if the round is open.
-
-        Return None if there was none, or if that kernel has been pruned or failed since.
+        """Return the problem's best kernel at the round's end, or now if the round is open. Return None without a best
+        kernel, or if that kernel was later pruned or failed.
         """
         name = round_.reached if round_.finished_at is not None else self.problems[round_.problem].best
         best = self.variants.get(name) if name is not None else None
@@ -259,7 +256,7 @@ class SessionData(Struct):
     def best_after_round(self, problem: str, number: int) -> VariantState | None:
         """Return the problem's best kernel at the end of a round; for an open round, the best kernel so far.
 
-        If that kernel has been pruned or failed since, return the best of the leaders up to this round.
+        If that kernel was later pruned or failed, return the best of the leaders up to this round.
         """
         found, round_ = self.problems.get(problem), round_of(self, problem, number)
         if found is None or round_ is None:
@@ -276,7 +273,7 @@ class SessionData(Struct):
 
 
 def round_of(state: SessionData, problem: str, number: int) -> RoundState | None:
-    """Return the latest round with that number, or None."""
+    """Return the latest round with the number ``number``, or None."""
     found = state.problems.get(problem)
     if found is None:
         return None

@@ -1,7 +1,7 @@
-"""The fold from events to problems, rounds, ideas, variants and ranking. Pure. Engine, monitor, resume, replay and
-reports all use this fold, so they agree on a session's state.
+"""The state of a session, built from its events: problems, rounds, ideas, variants and their ranking. Pure. Engine,
+monitor, resume, replay and reports all use this module, so they agree on a session's state.
 
-``SessionState.apply`` never raises for an order of events that the engine can produce.
+``SessionState.apply`` accepts every order of events that an engine can produce.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ _NONE: Mapping[type, Listener] = {}
 
 
 class SessionState(SessionData):
-    """The state of a session: its data, the fold that updates it from events, and the ranking of its kernels."""
+    """The state of a session: its data, which events update, and the ranking of its kernels."""
 
     def apply(self, recorded: Recorded) -> None:
-        """Fold one event. Where possible, ignore unknown references, which occur in altered files.
+        """Apply one event to the state. Where possible, ignore unknown references, which occur in altered files.
 
         Raises:
-            SessionDamaged: The event contradicts the state.
+            SessionDamaged: The event contradicts earlier events.
         """
         self.apply_all((recorded,))
 
     def apply_all(self, recorded: Iterable[Recorded], listeners: Mapping[type, Listener] = _NONE) -> None:
-        """Fold many events. Call the listener to an event's type, if any, with the event after it is folded."""
+        """Apply many events to the state. After each event, call the listener for the event's type, if any."""
         for one in recorded:
             event, time = one.event, one.time
             kind = type(event)
@@ -53,22 +53,22 @@ class SessionState(SessionData):
 
         return SessionDamaged(
             f"{self.name or 'the session'}: event {recorded.seq} ({ev.kind_of(recorded.event)}) contradicts earlier "
-            f"events ({error!r}). Something altered the session, or another kernel-tui version wrote it. Start a new "
-            f"session.",
+            f"events ({error!r}). Another program altered the session, or another kernel-tui version wrote it. Start a "
+            f"new session.",
             Path(self.name),
         )
 
     def standing_order(self, problem: str, count: int | None = None) -> list[VariantState]:
         """Return ``leaders`` in display order: the last runoff's kernels in the runoff's order.
 
-        A best kernel that was judged after the runoff comes first. Other kernels outside the runoff follow the best
+        A best kernel with a verdict after the runoff comes first. Other kernels outside the runoff follow the best
         kernel by their speedup relative to the runoff's winner.
         """
         return standing_order(self, problem, count)
 
 
 def fold(recorded: Iterable[Recorded]) -> SessionState:
-    """Return the state after all of ``recorded``."""
+    """Return the state after all events in ``recorded``."""
     state = SessionState()
     state.apply_all(recorded)
     return state

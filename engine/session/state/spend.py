@@ -1,8 +1,9 @@
 """The cost of model calls, summed by model, problem, round and idea. All functions are pure.
 
-Three amounts are kept apart. ``usage`` and ``dollars`` are the confirmed cost. ``unknown`` is the maximum cost of
+Spending consists of three amounts. ``usage`` and ``dollars`` are the confirmed cost. ``unknown`` is the maximum cost of
 unconfirmed attempts, for which no provider reported a cost (a broken connection, a dead engine). ``held`` is reserved
-for attempts in flight. Limits apply to the sum of all three; screens show the first and mention the second.
+for attempts in flight. Limits apply to the sum of all three. Screens show the confirmed cost and mention the
+unconfirmed maximum.
 """
 
 from __future__ import annotations
@@ -15,11 +16,13 @@ from engine.session.records.events import ModelCallFailed, ModelCallStarted, Mod
 from engine.session.records.model_calls import CallSite, Finish, Usage
 
 MANUAL = "manual"
-"""The provider name for replies that a person writes. Its calls stay open when an engine ends."""
+"""Provider name for replies that a person writes. Such calls stay open when an engine ends."""
 
 
 class Amount(NamedTuple):
-    """Tokens and dollars. ``dollars`` is None if a price is unknown. A sum is also None if any of its terms is."""
+    """Tokens and dollars. ``dollars`` is None if a price is unknown. The sum of amounts is None if any of them is
+    None.
+    """
 
     tokens: int = 0
     dollars: float | None = 0.0
@@ -56,7 +59,7 @@ class Spend(Struct):
 
     @property
     def at_most(self) -> Amount:
-        """The total spending if every unconfirmed attempt cost its maximum."""
+        """Total spending, with the maximum cost of every unconfirmed attempt."""
         return Amount(self.tokens, None if self.unpriced else self.dollars).plus(self.unknown)
 
 
@@ -64,7 +67,7 @@ class CallState(Struct):
     """A call with its attempts. ``problem``, ``round`` and ``idea`` are the groups to which its cost belongs.
 
     ``reply`` is the digest of the reply's text, or None before the reply arrives. ``failure`` is the last attempt's
-    failure, or None if the last attempt did not fail. ``wait_s`` is set while the call is waiting for its next attempt.
+    failure, if any. ``wait_s`` is set while the call is waiting for its next attempt.
     """
 
     id: str
@@ -92,8 +95,8 @@ class CallState(Struct):
 
 
 class Spending(Struct):
-    """A session's calls and their cost. ``model`` is keyed by ``[[models]]`` name, ``round`` by id (``softmax/r2``).
-    ``idea`` covers only kernels and repairs.
+    """A session's calls and their cost. The keys of ``model`` are ``[[models]]`` names, those of ``round`` are ids
+    (``softmax/r2``). ``idea`` covers only kernels and repairs.
     """
 
     total: Spend = field(default_factory=Spend)
@@ -151,9 +154,7 @@ class Spending(Struct):
         self._settle(call, event.usage, event.dollars, event.seconds, failed=False)
 
     def lost(self, time: float) -> None:
-        """Mark the calls in flight as unconfirmed, because the engine died. Requests to a person keep waiting for a
-        reply.
-        """
+        """Mark the calls in flight as unconfirmed, because the engine died. Requests to a person remain open."""
         for call in [one for one in self.flying.values() if one.provider != MANUAL]:
             call.failure, call.message, call.ended_at = "cancelled", "the engine died during the call", time
             self._settle(call, None, None, max(0.0, time - call.started_at), failed=True)

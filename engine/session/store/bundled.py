@@ -1,4 +1,6 @@
-"""Recorded sessions that ship with kernel-tui. They stay as they are: a person searches on in a copy."""
+"""Recorded sessions that ship with kernel-tui. kernel-tui never changes these sessions. To continue one, it makes a
+copy.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ from engine.session.store.paths import SessionPaths, sync_directory
 _NAMES = ("by-hand",)
 _ROOT = Path(__file__).resolve().parents[3] / "sessions"
 _TAKEN = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR)
-"""Errors of a rename to a name that another process has just taken."""
+"""Error numbers of a rename to a name that another process has just taken."""
 _NOT_COPIED = shutil.ignore_patterns("*.lock", "session.db-*", ".*")
 
 
@@ -41,16 +43,15 @@ def must_not_be_bundled(paths: SessionPaths) -> None:
     """Raise SessionBundled before a write to a bundled session."""
     if is_bundled(paths):
         raise SessionBundled(
-            f"{paths.directory}: this session ships with kernel-tui and stays unchanged. Search on in a copy with: "
+            f"{paths.directory}: this session ships with kernel-tui, which never changes it. To continue in a copy: "
             f"kernel-tui resume {paths.name}",
             paths.directory,
         )
 
 
 def own_copy(paths: SessionPaths, root: Path) -> SessionPaths:
-    """Return a session for writing. A bundled session is copied below ``root``, with a free name.
-
-    The copy appears at once, complete. Raises SessionError if it cannot be written, or if ``root`` is no safe place.
+    """Return a session for writing. For a bundled session, create a copy with a free name below ``root``. The copy
+    appears only when it is complete. Raises SessionError if the copy cannot be written, or if ``root`` is unsafe.
     """
     if not is_bundled(paths):
         return paths
@@ -70,7 +71,7 @@ def own_copy(paths: SessionPaths, root: Path) -> SessionPaths:
 
 
 def _finish(directory: Path) -> None:
-    """Make copied folders writable, which an installation may not be, and write the files to the disk."""
+    """Make copied folders writable, because an installation's folders may be read-only, and flush the files to disk."""
     for folder in (directory, *directory.rglob("*/")):
         folder.chmod(folder.stat().st_mode | stat.S_IRWXU)
         for file in folder.iterdir():

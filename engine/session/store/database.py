@@ -2,8 +2,8 @@
 
 In addition to SQLite's locking, every writer takes a *turn* (``write.lock``, flock). The engine takes a turn for each
 group commit with its checkpoint; a monitor takes a turn for its one-row insert. SQLite 3.7.0 to 3.51.2 can, rarely,
-damage a database if one connection resets the log while another one checkpoints (https://sqlite.org/wal.html). Turns
-prevent this overlap, and only the engine checkpoints while it runs.
+damage a database if one connection resets the log while another connection checkpoints (https://sqlite.org/wal.html).
+Turns prevent this overlap, and only the engine checkpoints while it runs.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from engine.session.store.errors import SessionBusy, SessionMissing, SessionNewe
 from engine.session.store.paths import SessionPaths
 
 APPLICATION_ID = 0x4B_54_55_49
-"""``KTUI`` in the header of the file. It distinguishes sessions from other databases, for example for ``file
-session.db``.
+"""Application id in the file's header: ``KTUI``. This number distinguishes sessions from other databases, for example
+for ``file session.db``.
 """
 
 BUSY_TIMEOUT_S = 5.0
@@ -58,8 +58,9 @@ MIGRATIONS: tuple[str, ...] = (
     "",  # turns: problems that are searched one at a time
     "",  # Triton, several languages per problem, and hardware counters
 )
-"""Entry ``n`` migrates a file from ``user_version`` n to n + 1. Append entries, but never edit existing entries. A new
-kind of event or request also needs a new version (an empty script), so that an older program rejects the file.
+"""Migrations of the schema: entry ``n`` upgrades a file from ``user_version`` n to n + 1. Append entries, but never
+edit one. A new kind of event or request also needs a new version (an empty script), so that an older program rejects
+the file.
 """
 
 
@@ -118,7 +119,7 @@ def migrate(connection: sqlite3.Connection, migrations: Sequence[str]) -> None:
 
 
 def connect_engine(paths: SessionPaths) -> sqlite3.Connection:
-    """Connect for the engine, and migrate an older file. Only one thread at a time may use the connection. Raises
+    """Open the engine's connection, and migrate an older file. Only one thread at a time may use the connection. Raises
     SessionError.
     """
     connection = _connect_writing(paths)
@@ -135,18 +136,18 @@ def connect_engine(paths: SessionPaths) -> sqlite3.Connection:
 
 
 def connect_command(paths: SessionPaths) -> sqlite3.Connection:
-    """Connect for one short insert by a monitor, and leave checkpoints to the engine. Raises SessionError."""
+    """Open a connection for one short insert by a monitor. Only the engine checkpoints. Raises SessionError."""
     connection = _connect_writing(paths)
     connection.execute("PRAGMA wal_autocheckpoint = 0")
     return connection
 
 
 def connect_reader(paths: SessionPaths) -> tuple[sqlite3.Connection, tempfile.TemporaryDirectory[str] | None]:
-    """Connect read-only, without checkpoints, even in a read-only directory. Raises SessionError.
+    """Open a read-only connection without checkpoints. The directory may be read-only. Raises SessionError.
 
     Returns:
-        The connection, and the private copy from which it reads, or None. If a dead engine left a log on read-only
-        media, a copy is necessary, because SQLite needs write access to index the log.
+        The connection, and its private copy of the database or None. If a dead engine left a log on read-only media, a
+        copy is necessary, because SQLite needs write access to index the log.
     """
     database = paths.database
     _must_exist(paths)
@@ -177,12 +178,13 @@ def _must_exist(paths: SessionPaths) -> None:
             f"{paths.directory}: no such session. List the sessions with: kernel-tui sessions", paths.directory
         )
     if not paths.database.exists():
-        raise not_a_session(paths.directory, "contains no session.db, so it is not a session")
+        raise not_a_session(paths.directory, "the directory contains no session.db, so it is not a session")
     must_be_files(paths)
 
 
 def must_be_files(paths: SessionPaths) -> None:
-    """Reject a session in which a file is actually a pipe, or the database is a directory. Raises NotASession.
+    """Reject a session with a pipe in place of a file, or with a directory in place of the database. Raises
+    NotASession.
 
     Opening a pipe would block forever.
     """
@@ -195,7 +197,7 @@ def must_be_files(paths: SessionPaths) -> None:
         # SQLite opens a directory as a database and fails only at the first read. In place of the other files, a
         # directory fails at once.
         if not stat.S_ISREG(mode) and (file == paths.database or not stat.S_ISDIR(mode)):
-            raise not_a_session(file, "is not a regular file, so this is not a kernel-tui session")
+            raise not_a_session(file, "this is not a regular file, so it belongs to no kernel-tui session")
 
 
 def _connect_writing(paths: SessionPaths) -> sqlite3.Connection:
@@ -216,14 +218,14 @@ def _connect_writing(paths: SessionPaths) -> sqlite3.Connection:
 
 
 _CODE = "SELECT 1 FROM sqlite_master WHERE coalesce(rootpage, 0) = 0 LIMIT 1"
-"""Finds a view, trigger or virtual table. Queries on these could run untrusted code or never end."""
+"""SQL query that finds a view, a trigger or a virtual table. Queries on these could run untrusted code or never end."""
 
 
 def _opened(database: Path, mode: str) -> sqlite3.Connection:
-    """Connect, and check that the database is a session of a known version.
+    """Connect to a database, and check that it is a session of a known version.
 
-    Queries SQLite for the identity instead of reading the file. Closing a plain descriptor of the database would
-    release all POSIX locks that this process holds on it.
+    Ask SQLite for the file's identity instead of reading the file: closing a plain descriptor would release all POSIX
+    locks that this process holds on the database.
     """
     connection = sqlite3.connect(
         f"file:{quote(str(database))}?{mode}",
@@ -236,15 +238,15 @@ def _opened(database: Path, mode: str) -> sqlite3.Connection:
         identity = connection.execute("PRAGMA application_id").fetchone()[0]
         version = connection.execute("PRAGMA user_version").fetchone()[0]
         if identity != APPLICATION_ID or version <= 0:
-            raise not_a_session(database, "is not a kernel-tui session")
+            raise not_a_session(database, "the database is not a kernel-tui session")
         if version > len(MIGRATIONS):
             raise SessionNewer(
-                f"{database}: written by a newer kernel-tui (format {version}; this one reads {len(MIGRATIONS)}). "
-                "Update kernel-tui to open it.",
+                f"{database}: a newer kernel-tui wrote this session (format {version}; this kernel-tui reads up to "
+                f"{len(MIGRATIONS)}). Update kernel-tui to open the session.",
                 database,
             )
         if connection.execute(_CODE).fetchone() is not None:
-            raise not_a_session(database, "contains views or triggers, unlike any kernel-tui session")
+            raise not_a_session(database, "the database contains views or triggers, so kernel-tui did not write it")
     except BaseException:
         connection.close()
         raise

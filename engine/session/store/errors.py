@@ -12,14 +12,14 @@ import msgspec
 from engine.exit_codes import ExitCode
 
 UNDECODABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
-"""Exceptions from decoding untrusted JSON. RecursionError means that it is nested too deeply."""
+"""Exceptions from decoding untrusted JSON. RecursionError means that the JSON is nested too deeply."""
 
 
 class SessionError(Exception):
     """Base class for errors about session files. The exception's text is the full message; ``exit_code`` is the
     process's exit status.
 
-    ``brief`` is a shorter message without the session's path, for one or two lines of space.
+    ``brief`` is the message without the session's path, for narrow places.
     """
 
     exit_code: ExitCode = ExitCode.FAILURE
@@ -49,7 +49,7 @@ class SessionNewer(SessionError):
 
 
 class SessionLocked(SessionError):
-    """An engine already runs the session. ``pid`` is None if its lock file does not name one."""
+    """An engine already runs the session. ``pid`` is None if the lock file names no process."""
 
     exit_code = ExitCode.SESSION_LOCKED
 
@@ -64,7 +64,7 @@ class SessionLocked(SessionError):
 
 
 class SessionBusy(SessionError):
-    """Another process locked the database for longer than the busy timeout."""
+    """Another process held the database's lock for longer than the busy timeout."""
 
     exit_code = ExitCode.SESSION_LOCKED
 
@@ -76,9 +76,9 @@ class StorageError(SessionError):
 
 
 class UnsafeFileSystem(StorageError):
-    """The file system lacks the shared memory between processes that WAL needs.
+    """The file system lacks the memory shared by processes that SQLite's WAL needs.
 
-    Network file systems are an example. ``local`` is a safe directory to suggest.
+    Most network file systems lack this memory. ``local`` is a safe directory to suggest.
     """
 
     def __init__(self, path: Path, kind: str, local: Path) -> None:
@@ -118,14 +118,16 @@ def of_sqlite(error: sqlite3.Error, path: Path) -> SessionError:
         case sqlite3.SQLITE_READONLY | sqlite3.SQLITE_PERM | sqlite3.SQLITE_AUTH:
             return _read_only(path, str(error))
         case sqlite3.SQLITE_CANTOPEN:
-            return StorageError(f"{path}: cannot open ({error}). Check the permissions of the directory.", path)
+            return StorageError(
+                f"{path}: SQLite cannot open the database ({error}). Check the permissions of its directory.", path
+            )
         case sqlite3.SQLITE_IOERR:
             # SQLite maps and grows some files, but does not report why that failed.
             if _free_bytes(path) < _FULL_BELOW_BYTES:
                 return _full(path, name or str(error))
             return StorageError(
-                f"{path}: reading or writing failed ({name or error}). Check for a full or failing disk, a quota or a "
-                "file size limit, then resume the session. All recorded events are safe.",
+                f"{path}: SQLite cannot read or write the database ({name or error}). Check for a full or failing "
+                "disk, a quota or a file size limit, then resume the session. All recorded events are safe.",
                 path,
             )
         case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
@@ -135,7 +137,7 @@ def of_sqlite(error: sqlite3.Error, path: Path) -> SessionError:
                 path,
             )
         case sqlite3.SQLITE_NOTADB:
-            return not_a_session(path, "is not an SQLite database, or is truncated")
+            return not_a_session(path, "the file is truncated, or is not an SQLite database")
         case sqlite3.SQLITE_CORRUPT:
             return _damaged(path, str(error))
     if "decode to UTF-8" in str(error):  # Python's message quotes the whole text.
@@ -165,12 +167,14 @@ def _free_bytes(path: Path) -> int:
 
 def _full(path: Path, said: str) -> StorageError:
     return StorageError(
-        f"{path}: no space left to write ({said}). Free some space, then resume. All recorded events are safe.", path
+        f"{path}: the disk has no space left ({said}). Free some space, then resume. All recorded events are safe.",
+        path,
     )
 
 
 def _read_only(path: Path, said: str) -> StorageError:
     return StorageError(
-        f"{path}: cannot write ({said}). Make it writable, or set another directory for sessions in the config.",
+        f"{path}: kernel-tui cannot write this path ({said}). Make it writable, or set another directory for sessions "
+        "in the config.",
         path,
     )

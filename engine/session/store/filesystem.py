@@ -35,7 +35,7 @@ UNSAFE = {
     "fuse.gcsfuse": "gcsfuse",
     "fuse.vmhgfs-fuse": "VMware shared folder",
 }
-"""Mount types on which processes cannot share WAL's index safely, with their common names."""
+"""File systems on which processes cannot share WAL's index safely, by mount type, with their common names."""
 
 MOUNTS = Path("/proc/self/mountinfo")
 
@@ -61,12 +61,14 @@ def mount_type(path: Path, mounts: Path = MOUNTS) -> str | None:
 def make_root(root: Path) -> None:
     """Create the directory of sessions, if it is missing, and check that a database is safe there.
 
-    Raises StorageError: no space, a read-only directory, or an unsafe file system.
+    Raises StorageError for a full disk, a read-only directory or an unsafe file system.
     """
     try:
         root.mkdir(parents=True, exist_ok=True)
     except FileNotFoundError as error:  # The file system does not support directories, as in /proc.
-        raise StorageError(f"{root}: cannot create it; choose another directory for sessions", root) from error
+        raise StorageError(
+            f"{root}: this file system cannot hold directories; set another directory for sessions in the config", root
+        ) from error
     except OSError as error:
         raise of_os(error, root) from error
     check_file_system(root)
@@ -80,6 +82,6 @@ def check_file_system(directory: Path, mounts: Path = MOUNTS) -> None:
 
 
 def local_state_directory() -> Path:
-    """Return the directory to suggest for sessions if the project's file system is unsafe: the XDG state directory."""
+    """Return a safe directory to suggest for sessions: the XDG state directory."""
     base = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
     return Path(base).expanduser() / "kernel-tui" / "sessions"

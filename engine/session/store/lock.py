@@ -1,8 +1,8 @@
 """The lock that shows which engine runs a session. Only the lock decides whether an engine runs; the text in the lock
 file is for people.
 
-The file has a fixed size and is rewritten in place. Therefore an engine that stops because of a full disk can still
-record its reason here, although it cannot record an event.
+The engine rewrites this file of fixed size in place. Therefore it can record why it stopped even if the disk is too
+full for an event.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ _ACQUIRE_S = 0.5
 STALLED_AFTER_S = 5.0
 """Seconds without a heartbeat after which a running engine counts as stalled."""
 _LOOK = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
-"""Flags for opening the lock file. They prevent blocking if the file is a pipe."""
+"""Flags for opening the lock file. With these flags, opening a pipe does not block."""
 
 
 class Holder(Struct, frozen=True, omit_defaults=True):
     """The lock file's content: the lock's owner, and how that engine ended.
 
-    ``started`` is in Unix seconds. ``boot`` is the system's boot id, "" if unknown. ``exit_code`` is None while the
-    engine is running and after it died suddenly. While the engine is running, ``message`` describes what blocks its
-    work, or is "".
+    ``started`` is in Unix seconds. ``boot`` is the system's boot id, "" if unknown. ``exit_code`` is None for a running
+    engine and for an engine that died suddenly. For a running engine, ``message`` describes what blocks its work, if
+    anything.
     """
 
     pid: int
@@ -50,7 +50,8 @@ class Holder(Struct, frozen=True, omit_defaults=True):
 
 
 class Liveness(Struct, frozen=True):
-    """Whether an engine runs a session. ``heartbeat_age_s`` is None before the first heartbeat.
+    """The state of a session's engine: whether it runs, and how the last one ended. ``heartbeat_age_s`` is None before
+    the first heartbeat.
 
     ``exit_code`` and ``message`` come from the last engine; they are None and "" if that engine died suddenly. For a
     running engine, ``message`` describes what blocks its work.
@@ -64,7 +65,7 @@ class Liveness(Struct, frozen=True):
 
     @property
     def stall(self) -> str | None:
-        """A description and a remedy if the engine runs without making progress; None if the engine is healthy."""
+        """Why a running engine makes no progress, with a remedy; None if the engine is healthy."""
         if self.running and self.message:
             return self.message
         age = self.heartbeat_age_s
@@ -78,14 +79,14 @@ def remedy(pid: int | None) -> str:
     """Return advice for a stalled engine."""
     if pid is not None and is_suspended(pid):
         return f"it is suspended; to continue it, type: kill -CONT {pid}"
-    end = f"kill -9 {pid}" if pid is not None else "end its process (engine.daemon.service)"
-    return f"if this persists: {end}, then resume the session; recorded events are safe"
+    end = f"type kill -9 {pid}" if pid is not None else "end its process (engine.daemon.service)"
+    return f"if this persists, {end}, then resume the session; all recorded events are safe"
 
 
 class EngineLock:
     """The exclusive lock for running an engine on a session, held until ``release`` or the end of this process.
 
-    Raises SessionLocked if another engine holds it, StorageError if the lock file cannot be written.
+    Raises SessionLocked if another engine holds the lock, StorageError if the lock file cannot be written.
     """
 
     def __init__(self, paths: SessionPaths, marker: str = "") -> None:
@@ -196,7 +197,7 @@ def _is_held(lock: Path) -> bool:
         raise of_os(error, lock) from error
     try:
         if stat.S_ISFIFO(os.fstat(descriptor).st_mode):
-            raise not_a_session(lock, "is not a regular file, so this is not a kernel-tui session")
+            raise not_a_session(lock, "this is not a regular file, so it belongs to no kernel-tui session")
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
         return False
     except BlockingIOError:

@@ -30,7 +30,7 @@ class SessionPaths(Struct, frozen=True):
 
     @property
     def lock(self) -> Path:
-        """File that a live engine locks with ``flock``."""
+        """File that a running engine locks with ``flock``."""
         return self.directory / "engine.lock"
 
     @property
@@ -44,7 +44,7 @@ class SessionPaths(Struct, frozen=True):
 
     @property
     def config(self) -> Path:
-        """The configuration at the time the session was created."""
+        """The configuration with which the session was created."""
         return self.directory / "config.toml"
 
     def best(self, problem_id: str, suffix: str) -> Path:

@@ -20,13 +20,13 @@ from engine.session.store.paths import SessionPaths
 from engine.session.store.samples import Sample
 
 _CHUNK = 256
-"""Rows per read. The number is small, so that decoded events are still in the CPU's cache when they are folded."""
+"""Number of rows per read: small, so that decoded events are still in the CPU's cache when they update the state."""
 _LATEST = 253_402_300_800.0
-"""The year 10000 in Unix seconds, the limit of calendar functions."""
+"""The year 10000 in Unix seconds: calendar functions accept no later time."""
 
 
 class Heartbeat(Struct, frozen=True):
-    """The engine's last heartbeat. ``time`` is in Unix seconds. ``engine_time`` is the same moment by the engine's
+    """The engine's last heartbeat. ``time`` is in Unix seconds. ``engine_time`` is the same moment on the engine's
     clock, which also dates events; 0 in older files.
     """
 
@@ -51,10 +51,10 @@ class SentRequest(Struct, frozen=True):
 
 
 class SessionReader:
-    """Reads a session, whether its engine is running, ended or died. Read-only media are supported.
+    """Reads a session whose engine is running, has ended or has died, also on read-only media.
 
-    It never writes, never checkpoints, and holds no transaction between calls, so it never blocks the engine. Not
-    thread-safe. Every method may raise SessionError.
+    The reader never writes, never checkpoints, and holds no transaction between calls, so it never blocks the engine.
+    Not thread-safe. Every method may raise SessionError.
     """
 
     def __init__(self, paths: SessionPaths) -> None:
@@ -147,7 +147,7 @@ class SessionReader:
         return state.last_moment(beat.engine_time if beat is not None else 0.0)
 
     def config_name(self) -> str:
-        """Return the configuration's path as given when the session was created."""
+        """Return the path of the configuration file from which the session was created."""
         rows = self._rows("SELECT value FROM about WHERE key = 'config_name'")
         return str(rows[0][0]) if rows else ""
 
@@ -158,8 +158,8 @@ class SessionReader:
         return None if found == "ok" else found
 
     def _recorded(self, rows: list[tuple[Any, ...]]) -> list[Recorded]:
-        """Decode a chunk of events. Garbage collection is off, because it would free nothing here and double
-        the time.
+        """Decode a chunk of events. Turn garbage collection off meanwhile, because it would free nothing and double the
+        time.
         """
         seqs, times, texts = zip(*rows, strict=True)
         events: list[Recorded] = []
@@ -169,8 +169,9 @@ class SessionReader:
             events.extend(map(Recorded, seqs, times, map(decode, texts)))
         except UNDECODABLE as error:
             raise SessionDamaged(
-                f"{self.paths.database}: cannot decode event {seqs[len(events)]} ({error}). Something altered the "
-                f"session, or another kernel-tui version wrote it. Restore a backup, or start a new session.",
+                f"{self.paths.database}: cannot decode event {seqs[len(events)]} ({error}). Another "
+                f"program altered the session, or another kernel-tui version wrote it. Restore a backup, or start a "
+                f"new session.",
                 self.paths.database,
             ) from error
         finally:
@@ -195,4 +196,10 @@ def _sent(id: int, time: float, author: str, json: str) -> SentRequest:
     try:
         return SentRequest(id, time, author, decode_command(json))
     except UNDECODABLE as error:
-        return SentRequest(id, time, author, None, f"this engine does not know the request: {error}")
+        return SentRequest(
+            id,
+            time,
+            author,
+            None,
+            f"this engine does not know the request ({error}); update kernel-tui and resume the search",
+        )

@@ -24,7 +24,7 @@ POLL_S = 0.075
 def send_request(paths: SessionPaths, command: Command, author: str) -> int:
     """Write a request for the engine, and return the request's number once it is on disk. Raises SessionError.
 
-    If no engine is running, the request stays in the file until one starts. To avoid this, check
+    If no engine is running, the request waits in the file for the next engine. To avoid this, check
     :func:`engine.session.store.engine_liveness` first.
     """
     must_not_be_bundled(paths)
@@ -60,7 +60,7 @@ def wait_handled(paths: SessionPaths, command: int, timeout_s: float) -> Command
 
 
 class RequestInbox:
-    """The engine's queue of requests. It returns each unanswered request once, in order.
+    """The engine's queue of requests. The queue returns each unanswered request once, in order.
 
     ``handled`` lists the numbers of requests that an earlier engine answered (``SessionState.handled``).
     """
@@ -72,8 +72,9 @@ class RequestInbox:
         self._waiting: deque[SentRequest] = deque()
 
     def poll(self) -> list[SentRequest]:
-        """Return requests that arrived since the last call. Takes microseconds if there are none. Raises
-        SessionError."""
+        """Return requests that arrived since the last call. Without new requests, the call takes microseconds. Raises
+        SessionError.
+        """
         if self._reader.changed():
             for sent in self._reader.commands(self._last):
                 self._last = sent.id

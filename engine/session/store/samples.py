@@ -9,7 +9,9 @@ from msgspec import Struct
 THIN_EVERY_S = 60.0
 
 STEPS: tuple[tuple[float, float], ...] = ((600.0, 10.0), (2 * 3600.0, 60.0), (24 * 3600.0, 600.0))
-"""(age, step) in seconds. Of readings older than ``age``, only the first per ``step`` remains."""
+"""How to thin out device readings: (age, step) in seconds. Of readings older than ``age``, the writer keeps only the
+first per ``step``.
+"""
 
 
 class Sample(Struct, frozen=True):
@@ -20,9 +22,9 @@ class Sample(Struct, frozen=True):
 
 
 def thin(connection: sqlite3.Connection, now: float) -> None:
-    """Delete readings that are closer together than their age allows. Runs in the caller's transaction.
+    """Delete readings that are closer together than their age allows. The deletion belongs to the caller's transaction.
 
-    Ages are rounded to whole steps, so that only complete steps are thinned.
+    Only complete steps are thinned out.
     """
     for age, step in STEPS:
         connection.execute(

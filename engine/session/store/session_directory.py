@@ -31,8 +31,8 @@ from engine.session.store.reader import SessionReader
 from engine.suggestions import did_you_mean
 
 RunState = Literal["new", "running", "finished", "stopped", "died", "unreadable"]
-"""``new``: no engine has run yet. ``finished``: the search is complete. ``stopped``: the search stopped early and can
-be resumed. ``died``: the engine ended without recording it (killed, out of memory, power loss).
+"""``new``: no engine has run yet. ``finished``: the search is complete. ``stopped``: the search stopped early; resume
+continues it. ``died``: the engine ended without recording its end (killed, out of memory, power loss).
 """
 
 _NOT_NEEDED = ("variant_stage", "log_line", "command_handled", "baseline_measured")
@@ -73,10 +73,10 @@ def create_session(root: Path, name: str, config_text: str, config_name: str, se
 
     Args:
         config_text: The frozen configuration.
-        config_name: The configuration's path as the person knows it.
+        config_name: The configuration's path as the person typed it.
 
     Raises:
-        SessionError: No space, a read-only directory, or an unsafe file system. No files are left behind.
+        SessionError: The disk is full, the directory is read-only, or the file system is unsafe. No files remain.
     """
     make_root(root)
     paths = _claim_directory(root.absolute(), re.sub(r"[^\w.-]+", "-", name).strip(".-") or "session")
@@ -108,7 +108,7 @@ def find_session(root: Path, name: str) -> SessionPaths:
 
 
 def list_sessions(root: Path) -> list[SessionSummary]:
-    """List all sessions below ``root``, newest first. Unreadable sessions are listed with the reason."""
+    """List all sessions below ``root``, newest first, including unreadable sessions with the reason."""
     if not root.is_dir():
         return []
     found = [summarize(SessionPaths.at(file.parent)) for file in root.glob("*/session.db")]
@@ -126,7 +126,7 @@ def summarize(paths: SessionPaths) -> SessionSummary:
     except SessionError as error:
         return SessionSummary(name=paths.name, directory=paths.directory, state="unreadable", note=str(error))
     except (LookupError, ArithmeticError, ValueError, TypeError, RecursionError) as error:
-        note = f"{paths.database}: its events contradict each other ({error!r}). Restore a backup."
+        note = f"{paths.database}: the session's events contradict each other ({error!r}). Restore a backup."
         return SessionSummary(name=paths.name, directory=paths.directory, state="unreadable", note=note)
 
 
@@ -191,7 +191,7 @@ def _run_state(state: SessionState, live: Liveness) -> tuple[RunState, str]:
     if state.engine is None:
         return "new", ""
     if state.engine.stopped is None:
-        return "died", "the engine died without a message; to continue from the recorded events, resume the session"
+        return "died", "the engine died without a message; resume the session to continue from the recorded events"
     return ("finished" if state.engine.stopped == "finished" else "stopped"), state.engine.message
 
 
@@ -212,9 +212,8 @@ def _claim_directory(root: Path, name: str) -> SessionPaths:
 
 
 def _make_database(paths: SessionPaths, config_text: str, config_name: str, seed: int) -> None:
-    """Create the database in a temporary directory, and move the complete file into place.
-
-    Therefore other processes never see a partial database, and never lock it during its first statements.
+    """Create the database in a temporary directory, and move the complete file into place, so that other processes
+    never see or lock a partial database.
     """
     draft = SessionPaths(paths.directory / ".new")
     draft.directory.mkdir()

@@ -1,10 +1,9 @@
 """Write session files with one thread, one connection and group commits.
 
 The writer never loses data silently. When a commit fails (disk full, I/O error), the writer reports the failure once,
-keeps everything queued, and retries with growing delays for ``patience_s``. During this time, the writer acknowledges
-nothing, and callers that await an event keep waiting. If a retry succeeds, the writer writes everything in order.
-Otherwise every pending future and every later ``append`` fails with the error, and the engine stops. Acknowledged
-events are on disk.
+keeps everything queued, and retries with growing delays for ``patience_s``. During this time, callers that await an
+event keep waiting. If a retry succeeds, the writer writes everything in order. Otherwise every pending future and every
+later ``append`` fails with the error, and the engine stops. Acknowledged events are on disk.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ from engine.system import clock
 PATIENCE_S = 30.0
 _BATCH = 4096
 _TOGETHER = 128
-"""Rows per insert statement."""
+"""Number of rows per insert statement."""
 _SAMPLES_KEPT = 600
 _LOG_LIMIT_BYTES = 64 << 20
 _T = TypeVar("_T")
@@ -62,7 +61,7 @@ def _descriptor_of(path: Path) -> int | None:
 
 
 class _Row(Struct):
-    """An event waiting for its commit. ``together``: the next row must be in the same commit."""
+    """An event that waits for its commit. ``together``: whether the next row must be in the same commit."""
 
     time: float
     event: AnyEvent
@@ -79,7 +78,7 @@ class _Blob(Struct):
 
 
 class _Pending(Struct):
-    """The content of the next commits. ``rows`` is ordered, and each blob precedes the events that refer to it."""
+    """Data that waits for the next commits. ``rows`` is ordered, and each blob precedes the events that refer to it."""
 
     rows: deque[_Row | _Blob] = field(default_factory=deque)
     samples: deque[tuple[float, str]] = field(default_factory=lambda: deque(maxlen=_SAMPLES_KEPT))
@@ -99,7 +98,7 @@ class EventWriter:
     outage is over.
 
     Raises:
-        SessionError: The session cannot be opened for writing.
+        SessionError: The writer cannot open the session.
     """
 
     def __init__(
@@ -128,7 +127,7 @@ class EventWriter:
 
     @property
     def failure(self) -> SessionError | None:
-        """The error that stopped the writer; None while the writer works."""
+        """The error that stopped the writer; None if the writer works."""
         return self._failure
 
     def append(self, event: AnyEvent) -> Future[Recorded]:
@@ -163,7 +162,7 @@ class EventWriter:
     def put_blob(self, content: str | bytes) -> str:
         """Store a text or bytes, and return the sha256 digest by which events refer to it.
 
-        The blob is committed with, or before, every later event. Raises SessionError if the writer has failed.
+        The writer commits the blob before or with every later event. Raises SessionError if the writer has failed.
         """
         raw = content.encode() if isinstance(content, str) else content
         digest = hashlib.sha256(raw).hexdigest()
@@ -177,9 +176,8 @@ class EventWriter:
         return digest
 
     def sample(self, readings: object) -> None:
-        """Store current device readings: anything that ``msgspec`` encodes as JSON. Old readings are thinned out.
-
-        During an outage, the writer keeps only the newest 600.
+        """Store current device readings: anything that ``msgspec`` encodes as JSON. The writer thins out old readings.
+        During an outage, it keeps only the newest 600.
         """
         json = msgspec.json.encode(readings).decode()
         with self._condition:
@@ -195,7 +193,7 @@ class EventWriter:
                 self._condition.notify()
 
     def flush(self, timeout_s: float | None = None) -> None:
-        """Wait until everything that is queued now is on disk. Raises SessionError or TimeoutError."""
+        """Wait until all data that is queued now is on disk. Raises SessionError or TimeoutError."""
         future: Future[None] = Future()
         with self._condition:
             if (refusal := self._refusal()) is not None:
@@ -236,7 +234,7 @@ class EventWriter:
             self._close_connection()
 
     def _next_batch(self) -> _Pending | None:
-        """Return everything that is queued, up to a limit; None at the end."""
+        """Return the queued data, up to a limit; None when the writer closes."""
         with self._condition:
             while not self._pending and not self._closing:
                 self._condition.wait()
@@ -252,7 +250,9 @@ class EventWriter:
             return batch
 
     def _store(self, batch: _Pending) -> None:
-        """Commit ``batch``, retrying during an outage. Complete its futures, or let them fail."""
+        """Commit ``batch``, retrying during an outage. Complete the batch's futures, or let them fail with the
+        error.
+        """
         first_failed: float | None = None
         pause_s = 0.1
         while True:
@@ -309,13 +309,11 @@ class EventWriter:
         return recorded
 
     def _check_that_it_is_there(self) -> None:
-        """Check that the file has not been deleted. SQLite would write to a deleted file without an error, and the data
-        would be lost.
-        """
+        """Check that the database file still exists, because SQLite writes to a deleted file without an error."""
         if self._descriptor is not None and os.fstat(self._descriptor).st_nlink == 0:
             text = (
-                f"{self.paths.database}: this file was deleted while the engine was writing to it. The engine cannot "
-                f"record anything more; start a new session."
+                f"{self.paths.database}: another process deleted this file, so the engine can't record anything more. "
+                f"Start a new session."
             )
             raise SessionError(text, self.paths.database)
 
@@ -329,7 +327,7 @@ class EventWriter:
         return self._connection.execute(f"{statement} {values}", [*chain.from_iterable(rows)]).lastrowid or 0
 
     def _roll_back(self) -> None:
-        """Roll back, unless SQLite already did so because of a full disk."""
+        """Roll back the transaction, unless SQLite already did so because of a full disk."""
         if self._connection.in_transaction:
             self._connection.execute("ROLLBACK")
 
@@ -342,7 +340,10 @@ class EventWriter:
     def _give_up(self, batch: _Pending, error: BaseException) -> None:
         """Fail all pending futures and reject later events."""
         if not isinstance(error, SessionError):
-            error = SessionError(f"{self.paths.database}: the writer failed: {error!r}.", self.paths.database)
+            error = SessionError(
+                f"{self.paths.database}: the engine cannot write to the session: {error!r}. Resume the session.",
+                self.paths.database,
+            )
         with self._condition:
             self._failure = error
             rows = [*batch.rows, *self._pending.rows]
@@ -355,7 +356,9 @@ class EventWriter:
             flush.set_exception(error)
 
     def _close_connection(self) -> None:
-        """Checkpoint the log into the database, even while monitors are reading. If that fails, the log remains."""
+        """Checkpoint the log into the database, even while monitors are reading. If the checkpoint fails, the log
+        remains.
+        """
         try:
             with write_turn(self.paths):
                 self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")

@@ -218,7 +218,7 @@ def test_operators_work_without_private_names_of_pytorch(scales: list[PackagedKe
 
 @pytest.mark.parametrize("name", ["two words", "1st", "class", "a.b", ""])
 def test_a_name_that_python_cannot_import_is_refused(name: str) -> None:
-    with pytest.raises(ExportError, match="not a name for a Python package"):
+    with pytest.raises(ExportError, match="is not a valid name for a Python package"):
         package_tree(name, [])
 
 
@@ -233,14 +233,14 @@ def test_names_in_a_package_are_distinct(tmp_path: Path) -> None:
     assert "def Softmax(" in made and "class SoftmaxModule(" in made
     for names, shared in ((("a-b", "a.b"), "a_b"), (("a", "a"), "a"), (("a", "a_reference"), "a_reference"),
                           (("softmax", "Softmax"), "Softmax"), (("torch",), "torch")):  # fmt: skip
-        with pytest.raises(ExportError, match=f"two things named {shared}, "):
+        with pytest.raises(ExportError, match=f"the name {shared} twice, "):
             package_tree("few", [kernel(name) for name in names])
 
 
 def test_a_kernel_that_is_compiled_when_it_runs_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "problem.py"
     file.write_text(GRADIENT)
-    with pytest.raises(ExportError, match="a Python or Triton kernel is compiled when it runs"):
+    with pytest.raises(ExportError, match="a Python or Triton kernel, which is compiled when it runs"):
         check_problem(inspect_file(file, "gradient"), "triton")
 
 

@@ -110,7 +110,7 @@ def test_what_is_not_there_is_said(session: SessionPaths) -> None:
     for arguments, code, words in [
         ((), 2, "VARIANT, --best"),
         (("v99",), 2, "no kernel v99"),
-        (("--best", "gelu"), 2, "no problem gelu, did you mean relu? Problems: relu"),
+        (("--best", "gelu"), 2, "no problem gelu; did you mean relu? Problems: relu"),
         (("--training", "/nonexistent/file"), 6, "cannot write"),
     ]:
         done = command(session, str(session.directory), *arguments)

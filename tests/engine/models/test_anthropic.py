@@ -85,7 +85,10 @@ async def test_tokens_of_the_cache_are_input_tokens(server: ModelServer, engine:
     ("keys", "words"),
     [
         ('thinking = "adaptive"\nthinking_budget = 2000', "sets both thinking and thinking_budget"),
-        ("thinking_budget = 2000\nmax_output_tokens = 2000", "thinking_budget is 2000, allowed: less than 2000"),
+        (
+            "thinking_budget = 2000\nmax_output_tokens = 2000",
+            "use less than the output limit, 2000 tokens",
+        ),
         ("thinking_budget = 100", "thinking_budget"),
         ('api_key = "sk-secret"', "ANTHROPIC_API_KEY"),
     ],

@@ -87,7 +87,7 @@ def test_other_sizes_change_nothing_but_the_numbers() -> None:
 
 
 def test_a_size_that_is_not_there_is_named_with_those_that_are() -> None:
-    with pytest.raises(SizeError, match=r"no size ROW, did you mean ROWS\?.* ROWS=1000, "):
+    with pytest.raises(SizeError, match=r"no size ROW; did you mean ROWS\?.* ROWS=1000, "):
         with_sizes(FILE, {"ROW": 5})
 
 

@@ -128,4 +128,4 @@ def test_a_winner_whose_speedup_is_uncertain_is_judged_once_more(kernel_tui: Ker
     ]
     given = [event for event in search.events() if isinstance(event, VerdictGiven)]
     assert [bool(one.why) for one in given] == ([False] if "still uncertain" in said else [False, True])
-    assert said.startswith("softmax: judged the best kernel v1 ")
+    assert said.startswith("softmax: the judge evaluated the best kernel v1 ")

@@ -235,7 +235,7 @@ def test_a_wrong_key_ends_it_with_a_sentence_and_replies_of_no_use_are_failed_ke
     assert "export TEST_MODEL_KEY=" in missing.stderr
     wrong = kernel_tui("config.toml", "--headless", env={"TEST_MODEL_KEY": "sk-wrong-9876543210"}, timeout=PATIENCE_S)
     assert wrong.returncode == ExitCode.FAILURE
-    assert "m-one is no longer called: key rejected: TEST_MODEL_KEY: " in wrong.stderr
+    assert "the search no longer calls m-one: key rejected: TEST_MODEL_KEY: " in wrong.stderr
     assert f"To resume: kernel-tui resume {paths.directory}" in wrong.stderr
     assert "error: all models failed permanently: " in wrong.stderr
     assert "set TEST_MODEL_KEY to a valid key, then resume the session" in wrong.stderr

@@ -63,7 +63,7 @@ def test_a_search_by_hand_stops_while_it_waits_and_goes_on_elsewhere(kernel_tui:
     first = kernel_tui("config.toml", "--headless", "--until-idle", timeout=PATIENCE_S)
     assert first.returncode == ExitCode.WAITING, first.stderr
     assert re.search(
-        r"^\d\d:\d\d:\d\d stopping when only replies from a person are missing$", first.stdout, re.MULTILINE
+        r"^\d\d:\d\d:\d\d the search will stop when only a person's replies are missing$", first.stdout, re.MULTILINE
     )
     assert "outbox/softmax.r0.ideas.start.0.md" in first.stderr
     text = (session / "outbox" / "softmax.r0.ideas.start.0.md").read_text()
@@ -127,7 +127,7 @@ def test_a_search_by_hand_stops_while_it_waits_and_goes_on_elsewhere(kernel_tui:
         time.sleep(0.1)
     said, _ = running.communicate(timeout=PATIENCE_S)
     assert running.returncode == ExitCode.OK, said
-    assert "no round is left to ask again" in said
+    assert "so the search does not ask again" in said
     assert "asks again in the next round" not in said
 
     # The outbox held exactly the recorded prompts.

@@ -34,7 +34,7 @@ def worker(scheduler: str, certificates: Path, gpus: str, builders: int | None, 
     try:
         scheduler_address(scheduler)
     except PydanticCustomError as error:
-        raise Failure(f"--scheduler {error.message()}", ExitCode.USAGE) from None
+        raise Failure(f"--scheduler: {error.message()}", ExitCode.USAGE) from None
     with needs_extra():
         from engine.cluster.worker.process import WorkerSettings
         from engine.cluster.worker.supervisor import NoDevice, choose_devices, run_workers
