@@ -160,7 +160,7 @@ async def test_dialogs_are_left_and_nothing_is_sent(live: Engine) -> None:
         for opens, title, keys in (
             ("d", "Prune v", ("n", "N", "escape", "q", "enter")),
             ("question_mark", "Most used keys", ("escape", "question_mark", "q", "enter")),
-            ("M", "Minutes, all runs together", ("escape",)),
+            ("M", "Minutes of all engine runs", ("escape",)),
             ("a", "Seed a cuda kernel for softmax", ("escape",)),
             ("i", "Seed an idea for softmax", ("escape",)),
         ):

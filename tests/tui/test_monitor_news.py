@@ -180,7 +180,7 @@ async def test_how_news_reach_a_person_is_chosen_tried_and_kept(
         await monitor.press("tab")
         monitor.app.screen.focused.post_message(Paste(f"{address}/"))
         await monitor.press("ctrl+t")
-        await monitor.until_shown("OSC 9 was sent; the command ran; the webhook accepted it")
+        await monitor.until_shown("OSC 9 was sent; the command ran; the webhook accepted the alert")
         assert "this is a test alert" in told.read_text() and len(got) == 1
         await monitor.press("enter")
         await monitor.until_shown("Every session will send alerts this way")

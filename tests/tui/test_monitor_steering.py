@@ -114,7 +114,7 @@ async def test_the_budget_is_changed(open_monitor: Any, engine: Any) -> None:
     async with open_monitor(engine.paths) as monitor:
         await monitor.press("M")
         minutes = monitor.app.model.search_seconds() / 60
-        await monitor.until_shown(f"Minutes, all runs together ({minutes:.1f} used)")
+        await monitor.until_shown(f"Minutes of all engine runs ({minutes:.1f} used)")
         await monitor.type("abc")
         await monitor.press("enter")
         await monitor.until_shown("Minutes must be a number")

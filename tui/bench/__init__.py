@@ -1,1 +1,1 @@
-"""Report a session as a benchmark: events of a stored session enter; figures, JSON, Markdown and HTML leave."""
+"""Report a session as a benchmark: read a stored session's events, and return figures, JSON, Markdown and HTML."""

@@ -19,9 +19,9 @@ from tui.text.narration import TURN_ENDS
 from tui.view.results import without_compile
 
 MARKS = (0.0, 1.0, 1.5, 2.0)
-"""The marks p of fast_p: the share of problems with a correct kernel whose speedup's whole interval is above p."""
+"""Marks p. fast_p is the share of problems whose best kernel is correct and has its whole speedup interval above p."""
 CURVE_POINTS = 24
-"""Number of intervals of the curve over minutes."""
+"""Number of intervals on the curve's time axis."""
 
 
 class Over(Struct, frozen=True):
@@ -85,8 +85,10 @@ class Total(Struct, frozen=True, kw_only=True):
 
 
 class Point(Struct, frozen=True):
-    """The benchmark after ``minutes`` for each problem: geometric mean over eager (1 without a correct kernel), and the
-    number of problems whose whole interval is above 1.
+    """The benchmark's progress when each problem has had ``minutes``.
+
+    ``geomean`` is over eager, with 1 for problems without a correct kernel. ``fast_1`` is the number of problems whose
+    whole interval is above 1.
     """
 
     minutes: float
@@ -97,9 +99,9 @@ class Point(Struct, frozen=True):
 class Report(Struct, frozen=True, kw_only=True):
     """A benchmark. ``created`` is in Unix seconds. ``minutes_per_problem`` is the config's; None without turns.
 
-    ``kernelbench`` sums up the best kernels over eager under KernelBench's own rules, which give no interval, and
-    ``kernelbench_judged`` counts the best kernels with such a verdict. ``curve`` is over each problem's own minutes;
-    without turns, over the session's minutes divided by the number of problems.
+    ``kernelbench`` sums up the best kernels over eager under KernelBench's own rules, which give no interval.
+    ``kernelbench_judged`` counts the best kernels judged under these rules. ``curve`` counts each problem's own
+    minutes; without turns, the session's minutes divided by the number of problems.
     """
 
     session: str
@@ -134,9 +136,10 @@ def report_of(events: Iterable[Recorded], config: str) -> Report:
 
 
 class _Step(Struct, frozen=True):
-    """A problem's best kernel from a moment on. ``speedup`` is 1 without a correct kernel.
+    """A change of a problem's best kernel. ``speedup`` is 1 without a correct kernel.
 
-    ``problem_s`` and ``session_s`` give the moment, in seconds of the problem's own time and of the session.
+    ``problem_s`` and ``session_s`` give the time of the change, in seconds of the problem's own time and of the
+    session.
     """
 
     problem: str
@@ -147,7 +150,7 @@ class _Step(Struct, frozen=True):
 
 
 def _folded(events: Iterable[Recorded]) -> tuple[SessionState, list[_Step]]:
-    """Fold the events, and return every change of a problem's best kernel in order."""
+    """Apply the events, and return the state and every change of a problem's best kernel, in order."""
     state, steps = SessionState(), list[_Step]()
 
     def note(one: Recorded) -> None:
@@ -221,7 +224,7 @@ def _row(state: SessionState, problem: ProblemState, now: float, turns: bool, co
     if compiles or "compile" in problem.baselines:
         too_slow = _is_compile_too_slow(state, problem)
         reason = without_compile(problem, measured=True, pending=False)
-        over["compile"] = Over(failure="does not fit into the problem's minutes" if too_slow else reason)
+        over["compile"] = Over(failure="torch.compile does not fit into the problem's minutes" if too_slow else reason)
     over |= {name: _over(one, verdict) for name, one in problem.baselines.items() if name != "eager"}
     return BenchRow(
         problem=problem.id,
@@ -244,9 +247,10 @@ def _row(state: SessionState, problem: ProblemState, now: float, turns: bool, co
 
 
 def _is_compile_too_slow(state: SessionState, problem: ProblemState) -> bool:
-    """Whether ``torch.compile`` has no time because the problem's turns had too little time for it.
+    """Return whether ``torch.compile`` was not timed because the problem's turns were too short.
 
-    A turn with a correct kernel leaves it out for no other reason. Until the search is finished, another turn may come.
+    A turn that found a correct kernel skips torch.compile for no other reason. In an unfinished search, another turn
+    may time torch.compile.
     """
     measured = problem.turn_end not in (None, "refused", "pruned", "not_opened")
     return "compile" not in problem.baselines and measured and state.finished and state.outcome(problem.id) == "solved"
@@ -270,7 +274,7 @@ def _dollars(state: SessionState, problem: str) -> float | None:
 def _note(state: SessionState, problem: ProblemState) -> str:
     """Say why there is no correct kernel, in full, or why the search of the problem ended."""
     if state.is_pruned(problem.id):
-        return "pruned by a person"
+        return "pruned by the user"
     ended = problem.finished or (TURN_ENDS[problem.turn_end] if problem.turn_end is not None else "")
     if problem.degenerate:
         ended = "; ".join(filter(None, [f"degenerate: {problem.degenerate} pass every check", ended]))
@@ -280,7 +284,7 @@ def _note(state: SessionState, problem: ProblemState) -> str:
         return f"no proposer can write a kernel: {problem.cannot_write}"
     judged = [one.verdict for one in state.variants_of(problem.id) if one.verdict is not None and one.was_judged]
     if not judged:
-        return f"no kernel was judged: {ended or 'its turn has not come'}"
+        return f"no kernel was judged: {ended or 'the turn of the problem has not come'}"
     counts = Counter(verdict.status for verdict in judged)
     last = {verdict.status: verdict.reason for verdict in judged}
     told = [f"{number} {status.replace('_', ' ')} ({last[status]})" for status, number in counts.most_common()]
@@ -334,7 +338,7 @@ def _total(correct: int, speedups: Sequence[float], lows: Sequence[float], count
 
 
 def _curve(steps: Sequence[_Step], problems: Sequence[str], turns: bool) -> list[Point]:
-    """Return the benchmark's progress over the minutes of each problem."""
+    """Return the benchmark's progress as a curve over the minutes of each problem."""
     if not steps or not problems:
         return []
     minutes = [(one.problem_s if turns else one.session_s / len(problems)) / 60 for one in steps]

@@ -12,13 +12,14 @@ from tui.bench.report import MARKS, BenchRow, Over, Report
 from tui.text.format import milliseconds
 
 NAMES = {"eager": "eager", "compile": "torch.compile"}
-"""Names of baselines in tables. Any other baseline has the name that the session gives it."""
+"""Names of baselines in tables. Tables show any other baseline under its name in the session."""
 
 RULES = (
-    "fast_p is the share of all problems whose best kernel is correct and whose whole interval of the speedup is above "
-    "p; fast_0 counts correct kernels. A refused problem counts as a failure. Over eager, the interval is the 95% "
-    "interval of alternating pairs. Over other baselines, it divides the 10th by the 90th percentile of the two times, "
-    f"and vice versa. KernelBench's own rules compute no interval. {MARK} before a speedup: uncertain. {ABOVE_SOL}."
+    "fast_p is the share of all problems whose best kernel is correct and has its whole speedup interval above p; "
+    "fast_0 counts correct kernels. A refused problem counts as a failure. Over eager, the interval is the 95% "
+    "interval of alternating pairs. Over other baselines, the interval runs from (baseline p10 / kernel p90) to "
+    f"(baseline p90 / kernel p10). KernelBench's own rules compute no interval. {MARK} before a speedup: uncertain. "
+    f"{ABOVE_SOL}."
 )
 
 
@@ -35,7 +36,7 @@ def name_of(baseline: str) -> str:
 
 
 def facts(report: Report) -> list[str]:
-    """Return lines about the circumstances: device, version, tolerance, time and money."""
+    """Return lines that describe the benchmark: device, version, tolerance, time and money."""
     share = f", {report.minutes_per_problem:g} minutes for each problem" if report.minutes_per_problem else ""
     day = time.strftime("%Y-%m-%d", time.gmtime(report.created))
     dollars = "unknown cost" if report.dollars is None else f"${report.dollars:.2f}"

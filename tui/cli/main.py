@@ -1,4 +1,4 @@
-"""The ``kernel-tui`` command. To start fast, it imports only click and the module of the requested command."""
+"""The ``kernel-tui`` command, which starts fast: it imports only click and the module of the requested command."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ COMMANDS = {
 }
 """Each command's group, module and function under ``tui.cli``, in ``--help`` order."""
 ALIASES = {"continue": "unpause"}
-"""Earlier command names. They still work, but ``--help`` does not list them."""
+"""Earlier command names, which still work, but which ``--help`` does not list."""
 
 _EXIT_CODES = """\b
 Exit codes:

@@ -43,7 +43,7 @@ def change_from(state: SessionState, before: VariantState | None, variant: Varia
 
 
 def change_against_parent(state: SessionState, variant: VariantState) -> Change | None:
-    """Return the change from the kernel's parent, or None if one of them has no speedup."""
+    """Return the change from the kernel's parent, or None if either has no speedup."""
     return change_from(state, state.variants.get(variant.parent or ""), variant)
 
 

@@ -10,13 +10,13 @@ from msgspec import Struct
 Better = Literal["more", "less"]
 
 MOST = 4
-"""Maximum number of columns. More would not fit into 80 characters."""
+"""Maximum number of columns. More columns would not fit into 80 characters."""
 NOTABLE = 1.1
 """A row is highlighted if the ratio of its largest to its smallest figure reaches this value."""
 
 
 class Cell(Struct, frozen=True):
-    """One cell of a row. ``value`` is its figure, and ``low`` to ``high`` the figure's interval, if known."""
+    """One cell of a row. ``value`` is the cell's figure, and ``low`` to ``high`` the figure's interval, if known."""
 
     text: str
     value: float | None = None
@@ -53,7 +53,7 @@ class Row(Struct, frozen=True):
         return leading if len(leading) < len(known) else frozenset()
 
     def _behind(self, cell: Cell, best: Cell) -> bool:
-        """Return whether the cell's interval trails the best one by more than ``margin``."""
+        """Return whether the cell's interval trails the best interval by more than ``margin``."""
         if self.better == "more":
             return _end(cell.high, cell) * self.margin < _end(best.low, best)
         return _end(cell.low, cell) > _end(best.high, best) * self.margin

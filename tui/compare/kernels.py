@@ -27,10 +27,10 @@ Saying = Callable[[SessionState, VariantState], Cell]
 
 
 def chosen(state: SessionState, marks: Sequence[str], selected: VariantState | None) -> list[str]:
-    """Return the kernels to compare: the marked ones, oldest mark first.
+    """Return the kernels to compare: the marked kernels, oldest mark first.
 
-    If fewer than two are marked, add the selected kernel, then its problem's best kernel. If the selected kernel is
-    the best, add its parent instead.
+    If fewer than two kernels are marked, add the selected kernel, then its problem's best kernel. If the selected
+    kernel is the best, add its parent instead.
     """
     names = [name for name in marks if name in state.variants][:MOST]
     if len(names) < 2 and selected is not None:
@@ -221,7 +221,9 @@ def interval(verdict: Verdict | None) -> str | None:
 
 
 def _scaled(variant: VariantState, value: float | None, text: str, *, falls: bool = False) -> Cell:
-    """Return a figure's cell with the speedup's relative interval. ``falls`` inverts the interval, as for a time."""
+    """Return a figure's cell with the speedup's relative interval. ``falls`` inverts the interval, for figures that
+    fall when the speedup rises.
+    """
     verdict = variant.verdict
     if value is None or verdict is None or not (verdict.speedup and verdict.speedup_low and verdict.speedup_high):
         return Cell(text, value)

@@ -91,7 +91,7 @@ def _same_problem(sessions: Sequence[SessionFigures], name: str) -> bool:
 
 
 def _same_tolerance(sessions: Sequence[SessionFigures]) -> bool:
-    """Return whether all sessions used the same tolerance. A looser one allows less accurate, faster kernels."""
+    """Return whether all sessions used the same tolerance. A looser tolerance allows less accurate, faster kernels."""
     return len({session.tolerance for session in sessions}) == 1
 
 
@@ -209,7 +209,9 @@ def _time(one: ProblemFigures | None) -> Cell:
 
 
 def _as_sure(one: ProblemFigures | None, value: float | None, text: str, *, falls: bool = False) -> Cell:
-    """Return a figure's cell with the speedup's relative interval. ``falls`` inverts the interval, as for a time."""
+    """Return a figure's cell with the speedup's relative interval. ``falls`` inverts the interval, for figures that
+    fall when the speedup rises.
+    """
     row = one.result if one is not None else None
     if row is None or value is None or not (row.speedup and row.speedup_low and row.speedup_high):
         return Cell(text, value)
@@ -287,5 +289,5 @@ def _dollars(session: SessionFigures) -> Cell:
     if not session.calls:
         return words(None)
     more = [f"{session.unpriced} of unknown price"] if session.unpriced else []
-    more += [f"{session.uncertain} unanswered"] if session.uncertain else []
+    more += [f"{session.uncertain} unconfirmed"] if session.uncertain else []
     return Cell(f"{money(session.dollars)}{' + ' + ', '.join(more) if more else ''}", session.dollars)

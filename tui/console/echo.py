@@ -19,5 +19,5 @@ def echo(text: str = "", *, err: bool = False) -> None:
 
 
 def clean(text: str) -> str:
-    """Make each line of ``text`` safe for a terminal, without cutting any."""
+    """Make each line of ``text`` safe for a terminal, without cutting lines."""
     return "\n".join(clean_line(line, len(line)) for line in text.split("\n"))

@@ -157,7 +157,7 @@ def interval(low: float | None, high: float | None) -> str:
 
 
 def print_verdict(name: str, verdict: Verdict, tolerance: SessionTolerance = None) -> None:
-    """Print a verdict with its evidence. ``tolerance`` is the one that the judge applied."""
+    """Print a verdict with its evidence. The judge applied ``tolerance``."""
     out = console()
     out.print(Text(f"{name}: {verdict.status.replace('_', ' ')}", style="bold"))
     if verdict.reason:
@@ -180,7 +180,7 @@ def print_verdict(name: str, verdict: Verdict, tolerance: SessionTolerance = Non
 
 
 def print_at_sizes(results: Sequence[AtSizes], tolerance: SessionTolerance = None) -> None:
-    """Print one row per size, and a summary. ``tolerance`` is the one that the judge applied."""
+    """Print one row per size, and a summary. The judge applied ``tolerance``."""
     table = columns("sizes", "inputs", "verdict", "ms", "eager ms", "speedup", "95%", "reason",
                     right=("ms", "eager ms", "speedup", "95%"))  # fmt: skip
     for one in results:
@@ -276,7 +276,7 @@ def print_problems(rows: Sequence[ProblemRow], proposers: Sequence[Sequence[Writ
     out = console()
     out.print(table)
     if lacking:
-        out.print(Text("written by none: the search waits for your kernel (key a, or kernel-tui seed-kernel)"),
+        out.print(Text("written by none: the search waits until you seed a kernel (key a, or kernel-tui seed-kernel)"),
                   soft_wrap=True)  # fmt: skip
         out.print(Text(add_a_table()), soft_wrap=True)
 

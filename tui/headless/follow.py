@@ -47,8 +47,8 @@ class View(Protocol):
 def follow(paths: SessionPaths, *, as_json: bool, stops_on_interrupt: bool, skip_seq: int = 0) -> ExitCode:
     """Show the search until its engine ends, and return the exit code. Raises SessionError.
 
-    If ``stops_on_interrupt``, the first Ctrl-C or SIGTERM asks the engine to stop, and the second detaches. Otherwise
-    the first detaches. Events up to ``skip_seq`` are applied but not shown.
+    If ``stops_on_interrupt``, the first Ctrl-C or SIGTERM asks the engine to stop, and the second detaches. If not, the
+    first Ctrl-C or SIGTERM detaches. Events up to ``skip_seq`` are applied but not shown.
     """
     state = SessionState()
     with SessionReader(paths) as reader, _interrupts() as interrupts:
@@ -105,7 +105,7 @@ def _watch(
 
 
 def _say_stall(view: View, live: Liveness, said: bool) -> bool:
-    """Report once that the engine has stalled or recovered. Returns whether it is stalled now."""
+    """Report once that the engine has stalled or recovered. Return whether the engine is stalled now."""
     if live.stall is not None and not said:
         view.say(f"the engine has stalled: {live.stall}")
     elif said and live.running and live.stall is None:
@@ -136,7 +136,7 @@ def _ended(
     live = engine_liveness(paths, reader)
     if live.exit_code is None and not paths.database.exists():
         _say_end(
-            f"error: {paths.directory}: the session was moved or deleted during the search. Its engine stops within a "
+            f"error: {paths.directory}: the session was moved or deleted during the search. The engine stops within a "
             "minute. Resume the session from its new location: kernel-tui resume DIRECTORY"
         )
         return ExitCode.FAILURE
@@ -201,7 +201,7 @@ def _view(as_json: bool, paths: SessionPaths) -> View:
 
 
 class JsonLines:
-    """Print every event as one JSON object: ``{"seq": ..., "time": ..., "event": {"kind": ...}}``."""
+    """Print every event as one JSON object, such as ``{"seq": ..., "time": ..., "event": {"kind": ...}}``."""
 
     def recorded(self, one: Recorded, state: SessionState) -> None:
         echo(msgspec.json.encode(one).decode())

@@ -40,7 +40,7 @@ _SAID = (
 )
 REDRAW_S = 0.25
 DONE_ROWS = 10
-"""Rows for problems that had their turn. In a session with turns, waiting problems have no row."""
+"""Maximum number of rows for problems that had their turn. In a session with turns, waiting problems have no row."""
 
 
 class LiveTable:
@@ -110,7 +110,7 @@ class LiveTable:
 
 
 def _rows(state: SessionState) -> list[str]:
-    """Return the problems to show. With turns: the last ones that had their turn, and the running one."""
+    """Return the problems to show. With turns, show the problems whose turns ended last, and the running problem."""
     if not state.takes_turns:
         return list(state.problems)
     phases = state.phases()

@@ -1,4 +1,4 @@
-"""The monitor: a terminal app for one session. It reads events and writes requests; it never searches."""
+"""The monitor: a terminal app for one session. The app reads events and writes requests; it never searches."""
 
 from __future__ import annotations
 
@@ -55,17 +55,18 @@ if TYPE_CHECKING:
     from engine.daemon.launch import EngineStart
 
 MAX_FIELD, MAX_PASTE = 4_000, 1 << 20
-"""Maximum characters of a paste, in a one-line field and elsewhere. Textual measures each character repeatedly."""
+"""Maximum characters of a paste, in a one-line field and elsewhere. More would be slow, since Textual measures each
+character repeatedly."""
 FLUSH_S = 0.22
 """Minimum time between two screen updates, in seconds."""
 READ_PER_S = 40.0
 """Reading speed, in characters per second."""
 TICK_S, ENDED_TICK_S = 1.0, 10.0
-"""Seconds between two redraws of ages, for a running session and for one that has ended."""
+"""Seconds between two redraws of ages, for a running session and for an ended session."""
 _PLAIN = PlainCharacters()
 START_POLL_S = 0.1
 ANSWER_S = 5.0
-"""A user who seeded an idea is assumed to watch for its outcome for this many seconds."""
+"""Time after seeding an idea in which the user still expects the editor to open, in seconds."""
 
 
 class MonitorApp(App[int]):
@@ -263,7 +264,7 @@ class MonitorApp(App[int]):
             then()
 
     def _give_up_pending(self) -> bool:
-        """Report the requests that the engine left unanswered when it ended. Return whether there were any."""
+        """Report the requests that the engine had not answered when it ended, and return whether there were any."""
         left = self.model.give_up_pending()
         for one in left:
             if (plan := self._plans.get(one.number)) is not None:  # kept, since the next engine may answer it
@@ -291,8 +292,8 @@ class MonitorApp(App[int]):
     def _show_seeded(self, node: str, waited_s: float) -> None:
         """Select the new node.
 
-        For an edited kernel, show its diff. For an idea that only the user can implement, open the editor, unless the
-        engine's answer came so late that the user may be busy with something else.
+        For an edited kernel, show its diff. For an idea that only the user can implement, open the editor if the engine
+        has answered within ``ANSWER_S``.
         """
         screen = self.monitor_screen
         state = self.model.state
@@ -413,7 +414,7 @@ class MonitorApp(App[int]):
     # The app's own keys
 
     def open_dialog(self, screen: Screen[Any], done: Callable[[Any], None] | None = None) -> None:
-        """Show a dialog. ``done`` receives its result, or None if the user canceled."""
+        """Show a dialog. ``done`` receives the dialog's result, or None if the user canceled."""
         self.push_screen(screen, done)
 
     def edit(self, text: str, file_name: str) -> str | None:
@@ -437,7 +438,7 @@ class MonitorApp(App[int]):
         self.exit(0)
 
     def action_interrupt(self) -> None:
-        """Say how to leave. Ctrl-C itself does nothing, so that it cannot end a search by mistake."""
+        """Say which key closes the monitor. Ctrl-C itself does nothing, so that it cannot end a search by mistake."""
         search = " (the search continues) and Q to stop the search" if self.model.link.kind in ALIVE else ""
         self.say(f"Press q to close the monitor{search}. Press y to copy the kernel.")
 
@@ -462,7 +463,7 @@ class MonitorApp(App[int]):
     ) -> str:
         """Save the screen as an SVG file, and return its path. Raises OSError.
 
-        The file goes to the session's directory. For a bundled session, it goes to the current directory.
+        The file goes to the session's directory. For a bundled session, the file goes to the current directory.
         """
         paths = self.model.source.paths
         directory = "." if is_bundled(paths) else str(paths.directory)

@@ -1,7 +1,7 @@
 """Schedule a delayed call reliably.
 
-Textual's ``set_timer`` silently drops a call whose delay has passed before the timer's task starts. That always happens
-with a delay of microseconds, and sometimes on a busy machine.
+Textual's ``set_timer`` silently drops a call whose delay has passed before the timer's task starts. Textual always
+drops calls with a delay of microseconds, and sometimes other calls on a busy machine.
 """
 
 from __future__ import annotations

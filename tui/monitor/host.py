@@ -39,4 +39,4 @@ class Host(Protocol):
         """Open ``text`` in the user's editor. Return the saved text, or None if unchanged. Raises EditorError."""
 
     def open_dialog(self, screen: Screen[Any], done: Callable[[Any], None] | None = None) -> None:
-        """Show a dialog. ``done`` receives its result, or None if the user canceled."""
+        """Show a dialog. ``done`` receives the dialog's result, or None if the user canceled."""

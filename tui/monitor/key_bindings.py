@@ -1,4 +1,4 @@
-"""The monitor's actions. Each has keys, a label for the key bar and the command palette, and a help text."""
+"""The monitor's actions, each with keys, a label for the key bar and the command palette, and a help text."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Action(Struct, frozen=True):
 
     @property
     def command(self) -> str:
-        """The action string for Textual. It names a method of the main screen, of ``Steering``, or of the app."""
+        """The action string for Textual, which names a method of the main screen, of ``Steering``, or of the app."""
         if self.group == "steer":
             return f"steer('{self.name}')"
         return self.name if self.group == "look" else f"app.{self.name}"
@@ -79,9 +79,9 @@ ACTIONS: tuple[Action, ...] = (
     Action("jump_best", "B", "best", "Go to the best kernel of this problem", "look"),
     Action("tab(1)", "right_square_bracket", "next tab", "Show the next tab of the detail pane", "look"),
     Action("tab(-1)", "left_square_bracket", "previous tab", "Show the previous tab of the detail pane", "look"),
-    Action("diff", "D", "diff", "Diff with the parent, the best and the marked kernel in turn", "look", 11),
+    Action("diff", "D", "diff", "Show the diff with the parent, best or marked kernel in turn", "look", 11),
     Action("calls", "v", "calls", "Show the node's model calls; press again for whole prompts", "look", 13),
-    Action("spend", "dollar_sign", "spend", "Cost of model calls by model, problem, round and idea", "look"),
+    Action("spend", "dollar_sign", "spend", "Show model costs by model, problem, round and idea", "look"),
     Action("filter", "slash", "filter", "Filter the tree, or search the focused detail or log pane", "look", 6),
     Action("next_match(1)", "n", "next", "Go to the next match", "look", 0, False),
     Action("next_match(-1)", "N", "previous", "Go to the previous match", "look", 0, False),
@@ -91,7 +91,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("reverse_sort", "O", "reverse sort", "Reverse the sort order", "look"),
     Action("zoom", "plus", "zoom", "Zoom the focused pane; press again to restore", "look"),
     Action("mark", "m", "mark", "Mark the kernel to compare; diffs use the last marked kernel", "look"),
-    Action("compare", "c", "compare", "Compare the marked kernels, or the selected one with the best", "look"),
+    Action("compare", "c", "compare", "Compare the marked kernels, or the selected and the best kernel", "look"),
     Action("copy", "y", "copy", "Copy the kernel's source to your clipboard (OSC 52)", "look"),
     Action("copy_id", "Y", "copy id", "Copy the node's id to your clipboard (OSC 52)", "look"),
     Action("hold", "p", "hold display", "Freeze the display; the search continues", "look"),
@@ -105,7 +105,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("pane(8)", "8", "charts", "Focus the charts of speedup, devices and spending", "look"),
     Action("seed_idea", "i", "seed idea", "Seed an idea that starts from the selected kernel", "steer", 2),
     Action("edit", "e", "edit a copy", "Edit a copy in $EDITOR and submit it, or write an idea's kernel", "steer", 3),
-    Action("prune", "d", "prune", "Prune the branch, or restore a pruned one", "steer", 4),
+    Action("prune", "d", "prune", "Prune the branch, or restore a pruned branch", "steer", 4),
     Action("pin", "b", "pin", "Pin the branch, so that every round selects it, or unpin it", "steer", 8),
     Action("seed_kernel", "a", "seed kernel", "Seed a kernel from a file, by pasting, or in $EDITOR", "steer", 5),
     Action("reply", "I", "reply", "Answer the prompts that are waiting for a reply by hand", "steer"),
@@ -118,7 +118,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("stop", "Q", "stop search", "Stop the search now", "steer"),
     Action("start_engine", "R", "resume engine", "Start the engine of a stopped session", "steer"),
     Action("detach", "q", "detach", "Close the monitor; a running search continues", "app", 15),
-    Action("help", "question_mark,f1", "help", "Help for the focused pane", "app", 14),
+    Action("help", "question_mark,f1", "help", "Show help for the focused pane", "app", 14),
     Action("command_palette", "ctrl+p", "palette", "Find an action by name", "app", 0, False),
     Action("redraw", "ctrl+l", "redraw", "Redraw a garbled screen", "app"),
     Action("alerts", "A", "alerts", "Choose how to send alerts: bell, OSC 9, a command, a webhook", "app"),

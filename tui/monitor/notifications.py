@@ -18,10 +18,10 @@ from tui.view.model import Model
 from tui.view.prompts import unanswered
 
 COMMAND_S = 30.0
-"""Time limit for a command, in seconds. After that it is killed."""
+"""Time limit for a command, in seconds. After this time, the monitor kills the command."""
 WEBHOOK_S = 10.0
 WAITING = 20
-"""Maximum number of alerts queued for a slow command or webhook. Beyond that, the oldest is dropped."""
+"""Maximum number of alerts queued for a slow command or webhook. A further alert replaces the oldest."""
 
 
 class News:
@@ -52,7 +52,7 @@ class News:
         ]
 
     def _new_prompts(self) -> list[str]:
-        """Report once that prompts are waiting for the user, until none is left."""
+        """Report once that prompts are waiting for the user, until no prompt is left."""
         before, self._prompts = self._prompts, len(unanswered(self._model.state, self._model.directory))
         if before or not self._prompts:
             return []

@@ -27,7 +27,7 @@ from tui.view.over_time.history import History, fold_all
 from tui.view.source import Link, Reading, Update, argument_of, limits_of
 
 MAX_GAP_S = 5.0
-"""Maximum gap between events, in seconds. A longer one, such as a night between two engine runs, is cut."""
+"""Maximum gap between events, in seconds. A longer gap, such as a night between two engine runs, is cut."""
 SAID_GAP_S = 60.0
 """Minimum length of a cut that a notice mentions, in seconds."""
 SPEEDS = (0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 500.0, 2000.0)
@@ -175,7 +175,7 @@ class ReplaySource:
 
 
 class ReplayApp(MonitorApp):
-    """The monitor for a recording. ``space`` holds it, ``,`` and ``.`` jump, ``<`` and ``>`` change the speed."""
+    """The monitor for a recording. ``space`` holds the replay, ``,`` and ``.`` jump, ``<`` and ``>`` set the speed."""
 
     BINDINGS: ClassVar = [
         Binding(action.keys, action.command, action.label, show=False, priority=True) for action in REPLAY_ACTIONS

@@ -25,11 +25,13 @@ from tui.text.sanitize import lines_in, one_line
 from tui.view.conversation import Calls
 
 IDEA_CHARS = 260
-"""Maximum number of characters shown of an idea in the lineage. The rest is folded."""
+"""Maximum number of characters shown of an idea in the lineage. The page folds a longer idea."""
 
 
 class Ancestor(Struct, frozen=True):
-    """A kernel in the lineage of the best, with its idea. ``calls`` are the ids of the model calls that led to it."""
+    """A kernel in the lineage of the best kernel, with its idea. ``calls`` are the ids of the model calls that led to
+    the kernel.
+    """
 
     variant: str
     round: int
@@ -53,7 +55,7 @@ class Ancestor(Struct, frozen=True):
 
 
 class BestKernel(Struct, frozen=True):
-    """A problem's best kernel. ``facts`` are the labels and values of its evidence."""
+    """A problem's best kernel. ``facts`` are the labels and values of the evidence."""
 
     variant: str
     language: str

@@ -1,4 +1,5 @@
-"""Prompts and replies of the model calls. A report holds only so much text, so that it stays easy to send."""
+"""Prompts and replies of the model calls. A report limits the length of these texts, so that the file stays easy to
+send."""
 
 from __future__ import annotations
 
@@ -20,7 +21,9 @@ MAX_TEXT = 2_600_000
 
 
 class CallRow(Struct, frozen=True):
-    """A call. ``system`` numbers its system prompt. ``left_out`` counts the characters that the report lacks."""
+    """A call. ``system`` is the number of the call's system prompt. ``left_out`` counts the characters that the report
+    lacks.
+    """
 
     id: str
     about: str

@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 WIDTH_IN = 10.6
-"""Width of a figure. The page scales it to the width of its text."""
+"""Width of a figure. The page scales the figure to the width of its text."""
 FONT_PT = 9.5
 LOG_FROM = 6.0
-"""Ratio between the largest and the smallest speedup from which their axis is logarithmic."""
+"""The axis is logarithmic if the largest speedup is at least this many times the smallest."""
 
 EAGER_BELOW = 4.0
-"""Smallest speedup in a chart from which its axis omits eager, so that differences between kernels stay visible."""
+"""If all speedups exceed this value, the axis omits eager, so that differences between kernels stay visible."""
 
 
 class Group(NamedTuple):
@@ -161,7 +161,7 @@ def _speedups(axes: Axes, trajectory: Trajectory, xs: list[float], bests: list[f
 
 
 def _scale(axes: Axes, trajectory: Trajectory, over_eager: float | None) -> None:
-    """Choose the axis of the speedups. It includes torch.compile, and eager unless everything is much faster."""
+    """Choose the speedup axis, which includes torch.compile, and eager unless all speedups are much higher."""
     from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
     shown = [one.speedup for one in (*trajectory.timed, *trajectory.bests) if one.speedup > 0]
@@ -184,7 +184,7 @@ def _scale(axes: Axes, trajectory: Trajectory, over_eager: float | None) -> None
 
 
 def _baselines(axes: Axes, over_eager: float | None, *, named: bool) -> None:
-    """Draw eager and torch.compile as lines. Only one of two neighboring charts names them."""
+    """Draw eager and torch.compile as lines. Only one of two neighboring charts labels these lines."""
     low, high = axes.get_ylim()
     lines = {"eager": 1.0} | ({"torch.compile": over_eager} if over_eager is not None else {})
     lines = {name: speedup for name, speedup in lines.items() if low <= speedup <= high}
@@ -228,7 +228,7 @@ def _unit_of_time(seconds: float) -> tuple[str, float]:
 
 
 def _settings(name: str) -> Any:
-    """Return Matplotlib's settings. Text stays text, and equal data give equal files."""
+    """Return Matplotlib settings that keep text as text, and give equal files for equal data."""
     return {
         "svg.fonttype": "none",
         "svg.hashsalt": name,

@@ -30,7 +30,7 @@ HEAD = ("eager_ms", "torch.compile_ms", "best_ms", "speedup_over torch.compile",
 
 
 class ResultLine(Struct, frozen=True):
-    """A problem's row in the table of results. ``cells`` belong to ``HEAD``; without cells, ``remark`` says why."""
+    """A problem's row in the table of results. ``cells`` are its values under ``HEAD``, or empty with a ``remark``."""
 
     problem: str
     cells: tuple[str, ...] = ()
@@ -40,7 +40,7 @@ class ResultLine(Struct, frozen=True):
 class Overview(Struct, frozen=True):
     """The summary, as words. ``facts`` are labels and values; ``models`` are rows of calls, tokens and dollars.
 
-    ``captions`` explain the table; ``notes`` are problems with what a reader must know about their best kernel.
+    ``captions`` explain the table; ``notes`` are problems with remarks on their best kernels.
     """
 
     name: str
@@ -74,7 +74,7 @@ def overview_of(state: SessionState, results: Results, ended: str) -> Overview:
 
 
 def moment(seconds: float) -> str:
-    """Format Unix seconds: ``2026-05-28 20:26 UTC``, or ``unknown`` if no calendar has the date."""
+    """Format Unix seconds as ``2026-05-28 20:26 UTC``, or ``unknown`` if no calendar has the date."""
     try:
         return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M UTC")
     except (ValueError, OverflowError, OSError):

@@ -1,8 +1,8 @@
 """Build the report: one HTML file that needs no network, no script and no other file.
 
-Names, ideas, sources, prompts and replies come from models and kernels, so the page treats them as hostile: Jinja
-escapes every value, control characters become visible stand-ins, and the page's Content-Security-Policy allows nothing
-but its one style sheet.
+Names, ideas, sources, prompts and replies come from models and kernels, so the page treats them as hostile. Jinja
+escapes every value, and control characters become visible stand-ins. The page's Content-Security-Policy allows only its
+one style sheet.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from tui.view.results import Results
 
 
 class Section(Struct, frozen=True):
-    """A problem's section. ``anchor`` is its id in the page. ``falls``: the speedup of the best fell at some point."""
+    """A problem's section. ``anchor`` is the section's id in the page. ``falls``: the best speedup fell once."""
 
     problem: str
     anchor: str
@@ -61,7 +61,7 @@ def report_page(
     """Return the report as HTML.
 
     Args:
-        reader: The session, for its texts.
+        reader: The reader of the session's texts.
         state: The session's state.
         history: How the session reached that state.
         results: The figures for the table.

@@ -22,13 +22,13 @@ INKS = {
         ("ink", "muted", "rule", "paper", "accent", "good", "bad", "warn", "failed", "other", "faint")
     )
 }
-"""Colors that stand for the page's CSS variables. A chart may use no others."""
+"""Colors that stand for the page's CSS variables. A chart may use no other colors."""
 _VARIABLES = {color: f"var(--{name})" for name, color in INKS.items()}
 _SVG = "{http://www.w3.org/2000/svg}"
 _HREF = "{http://www.w3.org/1999/xlink}href"
 _DROPPED = {f"{_SVG}metadata", f"{_SVG}style", f"{_SVG}title"}
 _PLACED = ("x", "y", "href")
-"""Attributes in which the uses of a marker differ."""
+"""Attributes that differ between the uses of a marker."""
 
 
 def inline_svg(figure: Figure, name: str, label: str) -> Markup:
@@ -36,7 +36,7 @@ def inline_svg(figure: Figure, name: str, label: str) -> Markup:
 
     Args:
         figure: A figure whose colors are all in ``INKS``.
-        name: Prefix of the ids in the SVG. It must be unique in the page.
+        name: Prefix of the ids in the SVG. The prefix must be unique in the page.
         label: The chart in words, for screen readers.
     """
     file = io.StringIO()
@@ -104,7 +104,7 @@ def _rounded(value: str) -> str:
 
 
 def _hoist(element: ElementTree.Element) -> None:
-    """Move the attributes that all markers in a group share to the group."""
+    """Move attributes from the markers in a group to the group, if all markers share them."""
     uses = [child for child in element if child.tag == "use"]
     if len(uses) < 2 or len(uses) != len([child for child in element if child.tag != "defs"]):
         return

@@ -1,1 +1,1 @@
-"""Source text as data: colored spans and diffs. Kernels enter; the monitor and the report draw what leaves."""
+"""Source text as data: colored spans and diffs. The monitor and the report draw these spans and diffs of kernels."""

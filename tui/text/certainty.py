@@ -1,4 +1,4 @@
-"""Format speedups of kernels, rounds and torch.compile, with ``~`` for uncertain ones."""
+"""Format speedups of kernels, rounds and torch.compile, with ``~`` for uncertain figures."""
 
 from __future__ import annotations
 

@@ -12,17 +12,17 @@ SPARKS_ASCII = " .:-=+*#@"
 
 
 _SPELLINGS = {"vectorise": "vectorize"}
-"""Words of stored names whose spelling is not ours."""
+"""American spellings of words in stored names."""
 
 
 def transformation_label(name: str) -> str:
-    """Format a transformation's stored name: ``share rows + unroll depth`` for ``share_rows+unroll_depth``."""
+    """Format a transformation's stored name, such as ``share rows + unroll depth`` for ``share_rows+unroll_depth``."""
     parts = (part.strip().replace("_", " ") for part in name.replace(":", ": ").split("+"))
     return " + ".join(" ".join(_SPELLINGS.get(word, word) for word in part.split(" ")) for part in parts)
 
 
 def milliseconds(value: float | None) -> str:
-    """Format milliseconds with three digits: ``0.0123``, ``0.843``, ``12.3``, ``1234``."""
+    """Format milliseconds with three digits, such as ``0.0123``, ``0.843``, ``12.3``, ``1234``."""
     if value is None:
         return "-"
     for bound, digits in ((0.1, 4), (10, 3), (100, 2), (1000, 1)):
@@ -32,7 +32,7 @@ def milliseconds(value: float | None) -> str:
 
 
 def change(value: float | None) -> str:
-    """Format a relative change: ``+4.2%`` or ``-31%``, and ``x12`` for tenfold or more."""
+    """Format a relative change as ``+4.2%`` or ``-31%``, and ``x12`` for tenfold or more."""
     if value is None:
         return ""
     if value >= 9:
@@ -41,7 +41,7 @@ def change(value: float | None) -> str:
 
 
 def age(seconds: float) -> str:
-    """Format a duration with one unit: ``8s``, ``3m``, ``2h``, ``5d``."""
+    """Format a duration with one unit, such as ``8s``, ``3m``, ``2h``, ``5d``."""
     seconds = max(0.0, seconds)
     if seconds < 60:
         return f"{seconds:.0f}s"
@@ -60,7 +60,7 @@ def clock(seconds: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Format a duration in its two largest units: ``7 h 12 m``, ``3 m 20 s``, ``40 s``."""
+    """Format a duration in its two largest units, such as ``7 h 12 m``, ``3 m 20 s``, ``40 s``."""
     finest = 1 if seconds < 3600 else 60 if seconds < 86400 else 3600
     whole = finest * round(max(0.0, seconds) / finest)
     parts = ((whole // 86400, "d"), (whole // 3600 % 24, "h"), (whole // 60 % 60, "m"), (whole % 60, "s"))

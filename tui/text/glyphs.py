@@ -1,4 +1,4 @@
-"""Glyphs for a node's state. They differ in shape, so that color is optional, and each has an ASCII form."""
+"""Glyphs for a node's state. Glyphs differ in shape, so that color is optional, and each has an ASCII form."""
 
 from __future__ import annotations
 
@@ -56,7 +56,9 @@ def standing_of(state: SessionState, variant: VariantState) -> str:
 
 
 def stage_words(state: SessionState, variant: VariantState) -> str:
-    """Return the stage of a kernel without a verdict: ``building``, ``not queued``, or ``not judged`` if left over."""
+    """Return the stage of a kernel without a verdict, such as ``building``, ``not queued``, or ``not judged`` if left
+    over.
+    """
     if state.is_left_over(variant):
         return "not judged"
     return variant.stage or "not queued"

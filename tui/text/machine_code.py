@@ -49,7 +49,7 @@ def occupancy_lines(
     for words in occupancies(arch, function.registers, static, source, threads, dynamic_shared):
         yield f"  {words}"
     if not dynamic_shared and not_counted(source):
-        yield "  to include it: --dynamic-shared BYTES"
+        yield "  to include dynamic shared memory: --dynamic-shared BYTES"
 
 
 def occupancies(
@@ -57,7 +57,8 @@ def occupancies(
 ) -> Iterator[str]:
     """Yield the occupancy of each launch whose block size is a literal, or of common block sizes.
 
-    A last line says what the figures leave out. ``threads`` and ``dynamic_shared`` (bytes) override the source.
+    If the figures leave out dynamic shared memory, a last line says so. ``threads`` and ``dynamic_shared`` (bytes)
+    override the source.
     """
     written = launch_shapes(source)
     shapes = [(one.threads, dynamic_shared or one.dynamic_shared_bytes or 0) for one in written]
@@ -90,7 +91,9 @@ def not_counted(source: str) -> bool:
 
 
 def occupancy_words(found: Occupancy, dynamic_shared: int = 0) -> str:
-    """Describe an occupancy: ``blocks of 256 threads: occupancy 50% (4 blocks, 32 warps), limited by registers``."""
+    """Describe an occupancy, such as ``blocks of 256 threads: occupancy 50% (4 blocks, 32 warps), limited by
+    registers``.
+    """
     with_memory = f" with {dynamic_shared:,} bytes of dynamic shared memory" if dynamic_shared else ""
     if found.blocks == 0:
         return f"blocks of {found.threads} threads{with_memory}: no block fits, limited by {' and '.join(found.limits)}"

@@ -17,7 +17,7 @@ from tui.text.sanitize import one_line
 
 _REASON_CHARS = 160
 TURN_ENDS: dict[ev.TurnEnd, str] = {
-    "time": "its minutes are used up",
+    "time": "the problem's minutes are used up",
     "near_sol": "near the SOL",
     "no_gain": "no gain in several rounds",
     "done": "no round or idea is left",
@@ -31,7 +31,7 @@ TURN_ENDS: dict[ev.TurnEnd, str] = {
 
 
 def devices_in_words(devices: Sequence[DeviceFact]) -> str:
-    """Name devices by model, with the hosts that have them: ``2 x NVIDIA H200 (gpu1, gpu2)``."""
+    """Name devices by model, with the hosts that have them, such as ``2 x NVIDIA H200 (gpu1, gpu2)``."""
     counts = Counter(one_line(device.name) for device in devices)
     words = []
     for name, count in counts.items():
@@ -106,7 +106,7 @@ def turn_line(event: ev.TurnStarted | ev.TurnEnded, state: SessionState) -> str:
 
 
 def repeat_words(event: ev.SourceRepeated) -> str:
-    """Describe a repeated source: ``same source as v12: a reply of gpt-5.5 that should repair v14``."""
+    """Describe a repeated source, such as ``same source as v12: a reply of gpt-5.5 that should repair v14``."""
     task = f" that should repair {event.parent}" if event.number is None and event.parent is not None else ""
     return f"same source as {event.same_as}: a reply of {one_line(event.proposer)}{task}"
 

@@ -12,9 +12,9 @@ NAME = "kernel-tui"
 
 
 def program() -> str:
-    """Return the program's name if the shell can find it, or else the path of the running script.
+    """Return the program's name if the shell can find the program, or the path of the running script.
 
-    ``make run`` uses a virtual environment without activating it, so only the path works there.
+    ``make run`` uses a virtual environment without activating it, so only the path works with ``make run``.
     """
     started = Path(sys.argv[0])
     if started.name != NAME or shutil.which(NAME) is not None or not started.is_file():

@@ -12,7 +12,7 @@ NO_RUNOFF = "no runoff with"
 
 
 def place_in_runoff(standing: Standing) -> str:
-    """Format a kernel's place in a runoff: ``first``, ``tied``, or ``+3.1%`` (slower than the winner by 3.1%)."""
+    """Format a kernel's place in a runoff as ``first``, ``tied``, or ``+3.1%`` (slower than the winner by 3.1%)."""
     if standing.ratio <= 1.0:
         return "first"
     return "tied" if standing.tied else fmt.change(standing.ratio - 1)
@@ -31,7 +31,7 @@ def faster_side_by_side(problem: ProblemState, before: str, variant: str) -> flo
 
 
 def why_new_best(state: SessionState, problem: ProblemState, before: str | None) -> str:
-    """Say why the problem's best kernel replaced ``before`` in a runoff: ``4.2% faster than v7 side by side``."""
+    """Say why the best kernel replaced ``before`` in a runoff, such as ``4.2% faster than v7 side by side``."""
     best, former = state.variants.get(problem.best or ""), state.variants.get(before or "")
     if best is None or former is None:
         return "won the runoff"
@@ -58,7 +58,7 @@ def last_runoff(problem: ProblemState, variant: VariantState) -> str:
     if place == "first":
         tied = [one.variant for one in problem.standings if one.tied and one.ratio > 1.0]
         return f"first in {runoff}" + (f", tied with {', '.join(tied)}" if tied else "")
-    return f"tied with {first} in {runoff}" if place == "tied" else f"{place} time of {first} in {runoff}"
+    return f"tied with {first} in {runoff}" if place == "tied" else f"time {place} against {first} in {runoff}"
 
 
 def why_no_star(state: SessionState, variant: VariantState) -> str:

@@ -1,4 +1,4 @@
-"""Find kernels with the same machine code as a timed kernel. They share that kernel's verdict and times."""
+"""Find kernels that share a timed kernel's verdict and times, because their machine code is the same."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Make text from models, compilers and kernels safe for a terminal.
 
-Control characters, escape sequences, bidirectional overrides, lone surrogates and invalid UTF-8 are replaced by
-visible characters, and long lines are cut. The result contains nothing that a terminal would interpret.
+Visible characters replace control characters, escape sequences, bidirectional overrides, lone surrogates and invalid
+UTF-8. Long lines are cut. The result contains nothing that a terminal would interpret.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import re
 MAX_LINE = 2_000
 """Maximum number of characters shown per line."""
 MAX_LINES = 10_000
-"""Maximum number of lines shown per text. Drawing this many is too fast to notice."""
+"""Maximum number of lines shown per text. Drawing this many lines is too fast to notice."""
 MAX_TEXT = 4_000_000
 TAB = 4
 
@@ -27,7 +27,7 @@ _UNSAFE = re.compile(
 
 
 def clean_line(text: str, limit: int = MAX_LINE) -> str:
-    """Make one line safe to show. Cut it after ``limit`` characters, and append the number of characters cut."""
+    """Make one line safe to show. Cut the line after ``limit`` characters, and append the number of characters cut."""
     if len(text) > limit:
         left = len(text) - limit
         text = f"{text[:limit]} … {left:,} characters more"

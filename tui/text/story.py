@@ -49,7 +49,7 @@ class Story(Struct):
     _waits: WaitLines = field(default_factory=WaitLines)
 
     def note(self, state: SessionState, recorded: Recorded) -> bool:
-        """Add the event's lines to the log. Return whether there were any."""
+        """Add the event's lines to the log. Return whether the event had any lines."""
         event = recorded.event
         if type(event) not in TOLD or (isinstance(event, ev.VerdictGiven) and not self._is_news(state, event)):
             return False
@@ -70,7 +70,7 @@ class Story(Struct):
         return True
 
     def _is_news(self, state: SessionState, event: ev.VerdictGiven) -> bool:
-        """Return whether a verdict may need a line. Most need none, and a large session has 20,000 verdicts."""
+        """Return whether a verdict may need a line. Most of the 20,000 verdicts of a large session need none."""
         if (variant := state.variants.get(event.variant)) is None:
             return False
         problem = state.problems.get(variant.problem)
@@ -94,8 +94,9 @@ class Story(Struct):
         return [("warning", f"{call.model}: {failure_words(event.failure)}, {next_one}: {event.message}")]
 
     def _rewritten(self, state: SessionState, event: ev.AnyEvent) -> list[tuple[Level, str]]:
-        """Report each finished round whose figure changed because of ``event``: a second verdict, prune or restore, or
-        the last runoff of a round that ended before it.
+        """Report each finished round whose figure changed because of ``event``.
+
+        Such events are a second verdict, a prune or restore, and a runoff after the round's end.
         """
         by = f"a verdict on {event.variant}" if isinstance(event, ev.VerdictGiven) else "a prune or restore"
         if isinstance(event, ev.RunoffFinished):
@@ -167,7 +168,7 @@ def _best_line(state: SessionState, problem: ProblemState, event: ev.AnyEvent, b
 
 
 def _above_low_end(state: SessionState, best: VariantState, before: str | None) -> str:
-    """Say why a new best has a smaller speedup than ``before``: of an uncertain one, only the low end counts."""
+    """Say why a new best has a smaller speedup than ``before``: of an uncertain kernel, only the low end counts."""
     former = state.variants.get(before or "")
     if former is None or former.verdict is None or (former.speedup or 0.0) <= (best.speedup or 0.0):
         return ""

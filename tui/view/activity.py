@@ -99,7 +99,9 @@ def _outcome_words(state: SessionState) -> str:
 
 
 def kernels_at_work(state: SessionState) -> str:
-    """Count kernels by stage: ``1 timing, 2 building, 1 waiting, 3 queued``. Kernels wait for a builder or device."""
+    """Count kernels by stage, such as ``1 timing, 2 building, 1 waiting, 3 queued``. Kernels wait for a builder or
+    device.
+    """
     words = {"checking": "timing", "timing": "timing"}
     counts = Counter(words.get(str(one.stage), str(one.stage)) for one in state.at_work())
     said = [f"{counts[word]} {word}" for word in ("timing", "building", "waiting", "queued") if counts[word]]
@@ -118,7 +120,7 @@ def _is_at_hand(state: SessionState, problem: ProblemState) -> bool:
 
 
 def _at_work(state: SessionState) -> str:
-    """Name the kernels in flight: ``timing v57 of softmax, building v59 and v60 of gelu``."""
+    """Name the kernels in flight, such as ``timing v57 of softmax, building v59 and v60 of gelu``."""
     groups: dict[tuple[str, str], list[str]] = {}
     for one in state.at_work():
         if one.stage not in ("queued", "waiting"):
@@ -198,7 +200,7 @@ def owed_of(state: SessionState, limits: Limits) -> str | None:
 def baseline_beside(model: Model) -> ProblemState | None:
     """Return the problem whose torch.compile the engine times while all kernels in flight wait, or None.
 
-    No event says so. It is the only work on the device that starts while kernels may come, and has no stage.
+    No event reports this timing, but no other work in a search keeps all kernels waiting.
     """
     state, flight = model.state, model.state.at_work()
     if not model.source.limits.torch_compile or state.paused or not flight:
@@ -219,7 +221,7 @@ def _has_rounds_left(problem: ProblemState) -> bool:
 
 
 def unwritable(state: SessionState) -> list[ProblemState]:
-    """Return the problems that no proposer supports. They stay open for kernels that the user seeds."""
+    """Return the problems that no proposer supports. These problems stay open for kernels that the user seeds."""
     return [one for one in state.problems.values() if one.cannot_write is not None and not state.is_pruned(one.id)]
 
 

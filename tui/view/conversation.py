@@ -47,7 +47,7 @@ class Calls(Struct):
     _by_subject: dict[tuple[str, str, str], list[CallState]] = field(default_factory=dict)
 
     def named(self, state: SessionState, name: str) -> list[CallState]:
-        """Return the calls named ``name``. A call is repeated if its reply is missing or useless."""
+        """Return the calls named ``name``. The engine repeats a call if its reply is missing or useless."""
         self._take(state.spending)
         return self._by_name.get(name, [])
 
@@ -125,7 +125,7 @@ def _under_way(state: SessionState, row: Row) -> list[Turn]:
 
 
 def purpose_words(site: CallSite) -> str:
-    """Describe what a call requests: ``repair of v12, round 2``."""
+    """Describe what a call requests, such as ``repair of v12, round 2``."""
     about = f" of {site.subject}" if site.purpose == "fix" else f" for {site.subject or 'a first kernel'}"
     return f"{WORDS[site.purpose]}{about}, round {site.round}"
 

@@ -35,8 +35,8 @@ EngineKind = Literal[
     "never ran",
     "gone",
 ]
-"""``dead``: the engine died without a last event. ``ended early``: only its lock file says why it ended, as with a full
-disk. ``gone``: the session was moved or deleted."""
+"""``dead``: the engine died without a last event. ``ended early``: only the lock file says why the engine ended, as
+with a full disk. ``gone``: the session was moved or deleted."""
 
 
 class Pending(Struct, frozen=True):

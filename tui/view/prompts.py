@@ -35,7 +35,7 @@ class PromptLines:
         self._said: set[str] = set()
 
     def lasting(self, state: SessionState, now: float) -> str | None:
-        """Return a line about the unanswered prompts if there is a new one, or else None."""
+        """Return a line about the unanswered prompts if any of them is new, or None."""
         asked = [call for call in state.spending.flying.values() if call.provider == MANUAL]
         unsaid = [call for call in asked if call.id not in self._said]
         if not any(now - max(call.started_at, self._began) >= _LONG_S for call in unsaid):

@@ -53,7 +53,7 @@ class Results(Struct, frozen=True):
     """A session's results.
 
     ``seconds`` is the search time. ``verdicts`` counts the kernels with a verdict. ``state`` is "running", "died" or
-    the reason why the engine stopped. ``tolerance`` is the one that correct kernels meet.
+    the reason why the engine stopped. Correct kernels meet ``tolerance``.
     """
 
     session: str
@@ -118,7 +118,7 @@ def at_other_sizes(variant: VariantState) -> str:
 
 
 def is_for_searched_sizes_only(variant: VariantState) -> bool:
-    """Return whether the kernel was judged at other sizes and is correct at none."""
+    """Return whether the kernel was judged at other sizes and is correct at none of them."""
     return variant.at_sizes is not None and only_searched_sizes(variant.at_sizes.results)
 
 

@@ -31,8 +31,8 @@ class ProblemFigures(Struct, frozen=True, kw_only=True):
     """A problem's figures.
 
     ``judged`` counts the verdicts, without failed evaluations, and ``built`` the kernels that compile. ``author`` and
-    ``language`` are the best kernel's. ``identity`` is a digest of reference and shapes; speedups are comparable only
-    between equal identities.
+    ``language`` describe the best kernel. ``identity`` is a digest of reference and shapes; speedups are comparable
+    only between equal identities.
     """
 
     result: ResultRow
@@ -49,7 +49,7 @@ class SessionFigures(Struct, frozen=True, kw_only=True):
     ``state`` is "new", "running", "died" or the reason why the engine stopped. ``created`` is in Unix seconds, and
     ``seconds`` is the search time. ``statuses`` counts verdicts by status, and ``proposers`` counts kernels by
     proposer. ``dollars`` is the known cost. ``unpriced`` counts replies without a known price, and ``uncertain`` counts
-    attempts without a reported cost. ``tolerance`` is the one that correct kernels meet. ``config`` maps dotted keys to
+    attempts without a reported cost. Correct kernels meet ``tolerance``. ``config`` maps dotted keys to
     values.
     """
 
@@ -99,7 +99,7 @@ class FollowedSession:
     @property
     def figures(self) -> SessionFigures:
         """The figures as of the last ``refresh``."""
-        assert self._figures is not None, "the constructor reads them"
+        assert self._figures is not None, "the constructor reads the figures"
         return self._figures
 
     def refresh(self) -> bool:

@@ -38,7 +38,7 @@ LINK_EVERY_S = 0.5
 
 LinkKind = Literal["connecting", "starting", "live", "stalled", "ended", "replay"]
 ALIVE: tuple[LinkKind, ...] = ("starting", "live", "stalled")
-"""The kinds of link for which an engine process exists."""
+"""The kinds of link with an engine process."""
 
 
 class Link(Struct, frozen=True):
@@ -93,12 +93,14 @@ class Limits(Struct, frozen=True):
 
 
 class Source(Protocol):
-    """A monitor's data source. The feed's thread calls ``open``, ``poll`` and ``close``; the app's thread the rest."""
+    """A monitor's data source. The feed's thread calls ``open``, ``poll`` and ``close``. The app's thread calls all
+    other methods.
+    """
 
     paths: SessionPaths
     name: str
     argument: str
-    """Names the session on a command line in this directory."""
+    """The session's name on a command line in this directory."""
     read_only: bool
     limits: Limits
 
@@ -203,7 +205,7 @@ class SessionSource:
             self._link = update.link = link
 
     def _in_place(self) -> bool:
-        """Return whether the session is still at its path. Its open file stays readable after a move."""
+        """Return whether the session is still at its path. After a move, the open session file stays readable."""
         return _file_at(self.paths.database) == self._file
 
     def _gone(self) -> Link:
@@ -252,7 +254,7 @@ def _file_at(path: Path) -> tuple[int, int] | None:
 
 
 def argument_of(paths: SessionPaths) -> str:
-    """Return the session's name if ``kernel-tui attach NAME`` works in this directory, or else its path."""
+    """Return the session's name if ``kernel-tui attach NAME`` works in this directory, or the session's path."""
     is_here = paths.directory == Path("sessions").absolute() / paths.name
     return paths.name if is_here or is_bundled(paths) else str(paths.directory)
 

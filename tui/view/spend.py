@@ -122,9 +122,9 @@ def gains_of(state: SessionState) -> Gains:
 
 
 def caps_of(model: Model) -> dict[str, Cap]:
-    """Return the limits of each model by name, and those of each problem under "".
+    """Return the limits of each model by name, and the limits of each problem under "".
 
-    They come from the session's configuration, updated with the user's changes.
+    The limits come from the session's configuration, updated with the user's changes.
     """
     created, changed = _created_caps(model), model.state.shares
     return {name: changed_cap(created.get(name, Cap()), changed.get(name)) for name in {**created, **changed}}

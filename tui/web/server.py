@@ -1,7 +1,7 @@
-"""Serve the monitor of a session to browsers. Each page runs a monitor of its own (``tui.web.viewer``).
+"""Serve the monitor of a session to browsers. Each page runs its own monitor (``tui.web.viewer``).
 
-textual-serve carries the terminal over a websocket. This module adds what a shared machine needs: the server listens on
-127.0.0.1 only, each request needs a token, and a page of another site cannot open the websocket.
+textual-serve carries the terminal over a websocket. This module adds protection on a shared machine. The server listens
+on 127.0.0.1 only, each request needs a token, and a page of another site cannot open the websocket.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class MonitorServer(Server):  # type: ignore[misc]  # textual-serve's base class
     Args:
         paths: The session.
         writable: Whether viewers may steer the search.
-        public_url: The address in browsers, if a proxy stands before the server.
-        token: The secret of the address; a new one by default.
+        public_url: The address that browsers use, if a proxy stands before the server.
+        token: The secret in the address; a new secret by default.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class MonitorServer(Server):  # type: ignore[misc]  # textual-serve's base class
 
 
 def listen(port: int) -> socket.socket:
-    """Return a socket that listens on this machine only. ``port`` 0 chooses a free one. Raises ``OSError``."""
+    """Return a socket that listens on this machine only. ``port`` 0 chooses a free port. Raises ``OSError``."""
     listening = socket.socket()
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:

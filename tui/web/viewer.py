@@ -1,4 +1,4 @@
-"""Run one viewer's monitor: ``python -m tui.web.viewer DIRECTORY [--writable]``.
+"""Run one viewer's monitor, with ``python -m tui.web.viewer DIRECTORY [--writable]``.
 
 The web server starts this process for each page, with Textual's web driver in the environment. The process ends with
 its page and with the server.

@@ -16,8 +16,8 @@ from tui.console.echo import echo
 def certs(directory: Path, hosts: tuple[str, ...], days: int) -> None:
     """Create a CA and the certificates of all roles.
 
-    Name the scheduler's host with --host, as workers and engines will address it. If DIRECTORY has a CA already, the
-    command renews the other certificates, for the same hosts unless you name hosts. Whoever holds a certificate can run
+    Name the scheduler's host with --host, as workers and engines will address it. If DIRECTORY already has a CA, the
+    command renews the other certificates. Without --host, the hosts stay the same. Whoever holds a certificate can run
     code on the workers, so copy the files over SSH. ca-key.pem stays on this machine.
     """
     from engine.cluster.certificates import create
@@ -25,4 +25,7 @@ def certs(directory: Path, hosts: tuple[str, ...], days: int) -> None:
     written = create(directory, hosts, days)
     for file in written:
         echo(f"wrote {file}")
-    echo("copy ca.pem and worker*.pem to each GPU host, engine*.pem to the engine's, scheduler*.pem to the scheduler's")
+    echo(
+        "copy ca.pem to every host, worker*.pem to each GPU host, engine*.pem to the engine's host, and scheduler*.pem "
+        "to the scheduler's host"
+    )

@@ -10,7 +10,7 @@ from tui.cli.cluster.scheduler import scheduler
 
 @click.group()
 def cluster() -> None:
-    """Create certificates, and run a scheduler, for several hosts."""
+    """Create certificates and run a scheduler for several hosts."""
 
 
 cluster.add_command(certs)

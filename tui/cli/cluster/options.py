@@ -28,13 +28,13 @@ def certificates_option(command: F) -> F:
 
 @contextlib.contextmanager
 def needs_extra() -> Iterator[None]:
-    """Say how to install the packages of the extra ``cluster`` if they are missing."""
+    """If a package of the extra ``cluster`` is missing, say how to install the extra."""
     try:
         yield
     except ModuleNotFoundError as error:
         if error.name not in ("distributed", "dask", "cryptography"):
             raise
         raise Failure(
-            f"this needs the package {error.name}; pip install 'kernel-tui[cluster]' (from a checkout: '.[cluster]')",
+            f"the package {error.name} is missing: pip install 'kernel-tui[cluster]' (from a checkout: '.[cluster]')",
             ExitCode.NO_TOOLS,
         ) from error

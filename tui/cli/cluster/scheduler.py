@@ -14,11 +14,13 @@ from tui.console.echo import echo
 @click.command()
 @certificates_option
 @click.option("--host", default="", help="Interface to listen on: a host name or an IP address. Default: all.")
-@click.option("--port", type=click.IntRange(0, 65535), default=8786, show_default=True, help="0 chooses a free port.")
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=8786, show_default=True, help="Port, or 0 for a free one."
+)
 def scheduler(certificates: Path, host: str, port: int) -> None:
-    """Run the scheduler, where workers and engines meet.
+    """Run the scheduler, which connects workers and engines.
 
-    It needs no GPU. Ctrl-C ends it. Workers and engines wait for its return, and searches continue.
+    The scheduler needs no GPU. Ctrl-C ends it. Without a scheduler, workers and engines wait.
     """
     with needs_extra():
         from engine.cluster.scheduler import run_scheduler

@@ -49,11 +49,11 @@ def evaluate(
 
     KERNEL is a .cpp, .cu or .py file.
 
-    A full verdict uses three timing processes and takes 10 to 20 seconds on a CPU. --quick uses one.
+    A full verdict uses three timing processes and takes 10 to 20 seconds on a CPU. --quick uses one process.
 
     --shapes also builds and judges the kernel at other sizes. auto chooses three sizes: smaller, odd and larger.
 
-    Exit code 0: correct at every size. Exit code 8: not correct.
+    Exit code 0: the kernel is correct at every size. Exit code 8: the kernel is not correct.
     """
     language, source = kernel_of(kernel)
     wanted = _wanted_sizes(shapes, problem_file(problem)) if shapes else []

@@ -28,7 +28,7 @@ CONFIG = click.option(
     type=click.Path(path_type=Path),
     help="Use this config file's [evaluation] settings.",
 )
-DEVICE = click.option("--device", help="auto, cpu, cuda or cuda:1.  [default: the config's device, else auto]")
+DEVICE = click.option("--device", help="Device: auto, cpu, cuda or cuda:1.  [default: the config's device, else auto]")
 QUICK = click.option("--quick", is_flag=True, help="Judge in seconds, as a search does, with a wider interval.")
 
 
@@ -72,7 +72,7 @@ async def judge_kernels(
     runoff: bool = False,
     then: Callable[[Evaluator, ProblemSpec], Awaitable[None]] | None = None,
 ) -> tuple[Opened, list[Verdict], tuple[Standing, ...]]:
-    """Judge each kernel in turn. If ``runoff`` is set and all are correct, also time them side by side.
+    """Judge each kernel in turn. If ``runoff`` is set and all kernels are correct, also time them side by side.
 
     ``work`` shows progress. ``then`` runs after the verdicts, while the evaluator is still open.
     """

@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 @click.argument("variant", required=False)
 @click.option("--problem", help="Problem of a KERNEL file: a .py file or a built-in problem.")
 @click.option(
-    "--trust", is_flag=True, help="Also profile a kernel that a language model wrote; it runs with your permissions."
+    "--trust",
+    is_flag=True,
+    help="Also profile a kernel that a language model wrote. The kernel runs with your permissions.",
 )
 @sessions_option
 @json_option
@@ -58,8 +60,7 @@ def profile(what: str, variant: str | None, problem: str | None, trust: bool, ro
         from engine.problem.spec import LANGUAGE_NAMES
 
         raise Failure(
-            f"{variant or what}: only kernels that run on a GPU have its counters; this is a "
-            f"{LANGUAGE_NAMES[language]} kernel",
+            f"{variant or what}: only GPU kernels have hardware counters; this is a {LANGUAGE_NAMES[language]} kernel",
             ExitCode.USAGE,
         )
     try:

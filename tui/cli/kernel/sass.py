@@ -84,7 +84,7 @@ def sass(
         print_json(code)
     elif ptx:
         if language != "cu":
-            raise Failure(f"{name}: only cuda kernels have PTX", ExitCode.USAGE)
+            raise Failure(f"{name}: only CUDA kernels have PTX; omit --ptx", ExitCode.USAGE)
         echo(code.ptx)
     else:
         _print(name, code, source, threads, dynamic_shared)

@@ -18,7 +18,7 @@ from tui.console.echo import echo
     type=click.Choice(["quickstart", "headline", "published"]),
     default="quickstart",
     show_default=True,
-    help="quickstart: four CPU-sized problems; headline: eight large ones; published: ten problems, two models.",
+    help="quickstart: four CPU-sized problems; headline: eight large problems; published: ten problems, two models.",
 )
 @click.option("--force", is_flag=True, help="Replace an existing file.")
 @click.argument("path", type=click.Path(path_type=Path), default=Path("config.toml"))

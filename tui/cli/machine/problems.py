@@ -35,7 +35,7 @@ def problems(
     """List problems and the proposers that support each.
 
     The names shown work in a config and with --problem. PATHS are files, globs, directories or builtin:NAME. Without
-    PATHS, list the problems of --config, or the built-in ones. Without --config, the playbook is the only proposer.
+    PATHS, list the problems of --config, or the built-in problems. Without --config, the playbook is the only proposer.
     Exit code 2: no listed problem supports kernels.
     """
     from engine.problem.catalog import BUILTIN, builtin_names, inspect_files, resolve, row_of

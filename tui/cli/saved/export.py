@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from engine.session.store import SessionReader
 
 DEFAULT_ARCH = "sm_90a"
-"""GPU architecture of a kernel file for which ``--arch`` names none."""
+"""Default GPU architecture of a kernel file."""
 
 
 class Chosen(Struct, frozen=True):
@@ -44,7 +44,7 @@ class Chosen(Struct, frozen=True):
 @click.argument("variants", metavar="[VARIANT]...", nargs=-1)
 @click.option("--best", metavar="PROBLEM", multiple=True, help="Export the best kernel of this problem.")
 @click.option("--problem", metavar="P", help="Problem of a kernel file: a .py file or a built-in problem.")
-@click.option("--package", metavar="NAME", help="Write a wheel whose operators run the kernels. It needs no compiler.")
+@click.option("--package", metavar="NAME", help="Write a wheel whose operators run the kernels without a compiler.")
 @click.option(
     "--backward",
     metavar="A=B",
@@ -59,7 +59,7 @@ class Chosen(Struct, frozen=True):
 @click.option("--report", metavar="FILE", help="Write a Markdown report of the whole search.")
 @click.option(
     "-o", "--output", metavar="PATH", help="File for the solution or program, or directory for the wheel.  [default: "
-    "standard output, or this directory for a wheel]",
+    "standard output, or the current directory for a wheel]",
 )  # fmt: skip
 @sessions_option
 def export(
@@ -79,8 +79,8 @@ def export(
     """Export a solution, wheel, program, training data or report.
 
     SOURCE is a session or a kernel file. For a session, give a VARIANT (v34) or --best PROBLEM; a wheel may contain
-    several. For a kernel file, give --problem. FILE "-" is standard output. Without --package and --standalone, the
-    output is a KernelBench solution.
+    several kernels. For a kernel file, give --problem. FILE "-" is standard output. Without --package and --standalone,
+    the output is a KernelBench solution.
     """
     wanted = [name for name, given in (("VARIANT", variants), ("--best", best), ("--training", training),
                                        ("--report", report)) if given]  # fmt: skip
@@ -210,7 +210,7 @@ def _program(one: Chosen) -> str:
     from engine.export.standalone.reference import expected_of
 
     if one.language in MODULES or one.problem.c_refusal is not None:
-        raise ExportError(f"{one.problem.id}: only a .cpp or .cu kernel can be a program of its own")
+        raise ExportError(f"{one.problem.id}: --standalone needs a .cpp or .cu kernel")
     with working("running the reference"):
         expected = expected_of(one.problem)
     return program(
@@ -254,7 +254,7 @@ def _write_package(chosen: Sequence[Chosen], package: str, backward: Sequence[st
 
 
 def _gradients(backward: Sequence[str], problems: Sequence[str]) -> dict[str, str]:
-    """Return the problem that computes the gradients of each problem, from options ``A=B``."""
+    """Return, for each problem, the problem that computes its gradients, from options ``A=B``."""
     found = {}
     for one in backward:
         forward, _, gradient = one.partition("=")
@@ -269,7 +269,7 @@ def _gradients(backward: Sequence[str], problems: Sequence[str]) -> dict[str, st
 
 
 def _standard_output(file: str) -> str:
-    """Return "-" if standard output is a file or a pipe. Raises Failure on a terminal, which a source would flood."""
+    """Return "-" if standard output is a file or a pipe. Raises Failure on a terminal."""
     if sys.stdout.isatty():
         raise Failure(f"give a file: --output {file}; to print it here: --output -", ExitCode.USAGE)
     return "-"

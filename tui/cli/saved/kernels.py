@@ -42,8 +42,8 @@ def kernels(
 ) -> None:
     """Search the correct kernels in all sessions.
 
-    A kernel matches if its idea, transformation, note, names or source contain every word of TEXT. Each problem's
-    fastest kernel is listed first. To show a kernel: kernel-tui show SESSION KERNEL
+    A kernel matches if its idea, transformation, note, names or source contain every word of TEXT. For each problem,
+    the list starts with the fastest kernel. To show a kernel: kernel-tui show SESSION KERNEL
     """
     from engine.session.library import matching, read_library, session_directories
     from engine.system.globbing import TooWide
@@ -54,7 +54,7 @@ def kernels(
         except TooWide as error:
             raise Failure(f"--sessions {one}: {error}", ExitCode.USAGE) from None
         if not there:
-            raise Failure(f"--sessions {one}: no session in this directory or below it", ExitCode.USAGE)
+            raise Failure(f"--sessions {one}: no session in or below this directory", ExitCode.USAGE)
     library = read_library([*(named or (str(sessions_root(None)),)), *bank])
     found = list(matching(library.kernels, text, problem=problem, device=device, language=language))
     for reason in library.unread:

@@ -22,8 +22,8 @@ def report(session: str, output: str | None, root: Path) -> None:
     """Write a report of a search as one HTML file.
 
     The file shows results, charts, the best kernels with their lineage, evidence, diff and source, every idea and
-    kernel, and prompts and replies. It needs no network and no scripts, so you can mail it or print it. FILE "-" is
-    standard output.
+    kernel, and prompts and replies. The file needs no network and no scripts, so you can mail it or print it. FILE "-"
+    is standard output.
 
     The charts need the extra "report".
     """

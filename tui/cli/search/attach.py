@@ -28,7 +28,7 @@ def attach(
 ) -> int:
     """Open the monitor on a session, running or not.
 
-    Without SESSION, choose one from a list.
+    Without SESSION, choose a session from a list.
 
     Detaching (q) does not stop a search. Several monitors can watch the same session.
     """
@@ -48,8 +48,8 @@ def attach(
     from engine.session.store import engine_liveness, summarize
 
     if not engine_liveness(paths).running:
-        again = "" if summarize(paths).state == "finished" else f"   Resume it: kernel-tui resume {paths.name}"
-        raise Failure(f"{paths.name}: no engine is running. Show its results: kernel-tui show {paths.name}{again}")
+        again = "" if summarize(paths).state == "finished" else f"   Resume the search: kernel-tui resume {paths.name}"
+        raise Failure(f"{paths.name}: no engine is running. Show the results: kernel-tui show {paths.name}{again}")
     from tui.headless.follow import follow
 
     return int(follow(paths, as_json=as_json, stops_on_interrupt=False))

@@ -1,7 +1,7 @@
 """Run work in a forked child while this process imports the monitor.
 
-Before the monitor opens, ``run`` checks the configuration and finds the session. That takes as long as importing the
-monitor, so the two run in parallel. The check's imports stay out of the monitor's process.
+Before the monitor opens, ``run`` checks the configuration and finds the session. This check takes as long as importing
+the monitor, so both run in parallel. The check's imports stay out of the monitor's process.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Aside(Generic[T]):
         self._interrupt = signal.signal(signal.SIGINT, signal.SIG_IGN)
 
     def result(self) -> T:
-        """Wait for ``work`` and return its result. If it failed, exit with its code."""
+        """Wait for ``work`` and return its result. If the child failed, exit with its code."""
         with os.fdopen(self._answer, "rb") as answer:
             pickled = answer.read()
         _, status = os.waitpid(self._pid, 0)
@@ -50,7 +50,8 @@ class Aside(Generic[T]):
         code = os.waitstatus_to_exitcode(status)
         if code < 0:
             raise Failure(
-                f"a child process of this command was killed by {signal.Signals(-code).name}", ExitCode.FAILURE
+                f"{signal.Signals(-code).name} killed a child process of this command; run the command again",
+                ExitCode.FAILURE,
             )
         if code:
             raise click.exceptions.Exit(code)

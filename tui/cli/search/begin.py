@@ -39,8 +39,8 @@ _END_S = 60.0
 def begin_run(config_path: Path, choice: str | None) -> Beginning:
     """Create a session for a configuration, or return its running or unfinished session.
 
-    ``choice`` is "new", "resume" or None. On a terminal, may ask the user. Raises ConfigError, ProposerUnavailable,
-    SessionError and Failure.
+    ``choice`` is "new", "resume" or None. On a terminal, the function may ask the user. Raises ConfigError,
+    ProposerUnavailable, SessionError and Failure.
     """
     from engine.config.schema import ConfigError, load_config
 
@@ -142,7 +142,7 @@ def _again(paths: SessionPaths, request: ChangeBudget | ChangeShare | None) -> B
 
 
 def _refuse_if_done(paths: SessionPaths, state: SessionState, request: ChangeBudget | ChangeShare | None) -> None:
-    """Raise Failure if an engine would end at once, unless a request sets new limits."""
+    """Raise Failure if an engine would end immediately, unless a request sets new limits."""
     if request is None and (reason := _nothing_left(paths, state)) is not None:
         raise Failure(reason, ExitCode.USAGE)
 
@@ -223,7 +223,7 @@ def problem_faults(path: Path) -> tuple[Fault, ...]:
 
 
 def _newest_session(config: Config) -> SessionPaths | None:
-    """Return the newest session started from this config file, ignoring unreadable ones."""
+    """Return the newest readable session that was started from this config file."""
     found: list[tuple[float, SessionPaths]] = []
     for database in config.sessions.glob("*/session.db"):
         paths = SessionPaths.at(database.parent)
@@ -240,7 +240,7 @@ def _newest_session(config: Config) -> SessionPaths | None:
 def _resumed(paths: SessionPaths, config: Config, choice: str | None) -> Beginning | str:
     """Resume an earlier session if ``choice`` or the user's answer says so.
 
-    Otherwise return a message about the session, or "" if it is finished.
+    If the session is not resumed, return a message about it, or "" for a finished session.
     """
     state = _state_of(paths)
     running = engine_liveness(paths).running
@@ -289,7 +289,7 @@ def _changes(config: Config, paths: SessionPaths) -> str:
     try:
         return ", ".join(differences(load_config(paths.config), config))
     except ConfigError:  # another version wrote it
-        return "another version of kernel-tui wrote it"
+        return "another version of kernel-tui wrote the session"
 
 
 def _with_more_minutes(paths: SessionPaths, minutes: float, needed: float, more: float) -> Beginning | None:
@@ -318,7 +318,7 @@ def _nothing_left(paths: SessionPaths, state: SessionState) -> str | None:
 
 
 def _minutes_spent(paths: SessionPaths, state: SessionState) -> tuple[float, float] | None:
-    """Return the used-up limit in minutes and the value that a new one must exceed, or None if time is left."""
+    """Return the used-up limit in minutes and the value that a new limit must exceed, or None if time is left."""
     found = _minutes_left(paths, state)
     if found is None or _limits_wait(paths, state):
         return None

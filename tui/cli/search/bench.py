@@ -26,7 +26,7 @@ rounds = {ROUNDS}
 
 @click.command()
 @click.argument("entries", metavar="[PATHS]...", nargs=-1)
-@click.option("--sample", type=click.IntRange(min=1), help="Take this many problems at random.")
+@click.option("--sample", type=click.IntRange(min=1), help="Number of problems, chosen at random.")
 @click.option("--seed", type=click.IntRange(min=0), help="Random seed of --sample and of the search.  [default: 0]")
 @click.option("--minutes-per-problem", "minutes", type=FiniteAbove0(), help="Engine time for each problem, in minutes.")
 @click.option("--dollars-per-problem", "dollars", type=FiniteAbove0(), help="Limit on model costs per problem.")
@@ -34,14 +34,14 @@ rounds = {ROUNDS}
     "--config",
     "config_path",
     type=click.Path(path_type=Path),
-    help="Take models, search and evaluation from this file; its problems and minutes do not count.",
+    help="Config with models, search and evaluation settings. The benchmark ignores its problems and minutes.",
 )
-@click.option("--device", help="Device, such as cpu or cuda:0; several are separated by commas.")
+@click.option("--device", help="One or more devices, separated by commas, such as cpu or cuda:0.")
 @click.option("--name", help="The session's name.  [default: bench, or the name in --config]")
 @click.option(
     "--output",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Directory for the report.  [default: the session's directory report/]",
+    help="Directory for the report.  [default: report/ in the session's directory]",
 )
 @click.option("--resume", metavar="SESSION", shell_complete=complete_session, help="Continue this benchmark.")
 @click.option("--report", metavar="SESSION", shell_complete=complete_session, help="Only write this session's report.")
@@ -67,13 +67,13 @@ def bench(
 ) -> int:
     """Search many problems, and report how many beat PyTorch.
 
-    fast_p is the share of problems with a correct kernel whose whole 95% interval of the speedup is above p.
+    fast_p is the share of problems whose best kernel is correct and has its whole 95% speedup interval above p.
 
     PATHS are files, globs, directories or builtin:NAME. The search opens one problem at a time. Minutes that a problem
     does not need go to problems with headroom. At the end, the command writes report.json, report.md and report.html.
 
-    If the search was interrupted or killed, the same command continues it. If it is complete, the same command only
-    writes the report.
+    If the search was interrupted or killed, the same command continues it. If the search is complete, the same command
+    only writes the report.
     """
     own = {
         "PATHS": entries,
@@ -154,7 +154,7 @@ def _session(config: Config, root: Path, *, new: bool) -> SessionPaths:
 
 
 def _same(config: Config, root: Path) -> SessionPaths | None:
-    """Return the newest session of the same benchmark. Its directories may differ, as after a copy to another host."""
+    """Return the newest session of the same benchmark, even if its files have moved, or None."""
     from engine.config.differences import differences
     from engine.config.schema import ConfigError, load_config
     from engine.session.store import SessionPaths
@@ -174,7 +174,7 @@ def _same(config: Config, root: Path) -> SessionPaths | None:
 
 
 def _are_moved(paths: SessionPaths, stored: Config, config: Config) -> bool:
-    """Whether the problems are the session's under other directories: equal names, and the source that it recorded."""
+    """Return whether the problem files have only moved: same names, and the same sources as in the session."""
     from engine.session.state.session_state import fold
     from engine.session.store import SessionError, SessionReader
     from engine.system.text_file import read_text
@@ -213,7 +213,7 @@ def _search(paths: SessionPaths, output: Path | None, *, headless: bool, as_json
 
 
 _CAN_BE_LEFT_OUT = ("geomean, failures = 1", "problems", "median", "fast_1.5")
-"""Columns that a narrow terminal drops, in this order. The report's files have all."""
+"""Columns that a narrow terminal drops, in this order. The report's files have all columns."""
 
 
 def _write(paths: SessionPaths, output: Path | None, *, quiet: bool = False) -> int:

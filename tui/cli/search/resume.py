@@ -34,7 +34,7 @@ def resume(
 ) -> int:
     """Resume a search that stopped or died.
 
-    Without SESSION, resume the only one that can continue.
+    Without SESSION, resume the only session that can continue.
 
     A new limit also resumes a search that is finished or has used up its budget.
     """
@@ -48,7 +48,7 @@ def resume(
 
 
 def _only_one(root: Path) -> str:
-    """Return the name of the only session that stopped or died. Raises Failure if there is none, or several."""
+    """Return the name of the only session that stopped or died. Raises Failure unless there is exactly one."""
     from engine.exit_codes import ExitCode
     from engine.session.store import list_sessions
 

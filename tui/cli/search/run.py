@@ -21,8 +21,8 @@ def run(
 ) -> int:
     """Run the search that CONFIG describes. Short form: kernel-tui config.toml
 
-    If a search with this configuration is running, attach to it. If its newest search is unfinished, offer to resume
-    it. If the time budget is used up, offer more minutes.
+    If a search with this configuration is running, attach to it. If CONFIG's newest search is unfinished, offer to
+    resume it. If the time budget is used up, offer more minutes.
 
     Ctrl-C asks a headless search to stop. A second Ctrl-C detaches without waiting.
     """

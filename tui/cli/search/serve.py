@@ -17,14 +17,14 @@ from tui.console.echo import echo
 @click.command()
 @click.argument("session")
 @sessions_option
-@click.option("--port", default=0, type=click.IntRange(0, 65535), help="Port on this machine. Default: a free one.")
-@click.option("--writable", is_flag=True, help="Let viewers steer the search. Default: they only watch.")
-@click.option("--public-url", default="", metavar="URL", help="The address in browsers, behind a TLS proxy.")
+@click.option("--port", default=0, type=click.IntRange(0, 65535), help="Port on this machine. Default: a free port.")
+@click.option("--writable", is_flag=True, help="Let viewers steer the search. Default: viewers only watch.")
+@click.option("--public-url", default="", metavar="URL", help="Address that browsers use, behind a TLS proxy.")
 def serve(session: str, root: Path, port: int, writable: bool, public_url: str) -> None:
     """Show the monitor of a session in a browser.
 
-    Listens on 127.0.0.1 only. The printed address contains a token; without it, the server answers 401. Each page
-    runs a monitor of its own. Ctrl-C ends the server and its pages. The search continues.
+    Listens on 127.0.0.1 only. The printed address contains a token; without it, the server answers 401. Each page runs
+    its own monitor. Ctrl-C ends the server and its pages. The search continues.
 
     From another machine, forward the port: ssh -L 8000:127.0.0.1:8000 HOST
     """
@@ -35,7 +35,7 @@ def serve(session: str, root: Path, port: int, writable: bool, public_url: str) 
         from tui.web.server import MonitorServer, listen
     except ModuleNotFoundError as error:
         raise Failure(
-            f"serve needs the package {error.name}; pip install 'kernel-tui[serve]' (from a checkout: '.[serve]')",
+            f"serve needs the package {error.name}: pip install 'kernel-tui[serve]' (from a checkout: '.[serve]')",
             ExitCode.NO_TOOLS,
         ) from error
     try:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class Beginning(NamedTuple):
     """A session that is ready to show.
 
-    ``starts`` is true if no engine is running, so that one must be started. ``seq`` numbers the last recorded event.
+    ``starts`` is true if the command must start an engine. ``seq`` numbers the last recorded event.
     """
 
     directory: Path

@@ -134,14 +134,14 @@ def start_quickly() -> None:
 
 
 def run_async(work: Coroutine[Any, Any, T]) -> T:
-    """Run ``work`` to its end. ``--help`` does without asyncio, whose import takes as long as that of all commands."""
+    """Run ``work`` to its end. Imports asyncio only here, because ``--help`` does not need this slow import."""
     import asyncio
 
     return asyncio.run(work)
 
 
 def print_json(value: object) -> None:
-    """Print one line of JSON, with the manual's names."""
+    """Print ``value`` as one line of JSON, with the manual's names for fields and languages."""
     import msgspec
 
     from tui.cli.shared.json_output import readable

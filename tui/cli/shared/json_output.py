@@ -1,4 +1,4 @@
-"""JSON that commands print. Fields and languages have the manual's names; only session files keep older ones."""
+"""JSON that commands print, with the manual's names for fields and languages. Session files keep older names."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from msgspec.structs import FieldInfo, fields
 from engine.problem.spec import LANGUAGE_NAMES, Language
 
 _LANGUAGES = ("language", "languages")
-"""The keys of languages."""
+"""Keys whose values are languages."""
 
 
 def readable(value: Any) -> Any:
@@ -30,7 +30,7 @@ def readable(value: Any) -> Any:
 
 
 def _languages(value: Any) -> Any:
-    """A stored language by its name, alone or in a list; anything else unchanged."""
+    """Return the name of a stored language, or of each language in a list. Other values stay unchanged."""
     if isinstance(value, list | tuple):
         return [_languages(one) for one in value]
     return LANGUAGE_NAMES[value] if value in get_args(Language) else value

@@ -1,4 +1,4 @@
-"""The option ``--language``. It speaks the manual's names and gives the command what sessions store."""
+"""The option ``--language``, which takes the manual's names and gives commands the stored values."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _STORED: dict[str, Language] = {name: stored for stored, name in LANGUAGE_NAMES.
 
 
 class _LanguageChoice(click.Choice):  # type: ignore[type-arg]  # click 8.1 has no type argument
-    """A language by its name. Accepts the file suffixes ``cu`` and ``py`` too, as earlier versions did."""
+    """The type of ``--language``. Accepts the file suffixes ``cu`` and ``py`` too, as earlier versions did."""
 
     def __init__(self) -> None:
         super().__init__(list(_STORED))
@@ -26,7 +26,7 @@ class _LanguageChoice(click.Choice):  # type: ignore[type-arg]  # click 8.1 has 
 
 
 class _OptionWithOldName(click.Option):
-    """An option with its name and its old name. Help shows only the first."""
+    """An option with a current and an old name. Help shows only the current name."""
 
     def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
         names, self.opts = self.opts, self.opts[:1]

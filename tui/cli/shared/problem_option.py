@@ -18,10 +18,10 @@ class ProblemName(click.ParamType[str]):
     name = "problem"
 
     def get_missing_message(self, param: click.Parameter, ctx: click.Context | None) -> str:
-        """Say what to type: a problem of the newest session in this directory, or else a built-in one."""
+        """Say what to type: a problem of the newest session in this directory, or a built-in problem."""
         session, known = _newest_problems(sessions_root(ctx))
         if known:
-            return f"{choices(known, f'The problems of session {session}')}. All built-in ones: kernel-tui problems"
+            return f"{choices(known, f'The problems of session {session}')}. All built-in problems: kernel-tui problems"
         return (
             "Name a .py file, or a built-in problem listed by `kernel-tui problems`: --problem builtin:quickstart/gelu"
         )
@@ -37,7 +37,7 @@ PROBLEM = click.option(
 
 
 def choices(names: list[str], what: str) -> str:
-    """List options to type: ``The problems of session quickstart: --problem softmax, --problem gelu``."""
+    """List options to type, such as ``The problems of session quickstart: --problem softmax, --problem gelu``."""
     more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
     return f"{what}: {', '.join(f'--problem {name}' for name in names[:MOST_NAMED])}{more}"
 
@@ -57,7 +57,7 @@ def _newest_problems(root: Path) -> tuple[str, list[str]]:
 
 
 def _modified(file: Path) -> float:
-    """Return the time of the last change; 0 for a file of a session that was deleted meanwhile."""
+    """Return the time of the file's last change, or 0 if the session has been deleted."""
     try:
         return file.stat().st_mtime
     except OSError:

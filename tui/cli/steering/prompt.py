@@ -26,7 +26,7 @@ PURPOSES: dict[str, Purpose] = {"idea": "ideas", "kernel": "kernel", "fix": "fix
 @sessions_option
 @click.option("--problem", help="Problem of the session.  [default: the first]")
 @click.option(
-    "--purpose", type=click.Choice(list(PURPOSES)), help="Kind of prompt.  [default: as NODE needs, else idea]"
+    "--purpose", type=click.Choice(list(PURPOSES)), help="Kind of prompt.  [default: what NODE needs, else idea]"
 )
 @click.option("--edit", is_flag=True, help="Edit the prompt in $EDITOR; the model then receives your version.")
 @json_option
@@ -35,8 +35,8 @@ def prompt(
 ) -> None:
     """Show the next prompt to a language model, word for word.
 
-    NODE is the kernel or idea that the prompt is about. Without NODE, show a prompt that is waiting for a reply. If
-    there is none, show the prompt about the best kernel.
+    NODE is the kernel or idea that the prompt is about. Without NODE, show a prompt that is waiting for a reply. If no
+    prompt is waiting, show the prompt about the best kernel.
     """
     from engine.config.schema import load_config
     from engine.proposers.llm.prompting import Prompts, TemplateProblem
@@ -94,4 +94,4 @@ def _edit(paths: SessionPaths, name: str, text: str, *, asked: bool) -> None:
         replace_file(target, edited.encode())
     except OSError as error:
         raise of_os(error, target) from error
-    echo(f"call {name} will use {target}")
+    echo(f"call {name} will use the edited prompt in {target}")

@@ -52,7 +52,7 @@ def retry(session: str, variant: str, root: Path, as_json: bool) -> None:
     send(root, session, Retry(variant=variant), as_json)
 
 
-pause = _plain_command("pause", "Pause", "Stop starting evaluations; running ones finish.")
+pause = _plain_command("pause", "Pause", "Stop starting evaluations; running evaluations finish.")
 unpause = _plain_command("unpause", "Resume", "Start evaluations again after a pause.")
 prune = _node_command(
     "prune",

@@ -16,7 +16,7 @@ from tui.cli.steering.send import PROBLEM_HELP, problem_id, request_options, sen
 @click.command("seed-kernel")
 @request_options
 @click.argument("kernel", type=click.Path(path_type=Path, allow_dash=True))
-@click.option("--problem", help=f"{PROBLEM_HELP[:-1]}, or that of --idea or --parent]")
+@click.option("--problem", help=f"{PROBLEM_HELP[:-1]}, or the problem of --idea or --parent]")
 @click.option("--parent", help="Kernel that you started from.")
 @click.option("--idea", help="Idea that this kernel implements.")
 @language_option("Language of the kernel. Required if KERNEL is '-' (standard input).")
@@ -32,7 +32,7 @@ def seed_kernel(
     root: Path,
     as_json: bool,
 ) -> None:
-    """Add a kernel that you wrote. The engine judges it next.
+    """Add a kernel that you wrote. The engine judges the kernel next.
 
     The kernel can become a parent in the same round.
     """

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from engine.session.store import Liveness, SessionPaths
 
 ANSWER_S = 20.0
-"""Time limit for the engine's answer. After that, the command reports that no answer has come."""
-PROBLEM_HELP = "Problem: its name in the session, or its entry in the config.  [default: the only one]"
+"""Time limit for the engine's answer. After this time, the command reports that no answer has come."""
+PROBLEM_HELP = "Problem: its name in the session, or its entry in the config.  [default: the only problem]"
 
 
 def request_options(command: F) -> F:
@@ -64,7 +64,7 @@ def _is_finished(paths: SessionPaths) -> bool:
 
 
 def _resumed_by(session: str, command: Command, *, finished: bool) -> str:
-    """Return the command that resumes the session. A finished one needs more rounds.
+    """Return the command that resumes the session. A finished session needs more rounds.
 
     The command includes the new limits, since a session with a used-up budget cannot resume without them.
     """
@@ -110,7 +110,8 @@ def problem_id(paths: SessionPaths, problem: str | None, node: str | None = None
     """Return the session's id for a problem named as in a config: ``builtin:quickstart/softmax`` or a path.
 
     A path may be relative to the config. An unknown name is returned unchanged, for the engine to reject. None means
-    the problem of the idea or kernel ``node``, or else the session's only problem. Raises Failure if there are several.
+    the problem of the idea or kernel ``node``, or else the session's only problem. Raises Failure if the session has
+    several problems.
     """
     from engine.problem.catalog import CatalogError, resolve
 

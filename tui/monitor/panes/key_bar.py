@@ -1,6 +1,6 @@
 """The key bar: hints for the keys that work here, most used first. Clicking a hint does the same as its key.
 
-A notice replaces the hints for some seconds, so that it covers nothing else. The hint for help stays.
+A notice replaces the hints for some seconds, and so covers no pane. The hint for help stays.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ DETAIL = ("tab(1)", "diff", "filter", "calls", "mark", "copy", "edit", "retry", 
 ALWAYS = ("help", "detach")
 HELP_COMMAND = next(action.command for action in ACTIONS if action.name == "help")
 MAIN = 8
-"""Number of hints that should fit. If they do not, all hints have their short labels."""
+"""Number of hints that should fit with their full labels. In a narrower bar, all hints have their short labels."""
 PANE = ("zoom", "back")
 SEARCHABLE = ("filter", "zoom", "back")
 SEARCHED = ("next_match(1)", "next_match(-1)", "back", "filter")
@@ -57,9 +57,8 @@ ENDED = ("start_engine", "budget", "open_detail", "filter", "lineage", "diff", "
 class Where(Struct, frozen=True):
     """The state that decides which keys get a hint.
 
-    ``focus`` is the kind of pane that has the focus; ``/`` searches a "text" pane. ``searched`` says whether that pane
-    has an active search, ``steers`` whether a request would reach an engine, and ``resumable`` whether this monitor
-    may start an engine.
+    ``focus`` is the kind of pane that has the focus; ``/`` searches a "text" pane. ``searched``: that pane has an
+    active search. ``steers``: a request would reach an engine. ``resumable``: this monitor may start an engine.
     """
 
     focus: Literal["tree", "filter", "detail", "text", "pane"] = "tree"

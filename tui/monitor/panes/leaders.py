@@ -32,9 +32,9 @@ def leaders_caption(tolerance: SessionTolerance) -> str:
 class Leaderboard(LinesView):
     ellipsis = True
     HELP = (
-        "The fastest correct kernels of each problem. A runoff times the leaders side by side and decides their order: "
-        "'+3%' is 3% slower than the winner, and 'tied' is no measurable difference. 'speedup' and 'ms' come from each "
-        "kernel's own verdict. Figures that the runoff contradicts are dim."
+        "The fastest correct kernels of each problem. A runoff times the leaders side by side and decides their order. "
+        "Here, '+3%' is 3% slower than the winner, and 'tied' is no measurable difference. The figures 'speedup' and "
+        "'ms' come from each kernel's own verdict. Figures that the runoff contradicts are dim."
     )
 
     _model: Model | None = None
@@ -68,7 +68,7 @@ def leader_lines(
 ) -> list[Strip]:
     """Return a problem's leaders with their notes.
 
-    ``room`` is the number of lines, half of which are for kernels. ``headed`` adds a line with column names.
+    ``room`` is the number of lines. Kernels get half of the lines. ``headed`` adds a line with column names.
     """
     leaders = model.state.standing_order(problem.id, max(3, min(FEW, room), room // 2))
     runoff = {standing.variant: place_in_runoff(standing) for standing in problem.standings}

@@ -71,7 +71,7 @@ class LineWidget(ScrollView, inherit_bindings=False):
 
     @property
     def allow_horizontal_scroll(self) -> bool:
-        """Whether keys scroll sideways. There is no horizontal scrollbar."""
+        """Whether keys scroll sideways, since the pane has no horizontal scrollbar."""
         return self.max_scroll_x > 0
 
     def set_content_size(self, width: int, height: int) -> None:

@@ -1,4 +1,4 @@
-"""The log pane: the newest lines of the engine's log. A small window shows only one."""
+"""The log pane: the newest lines of the engine's log. A small window shows only one line."""
 
 from __future__ import annotations
 

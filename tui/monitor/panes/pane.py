@@ -11,7 +11,7 @@ from tui.monitor.panes.lines import LinesView, LineWidget, Part, line
 
 
 class TitleBar(LinesView):
-    """A pane's title line. Clicking it focuses the pane."""
+    """A pane's title line. A click focuses the pane."""
 
     def __init__(self) -> None:
         super().__init__(focusable=False)
@@ -22,7 +22,7 @@ class TitleBar(LinesView):
 
 
 class Pane(Vertical):
-    """A titled pane. The key ``number`` focuses it. ``about`` describes its figures, next to the title."""
+    """A titled pane. The key ``number`` focuses the pane. ``about`` describes the pane's figures, next to the title."""
 
     def __init__(self, number: int, name: str, body: LineWidget, *, id: str, about: str = "") -> None:
         super().__init__(id=id)
@@ -40,7 +40,7 @@ class Pane(Vertical):
         self.set_title()
 
     def set_title(self, *parts: Part) -> None:
-        """Show ``parts`` after the pane's number, or the pane's name if there are none."""
+        """Show ``parts`` after the pane's number, or the pane's name if ``parts`` is empty."""
         palette = self.bar.palette
         named: tuple[Part, ...] = ((self.title, palette.title), (f"  {self.about}" if self.about else "", palette.dim))
         self.bar.set_lines([line((f" {self.number} ", palette.dim), *(parts or named))])

@@ -18,7 +18,7 @@ from tui.view.model import Model
 NAME_MIN = 8
 FIGURES = (("speedup", 8), ("ms", 8), ("eager ms", 9), ("vs compile", 11), ("% SOL", 6))
 INTERVAL = ("95%", 15)
-"""Column after the speedup, shown if there is room for it and a few rounds."""
+"""Column after the speedup, shown if the pane has room for the interval and a few rounds."""
 ROUNDS_MIN = 4
 RUNNING = "> "
 """Mark of the problem that has its turn."""
@@ -28,10 +28,11 @@ ROOM = 13
 
 class Scoreboard(LinesView):
     HELP = (
-        "For each problem: the best kernel's speedup over eager with a 95% interval (~: uncertain), the kernel's time, "
-        "eager's time beside that kernel (the log's 'eager alone' is a separate measurement), the speedup over "
-        "torch.compile, and % SOL (lower bound on time / the kernel's time; ~: above 100). 'by round' charts the "
-        "speedup of the best kernel at the end of each round, from its own verdict."
+        "The best kernel of each problem. The speedup is over eager, with a 95% interval (~: uncertain). Beside the "
+        "kernel's time, 'eager ms' is eager's time; the log's 'eager alone' is a separate measurement. The column "
+        "'vs compile' is the speedup over torch.compile. The column '% SOL' is the lower bound on time / the kernel's "
+        "time (~: above 100). The chart 'by round' shows the best kernel's speedup at the end of each round, from its "
+        "own verdict."
     )
 
     def show(self, model: Model) -> None:

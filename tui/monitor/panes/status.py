@@ -27,7 +27,7 @@ from tui.view.spend import count, money
 
 DAY_S = 86400.0
 FAILED = ("error",)
-"""Reasons to stop that are failures. All other reasons are normal ends."""
+"""Reasons to stop that are failures. All other reasons are normal ends of a search."""
 _STOPPED = {"budget": "budget used", "stopped": "stopped", "waiting": "awaits replies", "error": "failed"}
 
 
@@ -218,7 +218,7 @@ def notice_of(model: Model) -> Notice | None:
     link, engine = model.link, model.state.engine
     resume = f"Press R to resume (or: {resume_command(model)})"
     if model.engine == "gone":
-        ends = f" Its engine (pid {link.pid}) ends within a minute." if link.pid is not None else ""
+        ends = f" The engine (pid {link.pid}) ends within a minute." if link.pid is not None else ""
         where = one_line(model.source.argument, 200)
         moved = "SESSION MOVED OR DELETED. Reopen with: kernel-tui attach DIRECTORY."
         return Notice(f"{moved}{ends} Old location: {where}.", True)

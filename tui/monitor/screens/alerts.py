@@ -59,7 +59,7 @@ class AlertsScreen(ModalScreen[Settings | None]):
                 markup=False,
             )
             yield OptionList(*(Option(f"{way}: {about}") for way, about in WAYS), markup=False, id="ways")
-            yield Static("Command to run, with the alert as last argument and in KERNEL_TUI_NEWS", markup=False)
+            yield Static("Command to run, with the alert as the last argument and in KERNEL_TUI_NEWS", markup=False)
             yield Input(self._settings.command, placeholder="for example: notify-send kernel-tui", id="command")
             yield Static('Webhook, which receives a POST of {"text": "the alert"}', markup=False)
             yield Input(self._settings.webhook, placeholder="https://…", id="webhook")
@@ -88,13 +88,13 @@ class AlertsScreen(ModalScreen[Settings | None]):
         self.run_worker(self._deliver(settings), exclusive=True)
 
     async def _deliver(self, settings: Settings) -> None:
-        outcomes = [{"bell": "the bell was rung", "osc9": "OSC 9 was sent", "off": "no sound"}[settings.notify]]
+        outcomes = [{"bell": "the bell rang", "osc9": "OSC 9 was sent", "off": "no sound"}[settings.notify]]
         if settings.command:
             failure = await asyncio.to_thread(run_command, settings.command, TRIAL)
             outcomes.append(failure or "the command ran")
         if settings.webhook:
             failure = await asyncio.to_thread(post_webhook, settings.webhook, TRIAL)
-            outcomes.append(failure or "the webhook accepted it")
+            outcomes.append(failure or "the webhook accepted the alert")
         self.query_one("#outcome", Static).update(one_line("; ".join(outcomes), 300))
 
     def _chosen(self) -> Settings:

@@ -19,7 +19,7 @@ from tui.view.source import Limits
 from tui.view.spend import caps_of, is_spending, money
 
 _FIELDS = {
-    "minutes": "Minutes, all runs together",
+    "minutes": "Minutes of all engine runs",
     "rounds": "Rounds per problem",
     "dollars": "Model cost in dollars",
     "tokens": "Model tokens",
@@ -29,7 +29,7 @@ _FRACTIONS = ("minutes", "dollars")
 
 
 class BudgetScreen(ModalScreen[ChangeBudget | ChangeShare | None]):
-    """A dialog for the limits of the whole search. ctrl+n switches to a model's limits, then to those per problem."""
+    """A dialog for the limits of the whole search. ctrl+n switches to a model's, then to a problem's limits."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "dismiss(None)", "cancel", show=False),

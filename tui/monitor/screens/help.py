@@ -25,7 +25,7 @@ FIGURES = {
     "speedup": "PyTorch's time in eager mode / the kernel's time",
     "tol.": "tolerance for outputs: kernelbench is 1e-4 in fp32, crfm is 1e-2",
     f"{MARK}1.57x": "uncertain: a 95% interval wider than 20%, or a disturbed machine",
-    "change": "against the parent kernel or the best of the round before, by both verdicts",
+    "change": "speedup relative to the parent or the previous round's best, by verdicts",
     "r+4.2%": "a change that a runoff measured side by side; verdicts may contradict it",
     "vs compile": "torch.compile's time / the kernel's time",
     "% SOL": "the device's lower bound on time / the kernel's time; ~: above 100",

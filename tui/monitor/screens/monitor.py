@@ -70,7 +70,7 @@ class MonitorScreen(Screen[None]):
         self._bests: tuple[str | None, ...] = ()
         self._link_shown = ""
         self._keys_of: tuple[bool, bool] = (False, False)
-        """Whether there was a row, and a model, when the key bar was last drawn."""
+        """Whether the tree had a row, and the session had called a model, when the key bar was last drawn."""
 
     @cached_property
     def steering(self) -> Steering:
@@ -140,7 +140,7 @@ class MonitorScreen(Screen[None]):
         self.call_after_refresh(self._show_details)  # draw the tree first, since the highlighter's import is slow
 
     def take(self, events: list[Recorded], *, readings: bool = False, told: bool = False) -> None:
-        """Show changes: ``events``, which the state has applied; new device ``readings``; new log lines (``told``)."""
+        """Show ``events`` that the state has applied, new device ``readings``, and new log lines (``told``)."""
         self._bests, before = _bests(self.model.state), self._bests
         if self.held:  # keep the rows too, so that keys act on the node that the user sees
             self.status.show(self.model, self.held, self.following)
@@ -257,7 +257,7 @@ class MonitorScreen(Screen[None]):
         self.action_pane(4)
 
     def action_pane(self, number: int) -> None:
-        """Focus a pane. If this layout has no room for it, zoom it."""
+        """Focus a pane. If this layout has no room for the pane, zoom the pane."""
         pane = self.panes[number - 1]
         zoomed = self.has_class("-zoom")
         if zoomed and not pane.has_class("-zoomed"):
@@ -361,7 +361,7 @@ class MonitorScreen(Screen[None]):
             self.action_pane(4)
 
     def action_calls(self) -> None:
-        """Show the model calls behind the selected node. If they are already shown, toggle whole prompts."""
+        """Show the model calls behind the selected node. If the pane already shows the calls, toggle whole prompts."""
         if self.detail.tab == "Calls":
             self.detail.talk.whole = not self.detail.talk.whole
         self.detail.turn("Calls")
@@ -408,7 +408,7 @@ class MonitorScreen(Screen[None]):
             self.host.say(f"The filter hides {best}. Press esc to clear it.", severity="warning")
 
     def action_spend(self) -> None:
-        """Show the cost of model calls. ``M`` in that dialog changes the limits."""
+        """Show the cost of model calls. In the dialog, ``M`` changes the limits."""
         from tui.monitor.screens.spend import SpendScreen
 
         if not is_spending(self.model):

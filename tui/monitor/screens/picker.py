@@ -1,4 +1,4 @@
-"""The session picker: a list of all saved sessions, newest first. It can also compare marked sessions."""
+"""The session picker: a list of all saved sessions, newest first. The picker can also compare marked sessions."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ class PickerApp(App[Path]):
         choices.highlighted = min(place + 1, len(self._shown) - 1)
 
     def action_compare(self) -> None:
-        """Compare the marked sessions. If only one is marked, compare it with the selected session."""
+        """Compare the marked sessions. If only one session is marked, compare it with the selected session."""
         chosen = list(self._marked)
         place = self.choices.highlighted
         if len(chosen) == 1 and place is not None and self._shown[place].directory not in chosen:

@@ -31,7 +31,7 @@ HINT = "tab: next part    ctrl+y: copy the prompt    ctrl+s: submit the reply   
 class ReplyScreen(ModalScreen[None]):
     """A dialog that writes replies to the session's mailbox, as ``kernel-tui reply`` does.
 
-    It needs no running engine, since a resumed engine reads the replies.
+    The dialog needs no running engine, since a resumed engine reads the replies.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [

@@ -69,7 +69,7 @@ class SeedIdeaScreen(ModalScreen[IdeaRequest | None]):
     ) -> None:
         """Create the dialog.
 
-        The idea starts from the kernel ``on``, or from the reference if that is None. ``catalogue`` is the kernel's
+        The idea starts from the kernel ``on``, or from the reference if ``on`` is None. ``catalogue`` is the kernel's
         transformations, or a function that finds them while the dialog is open.
         """
         super().__init__()
@@ -105,7 +105,7 @@ class SeedIdeaScreen(ModalScreen[IdeaRequest | None]):
                 yield Static(words, markup=False, classes="label")
             elif spent := self._catalogue.spent:
                 words = (
-                    f"{len(spent)} already tried, or not applicable"
+                    "Transformations already tried, or not applicable"
                     if self._entries
                     else "The playbook has no untried transformation for this kernel"
                 )
@@ -115,7 +115,7 @@ class SeedIdeaScreen(ModalScreen[IdeaRequest | None]):
             elif readers := self._catalogue.readers:
                 label = f"In your own words, for {', '.join(readers)}:"
             else:
-                label = "In your own words. This session has no model to implement it: you write the kernel in $EDITOR."
+                label = "In your own words. This session has no model for ideas, so you write the kernel in $EDITOR."
             yield Static(one_line(label, 300), markup=False, classes="label")
             yield Input(placeholder="what to try", id="prose", compact=True, select_on_focus=False)
             keys = "up/down: choose   type: your own words   " if self._entries else ""
@@ -127,7 +127,7 @@ class SeedIdeaScreen(ModalScreen[IdeaRequest | None]):
             self.call_after_refresh(lambda: self.run_worker(self._show_transformations(look)))
 
     async def _show_transformations(self, look: Callable[[], Awaitable[Catalogue]]) -> None:
-        """Show the transformations once they are known. Text that the user has typed and its focus are kept."""
+        """Show the transformations once they are known. Keep the user's text and its focus."""
         self._catalogue = await look()
         begun = self.query_one("#prose", Input).value
         await self.recompose()
@@ -137,7 +137,7 @@ class SeedIdeaScreen(ModalScreen[IdeaRequest | None]):
         self.on_resize()
 
     def on_key(self, event: Key) -> None:
-        """Write what the user types into the field for words, also while the list has the focus."""
+        """Put what the user types into the text field, even while the list has the focus."""
         prose = self.query_one("#prose", Input)
         if event.character is not None and event.is_printable and not prose.has_focus:
             prose.focus()

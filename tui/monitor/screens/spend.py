@@ -117,7 +117,10 @@ def _remarks(model: Model, palette: Palette) -> Iterator[tuple[str, Style]]:
     if spend.uncertain:
         ended = _many(spend.uncertain, "attempt")
         most = _amount(spend.unknown)
-        yield f"{ended} unconfirmed: no cost was reported. Limits assume the maximum, {most} more.", palette.warn
+        yield (
+            f"{ended} unconfirmed: the provider reported no cost. Limits assume the maximum, {most} more.",
+            palette.warn,
+        )
     if held.tokens:
         yield f"Reserved for {_many(len(spending.flying), 'call')} in flight: {_amount(held)}.", palette.dim
     if spend.unpriced:
@@ -155,7 +158,7 @@ def _limits(model: Model, total: Share, palette: Palette, *, ascii_only: bool) -
 
 
 def _bought(table: SpendTable, tolerance: str) -> str:
-    """Return the cost per percent of speedup gained. ``tolerance`` is the one that the kernels met."""
+    """Return the cost per percent of speedup gained. The kernels met ``tolerance``."""
     total = table.total
     if total.gain <= 0:
         return ""

@@ -29,7 +29,7 @@ class Refused(Exception):
 class Step(Struct):
     """A request that the engine carried out, and the request that undoes it.
 
-    ``in_flight``: whether its undo or redo waits for the engine's answer.
+    ``in_flight``: the step's undo or redo is waiting for the engine's answer.
     """
 
     forward: Command
@@ -64,12 +64,12 @@ def why_not_steer(model: Model) -> str | None:
     if model.engine == "finished":
         return FINISHED
     if model.link.kind == "ended":
-        return "No engine is running on this session. Press R to start it."
+        return "No engine is running on this session. Press R to start one."
     return None if model.opened else "The session is still opening."
 
 
 def plan_prune(state: SessionState, node: str) -> Plan:
-    """Prune a node, or restore a pruned one."""
+    """Prune a node, or restore a pruned node."""
     if node in state.pruned:
         return Plan(requests.Restore(node=node), "restoring", node, requests.Prune(node=node))
     if state.is_pruned(node):
@@ -192,11 +192,11 @@ def _what_dies(state: SessionState, node: str) -> tuple[str, ...]:
     pinned = sorted(name for name in branch if name in state.pinned)
     if pinned:
         lines.append(f"The branch contains pinned nodes: {', '.join(pinned[:5])}.")
-    return (*lines, "Pruned kernels cannot be parents or the best until restored (d again, or z).")
+    return (*lines, "Until you restore them (d again, or z), pruned kernels cannot be parents or the best.")
 
 
 def _what_stops(running: int, queued: int) -> str:
-    """Say what happens to the running and queued evaluations, of which there is at least one."""
+    """Say what happens to the running and queued evaluations. At least one number is above 0."""
     both = [f"cancels {_count(running, 'running evaluation')}"] if running else []
     both += [f"drops {_count(queued, 'queued evaluation')}"] if queued else []
     return f"This {' and '.join(both)}."
@@ -207,9 +207,9 @@ def _count(number: int, noun: str) -> str:
 
 
 class History(Struct):
-    """What can be undone and redone, oldest first. Only the engine's answers change it.
+    """The requests that the user can undo and redo, oldest first. Only the engine's answers change the history.
 
-    While an undo or redo waits for its answer, the next one takes the next step.
+    While an undo or redo waits for its answer, the next undo or redo takes the next step.
     """
 
     _steps: list[Step] = field(default_factory=list)

@@ -29,7 +29,7 @@ _HEAVY = (
     "engine.proposers.playbook",
     "engine.search.proposing.untried",
 )
-"""Modules that are slow to import. They load when needed, in a thread."""
+"""Modules that are slow to import. A thread loads these modules when needed."""
 
 
 def _models_of(model: Model) -> list[tuple[str, str]]:
@@ -46,7 +46,7 @@ def _has_playbook(model: Model) -> bool:
 
 
 class Catalogue(Struct, frozen=True):
-    """The transformations that give a new kernel from a given one, and the names of the others.
+    """The transformations that give a new kernel from a given kernel, and the names of all other transformations.
 
     ``early`` is true if the given kernel has no verdict yet, so that no transformation is known. ``readers`` names the
     session's models that read prose.
@@ -59,7 +59,7 @@ class Catalogue(Struct, frozen=True):
 
 
 class _Read:
-    """A session's sources, with the interface that the engine uses."""
+    """A reader of a session's kernel sources, with the interface that the engine uses."""
 
     def __init__(self, model: Model, problem: str) -> None:
         self._source = model.source
@@ -80,8 +80,8 @@ def answers_at_once() -> bool:
 async def catalogue_of(model: Model, problem: ProblemState, parent: str | None) -> Catalogue:
     """Return the transformations that the playbook can apply to ``parent``, or to the best kernel.
 
-    The engine decides by the same rules. There are none if the session has no playbook, if the playbook has no pattern
-    for the problem, or before the first round. Raises SessionError.
+    The engine decides by the same rules. The result is empty if the session has no playbook, if the playbook has no
+    pattern for the problem, or before the first round. Raises SessionError.
     """
     for name in _HEAVY:
         await asyncio.to_thread(importlib.import_module, name)

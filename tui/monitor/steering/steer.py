@@ -97,7 +97,7 @@ class Steering:
             self._host.open_dialog(BudgetScreen(model), chosen)
 
     def reply(self) -> None:
-        """Answer prompts by hand. This needs no running engine, since a resumed engine reads the replies."""
+        """Answer prompts by hand. The dialog needs no running engine, since a resumed engine reads the replies."""
         from tui.monitor.screens.reply import ReplyScreen
 
         directory = self._here.model.directory
@@ -193,7 +193,7 @@ class Steering:
         language = named if named in problem.languages else problem.language
         source = self._edited(problem, first_lines(problem, idea, language), f"{idea.id}{suffix_of(language)}")
         if source is None:
-            self._host.say(f"{idea.id} still needs a kernel. Select it and press e to open the editor.")
+            self._host.say(f"{idea.id} still needs a kernel. Select the idea and press e to open the editor.")
             return
         command = SeedKernel(
             problem=problem.id,
@@ -223,14 +223,14 @@ class Steering:
         return self._here.model.state
 
     def _may_steer(self) -> bool:
-        """Return whether a request would reach an engine. If not, show a notice that says why."""
+        """Return whether a request would reach an engine, and show a notice that says why not."""
         why = self._host.why_not_steer()
         if why is not None:
             self._host.say(why, severity="warning")
         return why is None
 
     def _may_add_to(self, node: str) -> bool:
-        """Return whether the engine accepts children of ``node``. If not, show a notice that says why."""
+        """Return whether the engine accepts children of ``node``, and show a notice that says why not."""
         if self._state.is_pruned(node):
             self._host.say(f"{node} is pruned. Restore it first with d or z.", severity="warning")
             return False

@@ -16,7 +16,7 @@ def _decoder(encoding: str) -> partial[codecs.IncrementalDecoder]:
 
 
 def install() -> None:
-    """Make Textual's driver use ``PastingParser`` and accept any byte. Textual has no hook for this.
+    """Patch Textual's driver, which has no hook, to use ``PastingParser`` and accept any byte.
 
     Textual decodes strictly and exits on invalid UTF-8, which a paste through tmux or an X10 mouse can send.
     """

@@ -1,7 +1,8 @@
 """Prevent pasted text from acting as keys.
 
-Textual's parser treats an escape character inside a bracketed paste as the start of a key, and the rest of the paste as
-keys: pasting ``ESC`` and ``Qy`` would stop a search. Most terminals remove escapes from a paste, but tmux does not.
+Textual's parser treats an escape character inside a bracketed paste as the start of a key. The rest of the paste then
+acts as keys: pasting ``ESC`` and ``Qy`` would stop a search. Most terminals remove escapes from a paste, but tmux does
+not.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ def clipboard_sequence(text: str) -> str:
 
 
 def tmux_clipboard(text: str) -> None:
-    """Copy ``text`` to tmux's buffer as well, since tmux does not pass on OSC 52 by default."""
+    """Copy ``text`` to tmux's buffer too, since tmux does not pass on OSC 52 by default."""
     if not os.environ.get("TMUX"):
         return
     with suppress(OSError, subprocess.SubprocessError):

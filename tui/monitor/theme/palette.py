@@ -1,4 +1,4 @@
-"""The styles of the panes, derived from the theme. Without color, they differ by weight and reversal."""
+"""The styles of the panes, derived from the theme. Without color, the styles differ by weight and reversal."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def monochrome() -> Palette:
 ANSI_DARK = ("green", "red", "yellow", "magenta", "cyan", "blue")
 """Good, bad, warning, accent, primary and secondary, in the terminal's own colors."""
 ANSI_LIGHT = ("green", "red", "magenta", "cyan", "blue", "bright_black")
-"""The same for a light background, on which yellow is unreadable."""
+"""The same six colors for a light background, on which yellow is unreadable."""
 
 
 def from_theme(variables: Mapping[str, str], *, ansi: bool, dark: bool = True) -> Palette:
@@ -162,7 +162,7 @@ def _rich(variables: Mapping[str, str], name: str, fallback: str) -> str | None:
 
 
 def palette_of(app: App[object]) -> Palette:
-    """Return the palette of the app's theme. It is computed once per theme."""
+    """Return the palette of the app's theme. The palette is computed once per theme."""
     key = (app.theme, app.no_color)
     found: tuple[tuple[str, bool], Palette] | None = getattr(app, "_kernel_palette", None)
     if found is None or found[0] != key:

@@ -20,7 +20,7 @@ How = Literal["verdict", "runoff", "prune or restore"]
 class Point(Struct, frozen=True, gc=False):
     """A speedup over eager at a moment of the search.
 
-    ``seconds`` is the search time. ``verdicts`` counts the problem's kernels with a verdict up to then.
+    ``seconds`` is the search time. ``verdicts`` counts the problem's kernels with a verdict up to that moment.
     """
 
     seconds: float
@@ -54,7 +54,7 @@ class Spent(Struct, frozen=True, gc=False):
 
 
 class History(Struct):
-    """What a state does not keep: the order of verdicts and of new bests, the spending and the devices' work.
+    """The history that a state does not keep: the order of verdicts and new bests, the spending, and the devices' work.
 
     ``changes`` counts the changes of ``problems`` and ``spent``.
     """
@@ -106,7 +106,7 @@ class History(Struct):
         self.spent.append(Spent(state.elapsed_s(time), total.tokens, total.dollars))
 
     def _look(self, state: SessionState, name: str, time: float, how: How) -> None:
-        """Add the problem's best kernel if it is a new one."""
+        """Add the problem's best kernel if it is new."""
         problem, found = state.problems.get(name), self._of(name)
         if problem is None or problem.best == found.best:
             return

@@ -1,4 +1,4 @@
-"""What the devices did over time: timing, checking, building for them, or nothing."""
+"""The devices' work over time: timing, checking, waiting for builds, or nothing."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from engine.session.records import events as ev
 from engine.session.state.session_state import SessionState
 
 BINS = 256
-"""Maximum number of bins. When a search outgrows them, pairs of bins merge, so that memory stays constant."""
+"""Maximum number of bins. In a longer search, pairs of bins merge, so that memory stays constant."""
 FIRST_BIN_S = 0.5
 """Length of a bin at first, in seconds of search time."""
 MOST_WAITING = 1 << 17
-"""Maximum number of steps that wait, which bounds their memory (10 MB). A session of 20,000 kernels has fewer."""
+"""Maximum number of waiting steps, which bounds their memory to 10 MB. A session of 20,000 kernels has fewer steps."""
 _WORKS = {"timing": 0, "checking": 1, "building": 2}
-"""The stages in which a kernel occupies a device, as indices of ``Shares``."""
+"""Stages that occupy a device, as indices of ``Shares``."""
 CHANGES = (
     *(ev.EngineStarted, ev.EngineStopped, ev.SearchPaused, ev.SearchResumed),
     *(ev.DeviceJoined, ev.DeviceLeft, ev.DeviceAwaited, ev.DeviceFree),
@@ -25,7 +25,7 @@ CHANGES = (
 
 
 class Shares(NamedTuple):
-    """Shares of a time span in which a device timed, checked, or waited for a build. The rest is idle."""
+    """Shares of a time span in which a device timed, checked, or waited for a build. The remaining time is idle."""
 
     timing: float = 0.0
     checking: float = 0.0
@@ -52,7 +52,7 @@ class _Measured(Struct, frozen=True, gc=False):
 
 
 class _Changed(Struct, frozen=True, gc=False):
-    """The search at ``time`` (Unix seconds): its search time, whether that runs on, and the number of devices.
+    """The search at ``time`` (Unix seconds): its search time, whether that clock runs, and the number of devices.
 
     ``ends_work``: the engine started or stopped, so that no kernel is at work.
     """
@@ -65,10 +65,10 @@ class _Changed(Struct, frozen=True, gc=False):
 
 
 class Occupancy(Struct):
-    """The devices' work in bins of ``bin_s`` seconds of search time. Each bin has a device's seconds by work.
+    """The devices' work in bins of ``bin_s`` seconds of search time. A bin has the seconds of each kind of work.
 
-    A large session has 100,000 steps, and often no chart is on the screen. Therefore the steps wait until the bins are
-    needed.
+    A large session has 100,000 steps, and often no chart is on the screen. The steps therefore wait until a chart needs
+    the bins.
     """
 
     bin_s: float = FIRST_BIN_S
@@ -112,7 +112,7 @@ class Occupancy(Struct):
         self._waiting.append(_Changed(time, seconds, state.elapsed_s(time + 1.0) > seconds, devices, ends_work))
 
     def shares(self, seconds: float, columns: int) -> list[Shares]:
-        """Return the work of ``columns`` equal spans of the search up to now, at a search time in seconds."""
+        """Return the work in each of ``columns`` equal spans of the search, up to the search time ``seconds``."""
         self._catch_up()
         seconds = max(seconds, self._since, 1e-9)
         now = Occupancy(self.bin_s, [list(one) for one in self.bins])

@@ -17,7 +17,7 @@ ENOUGH = 0.05
 class Progress(Struct, frozen=True):
     """The share of the search that is done, from 0 to 1, and the estimated seconds until its end, if known.
 
-    ``of`` names the limit that the share refers to: ``rounds`` or ``time``, for example.
+    ``of`` names the limit that the share refers to, such as ``rounds`` or ``time``.
     """
 
     share: float
@@ -28,7 +28,7 @@ class Progress(Struct, frozen=True):
 def progress_of(model: Model) -> Progress | None:
     """Estimate the progress of a running search from the limit that it will reach first, or return None.
 
-    Minutes end at a known time. Rounds, turns, dollars, tokens and calls are assumed to go on at their rate so far.
+    Minutes end at a known time. Rounds, turns, dollars, tokens and calls are assumed to continue at their rate so far.
     """
     if model.link.kind not in ("live", "stalled") or not model.opened:
         return None
@@ -46,8 +46,8 @@ def progress_of(model: Model) -> Progress | None:
 def shares_done(state: SessionState, limits: Limits, elapsed_s: float) -> dict[str, float]:
     """Return how much of each limit is used up, from 0 to 1, by the limit's name.
 
-    ``problems`` or ``rounds``: what is done of the whole search, if problems take turns or not. ``elapsed_s``: search
-    time. Limits that are not set are left out.
+    If problems take turns, ``problems`` is the share of finished turns; otherwise, ``rounds`` is the share of finished
+    rounds. ``elapsed_s``: search time. Limits that are not set are left out.
     """
     spend = state.spending.total
     minutes_s = limits.minutes * 60 if limits.minutes is not None else None

@@ -1,1 +1,1 @@
-"""Charts of a search: speedup, what the devices did, and spending. A model and a size enter; styled lines leave."""
+"""Charts of a search: speedup, devices' work and spending. Charts take a model and a size, and return styled lines."""

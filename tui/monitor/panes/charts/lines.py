@@ -23,27 +23,27 @@ from tui.view.over_time.occupancy import Shares
 from tui.view.spend import count, money
 
 SIDE_BY_SIDE = 76
-"""Width from which charts stand in two columns."""
+"""Minimum width of a pane for charts in two columns."""
 GAP = 2
 """Cells between two columns."""
 LEAST, MOST = 6, 18
-"""Lines of a plot with its axis: enough for three labels, and at most what a row of points needs."""
+"""Minimum and maximum number of lines of a plot with its axis. The minimum has room for three labels."""
 WORK_LINES = 4
-"""Lines of the devices' work without its axis."""
+"""Lines of the chart of the devices' work, without its axis."""
 LOG_FROM = 6.0
-"""Ratio between the largest and the smallest speedup from which their axis is logarithmic."""
+"""The axis is logarithmic if the largest speedup is at least this many times the smallest."""
 LEAST_S = 10.0
 """Shortest time axis, in seconds."""
 LONGEST_NAME = 24
-"""Cells of a problem's name in the heading."""
+"""Maximum cells of a problem's name in the heading."""
 NAME_GAPS = 3
-"""Cells around that name."""
+"""Spaces around the problem's name in the heading."""
 
 
 def chart_lines(
     model: Model, problem: str | None, palette: Palette, width: int, height: int, *, ascii_only: bool
 ) -> list[Strip]:
-    """Return the charts of ``problem`` for a pane of ``width`` by ``height`` cells. More lines than fit scroll."""
+    """Return the charts of ``problem`` for a pane of ``width`` by ``height`` cells. The pane scrolls longer charts."""
     trajectory = model.history.problems.get(problem or "", Trajectory())
     seconds = max(LEAST_S, model.search_seconds())
     seconds = _whole_columns(seconds, width)
@@ -80,7 +80,7 @@ def has_spending(model: Model) -> bool:
 
 
 def _heading(model: Model, problem: str | None, palette: Palette, width: int, *, ascii_only: bool) -> Strip:
-    """Return the first chart's heading. Without room for all, its title and the problem's name are shortened."""
+    """Return the first chart's heading. A narrow heading shortens its title and the problem's name."""
     found = model.state.problems.get(problem or "")
     best = model.best(found) if found is not None else None
     title = "best speedup over eager"
@@ -107,7 +107,7 @@ def _beside(charts: Sequence[list[Strip]], width: int) -> list[Strip]:
 
 
 class Work(NamedTuple):
-    """What a device does, with its mark in the chart: in Unicode and in ASCII."""
+    """A kind of work of a device, with its mark in the chart in Unicode and in ASCII."""
 
     name: str
     mark: str
@@ -116,7 +116,7 @@ class Work(NamedTuple):
 
 
 class _Artist:
-    """Draws charts with one palette over one span of time."""
+    """Draw a pane's charts with one palette over one span of time."""
 
     def __init__(self, model: Model, palette: Palette, seconds: float, ascii_only: bool) -> None:
         self._model = model
@@ -189,7 +189,7 @@ class _Artist:
         return [*lines, *self._time_line(width, columns, corner, edge)]
 
     def _legend(self, mean: Shares, works: Sequence[Work], width: int) -> Strip:
-        """Return the longest legend that fits: with the shares of all work, without idle, or names only."""
+        """Return the longest legend that fits: all shares, all shares except idle, or names only."""
         palette, found = self._palette, EMPTY
         for shares, idle in ((True, True), (True, False), (False, False)):
             parts: list[Part] = [("devices ", palette.title)]
@@ -235,7 +235,7 @@ def _step(before: tuple[float, float], after: tuple[float, float]) -> list[tuple
 
 
 def _cells(shares: Sequence[Shares], level: float, marks: Sequence[tuple[str, Style]]) -> list[Part]:
-    """Return a row of the devices' work at a height between 0 and 1, as runs of one style."""
+    """Return a row of the chart of the devices' work, at a height between 0 and 1, as runs of one style."""
     parts: list[tuple[str, Style]] = []
     for one in shares:
         below = 0.0
@@ -253,7 +253,7 @@ def _cells(shares: Sequence[Shares], level: float, marks: Sequence[tuple[str, St
 
 
 def _speedup_axis(values: Sequence[float], height: int) -> tuple[Axis, Callable[[float], float]]:
-    """Return the axis of speedups and what maps a speedup to it. A wide range is logarithmic."""
+    """Return the speedup axis and a function that maps a speedup to it. A wide range gets a logarithmic axis."""
     positive = [one for one in values if one > 0] or [1.0]
     low, high = min(positive), max(positive)
     most = max(2, height // 3)

@@ -1,6 +1,7 @@
 """Draw points and lines in a terminal with plotext, in the monitor's own styles.
 
-plotext draws with numbered colors. Each number stands for a series here, so that the palette decides how it looks.
+plotext draws with numbered colors. Here, each number stands for a series, so that the palette decides the series'
+style.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from textual.strip import Strip
 LABEL_WIDTH = 6
 """Cells for the labels of the vertical axis, so that charts under each other align."""
 DOTS_ACROSS, DOTS_DOWN = 2, 4
-"""Dots of a braille character."""
+"""Columns and rows of dots in a braille character."""
 _PLAIN = str.maketrans({"│": "|", "┤": "|", "─": "-", "┬": "+", "└": "+"})
-"""ASCII for the axes."""
+"""ASCII replacements for the characters of the axes."""
 _COLOR = re.compile(r"\x1b\[([0-9;]*)m")
 
 
@@ -55,7 +56,7 @@ class Dots(Struct, frozen=True):
 def plot(
     series: Sequence[Series | Dots], x: Axis, y: Axis, width: int, height: int, frame: Style, *, ascii_only: bool
 ) -> list[Strip]:
-    """Return ``height`` lines of ``width`` cells. Later series cover earlier ones; ``frame`` styles the axes."""
+    """Return ``height`` lines of ``width`` cells. Later series cover earlier series; ``frame`` styles the axes."""
     from plotext import figure, marker
 
     figure.clear()
@@ -88,13 +89,13 @@ def plot(
 def _distinct(
     points: Sequence[tuple[float, float]], x: Axis, y: Axis, width: int, height: int
 ) -> list[tuple[float, float]]:
-    """Return one point per dot of the canvas: plotext takes 10 µs for each point."""
+    """Return one point per dot of the canvas, since plotext takes 10 µs for each point."""
     across, down = DOTS_ACROSS * width / (x.high - x.low), DOTS_DOWN * height / (y.high - y.low)
     return list({(int(at * across), int(value * down)): (at, value) for at, value in points}.values())
 
 
 def _strip(text: str, styles: Sequence[Style], *, ascii_only: bool) -> Strip:
-    """Convert a line with color codes. ``38;5;N`` selects style N, and any other code the first one."""
+    """Convert a line with color codes. ``38;5;N`` selects style N, and any other code selects the first style."""
     segments, style = [], styles[0]
     for place, piece in enumerate(_COLOR.split(text)):
         if place % 2:

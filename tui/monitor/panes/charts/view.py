@@ -1,4 +1,4 @@
-"""The charts in the monitor: a pane of their own, and a tab of the detail pane."""
+"""The charts in the monitor: a separate pane, and a tab of the detail pane."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from tui.view.model import Model
 REDRAW_S = 1.0
 """Minimum seconds between two drawings of the same charts."""
 LIBRARY = "plotext"
-"""Its import takes 0.1 s of processor time, which the first paint must not wait for."""
+"""The plotting library, whose import takes 0.1 s of processor time and must not delay the first paint."""
 STEPS = 100
-"""Charts change when the search has become older by a share of 1 / STEPS."""
+"""The charts change when the search time has grown by about 1 / STEPS."""
 
 
 class Charts:
-    """The charts of ``model`` for one pane. ``ready`` is called when they can be drawn."""
+    """The charts of ``model`` for one pane. ``ready`` is called when the charts can be drawn."""
 
     def __init__(self, model: Model, ready: Callable[[], None]) -> None:
         self.model = model
@@ -33,7 +33,7 @@ class Charts:
         self._loaded = False
 
     def version(self, problem: str | None) -> tuple[object, ...]:
-        """Return what the charts of ``problem`` depend on. It changes at most once per ``REDRAW_S``."""
+        """Return the cache key of the charts of ``problem``. The key changes at most once per ``REDRAW_S``."""
         now = time.monotonic()
         if self._version[:2] != (problem, self._loaded) or now - self._looked_at >= REDRAW_S:
             history, seconds = self.model.history, self.model.search_seconds()
@@ -62,7 +62,7 @@ class Charts:
 class ChartsView(LinesView):
     HELP = (
         "The selected problem's search: each correct kernel is a dot, the line is the best speedup so far, and each "
-        "new best is a star. Below: how the devices divided their time, and the spending on models."
+        "new best is a star. Below, charts show how the devices divided their time, and the spending on models."
     )
 
     def __init__(self, model: Model, problem: Callable[[], str | None], *, id: str | None = None) -> None:

@@ -54,7 +54,9 @@ class Assembly:
         return variant.source in self._answers
 
     def ask(self, variant: VariantState) -> None:
-        """Compile ``variant`` unless that is done or in progress. Cancel the compilation of any other kernel."""
+        """Compile ``variant`` unless its compilation is finished or in progress. Cancel the compilation of any other
+        kernel.
+        """
         if self.known(variant) or self._running == variant.source:
             return
         self.stop()

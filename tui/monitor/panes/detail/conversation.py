@@ -29,10 +29,10 @@ from tui.view.model import Model
 from tui.view.row import Row
 
 LIVE_LINES, LIVE_CALLS = 12, 4
-"""Number of last lines shown of a streaming reply, and number of replies followed."""
+"""Maximum number of lines shown from the end of a streaming reply, and maximum number of replies followed."""
 LISTEN_S = 0.2
 LAST_LINES, EARLIER_LINES = 60, 8
-"""Number of first lines shown of the last reply, and of earlier replies."""
+"""Maximum number of lines shown from the start of the last reply, and of an earlier reply."""
 KEPT_TEXTS = 6
 CUT = MAX_LINE - 100
 
@@ -43,7 +43,7 @@ class Conversation(Struct):
     model: Model
     whole: bool = False
     live: bool = False
-    """Whether the tab shows a call in flight, so that it must be updated soon."""
+    """Whether the tab shows a call in flight, and must be updated soon."""
     _calls: Calls = field(default_factory=Calls)
     _turns: list[Turn] = field(default_factory=list)
     _partials: dict[str, Partial] = field(default_factory=dict)
@@ -156,7 +156,7 @@ class Conversation(Struct):
             yield from _block(part, palette, width, None)
 
     def _text(self, digest: str) -> str:
-        """Return a recorded text. The last few texts are cached."""
+        """Return a recorded text. The tab caches the last few texts."""
         if (known := self._texts.get(digest)) is None:
             known = self._texts[digest] = self.model.source.text(digest)
         self._texts.move_to_end(digest)

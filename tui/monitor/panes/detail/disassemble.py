@@ -14,7 +14,7 @@ from engine.system.tool_paths import NoCompiler, NoTool
 
 
 class Request(Struct, frozen=True):
-    """A kernel to disassemble. ``header`` is its problem's header, and ``arch`` a GPU architecture (CUDA only)."""
+    """A kernel to disassemble. ``header`` is its problem's C header, and ``arch`` a GPU architecture (CUDA only)."""
 
     source: str
     language: Language

@@ -120,7 +120,7 @@ def _speed(model: Model, variant: VariantState, verdict: Verdict, palette: Palet
 
 
 def _at_sizes(variant: VariantState, palette: Palette, width: int) -> list[Strip]:
-    """Return how a search's winner does at other sizes: its correctness and speed."""
+    """Return the kernel's correctness and speed at other sizes."""
     checked = variant.at_sizes
     if checked is None:
         return []

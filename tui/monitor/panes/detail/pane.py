@@ -1,6 +1,6 @@
 """The detail pane, with the tabs Kernel, Diff, Evidence, Why, Leaders, Calls and ASM for the selected node.
 
-The pane imports a tab's module when it first shows the tab, since the monitor's first paint needs none of them.
+The pane imports a tab's module when it first shows the tab, since the monitor's first paint needs no tab.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ PROSE: tuple[Tab, ...] = ("Evidence", "Why")
 Against = Literal["parent", "best", "marked"]
 AGAINST: tuple[Against, ...] = ("parent", "best", "marked")
 FIRST_STEPS = (
-    "The engine first inspects the problems and times their references. It then builds, checks and times the first "
-    "kernels, and selects the best ones as parents for the next round."
+    "The engine first inspects the problems and times their references. Then the engine builds, checks and times the "
+    "first kernels, and selects the best kernels as parents for the next round."
 )
 REFUSED_REMEDY = (
-    'To search such a problem, add a [[models]] table with provider = "openai", "gemini", "anthropic", "command" (a '
-    'program) or "manual" (you answer the prompts) to the config, and start a new session.'
+    "To search such a problem, add a [[models]] table to the config, and start a new session. The provider is one of "
+    '"openai", "gemini", "anthropic", "command" (a program) and "manual" (you answer the prompts).'
 )
 GROW_S = 0.25
 """Seconds between two updates of a streaming reply."""
@@ -65,9 +65,8 @@ COMPILE_AFTER_S = 0.4
 
 class DetailView(LinesView):
     HELP = (
-        "Tabs for the selected kernel: its source, its diff, the evidence for its verdict, why it was selected or "
-        "dropped, its problem's leaders, the model calls behind it, its machine code (ASM), and charts of its "
-        "problem's search. Press / to search."
+        "Tabs for the selected kernel: source, diff, evidence for the verdict, why it was selected or dropped, model "
+        "calls, and machine code (ASM). Two more tabs show the problem's leaders and charts. Press / to search."
     )
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("left,h", "screen.tab(-1)", "previous tab", show=False),
@@ -86,7 +85,7 @@ class DetailPane(Pane):
         self.model = model
         self.is_best = best
         self.twin: DetailPane | None = None
-        """The best kernel's pane, if this pane may have one next to it."""
+        """The best kernel's pane, which may stand next to this pane, or None."""
         self._tab: Tab | None = None
         self.against: Against = "parent"
         self.marked: str | None = None
@@ -133,7 +132,7 @@ class DetailPane(Pane):
 
     @property
     def subject(self) -> VariantState | None:
-        """The kernel that the selected row stands for: its own, or the best kernel below it."""
+        """The kernel that the selected row stands for: the row's own kernel, or the best kernel below the row."""
         return subject_of(self.model, self._row)
 
     def select(self, row: Row | None, *, at_once: bool = False) -> None:
@@ -275,7 +274,7 @@ class DetailPane(Pane):
 
     @property
     def _gap(self) -> int:
-        """Cells between the names of two tabs: one if a narrow title would have no room for the kernel."""
+        """Cells between the names of two tabs: 2, or 1 in a title too narrow for the kernel's name."""
         wide = TITLE_AT + sum(len(tab) + 2 for tab in TABS) + KERNEL_WIDTH
         return 2 if wide <= self.size.width else 1
 
@@ -305,7 +304,7 @@ class DetailPane(Pane):
         if not self.model.state.problems and self.model.state.refused:
             return self._not_searched()
         if self.model.state.variants:
-            return wrapped("Nothing is selected: nothing matches the filter.", palette.dim, width)
+            return wrapped("Nothing is selected, because nothing matches the filter.", palette.dim, width)
         lines = wrapped("There is no kernel yet.", palette.bold, width)
         if now is not None:
             lines += wrapped(f"Now: {now}.", palette.text, width)
@@ -353,7 +352,7 @@ class DetailPane(Pane):
             why = {
                 "parent": f"{subject.id} is a first kernel, so it has no parent to compare with.",
                 "best": "There is no best kernel yet.",
-                "marked": "No kernel is marked. Press m on one.",
+                "marked": "No kernel is marked. Press m on a kernel.",
             }
             return [line((why[self.against], palette.dim))]
         name = f"{self.against} {other.id}" if self.against != "marked" else f"marked {other.id}"
@@ -380,9 +379,8 @@ def problem_of(model: Model, row: Row | None) -> ProblemState | None:
 
 
 def subject_of(model: Model, row: Row | None) -> VariantState | None:
-    """Return the kernel that a row stands for.
-
-    That is a kernel itself, the leader of a problem or round, or an idea's fastest kernel.
+    """Return the kernel that a row stands for: a kernel itself, the leader of a problem or round, or an idea's fastest
+    kernel.
     """
     state = model.state
     if row is None:

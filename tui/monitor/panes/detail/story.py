@@ -30,7 +30,7 @@ def why_lines(model: Model, variant: VariantState, palette: Palette, width: int)
     lines += wrapped(_fate(model, variant)[1], palette.text, width)
     lines += _figures(model, variant, palette)
     if state.is_pinned(variant.id):
-        lines.append(line(("pinned: every round selects its branch", palette.accent)))
+        lines.append(line(("pinned: every round selects a parent from this branch", palette.accent)))
     idea = state.ideas.get(variant.idea)
     if idea is not None:
         lines += idea_lines(model, idea, palette, width)
@@ -57,7 +57,7 @@ def why_lines(model: Model, variant: VariantState, palette: Palette, width: int)
 
 
 def _figures(model: Model, variant: VariantState, palette: Palette) -> list[Strip]:
-    """Return the figures of the kernel's newest verdict and runoff, which may be newer than the decision about it."""
+    """Return the figures of the kernel's newest verdict and runoff, which may be newer than its selection."""
     problem = model.state.problems.get(variant.problem)
     if problem is None or variant.speedup is None:
         return []
@@ -68,7 +68,7 @@ def _figures(model: Model, variant: VariantState, palette: Palette) -> list[Stri
     if runoff := last_runoff(problem, variant):
         lines.append(field("last runoff", runoff, palette))
     if (why := why_no_star(model.state, variant)).startswith(NO_RUNOFF):
-        lines.append(field("not the best", f"{why}; their figures were measured at different times", palette))
+        lines.append(field("not the best", f"{why}; the two verdicts come from different times", palette))
     return lines
 
 
@@ -121,7 +121,10 @@ def _words(value: object) -> str:
 def _fate(model: Model, variant: VariantState) -> tuple[str, str]:
     if model.state.is_pruned(variant.id):
         at = next(node for node in model.state.lineage(variant.id) if node in model.state.pruned)
-        return "pruned", f"The user pruned {at}. Until restored, it cannot be a parent or the best kernel."
+        return (
+            "pruned",
+            f"You pruned {at}. Until you restore it, this kernel cannot be a parent or the best kernel.",
+        )
     problem = model.state.problems.get(variant.problem)
     decided = decided_after(problem, variant) if problem is not None else None
     when = f" after round {decided}" if decided is not None else ""
@@ -130,10 +133,10 @@ def _fate(model: Model, variant: VariantState) -> tuple[str, str]:
     if variant.dropped is not None:
         return f"dropped{when}", variant.dropped
     if model.state.is_left_over(variant):
-        return "not judged", "The search of the problem ended before its turn."
+        return "not judged", "The search of the problem ended before the engine judged this kernel."
     if variant.stage is not None:
-        return f"in stage {variant.stage}", "The end of its round decides whether it is selected."
-    return "no decision yet", "The end of its round decides whether it is selected."
+        return f"in stage {variant.stage}", "At the end of the round, the engine decides whether to select this kernel."
+    return "no decision yet", "At the end of the round, the engine decides whether to select this kernel."
 
 
 def _status(variant: VariantState) -> str:

@@ -47,7 +47,7 @@ def printed(text: str, style_of: Callable[[str], Style], width: int, whole: str)
 
 
 def _begins(text: str, most: int, whole: str, draw: Callable[[str], list[Strip]], style: Style) -> list[Strip]:
-    """Return the first ``most`` lines of ``text``, and a note if there are more."""
+    """Return the first ``most`` lines of ``text``, and a note if more lines follow."""
     strips: list[Strip] = []
     paragraphs = clean_lines(text, most=most, whole=whole)
     for number, paragraph in enumerate(paragraphs):
@@ -60,7 +60,7 @@ def _begins(text: str, most: int, whole: str, draw: Callable[[str], list[Strip]]
 def folded(strips: Iterable[Strip], width: int) -> list[Strip]:
     """Wrap lines that are wider than ``width``.
 
-    The rest of a line is indented to align with its last part, such as a label's value, if there is room.
+    If there is room, continuation lines align with the line's last part, such as a label's value.
     """
     room = max(20, width)
     lines: list[Strip] = []

@@ -1,4 +1,4 @@
-"""The tree's filter. All words must match; ``!word`` must not match; ``>2`` compares the speedup."""
+"""The tree's filter. All words of a filter must match; ``!word`` must not match; ``>2`` compares the speedup."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ _NAME = re.compile(rf"[vir]\d+|{BY_HAND}")
 
 
 class Word(Struct, frozen=True):
-    """A word of the filter. If ``is_name``, it must equal a name; otherwise it may match any part of the text."""
+    """A word of the filter. If ``is_name``, the word must equal a name; otherwise, the word may match any part of the
+    text.
+    """
 
     text: str
     is_name: bool
@@ -81,12 +83,12 @@ def host_of(state: SessionState, variant: VariantState) -> str:
 
 
 def _said(idea: IdeaState) -> str:
-    """Its transformation, by its name and as the tree shows it, and its text."""
+    """Return the idea's transformation, by name and as the tree shows it, and the idea's text."""
     return f"{idea.transformation} {transformation_label(idea.transformation)} {idea.text[:READ]}"
 
 
 def parse_filter(text: str) -> Matcher:
-    """Parse any text as a filter. Whatever is not a comparison is a word."""
+    """Parse any text as a filter. All parts except comparisons are words."""
     words: list[Word] = []
     without: list[Word] = []
     bounds: dict[str, float] = {}

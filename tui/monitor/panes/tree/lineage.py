@@ -24,8 +24,8 @@ def lineage_rows(
 ) -> list[Row]:
     """Return all rows under ``problem``, depth first.
 
-    ``order`` sorts the kernels under one node. The filter ``matches``, if given, also unfolds everything. There is no
-    recursion, since a lineage may be deeper than Python's stack.
+    ``order`` sorts the kernels under one node. The filter ``matches``, if given, also unfolds everything. The function
+    does not recurse, since a lineage may be deeper than Python's stack.
     """
     rows: list[Row] = []
     waiting: list[tuple[VariantState | IdeaState, int]] = []
@@ -82,7 +82,7 @@ def put_in(
 def _add(
     rows: list[Row], ids: list[str], state: SessionState, folds: Mapping[str, bool], row: Row, parent: str | None
 ) -> None:
-    """Insert ``row`` after its siblings, unless it exists or is folded away. ``ids`` are the ids of ``rows``."""
+    """Insert ``row`` after its siblings, unless the row exists or is folded away. ``ids`` are the ids of ``rows``."""
     if row.id in ids:
         return
     depth = 0

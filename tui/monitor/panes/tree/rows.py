@@ -1,7 +1,7 @@
 """The tree as a flat list of rows: problems > rounds > ideas > variants, or each kernel under its parent.
 
-Rows are cached per round, or per problem in the lineage view. A new kernel in a session of thousands therefore rebuilds
-only a handful of rows.
+Rows are cached per round, or per problem in the lineage view. In a large session, a new kernel therefore rebuilds only
+a few rows.
 """
 
 from __future__ import annotations
@@ -121,7 +121,9 @@ class TreeRows:
         self.forget_all()
 
     def reveal(self, node: str) -> int | None:
-        """Unfold all ancestors of ``node``. Return its index in ``rows``, or None if it is hidden or unknown."""
+        """Unfold all ancestors of ``node``. Return the node's index in ``rows``, or None if the node is hidden or
+        unknown.
+        """
         for above in self.above(node):
             if self.is_folded(above):
                 self.view.folds[above] = False

@@ -11,7 +11,8 @@ _CLAUSE, _BETWEEN = re.compile(r"[,;:.] "), re.compile(r"[,;:.]? ")
 
 
 def unshared(text: str, others: Iterable[str]) -> str:
-    """Return ``text`` from the first clause, or else word, that differs from ``others``. ``…`` replaces the beginning.
+    """Return ``text`` from the first clause or, failing that, word that differs from ``others``. ``…`` replaces the
+    beginning.
 
     A word before a figure is kept, since it names the figure: ``accumulators 2``, not ``2``.
     """
@@ -28,7 +29,9 @@ def unshared(text: str, others: Iterable[str]) -> str:
 
 
 def _alike(one: str, other: str) -> int:
-    """Return the length of the common prefix. If ``other`` ends there, count the separator that follows in ``one``."""
+    """Return the length of the common prefix. If ``other`` ends after the prefix, count the separator that follows in
+    ``one``.
+    """
     pairs = zip(one, other, strict=False)
     alike = next((place for place, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other)))
     if alike == len(other) and (between := _BETWEEN.match(one, alike)) is not None:

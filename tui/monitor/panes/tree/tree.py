@@ -29,10 +29,10 @@ class SearchTree(LineWidget):
     """A widget that draws the rows of ``TreeRows`` as they come into view."""
 
     HELP = (
-        "The search as a tree of problems, rounds, ideas and kernels (t: by lineage). 'speedup' and 'ms' come from "
-        "each kernel's own verdict. A runoff times the leaders side by side and decides the best kernel (the star). "
-        "Figures that the runoff contradicts are dim: 'runoff +3%' is 3% slower than the winner, and 'no runoff with "
-        "v7' was not timed next to v7. A round's speedup is its leader's."
+        "The search as a tree of problems, rounds, ideas and kernels (t: by lineage). The figures 'speedup' and 'ms' "
+        "come from each kernel's own verdict. A runoff times the leaders side by side and decides the best kernel (the "
+        "star). Figures that the runoff contradicts are dim. The remark 'runoff +3%' means 3% slower than the winner, "
+        "and 'no runoff with v7' means not timed side by side with v7. A round's speedup is its leader's."
     )
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up,k", "cursor(-1)", "up", show=False),
@@ -66,7 +66,9 @@ class SearchTree(LineWidget):
         return rows[self.cursor] if 0 <= self.cursor < len(rows) else None
 
     def replace(self, model: Model, rows: TreeRows) -> None:
-        """Use a new state. ``restyle`` and ``refresh_rows`` then show it and, if possible, keep the cursor's node."""
+        """Use a new state. ``restyle`` and ``refresh_rows`` then show the state and, if possible, keep the cursor's
+        node.
+        """
         self.model, self.tree_rows = model, rows
 
     def restyle(self) -> None:
@@ -243,7 +245,8 @@ class SearchTree(LineWidget):
         return height <= 0 or 0 <= self.cursor - self.scroll_offset.y < height
 
     def _scroll_along(self, top: int) -> None:
-        """Keep the same rows in view after rows were added or removed. ``top`` is the new index of the first one.
+        """Keep the same rows in view after rows were added or removed. ``top`` is the new index of the first row in
+        view.
 
         Textual's own scrolling would repaint every line, although nothing in view has moved.
         """
