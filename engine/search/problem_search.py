@@ -477,7 +477,7 @@ def _why_failed(variant: VariantState) -> str:
     if variant.verdict is not None and variant.verdict.same_code_as is not None:
         return f"same machine code as {variant.verdict.same_code_as}"
     if variant.verdict is None or variant.verdict.status in ("correct", "cancelled"):
-        return "pruned by a person"
+        return "pruned by the user"
     reason = variant.verdict.reason.strip().splitlines()
     status = variant.verdict.status.replace("_", " ")
     return f"{status}: {reason[0]}" if reason else status
