@@ -160,12 +160,12 @@ def _known(task: Task) -> tuple[Template, Program]:
             continue
         if program is not None:
             template = next((one for one in pattern.templates if one.language == task.language), None)
-            lack = f"its pattern, {pattern.name}, has no {LANGUAGE_NAMES[task.language]} template"
+            lack = f"the pattern {pattern.name} has no {LANGUAGE_NAMES[task.language]} template"
             refusal = lack if template is None else template.refusal(program)
             if template is not None and refusal is None:
                 return template, program
             reason = str(refusal)  # The last pattern, groups, gives the reason for a part of the problem.
-    raise Unsupported(reason or "no pattern matches it")
+    raise Unsupported(reason or "no pattern matches the problem")
 
 
 def _base(

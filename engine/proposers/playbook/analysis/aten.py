@@ -316,7 +316,7 @@ def _batch_norm(
         result, new_mean, inverse = _normalised(x, dims, eps)
         saved = (t.view(new_mean, (x.shape[1],)), t.view(inverse, (x.shape[1],)))
     elif mean is None or var is None:
-        raise Unsupported("it normalizes a batch with statistics that it does not have")
+        raise Unsupported("the model normalizes a batch without its statistics")
     else:
         inverse = t.view(t.apply("rsqrt", t.apply("add", var, eps)), channels)
         result = t.apply("mul", t.apply("sub", x, t.view(mean, channels)), inverse)
@@ -337,7 +337,7 @@ def _rms_norm(x: Term, shape: list[int], weight: Term | None = None, eps: float 
 
 def _refuse_dtype(dtype: str | None) -> None:
     if dtype not in (None, "float32"):
-        raise Unsupported(f"it accumulates in {dtype}")
+        raise Unsupported(f"the model accumulates in {dtype}")
 
 
 RULES: Mapping[str, Rule] = {
@@ -474,7 +474,7 @@ def _permuted(target: str, shape: Shape, args: list[Any]) -> Term:
         order.reverse()
     moved = [dim for dim in order if term.shape[dim] != 1]
     if moved != sorted(moved):
-        raise Unsupported(f"it permutes the dimensions of {list(term.shape)} in memory")
+        raise Unsupported(f"the model permutes the dimensions of a {list(term.shape)} tensor in memory")
     return t.view(term, shape)
 
 

@@ -79,7 +79,7 @@ def load(tensor: str, shape: Shape) -> Term:
 def positions(size: int) -> Term:
     """Return the numbers 0 to ``size`` - 1. Raises ``Unsupported`` if fp32 cannot represent them."""
     if size > _LARGEST_POSITION:
-        raise Unsupported(f"it counts to {size}, and fp32 represents integers only up to {_LARGEST_POSITION}")
+        raise Unsupported(f"the model counts to {size}, and fp32 represents integers only up to {_LARGEST_POSITION}")
     return Term("position", (size,))
 
 
@@ -158,7 +158,7 @@ def reduce(op: ReduceOp, term: Term, dims: Sequence[int] | None, keepdim: bool) 
     rank = len(term.shape)
     chosen = {dim % rank for dim in dims} if dims and rank else set(range(rank))
     if term.numel == 0:
-        raise Unsupported("it reduces an empty tensor")
+        raise Unsupported("the model reduces an empty tensor")
     reduced = tuple(dim for dim in sorted(chosen) if term.shape[dim] != 1)
     cols = prod(term.shape[dim] for dim in reduced)
     kept = tuple(1 if dim in chosen else size for dim, size in enumerate(term.shape))
@@ -184,7 +184,7 @@ def variance(term: Term, dims: Sequence[int] | None, correction: float, keepdim:
     total = reduce("sum", apply("mul", deviation, deviation), dims, keepdim)
     count = _row_length(term, total)
     if count <= correction:
-        raise Unsupported(f"it takes the variance of {count} elements with correction {correction:g}")
+        raise Unsupported(f"the model takes the variance of {count} elements with correction {correction:g}")
     words = f"1.0 / ({sizes.text(count)} - {correction!r})" if isinstance(count, Size) else ""
     return apply("mul", total, number(1.0 / (count - correction), words))
 

@@ -21,7 +21,9 @@ class CppAttention(Template):
 
     def refusal(self, program: Program) -> str | None:
         dtype = as_attention(program).dtype
-        return None if dtype == "float32" else f"its attention is in {dtype}, but C++ kernels support only float32"
+        return (
+            None if dtype == "float32" else f"the model's attention is in {dtype}, but C++ kernels support only float32"
+        )
 
     def starts(self, program: Program, spec: ProblemSpec, device: DeviceFact) -> list[Start]:
         text = (

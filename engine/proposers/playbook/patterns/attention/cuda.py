@@ -34,9 +34,9 @@ class CudaAttention(Template):
     def refusal(self, program: Program) -> str | None:
         attention = as_attention(program)
         if attention.batch * attention.rows >= 2**31 or max(attention.keys, attention.width) >= 2**30:
-            return "its attention is too large for the kernels' index types"
+            return "the attention is too large for the kernels' index types"
         if attention.value_width > 1024:
-            return f"its values have {attention.value_width} columns, and the kernels support at most 1024"
+            return f"the values have {attention.value_width} columns, and the kernels support at most 1024"
         wide = is_wide(attention.dtype, attention.rows, attention.width, attention.value_width)
         if wide and not attention.causal:
             return "separate products are faster for wide heads"

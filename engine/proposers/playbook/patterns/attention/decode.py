@@ -43,15 +43,15 @@ KNOBS: dict[str, tuple[Choice, ...]] = {
 def refusal(program: AttentionProgram) -> str | None:
     """Why this structure does not support ``program``: a clause that completes "because ...", or None."""
     if program.rows > _MOST_QUERIES:
-        return f"it has more than {_MOST_QUERIES} queries of the same keys"
+        return f"more than {_MOST_QUERIES} queries share the same keys"
     if program.causal:
-        return "its first queries see only the first keys"
+        return "the attention is causal, so the first queries see only the first keys"
     if program.keys < _FEWEST_KEYS:
-        return f"it has fewer than {_FEWEST_KEYS} keys"
+        return f"the attention has fewer than {_FEWEST_KEYS} keys"
     if program.k.col_stride != 1 or program.v.col_stride != 1:
-        return "its keys or values are not contiguous"
+        return "the keys or values are not contiguous"
     if max(program.width, program.value_width) > 512:
-        return "its rows are longer than 512 elements"
+        return "the attention's rows are longer than 512 elements"
     return None
 
 

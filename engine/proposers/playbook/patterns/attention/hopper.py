@@ -80,15 +80,15 @@ def refusal(program: AttentionProgram, arch: str) -> str | None:
     if arch != ARCH:
         return f"wgmma needs {ARCH}"
     if program.element_bytes != 2:
-        return "its operands are not fp16 or bf16"
+        return "the attention's operands are not fp16 or bf16"
     if max(program.width, program.value_width) > _MOST_WIDTH:
-        return f"its rows are longer than {_MOST_WIDTH} elements"
+        return f"the attention's rows are longer than {_MOST_WIDTH} elements"
     for operand in (program.q, program.k, program.v):
         steps = (operand.row_stride, operand.offset, *(step for _, step in operand.batch))
         if operand.col_stride != 1 or any(step * operand.element_bytes % _ALIGNMENT_BYTES for step in steps):
-            return f"its rows are not contiguous and aligned to {_ALIGNMENT_BYTES} bytes"
+            return f"the attention's rows are not contiguous and aligned to {_ALIGNMENT_BYTES} bytes"
         if not operand.row_stride or len(stepped(operand)) > _MOST_BATCH_PARTS:
-            return "a tensor map cannot describe its operands"
+            return "a tensor map cannot describe the attention's operands"
     return None
 
 

@@ -81,7 +81,9 @@ def recognize_attention(spec: ProblemSpec) -> AttentionProgram | None:
     graph = graph_of(spec)
     nodes = {node.name: node for node in graph}
     if len(operators) > 1:
-        raise Unsupported(f"it computes attention {len(operators)} times, and the playbook fuses only one attention")
+        raise Unsupported(
+            f"the model computes attention {len(operators)} times, and the playbook fuses only one attention"
+        )
     return _operator(spec, graph, nodes, operators[0]) if operators else _primitives(spec, graph, nodes)
 
 
@@ -90,13 +92,13 @@ def _operator(
 ) -> AttentionProgram:
     named = dict(zip(("query", "key", "value", "dropout_p", "is_causal"), node.args, strict=False)) | node.kwargs
     if named.get("dropout_p"):
-        raise Unsupported("its attention uses dropout")
+        raise Unsupported("the model's attention uses dropout")
     if named.get("attn_mask") is not None or named.get("attn_bias") is not None:
-        raise Unsupported("its attention uses a mask tensor, and the playbook supports only the causal mask")
+        raise Unsupported("the model's attention uses a mask tensor, and the playbook supports only the causal mask")
     picked = [each for each in graph if each.op == "getitem" and each.args[0]["ref"] == node.name]
     result = picked[0] if picked else node
     if [each.args[1] for each in picked] not in ([0], []) or result.shape is None:
-        raise Unsupported("it uses outputs of the attention operator other than the result")
+        raise Unsupported("the model uses outputs of the attention operator other than the result")
     q, k, v = (_matrices(spec, nodes, named[name]["ref"]) for name in ("query", "key", "value"))
     scale = named.get("scale")
     scale = float(scale) if scale is not None else None
@@ -115,7 +117,7 @@ def _primitives(
         return None
     rank = len(softmax[0].shape or ())
     if softmax[0].args[1] not in (-1, rank - 1):
-        raise Unsupported("its softmax does not run over the keys")
+        raise Unsupported("the attention's softmax does not run over the keys")
     scale, causal, node = 1.0, False, nodes[softmax[0].args[0]["ref"]]
     while node.name != first.name:
         if node.target in _SAME_ELEMENTS:
@@ -125,7 +127,7 @@ def _primitives(
         elif _masks(node, nodes):
             causal = True
         else:
-            raise Unsupported(f"it applies {_short(node)} between the scores and their softmax")
+            raise Unsupported(f"the model applies {_short(node)} between the scores and their softmax")
         node = nodes[node.args[0]["ref"]]
     operands = []
     for name in (first.args[0]["ref"], first.args[1]["ref"]):
@@ -219,7 +221,7 @@ def _matrices(spec: ProblemSpec, nodes: Mapping[str, GraphNode], name: str) -> t
     layout = layout_of(name, dict(nodes))
     tensor = None if layout is None else next((one for one in spec.tensors if one.name == layout.tensor), None)
     if layout is None or tensor is None:
-        raise Unsupported("a query, key or value of its attention is computed rather than an input")
+        raise Unsupported("the model computes a query, key or value of its attention instead of taking it as an input")
     if tensor.dtype not in FLOATS:
         raise Unsupported(f"`{tensor.name}` is {tensor.dtype}, and the playbook supports only {', '.join(FLOATS)}")
     if len(layout.dims) == 2:
@@ -240,7 +242,7 @@ def _program(
 ) -> AttentionProgram:
     """Create the program. If ``scale`` is None, use the usual scale."""
     if len({q[0], k[0], v[0]}) != 1:
-        raise Unsupported("its query, key and value differ in type")
+        raise Unsupported("the attention's query, key and value differ in data type")
     operands = []
     for dtype, layout in (q, k, v):
         row, col = layout.stride(1), layout.stride(2)
@@ -249,7 +251,7 @@ def _program(
         operands.append(Operand(layout.tensor, dtype, layout.offset, layout.dims[0], row, col))
     batches, rows, width = q[1].shape
     if {q[1].shape[0], k[1].shape[0], v[1].shape[0]} != {batches} or k[1].shape[2] != width or not k[1].shape[1]:
-        raise Unsupported("the shapes of its query, key and value do not match")
+        raise Unsupported("the shapes of the attention's query, key and value do not match")
     layouts = (q[1], k[1], v[1])
     values = v[1].shape[2]
     chain = epilogue(spec, graph, result.name, result.shape or (), batches * rows * values)

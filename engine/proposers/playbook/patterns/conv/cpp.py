@@ -23,7 +23,11 @@ class CppConv(Template):
 
     def refusal(self, program: Program) -> str | None:
         dtype = as_conv(program).dtype
-        return None if dtype == "float32" else f"its convolution is in {dtype}, but C++ kernels support only float32"
+        return (
+            None
+            if dtype == "float32"
+            else f"the model's convolution is in {dtype}, but C++ kernels support only float32"
+        )
 
     def starts(self, program: Program, spec: ProblemSpec, device: DeviceFact) -> list[Start]:
         conv = as_conv(program)

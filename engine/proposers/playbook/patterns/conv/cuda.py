@@ -45,7 +45,7 @@ class CudaConv(Template):
     def refusal(self, program: Program) -> str | None:
         conv = as_conv(program)
         if max(conv.m, conv.n, conv.k) >= 2**30 or conv.chain.numel >= 2**38:
-            return "its images are too large for the kernels' index types"
+            return "the convolution's images are too large for the kernels' index types"
         return None
 
     def starts(self, program: Program, spec: ProblemSpec, device: DeviceFact) -> list[Start]:

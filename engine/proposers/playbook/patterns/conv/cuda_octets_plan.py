@@ -98,13 +98,13 @@ def first_choices(sms: int, *, wgmma: bool) -> Choices:
 def refusal(conv: ConvProgram, arch: int) -> str | None:
     """Why the structure does not support ``conv`` on the device, or None."""
     if arch < 80:
-        return "its device has no tensor cores for bf16"
+        return "the device has no tensor cores for bf16"
     if conv.k < 16 or conv.m < 8:
-        return "it is too small for tensor cores"
+        return "the convolution is too small for tensor cores"
     if conv.channels * max(conv.strides[1], 1) >= 2**31 or conv.image[0] * max(conv.strides[2], 1) >= 2**31:
-        return "an image is too large for 32-bit addresses"
+        return "the convolution's images are too large for 32-bit addresses"
     if conv.images * conv.n >= 2**30 or _packed_elements(conv) >= 2**27:
-        return "it is too large for 32-bit counters"
+        return "the convolution is too large for 32-bit counters"
     return None
 
 

@@ -112,7 +112,7 @@ def recognize_conv(spec: ProblemSpec) -> ConvProgram | None:
     graph = graph_of(spec)
     found = calls(graph, CONVOLUTION)
     if len(found) != 1:
-        raise Unsupported(f"it has {len(found)} convolutions, and the playbook fuses only one")
+        raise Unsupported(f"the model has {len(found)} convolutions, and the playbook fuses only one")
     node = found[0]
     nodes = {each.name: each for each in graph}
     shape = node.shape or ()
@@ -150,9 +150,9 @@ def operands_of(spec: ProblemSpec, node: GraphNode, nodes: dict[str, GraphNode])
     x, tensor = _given(spec, node.args[0]["ref"], nodes)
     w, weights = _given(spec, node.args[1]["ref"], nodes)
     if w.offset or w.dims != contiguous(w.tensor, w.shape).dims:
-        raise Unsupported(f"its weights `{w.tensor}` are not contiguous")
+        raise Unsupported(f"the convolution's weights `{w.tensor}` are not contiguous")
     if tensor.dtype != weights.dtype:
-        raise Unsupported(f"its operands differ in type ({tensor.dtype}, {weights.dtype})")
+        raise Unsupported(f"the convolution's operands differ in data type ({tensor.dtype}, {weights.dtype})")
     if any(x.stride(dim) is None for dim in range(len(x.dims))):
         raise Unsupported(f"rows of `{x.tensor}` have no single stride in memory")
     return x, w, tensor.dtype
@@ -162,7 +162,7 @@ def _given(spec: ProblemSpec, name: str, nodes: dict[str, GraphNode]) -> tuple[L
     layout = layout_of(name, nodes)
     tensor = None if layout is None else next((one for one in spec.tensors if one.name == layout.tensor), None)
     if layout is None or tensor is None:
-        raise Unsupported("an operand of its convolution is computed rather than an input")
+        raise Unsupported("the model computes an operand of its convolution instead of taking it as an input")
     if tensor.dtype not in FLOATS:
         raise Unsupported(f"`{layout.tensor}` is {tensor.dtype}, and the playbook supports only {', '.join(FLOATS)}")
     return layout, tensor
@@ -172,14 +172,14 @@ def _pooled(
     spec: ProblemSpec, graph: tuple[GraphNode, ...], node: GraphNode, pools: list[GraphNode]
 ) -> tuple[PointwiseProgram, Pool, PointwiseProgram]:
     if len(pools) != 1:
-        raise Unsupported(f"it has {len(pools)} pooling operators, and the playbook fuses only one")
+        raise Unsupported(f"the model has {len(pools)} pooling operators, and the playbook fuses only one")
     pooling = pools[0]
     picked = [each for each in graph if each.op == "getitem" and each.args[0]["ref"] == pooling.name]
     if [each.args[1] for each in picked] != [0] or picked[0].shape is None or node.shape is None:
-        raise Unsupported("it uses the indices that max pooling returns")
+        raise Unsupported("the model uses the indices that max pooling returns")
     source = next(each for each in graph if each.name == pooling.args[0]["ref"])
     if source.shape != node.shape:
-        raise Unsupported("it pools another view of the convolution's result")
+        raise Unsupported("the model pools another view of the convolution's result")
     window = _two(pooling.args[1])
     stride = _two(pooling.args[2]) if len(pooling.args) > 2 and pooling.args[2] else window
     padding = _two(pooling.args[3]) if len(pooling.args) > 3 else (0, 0)

@@ -105,10 +105,10 @@ def recognize_copies(spec: ProblemSpec) -> CopyProgram | None:
     if regions is None:
         return None
     if len(regions) > _MAX_BOXES:
-        raise Unsupported(f"it joins {len(regions)} tensors, and the playbook supports at most {_MAX_BOXES}")
+        raise Unsupported(f"the model joins {len(regions)} tensors, and the playbook supports at most {_MAX_BOXES}")
     types = {tensor.dtype for tensor in spec.tensors if tensor.name in {region.tensor for region in regions}}
     if types - {output.dtype}:
-        raise Unsupported(f"it copies {', '.join(sorted(types))} to {output.dtype}")
+        raise Unsupported(f"the model copies {', '.join(sorted(types))} to {output.dtype}")
     shape = node.shape or ()
     boxes = tuple(_box(region, shape) for region in regions)
     return CopyProgram(output.name, output.dtype, boxes, triangle)
@@ -144,7 +144,7 @@ def _regions(node: GraphNode, nodes: Mapping[str, GraphNode]) -> list[_Region] |
     if node.op == "call" and node.target in VIEWS:
         source = nodes[node.args[0]["ref"]]
         if source.target == _CAT and source.shape != node.shape:
-            raise Unsupported("it views a concatenation in another shape")
+            raise Unsupported("the model views a concatenation in another shape")
         return _regions(source, nodes)
     return None
 

@@ -37,9 +37,9 @@ class CudaMatmul(Template):
     def refusal(self, program: Program) -> str | None:
         product = as_matmul(program)
         if product.a.dtype != product.b.dtype:
-            return f"its operands differ in type ({product.a.dtype}, {product.b.dtype})"
+            return f"the matrix product's operands differ in data type ({product.a.dtype}, {product.b.dtype})"
         if max(product.m, product.n, product.k) >= 2**31 or product.batch * product.m * product.n >= 256 * _MOST_BLOCKS:
-            return "its matrices are too large for the kernels' index types"
+            return "the matrices are too large for the kernels' index types"
         return None
 
     def starts(self, program: Program, spec: ProblemSpec, device: DeviceFact) -> list[Start]:

@@ -72,9 +72,9 @@ def refusal(program: MatmulProgram, arch: str) -> str | None:
     if arch != ARCH:
         return f"wgmma needs {ARCH}"
     if program.m < 16 or program.n < 16 or program.k < 16:
-        return "its matrices are smaller than one instruction of the tensor cores"
+        return "the matrices are smaller than one tensor-core instruction"
     if any(len(operand.batch) > _MOST_BATCH_DIMENSIONS for operand in (program.a, program.b)):
-        return "its batch has more dimensions than a tensor map"
+        return "the batch has more dimensions than a tensor map"
     return None
 
 

@@ -29,10 +29,10 @@ class CppGridConv(Template):
     def refusal(self, program: Program) -> str | None:
         conv = as_grid_conv(program)
         if conv.dtype != "float32":
-            return f"its convolution is in {conv.dtype}, but C++ kernels support only float32"
+            return f"the model's convolution is in {conv.dtype}, but C++ kernels support only float32"
         depth, height, width = conv.kernel
         if depth * height * width > _MOST_TAPS:
-            return f"its filters have more than {_MOST_TAPS} taps"
+            return f"the convolution's filters have more than {_MOST_TAPS} taps"
         return None
 
     def starts(self, program: Program, spec: ProblemSpec, device: DeviceFact) -> list[Start]:

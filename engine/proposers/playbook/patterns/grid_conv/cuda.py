@@ -25,7 +25,7 @@ class CudaGridConv(Template):
     def refusal(self, program: Program) -> str | None:
         conv = as_grid_conv(program)
         if conv.plane >= 2**30 or max(conv.image) >= 2**30 or conv.chain.numel >= 2**38:
-            return "its images are too large for the kernels' index types"
+            return "the convolution's images are too large for the kernels' index types"
         return None
 
     def starts(self, program: Program, spec: ProblemSpec, device: DeviceFact) -> list[Start]:

@@ -96,13 +96,13 @@ def first_choices(conv: GridConvProgram, wgmma: bool) -> Choices:
 def refusal(conv: GridConvProgram, arch: int) -> str | None:
     """Why the structure does not support ``conv`` on the device, or None."""
     if arch < 80:
-        return "its device has no tensor cores for bf16"
+        return "the device has no tensor cores for bf16"
     grid = grid_of(conv)
     octets = _octets(conv, grid)
     if octets[1] > _MOST_OCTETS:
         return f"a sum has more than {8 * _MOST_OCTETS} terms"
     if grid.residues * conv.groups * octets[0] * (grid.positions + 4 * sum(grid.reach)) >= 2**30:
-        return "its images are too large for 32-bit addresses"
+        return "the convolution's images are too large for 32-bit addresses"
     return None
 
 

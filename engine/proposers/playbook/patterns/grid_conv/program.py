@@ -68,7 +68,7 @@ def recognize_grid_conv(spec: ProblemSpec) -> GridConvProgram | None:
     graph = graph_of(spec)
     found = calls(graph, CONVOLUTION)
     if len(found) != 1:
-        raise Unsupported(f"it has {len(found)} convolutions, and the playbook fuses only one")
+        raise Unsupported(f"the model has {len(found)} convolutions, and the playbook fuses only one")
     node = found[0]
     nodes = {each.name: each for each in graph}
     shape = node.shape or ()

@@ -76,7 +76,7 @@ class _Cut:
     def _output(self, place: int, name: str) -> TensorSpec:
         node = self.graph.nodes[name]
         if node.shape is None or node.dtype not in DTYPE_BYTES:
-            raise Unsupported(f"it passes {node.dtype or 'several tensors'} between groups")
+            raise Unsupported(f"the model passes {node.dtype or 'several tensors'} from one group to another")
         return TensorSpec(f"result{place}", "output", node.dtype, node.shape)
 
     def _ensure(self, name: str) -> None:
@@ -95,7 +95,7 @@ class _Cut:
                     self.names[name] = self._placeholder(Source(base, offset), node)
                     return
             elif not is_constant(graph.nodes[base]) and base not in self.members:
-                raise Unsupported(f"it needs {base} before it exists")
+                raise Unsupported(f"a group needs {base} before it exists")
         self._copy(name)
 
     def _copy(self, name: str) -> None:

@@ -109,7 +109,7 @@ class Graph:
             if counters and self.nodes[name].target == NORM and self.nodes[name].args[5]:
                 units.setdefault(name, {name}).update(counters.pop(0))
         if counters:
-            raise Unsupported("it counts its calls in one of its buffers")
+            raise Unsupported("the model counts its calls in one of its buffers")
         found = {name: frozenset(unit) for name, unit in units.items()}
         inner = {one for name, unit in found.items() for one in unit if one != name}
         self.steps = tuple(name for name in self.steps if name not in inner and self.nodes[name].target != COPY)
@@ -126,7 +126,7 @@ class Graph:
                 else:
                     self.writes[buffer.name] = value.name
         if any(self.base(value) in self.writes for value in self.writes.values()):
-            raise Unsupported("it writes one of its buffers to another")
+            raise Unsupported("the model copies one of its buffers to another")
         return [names for _, names in sorted(found, key=lambda one: one[0])]
 
 

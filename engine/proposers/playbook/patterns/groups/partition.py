@@ -71,7 +71,7 @@ def _recognize(encoded: bytes, language: Language, patterns: tuple[Pattern, ...]
             reasons.append(str(refusal))
     # A pattern that knows the operators gives a better reason than one that lacks them.
     specific = (reason for reason in reasons if not reason.startswith("no pattern covers"))
-    return next(specific, reasons[0] if reasons else "no pattern matches it")
+    return next(specific, reasons[0] if reasons else "no pattern matches this part of the problem")
 
 
 class _Partition:
@@ -82,7 +82,7 @@ class _Partition:
         self.kinds: dict[bytes, Kind] = {}
         self.steps: list[Step] = []
         if len(self.graph.steps) > MAX_STEPS:
-            raise Unsupported(f"its graph has more than {MAX_STEPS} operators")
+            raise Unsupported(f"the problem's graph has more than {MAX_STEPS} operators")
 
     def plan(self) -> Plan:
         waiting = dict.fromkeys(self.graph.steps)
@@ -99,7 +99,9 @@ class _Partition:
         for buffer, name in self.graph.writes.items():
             self._copy_to(bound[buffer], name, bound)
         if len(self.kinds) > MAX_KINDS:
-            raise Unsupported(f"it needs {len(self.kinds)} different kernels, and a file holds at most {MAX_KINDS}")
+            raise Unsupported(
+                f"the problem needs {len(self.kinds)} different kernels, and a kernel file holds at most {MAX_KINDS}"
+            )
         sizes = {result: self._bytes(result) for step in self.steps for result in step.results if result not in bound}
         offsets, tensor_bytes = place(self.steps, sizes)
         return Plan(tuple(self.kinds.values()), tuple(self.steps), bound, offsets, tensor_bytes)
@@ -185,7 +187,7 @@ class _Partition:
             done: The tensors that exist. By default, those that steps have computed.
         """
         if self._heavy(members) > 2:
-            return None, "it has more than two products"
+            return None, "the group has more than two matrix products"
         try:
             group = cut(self.graph, members, self.done if done is None else done)
         except Unsupported as unsupported:

@@ -23,7 +23,7 @@ class CppPooling(Template):
     def refusal(self, program: Program) -> str | None:
         pool = as_pooling(program)
         if max(pool.image[2], pool.size[2]) > MAX_LINE:
-            return f"it pools rows of {pool.image[2]} elements, and C++ kernels support at most {MAX_LINE}"
+            return f"the model pools rows of {pool.image[2]} elements, and C++ kernels support at most {MAX_LINE}"
         return None
 
     def starts(self, program: Program, spec: ProblemSpec, device: DeviceFact) -> list[Start]:

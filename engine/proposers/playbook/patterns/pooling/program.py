@@ -56,17 +56,17 @@ def recognize_pooling(spec: ProblemSpec) -> PoolProgram | None:
     graph = graph_of(spec)
     found = calls(graph, MAXIMA | AVERAGES)
     if len(found) != 1:
-        raise Unsupported(f"it has {len(found)} pooling operators, and the playbook fuses only one")
+        raise Unsupported(f"the model has {len(found)} pooling operators, and the playbook fuses only one")
     if heavy := calls(graph, HEAVY):
-        raise Unsupported(f"it pools and also calls {heavy[0].target.removeprefix('aten.').split('.')[0]}")
+        raise Unsupported(f"the model pools and also calls {heavy[0].target.removeprefix('aten.').split('.')[0]}")
     node = found[0]
     spatial = 3 if "3d" in node.target else 2
     nodes = {each.name: each for each in graph}
     layout = layout_of(node.args[0]["ref"], nodes)
     if layout is None:
-        raise Unsupported("it pools a computed value rather than an input")
+        raise Unsupported("the model pools a computed value instead of an input")
     if layout.offset or layout.dims != contiguous(layout.tensor, layout.shape).dims:
-        raise Unsupported(f"it pools `{layout.tensor}` with its elements in another order")
+        raise Unsupported(f"the model pools `{layout.tensor}` with its elements in another order")
     dtype = next(tensor.dtype for tensor in spec.tensors if tensor.name == layout.tensor)
     if dtype != "float32":
         raise Unsupported(f"`{layout.tensor}` is {dtype}, and pooling kernels support only float32")
@@ -80,7 +80,7 @@ def recognize_pooling(spec: ProblemSpec) -> PoolProgram | None:
     dilation = (1, 1, 1) if average else _triple(args[4] or 1, spatial, 1)
     rounds_up = bool(args[4 if average else 5])
     if average and rounds_up:
-        raise Unsupported("it averages with ceil_mode")
+        raise Unsupported("the model uses average pooling with ceil_mode")
     includes_padding = args[5] is None or bool(args[5])
     divisor = (args[6] or (prod(window) if includes_padding else 0)) if average else 1
     output = spec.outputs[0]
@@ -124,7 +124,7 @@ def _result(node: GraphNode, graph: tuple[GraphNode, ...]) -> GraphNode:
         return node
     picked = [each for each in graph if each.op == "getitem" and each.args[0]["ref"] == node.name]
     if [each.args[1] for each in picked] != [0]:
-        raise Unsupported("it uses the indices that max pooling returns")
+        raise Unsupported("the model uses the indices that max pooling returns")
     return picked[0]
 
 

@@ -37,7 +37,7 @@ def recognize_reductions(spec: ProblemSpec) -> ReductionProgram | None:
     refuse_other_types(spec, outputs, indices)
     domains = {(_wide(term.args[0].shape), _reduced(term)) for term in reductions}
     if len(domains) != 1:
-        raise Unsupported("its reductions run over different dimensions")
+        raise Unsupported("the model's reductions run over different dimensions")
     shape, reduced = domains.pop()
     lowering = _Lowering(shape, reduced)
     stores = []
@@ -50,9 +50,9 @@ def recognize_reductions(spec: ProblemSpec) -> ReductionProgram | None:
         elif term.numel == lowering.geometry.rows:
             stores.append(Store(name, lowering.row(term, _access(1, lowering.geometry.rows)), per_row=True))
         else:
-            raise Unsupported(f"output `{name}` has neither an element per input element nor one per row")
+            raise Unsupported(f"output `{name}` has neither one element per input element nor one per row")
     if any(lowering.levels[one.source] for one in lowering.reductions):
-        raise Unsupported("it reduces a value that is the same for a whole row")
+        raise Unsupported("the model reduces a value that is the same for a whole row")
     levels = tuple(lowering.levels)
     return ReductionProgram(
         lowering.geometry, tuple(lowering.values), levels, tuple(lowering.reductions), tuple(stores), counters
@@ -88,7 +88,7 @@ def _geometry(shape: Shape, reduced: Sequence[int]) -> Geometry:
     for folds, dims in groupby(range(len(shape)), key=lambda dim: dim in reduced):
         slot += slot % 2 != int(folds)
         if slot > 3:
-            raise Unsupported("the dimensions that it reduces are in more than two places")
+            raise Unsupported("the model reduces dimensions in more than two places of a shape")
         sizes[slot] = prod(shape[dim] for dim in dims)
         slot += 1
     outer, folded, inner, run = sizes
@@ -143,9 +143,9 @@ class _Lowering:
             return self._argument(term.args[0], term.shape, access, per_row)
         if term.op == "reduce":
             if not per_row or access != _access(1, self.geometry.rows):
-                raise Unsupported("it combines a reduced value with elements of other rows")
+                raise Unsupported("the model combines a reduced value with elements of other rows")
             if term.reduce in POSITIONS:
-                raise Unsupported("it uses the result of argmax or argmin in further arithmetic")
+                raise Unsupported("the model uses the result of argmax or argmin in further arithmetic")
             return self._add(Value("reduced", reduction=self._reduction(term)), True)
         args = tuple(self._argument(arg, term.shape, access, per_row) for arg in term.args)
         return self._add(Value(term.op, args), per_row or all(self.levels[arg] for arg in args))
@@ -182,5 +182,5 @@ def _broadcast(padded: Shape, wide: Shape) -> Access:
     if not kept:
         return Access(1, 1)
     if any(kept[0] < dim < kept[-1] for dim, size in enumerate(wide) if size != 1 and padded[dim] != size):
-        raise Unsupported(f"it broadcasts {list(padded)} to {list(wide)} over dimensions that are not adjacent")
+        raise Unsupported(f"the model broadcasts {list(padded)} to {list(wide)} over dimensions that are not adjacent")
     return _access(prod(wide[kept[-1] + 1 :]), prod(wide[dim] for dim in kept))

@@ -51,16 +51,18 @@ def as_scan(program: Program) -> ScanProgram:
 
 
 def recognize_scan(spec: ProblemSpec) -> ScanProgram | None:
-    """Return the program for ``spec``, or None if it scans nothing. Raises ``Unsupported``."""
+    """Return the program for ``spec``, or None if the model scans nothing. Raises ``Unsupported``."""
     if spec.graph is None or not calls(spec.graph, frozenset(SCANS)):
         return None
     graph = graph_of(spec)
     found = calls(graph, frozenset(SCANS))
     if len(found) != 1:
-        raise Unsupported(f"it has {len(found)} scans, and the playbook fuses only one")
+        raise Unsupported(f"the model has {len(found)} scans, and the playbook fuses only one")
     node = found[0]
     if node.kwargs.get("dtype") not in (None, "float32") or node.dtype != "float32":
-        raise Unsupported(f"it scans {node.kwargs.get('dtype') or node.dtype}, and the playbook supports only float32")
+        raise Unsupported(
+            f"the model scans {node.kwargs.get('dtype') or node.dtype}, and the playbook supports only float32"
+        )
     shape = node.shape or (1,)
     dim = node.args[1] % len(shape)
     nodes = {each.name: each for each in graph}
@@ -69,17 +71,17 @@ def recognize_scan(spec: ProblemSpec) -> ScanProgram | None:
     if flipped or cut:
         result = _only_user(node, graph)
         if not (_flips(result, dim) if flipped else _begins_with_zeros(result, node, dim, nodes)):
-            raise Unsupported(f"it scans the result of {source.target.removeprefix('aten.').split('.')[0]}")
+            raise Unsupported(f"the model scans the result of {source.target.removeprefix('aten.').split('.')[0]}")
         source = nodes[source.args[0]["ref"]]
         if SCANS[node.target] == "prod" and cut:
-            raise Unsupported("it is an exclusive product that begins with 0")
+            raise Unsupported("the model computes an exclusive product that begins with 0")
     end = GraphNode("output__", "output", "output", ({"ref": source.name},))
     upto = next(place for place, each in enumerate(graph) if each.name == source.name) + 1
     (term,) = terms_of(spec, (*graph[:upto], end))
     if any(each.op == "reduce" for each in reachable([term])):
-        raise Unsupported("it scans the result of a reduction")
+        raise Unsupported("the model scans the result of a reduction")
     if source.shape != result.shape or term.numel == 0:
-        raise Unsupported(f"it scans {list(source.shape or ())} to {list(result.shape or ())}")
+        raise Unsupported(f"the model scans {list(source.shape or ())} to {list(result.shape or ())}")
     before = pointwise_program({ACC: term})
     chain = epilogue(spec, graph, result.name, result.shape or (), term.numel)
     loads = [before.values[k].tensor for k in before.order if before.values[k].op == "load"]
@@ -89,7 +91,7 @@ def recognize_scan(spec: ProblemSpec) -> ScanProgram | None:
         if tensor.name in used and tensor.dtype not in types:
             raise Unsupported(f"`{tensor.name}` is {tensor.dtype}, and scans support only float32")
         if tensor.dtype == "bool" and tensor.name in _loads(chain):
-            raise Unsupported(f"it uses `{tensor.name}`, which is bool, after the scan")
+            raise Unsupported(f"the model uses `{tensor.name}`, which is bool, after the scan")
     sizes = term.shape or (1,)
     return ScanProgram(
         op=SCANS[node.target],
@@ -153,5 +155,5 @@ def _only_user(node: GraphNode, graph: tuple[GraphNode, ...]) -> GraphNode:
     ref = {"ref": node.name}
     users = [each for each in graph if any(ref == one or (isinstance(one, list) and ref in one) for one in each.args)]
     if len(users) != 1 or users[0].op == "output":
-        raise Unsupported("it uses a part of a scan")
+        raise Unsupported("the model uses a part of a scan")
     return users[0]

@@ -100,21 +100,21 @@ def first_choices(sms: int) -> Choices:
 def refusal(conv: ConvProgram, arch: int) -> str | None:
     """Why the structure does not support ``conv`` on the device, or None."""
     if arch != 90:
-        return "its device has no wgmma"
+        return "the device has no wgmma instructions"
     if conv.k < 32 or conv.m < 8:
-        return "it is too small for tensor cores"
+        return "the convolution is too small for tensor cores"
     if conv.channels * max(conv.strides[1], 1) >= 2**31 or conv.image[0] * max(conv.strides[2], 1) >= 2**31:
-        return "an image is too large for 32-bit addresses"
+        return "the convolution's images are too large for 32-bit addresses"
     pool = conv.pool
     if pool is not None:
         (high, _), (down, _), (rim, _) = pool.window, pool.stride, pool.padding
         if pool.dilation[0] != 1 or high not in (down, down + 1) or rim > max(high - 2, 0):
-            return "windows of its pooling overlap by more than a row"
+            return "pooling windows overlap by more than one row"
         if pool.reach[1] > _TILE // 2 or pool.size != _pooled_size(conv):
-            return "windows of its pooling reach too far"
+            return "pooling windows span too many rows"
     pixels, use = _strip(conv)
     if use < _LEAST_USE:
-        return f"its rows of {pixels} pixels leave most of a product empty"
+        return f"rows of {pixels} pixels leave most of a wgmma product empty"
     return None
 
 
