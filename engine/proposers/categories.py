@@ -1,4 +1,4 @@
-"""Categories of ideas, with the names that people and models read."""
+"""The categories of ideas, and the category names that people and models read."""
 
 from __future__ import annotations
 

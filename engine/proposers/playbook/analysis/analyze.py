@@ -15,8 +15,8 @@ from engine.proposers.playbook.ir.program import ROW_OPS, Access, PointwiseProgr
 from engine.proposers.playbook.ir.sizes import named
 
 MAX_NODES = 200
-"""Maximum number of operators per graph. A larger graph is a whole network. A single fused kernel for such a network
-would be unreadable.
+"""Maximum number of operators per graph. A larger graph is a whole network, for which a single fused kernel would be
+unreadable.
 """
 _NUMBERS = {"inf": inf, "-inf": -inf, "nan": nan}
 _TAKES_STRINGS = frozenset({"approximate", "rounding_mode", "dtype"})
@@ -25,7 +25,7 @@ _TAKES_STRINGS = frozenset({"approximate", "rounding_mode", "dtype"})
 def analyze(spec: ProblemSpec) -> Program:
     """Return the program that computes all outputs of ``spec``.
 
-    Raises ``Unsupported``. Its message is a clause that completes "because ...".
+    Raises ``Unsupported``, whose message completes "because ...".
     """
     outputs = outputs_of(spec, checked_graph(spec))
     refuse_other_types(spec, outputs)
@@ -51,8 +51,8 @@ def checked_graph(spec: ProblemSpec, *, writes: bool = False) -> tuple[GraphNode
 
 
 def refuse_other_types(spec: ProblemSpec, outputs: Mapping[str, Term], indices: Container[str] = ()) -> None:
-    """Raise ``Unsupported`` unless all tensors that ``outputs`` use are fp32, and no value depends on the positions of
-    elements. The outputs ``indices`` are int64.
+    """Raise ``Unsupported`` unless all tensors that ``outputs`` use are fp32 and no value depends on an element's
+    position. The outputs ``indices`` are int64.
     """
     refuse_positions(outputs.values())
     used = {term.tensor for term in reachable(outputs.values()) if term.op == "load"} | set(outputs)
@@ -77,7 +77,7 @@ def terms_of(spec: ProblemSpec, graph: tuple[GraphNode, ...], known: Mapping[str
     """Return a term for each tensor that ``graph`` returns. Raises ``Unsupported``.
 
     Args:
-        known: Terms that are already known, by node name. Nodes that only these terms need are skipped.
+        known: Terms that are already known, by node name. The function skips nodes that only these terms need.
     """
     terms: dict[str, aten.Lowered] = dict(known or {})
     wanted = needed_nodes(graph, terms)
@@ -114,7 +114,7 @@ def terms_of(spec: ProblemSpec, graph: tuple[GraphNode, ...], known: Mapping[str
 
 
 def needed_nodes(graph: tuple[GraphNode, ...], stop: Container[str] = ()) -> set[str]:
-    """Return the names of the nodes on which the output depends. Do not look beyond nodes in ``stop``."""
+    """Return the names of the nodes on which the output depends, without those behind the nodes in ``stop``."""
     found: set[str] = set()
     for node in reversed(graph):
         if node.op == "output" or node.name in found:
@@ -149,7 +149,7 @@ def _argument(arg: Any, terms: dict[str, aten.Lowered], target: str) -> Any:
 
 
 def reachable(roots: Iterable[Term]) -> list[Term]:
-    """Yield ``roots`` and all terms that they depend on, each once."""
+    """Yield ``roots`` and all terms on which ``roots`` depend, each once."""
     seen: dict[int, Term] = {}
     waiting = list(roots)
     while waiting:
@@ -161,7 +161,7 @@ def reachable(roots: Iterable[Term]) -> list[Term]:
 
 
 def refuse_positions(roots: Iterable[Term]) -> None:
-    """Raise ``Unsupported`` if a term depends on the positions of elements."""
+    """Raise ``Unsupported`` if a term depends on an element's position."""
     if any(term.op == "position" for term in reachable(roots)):
         raise Unsupported("a value depends on the positions of elements, which only matrix products support")
 
@@ -170,7 +170,7 @@ def pointwise_program(outputs: dict[str, Term], *, positions: bool = False) -> P
     """Return the program for terms without reductions. Raises ``Unsupported``.
 
     Args:
-        positions: Whether the pattern supports values that depend on the positions of elements.
+        positions: Whether the pattern supports values that depend on an element's position.
     """
     if not positions:
         refuse_positions(outputs.values())
@@ -223,8 +223,8 @@ class _Lowering:
         self._kept: list[Term] = []  # Keep the term alive, so that ids in ``_done`` stay valid.
 
     def value(self, term: Term, access: Access) -> int:
-        """Return the position of ``term``'s value in the program. ``access`` says which element of ``term`` a domain
-        element needs.
+        """Return the position of ``term``'s value in the program. ``access`` maps a domain element to its element of
+        ``term``.
         """
         key = (id(term), access)
         if key not in self._done:
@@ -257,7 +257,9 @@ class _Lowering:
         return self._add(Value("reduced", reduction=self.reductions.index(reduction)))
 
     def _broadcast(self, shape: Shape, wide: Shape, access: Access) -> Access:
-        """Return the access to a tensor of ``shape`` after a broadcast to ``wide``, which ``access`` describes."""
+        """Return the access to a tensor of ``shape`` that is broadcast to ``wide``. ``access`` is the access to
+        ``wide``.
+        """
         padded = (1,) * (len(wide) - len(shape)) + tuple(shape)
         kept = [dim for dim, size in enumerate(wide) if size != 1 and padded[dim] == size]
         spread = [dim for dim, size in enumerate(wide) if size != 1 and padded[dim] != size]

@@ -26,12 +26,12 @@ from engine.proposers.playbook.base import Unsupported
 from engine.proposers.playbook.ir.program import Access, PointwiseProgram, Value
 
 ACC = "@"
-"""The name under which kernels load the heavy operator's output. No tensor in a problem can have this name."""
+"""The name under which kernels load the heavy operator's output. No tensor of a problem has this name."""
 FLOATS = ("float32", "float16", "bfloat16")
 
 
 def graph_of(spec: ProblemSpec) -> tuple[GraphNode, ...]:
-    """Return the nodes that the outputs need, simplified (see ``_simpler``). Raises ``Unsupported``."""
+    """Return the nodes that the problem's outputs need, simplified (see ``_simpler``). Raises ``Unsupported``."""
     if spec.graph is None:
         raise Unsupported("the reference could not be traced")
     if any(tensor.mutated for tensor in spec.tensors):
@@ -49,7 +49,7 @@ def graph_of(spec: ProblemSpec) -> tuple[GraphNode, ...]:
 
 
 def calls(graph: tuple[GraphNode, ...], targets: Mapping[str, object] | frozenset[str]) -> list[GraphNode]:
-    """Return the nodes that call any of ``targets``."""
+    """Return the nodes that call one of the operators in ``targets``."""
     return [node for node in graph if node.op == "call" and node.target in targets]
 
 
@@ -100,7 +100,7 @@ def epilogue(
 
     Args:
         shape: The shape of ``node``'s output.
-        numel: The number of elements in that output, with the header's names. Needed if ``shape`` has lost these names.
+        numel: The number of elements in that output, with the header's names. Needed if ``shape`` has lost the names.
         positions: Whether the pattern supports values that depend on the positions of elements.
     """
     outputs = outputs_of(spec, graph, {node: result_term(shape)})

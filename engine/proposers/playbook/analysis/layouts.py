@@ -164,7 +164,7 @@ def _select(layout: Layout, node: GraphNode) -> Layout:
 
 
 def _unfold(layout: Layout, node: GraphNode) -> Layout:
-    """Return windows of ``size`` elements, ``step`` apart; they become the last dimension."""
+    """Return windows of ``size`` elements, ``step`` apart. A window's elements become the last dimension."""
     dim, size, step = node.args[1] % len(layout.dims), node.args[2], node.args[3]
     stride = layout.stride(dim)
     if stride is None:
@@ -175,7 +175,9 @@ def _unfold(layout: Layout, node: GraphNode) -> Layout:
 
 
 def _as_strided(layout: Layout, node: GraphNode) -> Layout:
-    """Return ``layout`` in another shape. Pooling to one element sets the strides of dimensions of size 1 only."""
+    """Return ``layout`` in another shape. Supports only the strides of a contiguous tensor, which pooling to one
+    element produces.
+    """
     shape = tuple(node.args[1])
     dims = tuple(_merged([(size, stride)]) for size, stride in zip(shape, node.args[2], strict=True))
     if dims != contiguous(layout.tensor, shape).dims or (len(node.args) > 3 and node.args[3]):

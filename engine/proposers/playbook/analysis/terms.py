@@ -21,7 +21,7 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True, eq=False)
 class Term:
-    """One shaped value, compared by identity.
+    """One shaped value of a traced reference, compared by identity.
 
     Attributes:
         op: An ``op`` of :class:`ir.program.Value`, ``position`` (the number of an element), ``reduce`` (over the
@@ -119,7 +119,7 @@ def _as_number(term: Term) -> Term:
 
 
 def power(base: Operand, exponent: Operand) -> Term:
-    """Return base ** exponent. For suitable constant exponents, use products and roots."""
+    """Return base ** exponent, as products and roots for suitable constant exponents."""
     value = exponent.number if isinstance(exponent, Term) and exponent.op == "const" else exponent
     if isinstance(value, Term):
         return apply("pow", base, value)
@@ -154,7 +154,7 @@ def expand(term: Term, shape: Shape) -> Term:
 
 
 def reduce(op: ReduceOp, term: Term, dims: Sequence[int] | None, keepdim: bool) -> Term:
-    """Return a reduction over ``dims``, or over all dimensions if there are none. Raises ``Unsupported``."""
+    """Return a reduction over ``dims``, or over all dimensions if ``dims`` is empty. Raises ``Unsupported``."""
     rank = len(term.shape)
     chosen = {dim % rank for dim in dims} if dims and rank else set(range(rank))
     if term.numel == 0:
@@ -174,7 +174,7 @@ def mean(term: Term, dims: Sequence[int] | None, keepdim: bool) -> Term:
 
 
 def centred(term: Term, dims: Sequence[int] | None) -> Term:
-    """Return x - mean(x). The mean keeps the reduced dimensions."""
+    """Return x - mean(x), where the mean keeps the reduced dimensions."""
     return apply("sub", term, mean(term, dims, True))
 
 
@@ -190,7 +190,7 @@ def variance(term: Term, dims: Sequence[int] | None, correction: float, keepdim:
 
 
 def _row_length(term: Term, total: Term) -> int:
-    """Return how many elements of ``term`` each element of ``total`` sums."""
+    """Return the number of elements of ``term`` that each element of ``total`` sums."""
     return total.args[0].cols if total.op == "view" else total.cols
 
 
@@ -209,6 +209,6 @@ def broadcast(*shapes: Shape) -> Shape:
 
 
 def _broadcast_size(given: Sequence[int]) -> int:
-    """Return a broadcast dimension's size, with the name that the dimension has in an operand."""
+    """Return a broadcast dimension's size, with the dimension's name in one of the operands."""
     wide = [size for size in given if size != 1]
     return next((size for size in wide if isinstance(size, Size)), wide[0] if wide else 1)

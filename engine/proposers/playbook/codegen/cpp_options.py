@@ -1,4 +1,4 @@
-"""Choices that the C++ templates share, and their conversion to and from a recipe."""
+"""Choices that the C++ templates share, and the conversion of these choices to and from a recipe."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from msgspec import Struct
 from engine.proposers.playbook.base import Choices
 
 Arithmetic = Literal["libm", "polynomial"]
-"""Where elementary functions come from: the C library, or polynomials on all lanes of a vector."""
+"""How a kernel computes elementary functions: with the C library, or with polynomials on whole vectors."""
 
 
 class ElementwiseOptions(Struct, frozen=True, forbid_unknown_fields=True):
