@@ -1,4 +1,6 @@
-"""The C++ template for attention. It starts with one query at a time, then blocks with tiles in vector registers."""
+"""The C++ template for attention. The template starts with one query at a time, then uses blocks with tiles in vector
+registers.
+"""
 
 from __future__ import annotations
 

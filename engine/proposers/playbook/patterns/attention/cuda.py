@@ -1,7 +1,7 @@
 """The CUDA template for attention.
 
-On Hopper it starts with wgmma and tensor maps. Elsewhere it starts with a warp per query, then uses shared memory and
-tensor cores.
+On Hopper, the template starts with wgmma and tensor maps. Elsewhere, it starts with a warp per query, then uses shared
+memory and tensor cores.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from engine.proposers.playbook.patterns.gemm.tiles.cuda_finish import pointers
 
 
 class CudaAttention(Template):
-    """Attention in CUDA C++ for fp32, fp16 and bf16 operands. Softmax and sums use fp32."""
+    """Attention in CUDA C++ for fp32, fp16 and bf16 operands. The softmax and sums use fp32."""
 
     name = "attention_cu"
     pattern = "attention"
@@ -39,7 +39,7 @@ class CudaAttention(Template):
             return f"the values have {attention.value_width} columns, and the kernels support at most 1024"
         wide = is_wide(attention.dtype, attention.rows, attention.width, attention.value_width)
         if wide and not attention.causal:
-            return "separate products are faster for wide heads"
+            return "separate matrix products are faster for wide heads"
         return None
 
     def starts(self, program: Program, spec: ProblemSpec, device: DeviceFact) -> list[Start]:
@@ -51,7 +51,7 @@ class CudaAttention(Template):
             found.append(Start("wgmma", hopper_transformations.IDEA, hopper.recipe(self.name, attention, device)))
         text = (
             "Give each query a warp and a running maximum: each lane scores one of 32 keys, then the lanes share the "
-            "columns of the values. Everything is read from global memory."
+            "columns of the values. The kernel reads all operands from global memory."
         )
         return [*found, Start("warps", text, Recipe(self.name, cuda_plan.plain(device)))]
 

@@ -21,9 +21,9 @@ FUSED = frozenset(
                  "_scaled_dot_product_efficient_attention", "scaled_dot_product_attention")
 )  # fmt: skip
 WIDE = 256
-"""Heads with more columns than this are wide. No fused kernel in fp32 keeps tiles of such queries on the chip."""
+"""Heads with more columns than this are wide: no fused kernel in fp32 keeps tiles of their queries on the chip."""
 MANY_QUERIES = 64
-"""With fewer queries, each product is too small, and a fused kernel reads the keys and values only once."""
+"""With fewer queries, each product is too small, so fused attention is faster."""
 SOFTMAX = frozenset({"aten._softmax.default", "aten._safe_softmax.default"})
 BATCHED = frozenset({"aten.bmm.default", "aten.mm.default"})
 _SAME_ELEMENTS = frozenset(
@@ -38,7 +38,7 @@ class AttentionProgram(Program, frozen=True):
 
     Attributes:
         causal: Row i sees keys 0 to i.
-        chain: Computes the outputs from the batch x rows x value_width attention outputs.
+        chain: Computes the problem's outputs from the batch x rows x value_width results of the attention.
         usual_scale: Whether ``scale`` is 1 / sqrt(width) at every width.
         size_assertions: Lines of C that stop the build at sizes that a kernel does not support.
     """
@@ -108,7 +108,7 @@ def _operator(
 def _primitives(
     spec: ProblemSpec, graph: tuple[GraphNode, ...], nodes: Mapping[str, GraphNode]
 ) -> AttentionProgram | None:
-    """Recognize softmax(q k^T) v written as two matmuls. Return None for any other graph."""
+    """Recognize softmax(q k^T) v written as two matmuls. Return None for all other graphs."""
     products, softmax = calls(graph, BATCHED), calls(graph, SOFTMAX)
     if len(products) != 2 or len(softmax) != 1:
         return None
@@ -147,7 +147,7 @@ def _behind(name: str, nodes: Mapping[str, GraphNode]) -> GraphNode:
 
 
 def _factor(node: GraphNode) -> float | None:
-    """Return the constant by which a node multiplies, or None."""
+    """Return the constant by which a node multiplies its operand, or None."""
     if node.target in ("aten.mul.Tensor", "aten.mul.Scalar") and isinstance(node.args[1], (int, float)):
         return float(node.args[1])
     if node.target in ("aten.div.Tensor", "aten.div.Scalar") and isinstance(node.args[1], (int, float)):
@@ -156,7 +156,7 @@ def _factor(node: GraphNode) -> float | None:
 
 
 def _unscaled(name: str, nodes: Mapping[str, GraphNode]) -> tuple[dict[str, GraphNode], float]:
-    """Strip an operand's constant factors. Return the remaining nodes and the product of the factors."""
+    """Remove an operand's constant factors. Return the remaining nodes and the product of the factors."""
     factor, found, node = 1.0, dict(nodes), nodes[name]
     while node.op == "call" and node.args and isinstance(node.args[0], dict):
         times = _factor(node)

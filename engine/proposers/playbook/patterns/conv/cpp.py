@@ -1,4 +1,4 @@
-"""The C++ template for convolutions. It starts with plain loops, then uses a tiled implicit GEMM."""
+"""The C++ template for convolutions. The template starts with plain loops, then uses a tiled implicit GEMM."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class CppConv(Template):
         end = " All results go to scratch memory, and a second pass pools them." if conv.pool is not None else ""
         direct = Start(
             "direct",
-            f"Loop over images, filters and pixels; each pixel sums its taps inside the image. The code is scalar, "
+            "Loop over images, filters and pixels. Each pixel sums its taps inside the image. The code is scalar, "
             f"runs on one core, and is easy to check by reading.{end}",
             Recipe(self.name, choices_of(ConvOptions())),
         )

@@ -16,13 +16,13 @@ CONVOLUTION = frozenset({"aten.convolution.default"})
 POOLING = frozenset({"aten.max_pool2d_with_indices.default"})
 
 FEW_FILTERS = 8
-"""A group with fewer filters than this leaves most of a tile idle. Depthwise convolutions have one filter per group."""
+"""Groups with fewer filters than this leave most of a tile idle. Depthwise convolutions have one filter per group."""
 
 Pair = tuple[int, int]
 
 
 class Pool(Struct, frozen=True):
-    """Max pooling. Pairs are (vertical, horizontal). ``size`` is the size of the pooled image."""
+    """Max pooling after a convolution. Pairs are (vertical, horizontal). ``size`` is the size of the pooled image."""
 
     window: Pair
     stride: Pair
@@ -32,7 +32,7 @@ class Pool(Struct, frozen=True):
 
     @property
     def reach(self) -> Pair:
-        """A window's extent in pixels."""
+        """The extent of a pooling window in pixels."""
         (high, wide), (down, across) = self.window, self.dilation
         return ((high - 1) * down + 1, (wide - 1) * across + 1)
 
@@ -42,7 +42,7 @@ class ConvProgram(Program, frozen=True):
 
     Pixel (c, y, x) of input image i has the address ``offset + i * strides[0] + c * strides[1] + ...``. Weights are
     contiguous (filter, channel of the group, y, x). ``before`` computes the input of the pooling from a sum. Its only
-    store is ``ACC``. ``chain`` computes the outputs from a pooled value, or from a sum if there is no pooling.
+    store is ``ACC``. ``chain`` computes the outputs from a pooled value or, without pooling, from a sum.
     """
 
     x: str
@@ -102,8 +102,8 @@ class ConvProgram(Program, frozen=True):
 
 
 def recognize_conv(spec: ProblemSpec) -> ConvProgram | None:
-    """Return the program for ``spec``, or None if the problem contains no convolution of this pattern, which leaves
-    transposed convolutions and those over three dimensions to ``grid_conv``. Raises ``Unsupported``.
+    """Return the program for ``spec``, or None if the problem contains no such convolution. ``grid_conv`` supports
+    transposed and three-dimensional convolutions. Raises ``Unsupported``.
     """
     if spec.graph is None or not calls(spec.graph, CONVOLUTION):
         return None
@@ -146,7 +146,9 @@ def recognize_conv(spec: ProblemSpec) -> ConvProgram | None:
 
 
 def operands_of(spec: ProblemSpec, node: GraphNode, nodes: dict[str, GraphNode]) -> tuple[Layout, Layout, str]:
-    """Return the layouts of a convolution's input and contiguous weights, and their dtype. Raises ``Unsupported``."""
+    """Return the layouts of a convolution's input and contiguous weights, and the dtype of both. Raises
+    ``Unsupported``.
+    """
     x, tensor = _given(spec, node.args[0]["ref"], nodes)
     w, weights = _given(spec, node.args[1]["ref"], nodes)
     if w.offset or w.dims != contiguous(w.tensor, w.shape).dims:
