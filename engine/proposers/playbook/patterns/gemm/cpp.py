@@ -1,4 +1,4 @@
-"""The C++ template for matmuls. It starts with plain loops, then uses register tiles."""
+"""The C++ template for matmuls. The template starts with plain loops, then uses register tiles."""
 
 from __future__ import annotations
 

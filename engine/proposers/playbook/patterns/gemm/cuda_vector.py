@@ -23,19 +23,20 @@ from engine.proposers.playbook.patterns.gemm.tiles.cuda_finish import (
 )
 
 STRUCTURE = "vector"
-"""The value of the choice ``structure``."""
+"""The value of the choice ``structure`` for these kernels."""
 _THREADS = 256
-"""Threads of a block."""
+"""Number of threads per block."""
 _BLOCKS_PER_SM = 2
-"""Blocks that keep a multiprocessor's loads busy. With fewer, other kernels are faster."""
+"""Minimum blocks per multiprocessor that hide the latency of loads. With fewer blocks, other kernels are faster."""
 TEAMS = (32, _THREADS)
 LINES = (1, 2, 4, 8)
 _LONG = 4096
-"""Sums of at least this many terms get a block each, and shorter ones a warp."""
+"""A sum of at least this many terms gets a block; a shorter sum gets a warp."""
 _OPENED = ("lines", "team")
 _TEXT = (
-    "A product of a matrix and a vector is limited by memory. Let a team of threads read lines of the matrix in packs "
-    "of 16 bytes, and several lines at a time, so that each part of the vector is loaded once for all of them."
+    "A product of a matrix and a vector is limited by memory. Let a team of threads read lines of the matrix in "
+    "packs of 16 bytes, and several lines at a time, so that the team loads each part of the vector once for all "
+    "these lines."
 )
 
 
@@ -45,7 +46,7 @@ def is_matrix_vector(program: MatmulProgram) -> bool:
 
 
 def start(program: MatmulProgram, plain: Recipe, device: DeviceFact) -> Start | None:
-    """The first kernel, or None if the matrix has too few lines to keep the device busy."""
+    """Return the first kernel, or None if the matrix has too few lines to keep the device busy."""
     lines = program.batch * program.m * program.n
     team = _THREADS if program.k >= _LONG else 32
     teams = device.cores * _BLOCKS_PER_SM * _THREADS // team
@@ -57,7 +58,7 @@ def start(program: MatmulProgram, plain: Recipe, device: DeviceFact) -> Start | 
 
 
 def knobs() -> dict[str, tuple[Choice, ...]]:
-    """Legal values of the knobs."""
+    """Return the legal values of the knobs."""
     return {"lines": LINES, "team": TEAMS}
 
 
@@ -97,6 +98,6 @@ def vector_kernel(program: MatmulProgram, choices: Choices, spec: ProblemSpec) -
 
 
 def _aligned(addresses: Sequence[int], width: int) -> list[str]:
-    """Assert that packs are also aligned at other sizes."""
+    """Assert that packs are also aligned at sizes other than the searched ones."""
     named = dict.fromkeys(number for number in addresses if isinstance(number, Size) and width > 1)
     return [size_assertion(f"{factor(n)} % {width} == 0", f"{text(n)} to be a multiple of {width}") for n in named]

@@ -25,7 +25,7 @@ KNOBS: dict[str, tuple[Choice, ...]] = {
 
 
 def transformations(program: MatmulProgram, now: Choices) -> list[Transformation]:
-    """Transformations of a kernel with wgmma."""
+    """Return the transformations of a matmul kernel with wgmma."""
     plan, found = resolve(now, program), []
     if plan.products == 3:
         found.append(
@@ -71,8 +71,8 @@ def transformations(program: MatmulProgram, now: Choices) -> list[Transformation
             Transformation(
                 "narrower_blocks",
                 "parallelism",
-                "The tiles do not divide evenly among the multiprocessors. Halve their width, so that the last tiles "
-                "keep more multiprocessors busy.",
+                "The tiles do not divide evenly among the multiprocessors. Halve the tiles' width, so that the last "
+                "tiles keep more multiprocessors busy.",
                 {"bn": 128, "stages": 6},
                 ("bn", "stages"),
                 gain=1.02,

@@ -70,7 +70,7 @@ class MatmulProgram(Program, frozen=True):
 
 
 def batch_text(atoms: Atoms, index: str) -> str:
-    """Return the C expression for the offset that batch ``index`` adds to an address; "" if there is none."""
+    """Return the C expression for the offset that batch ``index`` adds to an address; "" if the offset is 0."""
     terms: list[str] = []
     inner = 1
     for place, (size, step) in reversed(list(enumerate(atoms))):
@@ -126,7 +126,7 @@ def _operand(spec: ProblemSpec, name: str, nodes: dict[str, GraphNode]) -> tuple
 
 
 def _origin(name: str, nodes: dict[str, GraphNode]) -> str:
-    """Return the operator that computes ``name``, ignoring views."""
+    """Return the operator that computes node ``name``, ignoring views."""
     node = nodes[name]
     while node.args and isinstance(node.args[0], dict) and "view" in node.target + node.name:
         node = nodes[node.args[0]["ref"]]

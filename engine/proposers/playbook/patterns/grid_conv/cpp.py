@@ -14,9 +14,9 @@ from engine.proposers.playbook.patterns.grid_conv.program import as_grid_conv
 from engine.proposers.playbook.transformations import cpp as shared
 
 _ROWS = 8
-"""Filters of a first tile: most problems have a multiple of 8 filters, and 16 sums fit the vector registers."""
+"""Filters per tile of the first kernel: most problems have a multiple of 8 filters, and 16 sums fit in registers."""
 _MOST_TAPS = 4096
-"""The most taps of a kernel, which its source lists."""
+"""Maximum number of taps of a kernel, because the source lists all taps."""
 
 
 class CppGridConv(Template):

@@ -61,9 +61,9 @@ class CudaGridConv(Template):
                 Transformation(
                     "fp16_tensor_cores",
                     "precision",
-                    "Round operands to fp16 (10 bits of mantissa) and multiply once, with sums in fp32. A third of the "
-                    "products and half the traffic. The relative error rises to about 1e-3, and numbers above 65504 "
-                    "become infinite.",
+                    "Round operands to fp16 (10 bits of mantissa) and multiply once, with sums in fp32. This takes a "
+                    "third of the products and half the traffic. The relative error rises to about 1e-3, and numbers "
+                    "above 65504 become infinite.",
                     {"arithmetic": "fp16"},
                     _OPENED,
                     gain=2.0,
@@ -97,7 +97,7 @@ class CudaGridConv(Template):
 
 
 def _plan(conv: GridConvProgram, recipe: Recipe) -> GridPlan | None:
-    """The plan of a kernel on tensor cores; None for a thread per output."""
+    """Return the plan of a kernel on tensor cores, or None for a kernel with a thread per output."""
     if recipe.choices["structure"] != cuda_plan.STRUCTURE:
         return None
     if cuda_plan.refusal(conv, int(recipe.choices["arch"])) is not None:

@@ -1,4 +1,4 @@
-"""Cut a part out of a graph, as a problem of its own."""
+"""Cut a part out of a graph as a separate problem."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from engine.proposers.playbook.patterns.groups.plan import ALIGNMENT, Group, Sou
 
 
 def cut(graph: Graph, members: Collection[str], done: Collection[str], results: Iterable[str] = ()) -> Group:
-    """Return the group of ``members``, which may read the tensors ``done``.
+    """Return the group of the nodes ``members``, which may read the tensors ``done``.
 
     Args:
-        results: The nodes to return. By default, what later groups and the problem's outputs need.
+        results: The nodes to return. By default, the nodes that later groups and the problem's outputs need.
     """
     wanted = tuple(results) or tuple(
         name
@@ -28,9 +28,9 @@ def cut(graph: Graph, members: Collection[str], done: Collection[str], results: 
 
 
 def needs_copy(graph: Graph, name: str, done: Collection[str]) -> str | None:
-    """Return the view behind ``name`` whose elements a group of its own has to copy, if any.
+    """Return the view behind ``name`` that a separate group must copy, if any.
 
-    The views after it keep the order of its elements, unless ``name`` needs several copies.
+    Later views keep the order of the copied elements, unless ``name`` needs several copies.
     """
     base = graph.base(name, done)
     if base not in done or name in done or is_constant(graph.nodes[base]):
@@ -80,7 +80,7 @@ class _Cut:
         return TensorSpec(f"result{place}", "output", node.dtype, node.shape)
 
     def _ensure(self, name: str) -> None:
-        """Give ``name`` a node in the group."""
+        """Add a node for ``name`` to the group."""
         if name in self.names:
             return
         graph, node = self.graph, self.graph.nodes[name]

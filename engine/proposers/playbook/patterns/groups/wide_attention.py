@@ -1,4 +1,4 @@
-"""Rewrite attention with wide heads as two products and a softmax.
+"""Rewrite attention with wide heads as two matrix products and a softmax.
 
 A kernel that fuses attention keeps a row of sums per query on the chip. Wide heads leave no room for tiles of queries,
 so separate products are faster, although the scores then go through memory.

@@ -20,8 +20,8 @@ PLAIN: Choices = {
     "math": "precise",
     "sms": 0,
 }
-"""The choices for round 0: a thread per element. If ``persistent``, the kernel uses a grid-stride loop with ``blocks``
-blocks per multiprocessor.
+"""The choices of the first kernel: a thread per element. If ``persistent``, the kernel uses a grid-stride loop with
+``blocks`` blocks per multiprocessor.
 """
 
 
@@ -91,8 +91,8 @@ class CudaPointwise(Template):
                 Transformation(
                     "fast_math",
                     "compute",
-                    "Use the special-function unit: exp as one exp2 with log2(e) folded in, tanh and sigmoid through "
-                    "it, division by a fast reciprocal. Errors stay near 1e-6.",
+                    "Use the special-function unit: exp as one exp2 with log2(e) folded in, tanh and sigmoid from "
+                    "this exp, division by a fast reciprocal. Errors stay near 1e-6.",
                     {"math": "fast"},
                     (),
                     gain=1.1,

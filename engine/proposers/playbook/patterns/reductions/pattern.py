@@ -11,7 +11,7 @@ from engine.proposers.playbook.patterns.reductions.program import recognize_redu
 
 
 class Reductions(Pattern):
-    """Sums, means, norms, softmax, extrema and their positions over any dimensions."""
+    """Sums, means, norms, softmax, extrema and positions of extrema, over any dimensions."""
 
     name = "reductions"
     templates = (CppReductions(), CudaReductions())

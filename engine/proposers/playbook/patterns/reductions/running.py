@@ -15,9 +15,8 @@ _ADD = "aten.add.Tensor"
 
 
 def running_statistics(spec: ProblemSpec, graph: tuple[GraphNode, ...]) -> tuple[dict[str, Term], tuple[str, ...]]:
-    """Return the new value of each running mean and variance, by buffer, and the buffers that count batches.
-
-    Raises ``Unsupported`` if the model writes anything else.
+    """Return the new value of each running mean and variance, by buffer, and the buffers that count batches. Raises
+    ``Unsupported`` if the model writes to any other buffer.
     """
     nodes = {node.name: node for node in graph}
     found: dict[str, Term] = {}
@@ -37,7 +36,7 @@ def running_statistics(spec: ProblemSpec, graph: tuple[GraphNode, ...]) -> tuple
 def _updates(
     spec: ProblemSpec, graph: tuple[GraphNode, ...], node: GraphNode, nodes: dict[str, GraphNode]
 ) -> dict[str, Term]:
-    """Return the new running statistics after ``node``, by buffer."""
+    """Return the running statistics after the batch norm ``node``, by buffer."""
     source, momentum = node.args[0]["ref"], node.args[6]
     if not isinstance(momentum, float):
         raise Unsupported("the model updates its running statistics without a fixed momentum")

@@ -123,8 +123,8 @@ def _memory_transformations(program: RowProgram, now: RowOptions) -> list[Transf
             Transformation(
                 "row_buffer",
                 "memory",
-                "Keep the row's exponentials in a buffer of one row that never leaves the core's cache. They are "
-                "computed once, and the output is written once, when it is final.",
+                "Keep the row's exponentials in a buffer of one row that stays in the core's cache. The kernel then "
+                "computes each exponential once and writes each output once.",
                 {"reuse": "buffer"},
                 gain=1.3 if now.reuse == "recompute" else 1.05,
                 helps="compute" if now.reuse == "recompute" else "memory",
@@ -137,8 +137,8 @@ def _memory_transformations(program: RowProgram, now: RowOptions) -> list[Transf
             Transformation(
                 "backward_output",
                 "memory",
-                "A long row does not fit the cache, so the output loop misses on every line. Run it from the end to "
-                "the start, beginning with what the reductions read last.",
+                "A long row does not fit the cache, so the output loop misses on every line. Run this loop from the "
+                "end to the start, because the reductions read the row's end last.",
                 {"backward": True},
                 ("block",),
                 gain=1.08,
@@ -152,15 +152,18 @@ def _fuse(program: RowProgram) -> Transformation:
     pair = program.fusable_pair
     softmax = pair is not None and pair.kind == "online_softmax"
     how = (
-        "Keep a running maximum, and rescale the running sum of exponentials when it rises (online softmax)."
+        "Keep a running maximum, and rescale the running sum of exponentials when the maximum rises (online softmax)."
         if softmax
-        else "Compute mean and squared deviations of each block in the first-level cache and merge blocks by Chan's "
-        "formula, which stays accurate where a single pass over x^2 would cancel."
+        else (
+            "Compute mean and squared deviations per block in the first-level cache, and merge blocks by Chan's "
+            "formula, "
+            "which stays accurate where a sum of x^2 would cancel."
+        )
     )
     return Transformation(
         "online_softmax" if softmax else "merged_moments",
         "memory",
-        f"Two reductions read the row one after the other. {how} One read from memory then serves both.",
+        f"Two reductions read the row one after the other. {how} One read from memory then serves both reductions.",
         {"fused": True, "reuse": "recompute"},
         ("block",),
         gain=1.25 if program.cols > _L1_FLOATS else 1.02,
@@ -194,9 +197,9 @@ def _parallel_transformations(program: RowProgram, now: RowOptions, device: Devi
             Transformation(
                 "share_columns",
                 "parallelism",
-                f"{program.rows} rows cannot keep {cores} cores evenly busy. Let all cores work on one row, each on a "
-                "part of its columns. The partial results merge after a barrier, and a part stays in its core's "
-                "cache.",
+                f"{program.rows} rows cannot keep {cores} cores evenly busy. Let all cores work on one row, each on "
+                "some columns. The kernel merges the partial results after a barrier, and each part stays in its "
+                "core's cache.",
                 changes,
                 ("parts",),
                 gain=0.8 * cores if now.parallel == "none" else 0.9 * cores / program.rows if idle else 1.05,

@@ -1,9 +1,9 @@
-"""Resolve a CUDA row recipe's choices for a device. Every knob gets a legal value.
+"""Resolve the choices of a CUDA row recipe for a device, so that every knob has a legal value.
 
-Structures, from plain to fast: ``loop`` (a block per row, one walk per reduction), ``registers`` (reads a row once and
-keeps it in registers), ``split`` (a long row over many blocks, three launches), ``ring`` (persistent blocks fed by
-bulk copies), ``block`` (a block per row, in shared memory and registers), ``halves`` (persistent blocks that share each
-row and keep it in 16 bits). ``cuda_transformations`` defines the steps from each structure to the next.
+Structures, from plain to fast: ``loop`` (a block per row, one pass per reduction), ``registers`` (a row read once into
+registers), ``split`` (a long row over many blocks, three launches), ``ring`` (persistent blocks fed by bulk copies),
+``block`` (a block per row, in shared memory and registers), ``halves`` (persistent blocks that share each row in 16
+bits). ``cuda_transformations`` defines the steps from each structure to the next.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ PLAIN: Choices = {
     "sms": 0,
     "arch": 80,
 }
-"""The choices of round 0.
+"""The choices of the first row kernel.
 
 ``cluster``: blocks that share a row; 0 means a warp per row in ``registers``, the whole grid in ``ring``. ``blocks``:
-blocks per multiprocessor for which the compiler limits registers; in ``ring``, blocks that share its memory.
-``span_kb``: KB that a block of ``split`` folds. ``group_rows``: rows of ``split`` per round of launches; 0 means all.
-``keep``: pieces of a row whose weights stay in registers; in ``block``, chunks of the row in registers. ``per``: packs
-of a piece per thread of ``halves``. ``slots``: pieces in the ring of ``halves``. ``writers``: threads of ``ring`` that
-only write rows; 0 means that the folding threads also write. ``sms`` and ``arch`` describe the device.
+blocks per multiprocessor for which the compiler limits registers; in ``ring``, blocks that share a multiprocessor's
+memory. ``span_kb``: KB that a block of ``split`` folds. ``group_rows``: rows of ``split`` per set of launches; 0 means
+all. ``keep``: pieces of a row whose weights stay in registers; in ``block``, chunks of the row in registers. ``per``:
+packs of a piece per thread of ``halves``. ``slots``: pieces in the ring of ``halves``. ``writers``: threads of ``ring``
+that only write rows; 0 means that the folding threads also write. ``sms`` and ``arch`` describe the device.
 
 Measured on one NVIDIA H200 (CUDA 13.0, cold L2, median of 15, ``benchmarks/templates.py measure``), in ms:
 
@@ -69,7 +69,7 @@ last rows then miss L2); in groups of 4 rows 0.28, of 1 row 0.48 (launches do no
 the weights out of L2: 0.244 (384, 6 KB, keep 8)."""
 
 MOST_GRID_ROWS = 65535
-"""Maximum number of rows per launch of ``split``, in which rows are a dimension of the grid."""
+"""Maximum number of rows per launch of ``split``, because rows are a dimension of the grid."""
 _MOST_CONSUMERS = 1024 - 32
 """Maximum number of threads in a ``ring`` block, in addition to the producer warp."""
 HELD_FLOATS = 64
@@ -77,38 +77,40 @@ HELD_FLOATS = 64
 BLOCK_KEPT_FLOATS = 32
 """Maximum number of a row's floats that a thread of ``block`` may keep in registers, in addition to shared memory."""
 HALVES_PIECES = 4
-"""Maximum number of pieces of a row per block in ``halves``. Their exponents share a register, a byte each."""
+"""Maximum number of pieces of a row per block in ``halves``. The pieces' exponents share a register, with a byte
+each.
+"""
 HALVES_FLOATS = 64
-"""Maximum number of a row's elements per thread in ``halves``. Registers hold about two rows of these."""
+"""Maximum number of a row's elements per thread in ``halves``. Registers hold the elements of about two rows."""
 _LINEAR = frozenset({"load", "const", "reduced", "add", "sub", "mul", "div", "neg", "max", "min"})
-"""Operations on elements after which a small error of the row, relative to its deviations, stays small."""
+"""Operations that keep an error small that is small relative to the row's deviations."""
 
 
 def plain(device: DeviceFact) -> Choices:
-    """Return the choices of round 0 on ``device``."""
+    """Return the choices of the first kernel on ``device``."""
     return {**PLAIN, "sms": device.cores, "arch": compute_capability(device.arch)}
 
 
 def full_width(cols: int) -> int:
-    """The number of elements in the widest pack (at most 16 bytes) that divides a row."""
+    """Return the number of elements in the widest pack (at most 16 bytes) that divides a row."""
     return next(w for w in (4, 2, 1) if cols % w == 0)
 
 
 SHARED_BYTES = 228 * 1024
-"""Shared memory of a multiprocessor on sm_90. A block can use at most 227 KiB, and each block costs 1 KiB."""
+"""Bytes of shared memory of a multiprocessor on sm_90. A block can use at most 227 KiB, and each block costs 1 KiB."""
 RESERVED_BYTES = 4096
-"""Shared memory that barriers, states and the system use within a block's share."""
+"""Bytes of a block's shared memory for barriers, states and the system."""
 
 
 class RingPlan(Struct, frozen=True):
-    """How a row is laid out in the ring.
+    """The layout of a row in the ring.
 
     Attributes:
         span: Packs of a row per block.
         piece: Packs per copy.
         keep: Pieces of a row whose weights stay in registers from row to row.
-        slot_bytes: The slot size that the recipe asks for.
-        keep_wanted: The ``keep`` that the recipe asks for.
+        slot_bytes: The slot size in the recipe.
+        keep_wanted: The ``keep`` in the recipe.
     """
 
     group: int
@@ -122,7 +124,7 @@ class RingPlan(Struct, frozen=True):
 
 
 def plan_ring(stages: RowStages, *, group: int, slot_bytes: int, keep: int, blocks: int) -> RingPlan | None:
-    """Return the layout for ``blocks`` blocks per multiprocessor.
+    """Return the ring's layout for ``blocks`` blocks per multiprocessor.
 
     Returns None if a block's part of a row does not fit in shared memory, or if rows are not whole packs of 16 bytes.
     """
@@ -140,7 +142,7 @@ def plan_ring(stages: RowStages, *, group: int, slot_bytes: int, keep: int, bloc
 
 
 class Plan(Struct, frozen=True):
-    """The choices for a program, with every knob clamped to its legal values."""
+    """The choices for a row program, with every knob clamped to a legal value."""
 
     structure: str
     stages: RowStages
@@ -152,7 +154,9 @@ class Plan(Struct, frozen=True):
 
 
 class HalvesPlan(Struct, frozen=True):
-    """How ``halves`` lays out a row: ``group`` blocks, each with ``pieces`` of ``piece`` packs, ``per`` per thread."""
+    """The layout of a row in ``halves``: ``group`` blocks, each with ``pieces`` of ``piece`` packs, ``per`` per
+    thread.
+    """
 
     group: int
     pieces: int
@@ -162,7 +166,7 @@ class HalvesPlan(Struct, frozen=True):
 
 
 def block_cluster(stages: RowStages, *, threads: int, blocks: int, cluster: int) -> int | None:
-    """Return how many blocks of ``block`` hold a row, at least ``cluster``. None if a row does not fit eight."""
+    """Return how many blocks of the structure ``block`` hold a row, at least ``cluster``; None if eight are too few."""
     held = len(stages.held)
     if not held:
         return None
@@ -180,8 +184,8 @@ def _is_linear(program: RowProgram, k: int) -> bool:
 
 
 def plan_halves(stages: RowStages, *, group: int, threads: int, per: int, slots: int) -> HalvesPlan | None:
-    """Return the layout for ``group`` blocks. None if a row does not fit, or if 16 bits could change the results by
-    more than their rounding.
+    """Return the layout of ``halves`` for ``group`` blocks. None if a row does not fit, or if 16 bits could change the
+    results by more than the rounding of the row.
     """
     program = stages.program
     if len(stages.stages) != 1 or len(stages.held) != 1 or stages.width != 4 or not stages.out_extras_by_column:
@@ -203,7 +207,7 @@ def plan_halves(stages: RowStages, *, group: int, threads: int, per: int, slots:
 
 
 def resolve(program: RowProgram, choices: Choices) -> Plan:
-    """Return the plan for ``choices``. If the structure cannot hold the row, use the nearest structure that can."""
+    """Return the plan for ``choices``. If the structure cannot hold a row, use the nearest structure that can."""
     wanted = str(choices["structure"])
     width = min(int(choices["width"]), full_width(program.cols))
     fused = bool(choices["fused"]) or wanted != "loop"
@@ -256,5 +260,5 @@ def _ring(stages: RowStages, cluster: int, choices: Choices) -> RingPlan | None:
 
 
 def single_stage(program: RowProgram) -> bool:
-    """Whether one walk over a row computes all reductions."""
+    """Whether one pass over a row computes all reductions."""
     return len(stages_of(program, True)) == 1

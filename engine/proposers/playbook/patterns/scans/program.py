@@ -45,13 +45,13 @@ class ScanProgram(Program, frozen=True):
 
 
 def as_scan(program: Program) -> ScanProgram:
-    """Return ``program``, which must be a scan."""
+    """Return ``program``, whose type must be :class:`ScanProgram`."""
     assert isinstance(program, ScanProgram), "the analysis chose the wrong pattern"
     return program
 
 
 def recognize_scan(spec: ProblemSpec) -> ScanProgram | None:
-    """Return the program for ``spec``, or None if the model scans nothing. Raises ``Unsupported``."""
+    """Return the program for ``spec``, or None if the problem scans nothing. Raises ``Unsupported``."""
     if spec.graph is None or not calls(spec.graph, frozenset(SCANS)):
         return None
     graph = graph_of(spec)
@@ -106,7 +106,7 @@ def recognize_scan(spec: ProblemSpec) -> ScanProgram | None:
 
 
 def scan_assertions(program: ScanProgram, spec: ProblemSpec) -> list[str]:
-    """Assert that every tensor has the elements that the kernel reads or writes."""
+    """Assert that every tensor has all elements that the kernel reads or writes."""
     tensors = {tensor.name: tensor for tensor in spec.tensors}
     lines: list[str] = []
     numbers: list[float] = []
@@ -133,7 +133,7 @@ def _flips(node: GraphNode, dim: int) -> bool:
 
 
 def _cuts_the_last(node: GraphNode, dim: int, nodes: Mapping[str, GraphNode]) -> bool:
-    """Whether ``node`` is its operand without the last element along ``dim``."""
+    """Whether ``node`` only removes the last element of its operand along ``dim``."""
     if node.target != _SLICE or node.shape is None:
         return False
     source = nodes[node.args[0]["ref"]].shape or ()
@@ -151,7 +151,7 @@ def _begins_with_zeros(node: GraphNode, scan: GraphNode, dim: int, nodes: Mappin
 
 
 def _only_user(node: GraphNode, graph: tuple[GraphNode, ...]) -> GraphNode:
-    """Return the node that uses ``node``. Raises ``Unsupported`` if there are several."""
+    """Return the only node that uses ``node``. Raises ``Unsupported`` if several nodes use it."""
     ref = {"ref": node.name}
     users = [each for each in graph if any(ref == one or (isinstance(one, list) and ref in one) for one in each.args)]
     if len(users) != 1 or users[0].op == "output":

@@ -48,7 +48,7 @@ def helpers(chains: Sequence[PointwiseProgram], always: bool = False) -> str:
 def tensors_struct(spec: ProblemSpec, names: Iterable[str], scratch: bool = False) -> str:
     """Return the struct ``Tensors``, which contains every pointer that the kernel uses, under its tensor's name.
 
-    If ``scratch``, the struct also contains ``results``, a pointer to scratch memory.
+    With ``scratch``, the struct also contains ``results``, a pointer to scratch memory.
     """
     outputs, dtypes = {tensor.name for tensor in spec.outputs}, dtypes_of(spec)
     fields = [f"    {'' if n in outputs else 'const '}{ctype(dtypes[n], 'cu')}* {n};\n" for n in names]
@@ -57,7 +57,7 @@ def tensors_struct(spec: ProblemSpec, names: Iterable[str], scratch: bool = Fals
 
 
 def finish(chain: PointwiseProgram, cols: int, fast: bool, name: str = "finish") -> str:
-    """Return ``finish(t, i, n, acc)``, the epilogue of output ``i`` in column ``n`` of ``cols``.
+    """Return the function ``finish(t, i, n, acc)``, the epilogue of output ``i`` in column ``n`` of ``cols``.
 
     A chain that stores to ``ACC`` returns the value instead of storing it.
     """

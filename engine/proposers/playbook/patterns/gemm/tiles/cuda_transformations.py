@@ -9,7 +9,7 @@ _TILED: Choices = {"structure": "tiles", "bm": 32, "bn": 32, "bk": 16, "tm": 2, 
 
 
 def transformations(plan: Plan, now: Choices, dtype: str, depth: int, tiles: int) -> list[Transformation]:
-    """Transformations of a product.
+    """Return the transformations of a product.
 
     Args:
         dtype: The dtype of the operands.
@@ -20,9 +20,8 @@ def transformations(plan: Plan, now: Choices, dtype: str, depth: int, tiles: int
         several = Transformation(
             "several_per_thread",
             "compute",
-            "Every result loads both of its operands. Let a thread sum several results of one column (output channels "
-            "of "
-            "a pixel, rows of a matrix), so that each number of the right operand serves them all.",
+            "Every result loads all of its operands' numbers. Let a thread sum several results of one column (output "
+            "channels of a pixel, rows of a matrix), so that each number of the right operand serves them all.",
             {"tm": 4, "bm": 32, "bn": 32},
             ("tm", "bm", "bn"),
             gain=1.5,
