@@ -76,7 +76,7 @@ def _refusal(problem: ProblemSpec, language: Language, device: DeviceFact) -> st
 def refusal_on(problem: ProblemSpec, device: str) -> str | None:
     """Return the full reason why the playbook cannot write kernels for ``problem`` on ``device``; None if it can.
 
-    ``device`` is ``cpu`` or a GPU architecture such as ``sm_90a``. This machine need not have such a GPU.
+    ``device`` is ``cpu`` or a GPU architecture such as ``sm_90a``. This machine may lack that GPU.
     """
     fact = _ANY_DEVICE["cpp"] if device == "cpu" else replace(_ANY_DEVICE["cu"], arch=device)
     language = LANGUAGE_OF_DEVICE[fact.kind]

@@ -29,7 +29,7 @@ class Unsupported(Exception):
 
 
 class Program(Struct, frozen=True):
-    """The computation that a pattern recognized in a problem. Each pattern has its own subclass."""
+    """The computation that a pattern recognized in a problem. Each pattern defines a subclass of ``Program``."""
 
 
 class Recipe(Struct, frozen=True):

@@ -15,8 +15,9 @@ from collections import deque
 from collections.abc import AsyncIterator
 
 APART_S = 0.002
-"""Seconds between the starts of two calls, slightly more than the CPU time of a call. 64 simultaneous calls of 200 ms
-took 14% longer without pacing, and 3% with it."""
+"""Seconds between the starts of two calls, slightly more than a call's CPU time. Without pacing, 64 simultaneous calls
+of 200 ms took 14% longer; with pacing, 3%.
+"""
 
 
 class Gate:

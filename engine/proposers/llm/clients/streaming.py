@@ -106,7 +106,7 @@ def usage_if_sent(error: Exception) -> Usage | None:
 
 
 def retry_after_s(headers: Mapping[str, str]) -> float | None:
-    """Parse ``Retry-After``, given in seconds or as a date (RFC 9110, 10.2.3), to seconds."""
+    """Convert ``Retry-After``, in seconds or as a date (RFC 9110, 10.2.3), to seconds."""
     if (request := headers.get("retry-after")) is None:
         return None
     try:

@@ -114,7 +114,7 @@ def terms_of(spec: ProblemSpec, graph: tuple[GraphNode, ...], known: Mapping[str
 
 
 def needed_nodes(graph: tuple[GraphNode, ...], stop: Container[str] = ()) -> set[str]:
-    """Return the names of the nodes on which the output depends, without those behind the nodes in ``stop``."""
+    """Return the names of the nodes on which the output depends. Do not follow the arguments of nodes in ``stop``."""
     found: set[str] = set()
     for node in reversed(graph):
         if node.op == "output" or node.name in found:

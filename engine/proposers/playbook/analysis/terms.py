@@ -1,6 +1,6 @@
 """Terms: the traced reference as elementwise operations, reductions and broadcasts of shaped values.
 
-Terms are the step between the graph of ATen operators and the programs in ``ir``. Each term knows its shape. Composite
+Terms are the step between the graph of ATen operators and the programs in ``ir``. Each term has a shape. Composite
 operators (``silu``, ``native_layer_norm``) are written in primitives, and constants are folded.
 """
 

@@ -91,8 +91,8 @@ class Cpp(Dialect):
         return f"{pointer}[{position(index if is_name(index) else f'({index})', access.inner, access.count)}]"
 
     def load_row(self, tensor: str, access: Access, rows: int, cols: int) -> tuple[str, str | None]:
-        """Return the load at row ``r`` and column ``c``, and the address for its ``<tensor>_row`` pointer, if it uses
-        such a pointer.
+        """Return the load at row ``r`` and column ``c``, and the address of the pointer ``<tensor>_row``, if the load
+        uses this pointer.
         """
         if access.inner != 1 or access.count % cols != 0:
             return self.load(tensor, access, "r * kCols + c", 0), None

@@ -1,8 +1,9 @@
 """Select the elementary functions that a C++ kernel needs, for ``templates/_math.cpp.j2``.
 
 The vector versions use only GCC's vector extensions and compile for any instruction set. Exponentials reduce their
-argument to |r| <= ln(2) / 2 and use a minimax polynomial with a relative error of about 1e-7 (degree 6) or 2e-7
-(degree 5). erf uses Eigen's rational approximation, and log uses the series of 2 artanh((m - 1) / (m + 1)).
+argument to |r| <= ln(2) / 2 and use a minimax polynomial. The polynomial's relative error is about 1e-7 (degree 6) or
+2e-7 (degree 5). The function ``erf`` uses Eigen's rational approximation, and ``log`` uses the series of 2 artanh((m -
+1) / (m + 1)).
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Programs: the intermediate representation between a traced reference and the templates for all languages.
 
 A program computes on a **domain** of ``numel`` elements in row-major order; element ``i`` is one iteration of the
-kernel. Its sizes (``numel``, ``rows``, ``cols``, and the sizes in each ``Access``) carry their names in the header
-(``sizes.Size``). Its ``values`` are in static single assignment form: value ``k`` depends only on earlier values, and
-``k`` identifies it. Each common subexpression exists once. Tensors are fp32 and contiguous.
+kernel. A program's sizes (``numel``, ``rows``, ``cols``, and the sizes in each ``Access``) carry their names in the
+header (``sizes.Size``). A program's ``values`` are in static single assignment form: value number ``k`` depends only on
+earlier values. A program contains each common subexpression once. Tensors are fp32 and contiguous.
 
 :class:`PointwiseProgram`
     Every output element depends only on the input elements at the same (broadcast) position.
@@ -49,7 +49,7 @@ ROW_OPS = frozenset({"sum", "max", "min"})
 class Access(Struct, frozen=True):
     """The element of a smaller tensor that a domain element reads: flat index ``(i // inner) % count``.
 
-    As (inner, count): the whole domain is (1, numel), a vector over the last dimension is (1, cols), a value per row is
+    The whole domain is (inner 1, count numel), and a vector over the last dimension is (1, cols). A value per row is
     (cols, rows), a bias per channel is (height * width, channels), and a single number is (1, 1). If ``count`` is 1,
     ``inner`` is also 1.
     """

@@ -44,8 +44,8 @@ def _key(choices: Choices) -> tuple[tuple[str, Choice], ...]:
 
 
 def _center(base: Recipe, opened: list[str], measured: Sequence[Measured]) -> Choices:
-    """Return the choices of the fastest measured recipe that differs from ``base`` only in opened knobs. Without such a
-    recipe, return the choices of ``base``.
+    """Return the choices of the fastest measured recipe that differs from ``base`` only in opened knobs. If no such
+    recipe has a time, return the choices of ``base``.
     """
     fixed = {knob: value for knob, value in base.choices.items() if knob not in opened}
     best: tuple[float, Choices] | None = None

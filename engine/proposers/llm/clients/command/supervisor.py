@@ -2,13 +2,13 @@
 
 The supervisor runs as a script (``python -I -S supervisor.py CONTROL_FD PARENT_DIRECTORY VARIABLES PROGRAM
 ARGUMENTS...``), so it imports no other engine module. The program inherits stdin, stdout, stderr, and the environment
-variables in the comma-separated list ``VARIABLES``. It runs in a new directory in ``PARENT_DIRECTORY``, which the
-supervisor deletes at the end.
+variables in the comma-separated list ``VARIABLES``. The program runs in a new directory in ``PARENT_DIRECTORY``, which
+the supervisor deletes at the end.
 
 The call ends when the program exits, or when the engine closes its end of the pipe ``CONTROL_FD``. Linux closes the
 pipe when the engine dies, even after ``kill -9``. The supervisor is a child subreaper: Linux makes it the parent of
 every descendant that loses its own parent. Therefore no descendant escapes by ``setsid``, a double fork or a changed
-environment, and the supervisor has no children left exactly when no descendant is alive.
+environment. The supervisor has no children left exactly when no descendant is alive.
 
 The exit status is the program's: its exit code, or the signal that killed it.
 """

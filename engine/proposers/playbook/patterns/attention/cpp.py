@@ -42,8 +42,8 @@ class CppAttention(Template):
                 Transformation(
                     "blocks_of_queries",
                     "compute",
-                    "Every query reads all keys and values again, one number at a time. Take a block of queries and a "
-                    "block of keys, so that scores and weighted sums become products of small matrices in tiles of "
+                    "Every query reads all keys and values again, one number at a time. Take a block of queries and "
+                    "a block of keys. Scores and weighted sums then become products of small matrices in tiles of "
                     "vector registers. A running maximum and running sums (online softmax) join the blocks of keys, "
                     "and scores never leave the cache.",
                     {"structure": "blocks"},

@@ -31,7 +31,7 @@ _RESERVED_BYTES = 2048
 _REGISTERS = 64 * 1024
 _MOST_REGISTERS = 240
 _OTHER_REGISTERS = 32
-"""Registers of a consumer thread other than those for scores, weights and sums."""
+"""Registers of a consumer thread without the registers for scores, weights and sums."""
 
 
 class Plan(Struct, frozen=True):

@@ -31,7 +31,7 @@ class CppConv(Template):
 
     def starts(self, program: Program, spec: ProblemSpec, device: DeviceFact) -> list[Start]:
         conv = as_conv(program)
-        end = " All results go to scratch memory, and a second pass pools them." if conv.pool is not None else ""
+        end = " All results go to scratch memory, and a second pass pools the results." if conv.pool is not None else ""
         direct = Start(
             "direct",
             "Loop over images, filters and pixels. Each pixel sums its taps inside the image. The code is scalar, "
@@ -40,8 +40,8 @@ class CppConv(Template):
         )
         rows = Start(
             "rows_of_sums",
-            f"Loop over images, filters and rows. Each tap adds a multiple of an image row to a row of sums, so that "
-            f"bounds are computed once per row. The kernel runs on one core, without blocking.{end}",
+            "Loop over images, filters and rows. Each tap adds a multiple of an image row to a row of sums, so that "
+            f"the kernel computes bounds once per row. The kernel runs on one core, without blocking.{end}",
             Recipe(self.name, choices_of(ConvOptions(structure="rows"))),
         )
         return [direct, rows] if conv.flops <= tile_transformations.QUICK_FLOPS else [rows]
@@ -85,9 +85,9 @@ class CppConv(Template):
                 Transformation(
                     "fuse_pooling",
                     "memory",
-                    "All results go to memory and are read again for pooling, although a window needs only a few "
-                    "rows. Compute the rows behind a few pooled rows into a buffer that stays in the cache, and pool "
-                    "them immediately.",
+                    "The kernel writes all results to memory and reads them again for pooling, although a window "
+                    "needs only a few rows. Compute the rows behind a few pooled rows into a buffer that stays in "
+                    "the cache, and pool these rows immediately.",
                     {"fused": True},
                     ("pool_rows",),
                     gain=1.2,

@@ -31,8 +31,8 @@ _CHOICES: Choices = {"structure": STRUCTURE, "rows": 8, "threads": 128}
 _OPENED = ("rows", "threads")
 _TEXT = (
     "A filter reads only one channel, so the kernel is limited by memory. Give adjacent threads adjacent results of "
-    "a row. Let a thread compute several results below each other, with its filter in registers, so that it loads "
-    "each image row once for all its results."
+    "a row. Let a thread compute several vertically adjacent results with its filter in registers. The thread then "
+    "loads each image row once for all its results."
 )
 
 

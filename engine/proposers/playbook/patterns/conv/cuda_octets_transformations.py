@@ -30,8 +30,8 @@ def build_from_octets(conv: ConvProgram, device: DeviceFact) -> Transformation:
         "patch_in_shared_memory",
         "memory",
         "The kernel loads every tap of a pixel from global memory with a separate address. Load a patch of the image "
-        "into shared memory once, in groups of 8 elements that are adjacent along k, and let ldmatrix read the "
-        "operands of all taps from there."
+        "into shared memory once, in groups of 8 elements that are adjacent along k. Let ldmatrix read the operands "
+        "of all taps from the patch."
         + (" Split fp32 numbers into two bf16 numbers, with errors below 1e-5." if conv.dtype == "float32" else ""),
         first_choices(device.cores, wgmma=False),
         _OPENED,

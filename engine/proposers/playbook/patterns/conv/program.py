@@ -41,8 +41,8 @@ class ConvProgram(Program, frozen=True):
     """``filters`` filters over ``channels`` channels of ``image``, in ``groups``, with ``size`` pixels each.
 
     Pixel (c, y, x) of input image i has the address ``offset + i * strides[0] + c * strides[1] + ...``. Weights are
-    contiguous (filter, channel of the group, y, x). ``before`` computes the input of the pooling from a sum. Its only
-    store is ``ACC``. ``chain`` computes the outputs from a pooled value or, without pooling, from a sum.
+    contiguous (filter, channel of the group, y, x). ``before`` computes the input of the pooling from a sum. The only
+    store of ``before`` is ``ACC``. ``chain`` computes the outputs from a pooled value or, without pooling, from a sum.
     """
 
     x: str

@@ -89,7 +89,7 @@ def as_copies(program: Program) -> CopyProgram:
 
 
 def recognize_copies(spec: ProblemSpec) -> CopyProgram | None:
-    """Return the program for ``spec``, or None if the problem computes anything. Raises ``Unsupported``."""
+    """Return the program for ``spec``, or None if the problem does more than copy. Raises ``Unsupported``."""
     graph = checked_graph(spec)
     nodes = {node.name: node for node in graph}
     if len(spec.outputs) != 1 or graph[-1].op != "output":
@@ -117,7 +117,7 @@ def recognize_copies(spec: ProblemSpec) -> CopyProgram | None:
 
 
 def _regions(node: GraphNode, nodes: Mapping[str, GraphNode]) -> list[_Region] | None:
-    """Return the parts of ``node``; None if ``node`` computes anything."""
+    """Return the parts of ``node``; None if ``node`` does more than copy."""
     layout = layout_of(node.name, nodes)
     shape = tuple(int(size) for size in node.shape or ())
     if layout is not None:

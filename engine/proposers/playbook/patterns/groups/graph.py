@@ -15,7 +15,7 @@ from engine.proposers.playbook.patterns.groups.rewrites import references_of, si
 COPY = "aten.copy_.default"
 NORM = "aten.native_batch_norm.default"
 OUTPUT = "output"
-"""The name of the consumer that stands for the problem's outputs."""
+"""The name of the consumer that represents the problem's outputs."""
 
 
 class Graph:

@@ -35,8 +35,8 @@ class ReductionOptions(Struct, frozen=True, forbid_unknown_fields=True):
         lanes: Floats in a vector; 1 means scalar code.
         tile: Adjacent rows per tile, if the elements of a row are not adjacent.
         accumulators: Independent vectors per reduction, if the elements of a row are adjacent.
-        order: ``tiles`` takes a tile through all passes while it is cached; ``passes`` shares the ``parts`` of every
-            tile among the threads, one pass after another.
+        order: The order ``tiles`` takes a cached tile through all passes. With ``passes``, threads share the ``parts``
+            of every tile, one pass after another.
         parallel: Whether threads share the work.
     """
 

@@ -31,15 +31,15 @@ class CppRows(Template):
         return [
             Start(
                 "steps",
-                "Compute the formula step by step: one scalar pass over the whole tensor for each reduction, with the "
-                "rows' results in scratch memory in between, then one pass that writes the output. The code is plain "
-                "and easy to check.",
+                "Compute the formula step by step: one scalar pass over the whole tensor per reduction, then one "
+                "pass that writes the output. Scratch memory holds the rows' results between passes. The code is "
+                "plain and easy to check.",
                 self._recipe(RowOptions(order="passes", reuse=reuse)),
             ),
             Start(
                 "rows",
-                "Go row by row: finish all steps of one row before the next begins, in scalar loops, so that later "
-                "steps find the row in the cache.",
+                "Go row by row, in scalar loops: finish all steps of one row before the next row. Later steps then "
+                "find the row in the cache.",
                 self._recipe(RowOptions()),
             ),
         ]
@@ -156,8 +156,7 @@ def _fuse(program: RowProgram) -> Transformation:
         if softmax
         else (
             "Compute mean and squared deviations per block in the first-level cache, and merge blocks by Chan's "
-            "formula, "
-            "which stays accurate where a sum of x^2 would cancel."
+            "formula. This formula stays accurate where a sum of x^2 would cancel."
         )
     )
     return Transformation(

@@ -40,8 +40,8 @@ class RowOptions(ElementwiseOptions, frozen=True):
     Attributes:
         order: ``passes`` runs each pass over all rows before the next pass; ``rows`` finishes a row while it is cached.
         fused: Whether to merge two dependent reductions block by block.
-        reuse: Whether to recompute a costly value of the last pass for the output, or to keep the value in the output
-            row or in a buffer.
+        reuse: Whether to recompute a costly value of the last pass for the output, or to keep it in the output row or a
+            buffer.
         parallel: Whether threads share the rows, or the ``parts`` of each row.
         chunk: Rows per work item; 0 leaves the choice to the schedule.
         accumulators: Independent vectors per reduction.

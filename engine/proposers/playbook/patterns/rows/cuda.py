@@ -28,8 +28,8 @@ class CudaRows(Template):
     def starts(self, program: Program, spec: ProblemSpec, device: DeviceFact) -> list[Start]:
         rows = as_rows(program)
         text = (
-            "Give each row a block whose threads stride over the row: one pass per reduction, with a tree in shared "
-            "memory, then one pass that writes."
+            "Give each row a block whose threads stride over the row. Each reduction takes one pass, with a tree in "
+            "shared memory, and a last pass writes."
         )
         plain = Start("plain", text, Recipe(self.name, cuda_plan.plain(device)))
         tuned = cuda_transformations.best_known(rows, plain.recipe, device)

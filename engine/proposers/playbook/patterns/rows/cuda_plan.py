@@ -1,9 +1,9 @@
 """Resolve the choices of a CUDA row recipe for a device, so that every knob has a legal value.
 
 Structures, from plain to fast: ``loop`` (a block per row, one pass per reduction), ``registers`` (a row read once into
-registers), ``split`` (a long row over many blocks, three launches), ``ring`` (persistent blocks fed by bulk copies),
-``block`` (a block per row, in shared memory and registers), ``halves`` (persistent blocks that share each row in 16
-bits). ``cuda_transformations`` defines the steps from each structure to the next.
+registers), and ``split`` (a long row over many blocks, three launches). The faster structures are ``ring`` (persistent
+blocks fed by bulk copies), ``block`` (a block per row, in shared memory and registers), and ``halves`` (persistent
+blocks that share each row in 16 bits). ``cuda_transformations`` defines the steps from each structure to the next.
 """
 
 from __future__ import annotations

@@ -110,7 +110,7 @@ def _one_walk(program: RowProgram, now: Choices, device: DeviceFact) -> Transfor
         "one_walk_for_all_reductions",
         "control",
         "Compute dependent reductions in one pass over the row: a running maximum with a rescaled sum (online "
-        "softmax), or mean and squared deviations merged by Chan's formula, which stays accurate far from zero.",
+        "softmax), or mean and squared deviations, merged by Chan's formula.",
         {"fused": True, "merge": "shuffle"},
         ("threads", "unroll"),
         gain=1.35,
@@ -190,8 +190,9 @@ def _ring(program: RowProgram, now: Choices, device: DeviceFact) -> Transformati
                 "copy_ahead_into_a_ring",
                 "latency",
                 "Use persistent blocks: a producer warp copies row after row into a ring in shared memory with bulk "
-                f"asynchronous copies, and {holder} folds a row as its pieces arrive. The next row's copies are in "
-                "flight while blocks exchange this row's partial states. The kernel reads every row from memory once.",
+                f"asynchronous copies. Let {holder} fold a row as the row's pieces arrive. The next row's copies are "
+                "in flight while blocks exchange this row's partial states. The kernel reads every row from memory "
+                "once.",
                 wanted,
                 ("threads", "slot_kb", "keep") if few else ("threads", "slot_kb", "read"),
                 gain=1.45 if group > 1 else 1.2 if group == 1 else 1.1,  # cuda_plan.PLAIN has the measurements
@@ -241,8 +242,8 @@ def _block(program: RowProgram, now: Choices, device: DeviceFact) -> Transformat
 
 
 HALVES_TOLERANCE = 4e-3
-"""The smallest tolerance for rows in 16 bits. The largest error measured is 1.5e-3 of magnitude plus root mean square:
-a half has 11 bits, and the kernel rounds the weights and the row once each.
+"""The smallest tolerance for rows in 16 bits. The largest measured error is 1.5e-3 of magnitude plus root mean square.
+A half has 11 bits, and the kernel rounds the weights and the row once each.
 """
 
 
@@ -256,8 +257,8 @@ def _halves(program: RowProgram, now: Choices, device: DeviceFact) -> Transforma
         "rows_in_16_bits",
         "precision",
         "A row and the next row do not fit on the chip together in fp32. After a row's statistics, keep the row in "
-        "registers in 16 bits, as deviations from a pivot with a shared exponent, and keep the weights in shared "
-        "memory in 16 bits. One row arrives while the kernel writes the previous row.",
+        "registers in 16 bits, as deviations from a pivot with a shared exponent. Keep the weights in shared memory "
+        "in 16 bits. One row arrives while the kernel writes the previous row.",
         HALVES,
         ("threads", "per", "slots"),
         gain=1.3 if now["structure"] == "split" else 1.12,

@@ -26,7 +26,7 @@ class ScanProgram(Program, frozen=True):
     Attributes:
         reverse: Whether the scan begins at the end of each row.
         exclusive: Whether an output excludes the element at its own position. The first output of a row is then 0.
-        before: Computes the scanned elements. Its only store is ``ACC``.
+        before: Computes the scanned elements. The only store is ``ACC``.
         chain: Computes the outputs from the scanned elements.
     """
 

@@ -23,8 +23,8 @@ _OTHER_REGISTERS = 44
 """Registers of a consumer thread other than sums. With fewer registers, the compiler spills."""
 _REGISTERS = {(1, 1): (255, 0), (1, 2): (240, 128), (1, 3): (224, 96), (2, 1): (176, 80)}
 """Registers of a consumer and of a producer thread, by (teams, loaders); 0 keeps the compiler's number. Together, they
-must not exceed the registers at launch (per thread: 65536 / threads, rounded down to a multiple of 8). Otherwise, the
-block waits forever.
+must not exceed the registers at launch (per thread: 65536 / threads, rounded down to a multiple of 8). With more
+registers, the block waits forever.
 """
 _BARRIERS_BYTES = 512
 _TABLE_BYTES = 2048

@@ -16,9 +16,9 @@ def start(conv: ConvProgram, plain: Recipe, device: DeviceFact) -> Start:
     """Return the first kernel on Hopper, which streams down rows."""
     text = [
         "Let each block stream down the rows of images. Producer warps keep a ring of image rows in shared memory, "
-        "rounded to 16 bits and ordered so that wgmma can read any tap of a row in place. The filters stay in shared "
-        "memory. A warpgroup multiplies a row of 64 pixels by all filters, and writes its results while the tensor "
-        "cores compute the next row."
+        "rounded to 16 bits. The rows' order allows wgmma to read any tap of a row in place. The filters stay in "
+        "shared memory. A warpgroup multiplies a row of 64 pixels by all filters, and writes its results while the "
+        "tensor cores compute the next row."
     ]
     if conv.dtype == "float32":
         text.append("Split each fp32 number into two bf16 numbers and add three products: errors stay below 1e-5.")
