@@ -1,8 +1,8 @@
 """The proposer ``manual``: a person answers the prompts, for example with a chat window or a batch service.
 
 The engine writes each prompt to a file and reads each reply from a file (``engine.proposers.mailbox``). The session
-records prompts and replies like any other model's calls, so resume, replay and the monitor work as usual. The recorded
-cost is zero.
+records prompts and replies like any other model's calls, so resume, replay and the monitor work as usual. Each call's
+recorded cost is zero.
 """
 
 from __future__ import annotations

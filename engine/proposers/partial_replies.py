@@ -1,10 +1,10 @@
 """Partial texts of streaming replies, for display.
 
 Each call has one small file in the session's directory. The files are temporary: they are not events, and nothing
-flushes them to disk. The engine deletes them when the call ends or when the next engine starts. A file's first line is
-the number of characters received; the end of the text follows. The engine replaces each file atomically, at most four
-times a second, and less often with many calls. A reply that completes within a quarter of a second gets no file.
-Readers of the files need no engine and no SDK.
+flushes them to disk. The engine deletes a file when its call ends or when the next engine starts. A file's first line
+is the number of characters received; the end of the text follows. The engine replaces each file atomically, at most
+four times a second, and less often with many calls. A reply that completes within 0.25 s gets no file. Readers of the
+files need no engine and no SDK.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A **pattern** is a class of problems that one kind of **program** describes. A **template** writes one pattern's kernels
 in one language. A **recipe** names a template and makes every choice that the template leaves open. A
-**transformation** changes some choices of a parent's recipe and *opens* knobs, which are choices that its variants
+**transformation** changes some choices of a parent's recipe and *opens* knobs, which are choices for variants to
 sample.
 """
 
@@ -35,8 +35,9 @@ class Program(Struct, frozen=True):
 class Recipe(Struct, frozen=True):
     """The choices that determine a kernel: ``template`` (``Template.name``), ``choices``, and the ``opened`` knobs.
 
-    ``VariantDraft.data["recipe"]`` stores it as JSON. ``choices`` contains every key that the template reads. Therefore
-    equal choices produce equal sources. Numbers are plain: a choice computed from a named size loses the size's name.
+    ``VariantDraft.data["recipe"]`` stores the recipe as JSON. ``choices`` contains every key that the template reads.
+    Therefore equal choices produce equal sources. Numbers are plain: a choice computed from a named size loses the
+    size's name.
     """
 
     template: str
@@ -58,7 +59,7 @@ def _plain(value: Choice) -> Choice:
 
 
 class Start(Struct, frozen=True):
-    """A first kernel for round 0: a plain recipe, and the idea behind it in prose.
+    """A first kernel for round 0: a recipe, and the idea behind the recipe in prose.
 
     ``tolerance`` is the smallest tolerance that the kernel's rounding meets, or 0 if the kernel computes in the
     problem's precision.
@@ -118,7 +119,7 @@ class Template(ABC):
 
     @abstractmethod
     def transformations(self, program: Program, recipe: Recipe, device: DeviceFact) -> list[Transformation]:
-        """Return transformations that apply to ``recipe`` and change it."""
+        """Return the transformations that apply to ``recipe`` and change the recipe."""
 
     @abstractmethod
     def knobs(self, program: Program, recipe: Recipe, device: DeviceFact) -> dict[str, tuple[Choice, ...]]:
@@ -131,7 +132,7 @@ class Template(ABC):
         """Return the kernel source, which defines ``launch`` as ``engine.problem.c_header`` declares it."""
 
     def safer(self, program: Program, recipe: Recipe) -> Recipe | None:
-        """Return ``recipe`` with more exact arithmetic, to repair a kernel with wrong outputs; None if there is no such
+        """Return ``recipe`` with more exact arithmetic, to repair a kernel with wrong outputs; None without such a
         recipe.
         """
         return None

@@ -171,7 +171,9 @@ def _known(task: Task) -> tuple[Template, Program]:
 def _base(
     template: Template, program: Program, task: Task, idea: IdeaDraft, parent: Kernel | None, starts: list[Start]
 ) -> Recipe | None:
-    """Return the recipe that ``idea`` requests, before knobs are sampled; None if its transformation does not apply."""
+    """Return the recipe that ``idea`` requests, before sampling knobs; None if the idea's transformation does not
+    apply.
+    """
     name = str(idea.data.get("move", ""))
     if name.startswith(FIRST):
         return next((start.recipe for start in starts if f"{FIRST}{start.name}" == name), None)

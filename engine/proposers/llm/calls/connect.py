@@ -74,6 +74,6 @@ def _check_price(config: Config, state: SessionState, model: str, price: Price) 
     if capped and not price.known:
         raise PriceUnknown(
             f"{model} has no known price, but dollars are limited (${capped[0].dollars:g}). Set input_price and "
-            "output_price in its [[models]] table (dollars per million tokens, 0 for your own server), or limit tokens "
-            "instead"
+            "output_price in the model's [[models]] table (dollars per million tokens, 0 for your own server), or "
+            "limit tokens instead"
         )

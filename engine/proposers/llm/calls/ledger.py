@@ -1,4 +1,4 @@
-"""Enforce spending limits: reserve the maximum cost of each attempt before it is sent.
+"""Enforce spending limits: reserve the maximum cost of each attempt before sending the attempt.
 
 Limits apply to the sum of confirmed spending, the maximum cost of unconfirmed attempts, and reservations for calls in
 flight (``engine.session.state.spend``). Therefore parallel calls never exceed a limit.
@@ -143,7 +143,7 @@ class Ledger:
                 unknown = model if worst.dollars is None else "an earlier call"
                 return OverBudget(
                     f"{owner.format(f'${cap.dollars:g}')} cannot be checked: the price of {unknown} is unknown. Set "
-                    "input_price and output_price in its [[models]] table, or limit tokens instead of dollars",
+                    "input_price and output_price in the model's [[models]] table, or limit tokens instead of dollars",
                     scope,
                     which,
                 )
@@ -168,7 +168,7 @@ def _remedy(cap: Cap, spent: Amount, worst: Amount, output: OutputLimit | None) 
     dollars_left = cap.dollars - (spent.dollars or 0.0) if cap.dollars is not None else None
     fits = output.fits(Amount(tokens_left, dollars_left))
     larger = [f"{worst.tokens:,} tokens"] * by_tokens + [f"${_cents_up(worst.dollars or 0.0):g}"] * by_dollars
-    change = f"set max_output_tokens = {fits} in its [[models]] table, or " if fits >= LEAST_OUTPUT else ""
+    change = f"set max_output_tokens = {fits} in the model's [[models]] table, or " if fits >= LEAST_OUTPUT else ""
     return (
         f", because its max_output_tokens is {output.tokens}. To continue, {change}raise the limit to "
         f"{' and '.join(larger)} or more"

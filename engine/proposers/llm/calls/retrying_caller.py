@@ -94,7 +94,7 @@ def prompt_digest(prompt: Prompt) -> str:
 
 
 class Caller:
-    """Calls one model. ``name`` is the name of its ``[[models]]`` table. ``gate`` limits concurrent calls."""
+    """Calls one model. ``name`` is the name of the model's ``[[models]]`` table. ``gate`` limits concurrent calls."""
 
     def __init__(
         self,

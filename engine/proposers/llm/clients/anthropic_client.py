@@ -1,7 +1,7 @@
 """Client for Anthropic's Messages API, based on the SDK ``anthropic``, with streaming.
 
 The client imports the SDK on the first call, because the import takes a second. The client disables the SDK's retries.
-A streamed reply is complete only if its ``message_stop`` event has arrived. The SDK handles addresses, keys, errors and
+A streamed reply is complete only if the ``message_stop`` event has arrived. The SDK handles addresses, keys, errors and
 streams. The client reads the events as plain JSON (``wire.py`` says why).
 """
 
@@ -122,7 +122,9 @@ class AnthropicClient:
                     tier = short(counts.service_tier or "")
                     return Reply(text.text, short(answered) or self.model, counts.usage, finish, tier)
         # Only the event with the stop reason has the final counts.
-        raise CallFailed("cut_short", "the stream ended without message_stop", usage=counts.usage if ended else None)
+        raise CallFailed(
+            "cut_short", "the server ended the stream without message_stop", usage=counts.usage if ended else None
+        )
 
     async def _events(self, sdk: AsyncAnthropic, prompt: Prompt, watch: Watch) -> AsyncGenerator[object, None]:
         """Yield a streamed reply's events as JSON."""

@@ -4,8 +4,8 @@ The client passes its own HTTP client to the SDK, whose default transport depend
 client imports the SDK on the first call, because the import takes a second. The client disables the SDK's retries. The
 SDK's timeouts are in milliseconds. A streamed reply is complete only if it has a ``finish_reason``.
 
-The client uses the SDK for addresses, keys, errors and streams. For requests and replies, it bypasses the SDK's classes
-and calls an undocumented method that streams plain JSON.
+The client uses the SDK for addresses, keys, errors and streams. For requests and replies, the client bypasses the SDK's
+classes and calls an undocumented method that streams plain JSON.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class GeminiClient:
                 for words in chunk.words():
                     text.add(words)
         if not ended:
-            raise CallFailed("cut_short", "the stream ended without a finish_reason")
+            raise CallFailed("cut_short", "the server ended the stream without a finish_reason")
         finish = "length" if text.too_long else _FINISH.get(ended, "refusal")
         return Reply(text.text, short(answered) or self.model, usage, finish)
 

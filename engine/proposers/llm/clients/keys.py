@@ -1,6 +1,6 @@
 """Read each model provider's API key once from the environment, and never display a key. The engine deletes a key from
-its environment when reading the key. Therefore its child processes (compilers, judges, kernels under test) never
-inherit a key.
+its environment when reading the key. Therefore the engine's child processes (compilers, judges, kernels under test)
+never inherit a key.
 """
 
 from __future__ import annotations

@@ -129,7 +129,7 @@ class OpenAIClient:
                 if kind == "error":
                     raise CallFailed(_kind_of(None, event.code, None), short(event.message or "an error event"))
                 text.add(event.delta)
-        raise CallFailed("cut_short", "the stream ended without response.completed")
+        raise CallFailed("cut_short", "the server ended the stream without response.completed")
 
     def _reply(self, response: openai_wire.Response, text: Growing) -> Reply:
         finish: Finish = "refusal" if response.refused else "stop"
@@ -169,9 +169,9 @@ class OpenAIClient:
                     await drain(events)
                     break
         if not ended:
-            raise CallFailed("cut_short", "the stream ended without a finish_reason", usage=usage)
+            raise CallFailed("cut_short", "the server ended the stream without a finish_reason", usage=usage)
         if ended == "error":
-            raise CallFailed("server", "the stream ended with finish_reason error", usage=usage)
+            raise CallFailed("server", "the server ended the stream with finish_reason error", usage=usage)
         finish: Finish = "refusal" if refused else _FINISH.get(ended, "stop")
         finish = "length" if text.too_long else finish
         return Reply(text.text, short(answered) or self.model, usage, finish, short(tier))

@@ -123,7 +123,10 @@ def must_be_events(headers: Mapping[str, str]) -> None:
     """Raise :class:`CallFailed` if a 200 response is not an event stream, for example a proxy's login page."""
     kind = headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "text/event-stream":
-        raise CallFailed("broken_reply", f"status 200 with {kind or 'no content type'} instead of an event stream")
+        raise CallFailed(
+            "broken_reply",
+            f"the server answered with status 200 and {kind or 'no content type'} instead of an event stream",
+        )
 
 
 def short(message: object) -> str:

@@ -34,7 +34,7 @@ def analyze(spec: ProblemSpec) -> Program:
 
 
 def checked_graph(spec: ProblemSpec, *, writes: bool = False) -> tuple[GraphNode, ...]:
-    """Return the graph of ``spec``. Raises ``Unsupported`` if one kernel cannot compute it.
+    """Return the graph of ``spec``. Raises ``Unsupported`` if one kernel cannot compute the graph.
 
     Args:
         writes: Whether the pattern supports models that write to their buffers.

@@ -267,7 +267,7 @@ def _normalised(x: Term, dims: list[int], eps: float) -> tuple[Term, Term, Term]
     """Return (x - mean) / sqrt(var + eps), mean and 1 / sqrt(var + eps).
 
     Rounding the mean of a row near 1000 loses 3e-5, which is visible if the deviations are near 0.1. Subtracting the
-    mean of the deviations corrects this error. The pass that sums their squares also sums the deviations.
+    mean of the deviations corrects this error. The pass that sums the deviations' squares also sums the deviations.
     """
     mean = t.mean(x, dims, True)
     deviation = t.apply("sub", x, mean)
@@ -312,7 +312,9 @@ def _batch_norm(
     momentum: float,
     eps: float,
 ) -> Lowered:
-    """Normalize each channel. ``mean`` and ``var`` are the running statistics, which only evaluation reads."""
+    """Normalize each channel. ``mean`` and ``var`` are the running statistics, which a model reads only in evaluation
+    mode.
+    """
     channels = (1, x.shape[1], *(1 for _ in x.shape[2:]))
     saved: tuple[Term, ...] = ()
     if training:

@@ -101,7 +101,7 @@ def epilogue(
     Args:
         shape: The shape of ``node``'s output.
         numel: The number of elements in that output, with the header's names. Needed if ``shape`` has lost the names.
-        positions: Whether the pattern supports values that depend on the positions of elements.
+        positions: Whether the pattern supports values that depend on an element's position.
     """
     outputs = outputs_of(spec, graph, {node: result_term(shape)})
     chain = _pointwise(spec, outputs, result_term(shape).numel, positions)

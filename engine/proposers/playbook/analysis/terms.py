@@ -1,7 +1,7 @@
 """Terms: the traced reference as elementwise operations, reductions and broadcasts of shaped values.
 
-Terms are the step between the graph of ATen operators and the programs in ``ir``. Each term has a shape. Composite
-operators (``silu``, ``native_layer_norm``) are written in primitives, and constants are folded.
+Terms are the step between the graph of ATen operators and the programs in ``ir``. Each term has a shape. Terms express
+composite operators (``silu``, ``native_layer_norm``) in primitives, and contain folded constants.
 """
 
 from __future__ import annotations
@@ -77,14 +77,14 @@ def load(tensor: str, shape: Shape) -> Term:
 
 
 def positions(size: int) -> Term:
-    """Return the numbers 0 to ``size`` - 1. Raises ``Unsupported`` if fp32 cannot represent them."""
+    """Return the numbers 0 to ``size`` - 1. Raises ``Unsupported`` if fp32 cannot represent these numbers."""
     if size > _LARGEST_POSITION:
         raise Unsupported(f"the model counts to {size}, and fp32 represents integers only up to {_LARGEST_POSITION}")
     return Term("position", (size,))
 
 
 def apply(op: str, *operands: Operand) -> Term:
-    """Return an elementwise operation with PyTorch's broadcasting, simplified if it is trivial."""
+    """Return an elementwise operation with PyTorch's broadcasting, and simplify trivial operations."""
     args = tuple(arg if isinstance(arg, Term) else number(arg) for arg in operands)
     wanted = len(args) if op in LOGIC_OPS or op == "not" else 1 if op == "select" else 0
     args = tuple(_as_truth(arg) if k < wanted else _as_number(arg) for k, arg in enumerate(args))
@@ -102,9 +102,7 @@ def apply(op: str, *operands: Operand) -> Term:
 
 
 def _folded_text(op: str, first: Term, second: Term) -> str:
-    """Return the C expression of a constant that is folded from two constants, if at least one of them follows from a
-    size.
-    """
+    """Return the C expression of a constant folded from two constants, if at least one constant follows from a size."""
     if not (first.text or second.text) or not (math.isfinite(first.number) and math.isfinite(second.number)):
         return ""
     return f"({first.text or repr(first.number)}) {_SIGNS[op]} ({second.text or repr(second.number)})"

@@ -20,7 +20,7 @@ class ElementwiseOptions(Struct, frozen=True, forbid_unknown_fields=True):
         lanes: Floats in a vector; 1 means scalar code with the C library's functions.
         unroll: Vectors per iteration of the loop that stores results.
         exp_degree: Degree of the exponential's polynomial.
-        stores: Whether stores go through the caches or bypass them.
+        stores: Whether stores go through the caches or bypass the caches.
         prefetch: The distance of prefetches ahead of the loads, in elements; 0 means no prefetch.
     """
 

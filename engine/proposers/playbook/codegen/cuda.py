@@ -70,7 +70,7 @@ class Stream(Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Cuda(Dialect):
-    """The CUDA C++ dialect. ``fast``: use special-function units; ``packs``: load and store whole packs."""
+    """The CUDA C++ dialect. ``fast`` uses special-function units, and ``packs`` loads and stores whole packs."""
 
     fast: bool = False
     packs: bool = False

@@ -1,6 +1,7 @@
 """Generate statements and expressions from a program's values, in C++ or CUDA C++.
 
-:class:`Dialect` visits the values. The subclasses in ``cpp`` and ``cuda`` supply operators, literals, loads and stores.
+The class :class:`Dialect` visits the values. The subclasses in ``cpp`` and ``cuda`` supply operators, literals, loads
+and stores.
 """
 
 from __future__ import annotations
@@ -145,7 +146,9 @@ def is_name(text: str) -> bool:
 
 
 def position(index: str, inner: int, count: int, domain: int = 0) -> str:
-    """Return ``index / inner % count`` in C, without redundant steps. ``domain`` is the number of domain elements."""
+    """Return ``index / inner % count`` as a C expression, without redundant steps. ``domain`` is the number of domain
+    elements.
+    """
     outer = index if inner == 1 else f"{index} / {factor(inner)}"
     return outer if domain and inner * count >= domain else f"{outer} % {factor(count)}"
 

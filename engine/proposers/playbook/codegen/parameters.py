@@ -1,4 +1,4 @@
-"""Keep the names of a problem and of the playbook's kernels apart.
+"""Prevent collisions between a problem's names and the names in the playbook's kernels.
 
 The judge passes arguments to ``launch`` by position, so a kernel may choose the parameters' names. A problem may have
 an input ``t`` or ``row``, although kernels use these names for variables. The header's constants keep the problem's

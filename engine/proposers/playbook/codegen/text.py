@@ -36,7 +36,7 @@ def function(comment: str, result: str, name: str, parameters: Sequence[tuple[st
 
 
 def omp_for(schedule: str) -> str:
-    """An OpenMP worksharing clause."""
+    """Return the OpenMP clause that shares a loop among threads."""
     return f"for schedule({schedule})"
 
 

@@ -9,7 +9,7 @@ earlier values. A program contains each common subexpression once. Tensors are f
     Every output element depends only on the input elements at the same (broadcast) position.
 :class:`RowProgram`
     The domain is ``rows`` x ``cols``. ``reductions`` fold values over the ``cols`` elements of a row. Later values may
-    use a reduction's result (``reduced``). softmax, layernorm and rmsnorm are row programs.
+    use a reduction's result (``reduced``). Examples are softmax, layernorm and rmsnorm.
 """
 
 from __future__ import annotations
@@ -103,8 +103,8 @@ class FusedPair(Struct, frozen=True):
     """Two dependent reductions that one pass over the row can compute together.
 
     Attributes:
-        kind: ``online_softmax``: ``first`` is max(x) and ``second`` is sum(exp(x - max)); a running maximum rescales
-            the sum when it rises. ``moments``: ``first`` is sum(x) and ``second`` is sum((x - sum / cols)^2); Chan's
+        kind: ``online_softmax``: ``first`` is max(x) and ``second`` is sum(exp(x - max)); the sum is rescaled when the
+            running maximum rises. ``moments``: ``first`` is sum(x) and ``second`` is sum((x - sum / cols)^2); Chan's
             formula merges partial sums.
         source: The value x in both reductions.
         mean: The value sum / cols, for moments.

@@ -43,7 +43,8 @@ class Geometry(Struct, frozen=True):
 
 
 class ReductionProgram(Program, frozen=True, dict=True):
-    """A program over ``geometry``. ``per_row`` says which values belong to a row; the others belong to an element.
+    """A program over ``geometry``. ``per_row`` says which values belong to a row; all other values belong to an
+    element.
 
     The access of a load per row is relative to the row's number, ``o * inner + c``. The access of a load per element is
     relative to the element's number. A store may replace a buffer of the model that the same row reads. ``counters``

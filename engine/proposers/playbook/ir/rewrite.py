@@ -1,4 +1,4 @@
-"""Rewrite programs without changing what they compute, up to rounding."""
+"""Rewrite programs without changing the results, except for rounding."""
 
 from __future__ import annotations
 

@@ -111,8 +111,8 @@ def dynamic_schedule(what: str, changes: Choices, opens: tuple[str, ...]) -> Tra
     return Transformation(
         "dynamic_schedule",
         "parallelism",
-        f"With equal shares, the slowest core determines the time, and cores are not equally fast. Give {what} to "
-        "cores as they become free, in pieces large enough to hide the cost of the shared counter.",
+        f"With equal shares, the slowest core determines the time, and cores differ in speed. Give {what} to cores as "
+        "they become free, in pieces large enough to hide the cost of the shared counter.",
         {"schedule": "dynamic", **changes},
         opens,
         gain=1.03,
@@ -123,8 +123,8 @@ def tune(opens: tuple[str, ...]) -> Transformation:
     return Transformation(
         "tune",
         "control",
-        f"The structure is settled, but its settings were chosen one at a time. Vary {_listed(opens)} together around "
-        "the fastest kernel so far.",
+        f"The search has chosen the structure's settings one at a time. Vary {_listed(opens)} together around the "
+        "fastest kernel so far.",
         {},
         opens,
         gain=1.02,

@@ -6,9 +6,9 @@ variables in the comma-separated list ``VARIABLES``. The program runs in a new d
 the supervisor deletes at the end.
 
 The call ends when the program exits, or when the engine closes its end of the pipe ``CONTROL_FD``. Linux closes the
-pipe when the engine dies, even after ``kill -9``. The supervisor is a child subreaper: Linux makes it the parent of
-every descendant that loses its own parent. Therefore no descendant escapes by ``setsid``, a double fork or a changed
-environment. The supervisor has no children left exactly when no descendant is alive.
+pipe when the engine dies, even after ``kill -9``. The supervisor is a child subreaper: Linux makes the supervisor the
+parent of every descendant that loses its own parent. Therefore no descendant escapes by ``setsid``, a double fork or a
+changed environment. The supervisor has no children left exactly when no descendant is alive.
 
 The exit status is the program's: its exit code, or the signal that killed it.
 """

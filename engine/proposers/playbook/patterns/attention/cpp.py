@@ -29,7 +29,7 @@ class CppAttention(Template):
 
     def starts(self, program: Program, spec: ProblemSpec, device: DeviceFact) -> list[Start]:
         text = (
-            "Process one query at a time: score it against each key, take the softmax of all scores, then sum the "
+            "Process one query at a time: compute a score for each key, take the softmax of all scores, then sum the "
             "weighted values. The code is scalar, runs on one core, and is easy to check by reading."
         )
         return [Start("rows", text, Recipe(self.name, choices_of(AttentionOptions())))]
@@ -78,7 +78,7 @@ class CppAttention(Template):
                         "more_queries",
                         "memory",
                         "Each block of queries copies and transposes all keys and values again. Process more queries "
-                        "at a time, as long as their sums stay in the second-level cache.",
+                        "at a time, as long as the queries' sums stay in the second-level cache.",
                         {"row_tiles": 8},
                         ("row_tiles",),
                         gain=1.2,

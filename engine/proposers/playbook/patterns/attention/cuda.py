@@ -83,8 +83,8 @@ class CudaAttention(Template):
                     "tensor_cores",
                     "compute",
                     "Compute both products on tensor cores (mma.m16n8k16), 16 queries per warp. The weights go from "
-                    "the first product to the second in registers, because its results already have the layout of the "
-                    "next operand.",
+                    "the first product to the second in registers, because the first product's results already have "
+                    "the layout of the next operand.",
                     {"structure": "tensor", "keys": 64},
                     ("keys", "threads"),
                     gain=8.0,
@@ -110,7 +110,7 @@ class CudaAttention(Template):
                     "fast_exponential",
                     "compute",
                     "The softmax computes an exponential for every score. Use the special-function unit: one exp2 "
-                    "with log2(e) folded in. Errors stay near 1e-6.",
+                    "with log2(e) folded in. The error stays near 1e-6.",
                     {"math": "fast"},
                     (),
                     gain=1.1,

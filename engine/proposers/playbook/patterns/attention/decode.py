@@ -1,4 +1,4 @@
-"""Attention of a few queries and many keys: what the structure supports, its choices, and its kernel file."""
+"""Attention of a few queries and many keys: the supported problems, the recipe's choices, and the kernel file."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ STRUCTURE = "decode"
 IDEA = (
     "There are few queries, so the kernel spends its time reading keys and values. Let neighboring lanes share a "
     "key, 16 bytes each, with several keys in flight and a running maximum per team. Split the keys over several "
-    "times as many blocks as fit, so that a multiprocessor with more bandwidth takes more, and combine their results."
+    "times as many blocks as fit, so that a multiprocessor with more bandwidth takes more blocks, and combine the "
+    "blocks' results."
 )
 _MOST_QUERIES = 4
 """With more queries of the same keys, a kernel reads less if the queries share each key."""

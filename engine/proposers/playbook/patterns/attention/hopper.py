@@ -95,7 +95,9 @@ def refusal(program: AttentionProgram, arch: str) -> str | None:
 
 
 def recipe(template: str, program: AttentionProgram, device: DeviceFact) -> Recipe:
-    """The first kernel. Wide rows leave registers for fewer warpgroups. Without a causal mask, they take turns."""
+    """The first kernel. Wide rows leave registers for fewer warpgroups. Without a causal mask, the warpgroups take
+    turns.
+    """
     narrow = max(program.width, program.value_width) <= 64
     choices: Choices = cuda_plan.plain(device) | {
         "structure": STRUCTURE, "groups": 4 if narrow else 2, "keys": 64 if narrow else 128, "stages": 6,

@@ -1,4 +1,4 @@
-"""The whole kernel file for attention with wgmma, and the tensor maps of its operands."""
+"""The whole kernel file for attention with wgmma, and the tensor maps of the operands."""
 
 from __future__ import annotations
 

@@ -217,7 +217,7 @@ def _short(node: GraphNode) -> str:
 
 
 def _matrices(spec: ProblemSpec, nodes: Mapping[str, GraphNode], name: str) -> tuple[str, Layout]:
-    """Return the dtype and layout of an operand, with its leading dimensions joined into one."""
+    """Return the dtype and layout of an operand, with the leading dimensions joined into one."""
     layout = layout_of(name, dict(nodes))
     tensor = None if layout is None else next((one for one in spec.tensors if one.name == layout.tensor), None)
     if layout is None or tensor is None:

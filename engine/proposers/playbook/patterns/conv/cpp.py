@@ -54,9 +54,9 @@ class CppConv(Template):
                 Transformation(
                     "rows_of_sums",
                     "memory",
-                    "Each pixel visits all taps and checks bounds at every step. Interchange the loops: a tap adds "
-                    "a multiple of an image row to a row of sums. Bounds are then computed once per row, and the inner "
-                    "loop reads memory in order, so that the compiler can vectorize it.",
+                    "Each pixel visits all taps and checks bounds at every step. Interchange the loops: a tap adds a "
+                    "multiple of an image row to a row of sums. The kernel then computes bounds once per row, and "
+                    "the inner loop reads memory in order, so that the compiler can vectorize it.",
                     {"structure": "rows"},
                     (),
                     gain=4.0,
@@ -69,7 +69,7 @@ class CppConv(Template):
                     "filter_block",
                     "memory",
                     "Every filter reads the same image rows again. Keep rows of sums for several filters, so that "
-                    "each loaded row serves them all.",
+                    "each loaded row serves all these filters.",
                     {"filters": 4},
                     ("filters",),
                     gain=1.5,

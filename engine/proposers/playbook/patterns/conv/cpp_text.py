@@ -34,7 +34,7 @@ def weight_pointer(program: ConvProgram) -> str:
 
 
 def taps(program: ConvProgram, each: list[str]) -> list[str]:
-    """Return loops over the taps of pixel (``y``, ``x``). ``each`` can use ``tap`` and ``at``, its index in the
+    """Return loops over the taps of pixel (``y``, ``x``). ``each`` can use ``tap`` and ``at``, the tap's index in the
     image.
     """
     (kh, kw), (sh, sw), (ph, pw), (dh, dw) = program.kernel, program.stride, program.padding, program.dilation

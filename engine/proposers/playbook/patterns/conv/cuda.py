@@ -1,7 +1,7 @@
 """The CUDA template for convolutions.
 
 On Hopper, the template starts with wgmma: blocks stream down rows of images, or take tiles of pixels. Elsewhere, it
-starts with a thread per pixel, then uses an implicit GEMM. Depthwise convolutions have their own kernel.
+starts with a thread per pixel, then uses an implicit GEMM. Depthwise convolutions use a separate kernel.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ class CudaConv(Template):
     def starts(self, program: Program, spec: ProblemSpec, device: DeviceFact) -> list[Start]:
         conv = as_conv(program)
         pooled = conv.pool is not None
-        text = "Give each pixel of each filter a thread that walks over its taps in global memory." + (
-            " Results go to scratch memory, and a second kernel pools them." if pooled else ""
+        text = "Give each pixel of each filter a thread that sums the pixel's taps from global memory." + (
+            " The results go to scratch memory, and a second kernel pools the results." if pooled else ""
         )
         direct = Recipe(self.name, {**cuda_plan.plain(device), "fused": False})
         found = [Start("direct", text, direct)]

@@ -77,8 +77,9 @@ def transformations(conv: ConvProgram, now: Choices) -> list[Transformation]:
             Transformation(
                 "loader_warps",
                 "latency",
-                "A team that loads its patch multiplies nothing. Add four warps that only load patches: they fill a "
-                "team's patch while the team writes its results. Move registers from the loading warps to the teams.",
+                "A team does not multiply while loading its patch. Add four warps that only load patches: these "
+                "warps fill a team's patch while the team writes its results. Move registers from the loading warps "
+                "to the teams.",
                 {"loaders": True},
                 ("batch", "buffers"),
                 gain=1.15,

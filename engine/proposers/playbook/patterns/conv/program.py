@@ -1,4 +1,4 @@
-"""Recognize and describe convolutions with an elementwise epilogue that may include max pooling."""
+"""Recognize and describe convolutions with an elementwise epilogue, which may include max pooling."""
 
 from __future__ import annotations
 

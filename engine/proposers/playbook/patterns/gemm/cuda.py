@@ -1,7 +1,7 @@
 """The CUDA template for matmuls.
 
 On Hopper, the template starts with wgmma and tensor maps. Elsewhere, it starts with a thread per output, then uses
-tiles, pipelines and tensor cores. Products with a vector have their own kernel.
+tiles, pipelines and tensor cores. Products with a vector use a separate kernel.
 """
 
 from __future__ import annotations

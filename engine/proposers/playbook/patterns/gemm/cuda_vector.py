@@ -34,8 +34,8 @@ _LONG = 4096
 """A sum of at least this many terms gets a block; a shorter sum gets a warp."""
 _OPENED = ("lines", "team")
 _TEXT = (
-    "A product of a matrix and a vector is limited by memory. Let a team of threads read several lines of the matrix "
-    "at a time, in packs of 16 bytes. The team then loads each part of the vector once for all these lines."
+    "Memory limits the product of a matrix and a vector. Let a team of threads read several lines of the matrix at a "
+    "time, in packs of 16 bytes. The team then loads each part of the vector once for all these lines."
 )
 
 

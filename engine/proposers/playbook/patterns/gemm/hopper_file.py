@@ -1,4 +1,4 @@
-"""The kernel file of a matmul with wgmma: the data that ``hopper/product.cu.j2`` needs to write it."""
+"""The kernel file of a matmul with wgmma: the data that the template ``hopper/product.cu.j2`` needs."""
 
 from __future__ import annotations
 

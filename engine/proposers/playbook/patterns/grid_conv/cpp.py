@@ -39,8 +39,8 @@ class CppGridConv(Template):
         conv = as_grid_conv(program)
         text = (
             "Copy each channel to a line of positions with zeros between its rows, so that every tap is a constant "
-            "distance on that line. Keep a tile of filters by positions in vector registers, and read all taps "
-            "in place."
+            "distance on this line. Keep a tile of filters by positions in vector registers, and read all taps in "
+            "place."
         )
         plain = GridConvOptions(rows=min(_ROWS, conv.group_filters))
         shared_lines = GridConvOptions(rows=min(_ROWS, conv.group_filters), parallel=device.cores > 1)

@@ -32,7 +32,7 @@ class CudaGridConv(Template):
         conv, arch = as_grid_conv(program), compute_capability(device.arch)
         direct = Recipe(self.name, {"structure": "direct", "math": "precise", "arch": arch})
         found = [
-            Start("direct", "Give each output a thread that walks over its taps in global memory.", direct),
+            Start("direct", "Give each output a thread that sums the output's taps from global memory.", direct),
         ]
         if cuda_plan.refusal(conv, arch) is None:
             wgmma = arch == 90
@@ -107,8 +107,8 @@ def _plan(conv: GridConvProgram, recipe: Recipe) -> GridPlan | None:
 
 def _text(conv: GridConvProgram) -> str:
     text = (
-        "Write the input once as 16-byte octets of channels on a line of positions, with zeros between rows. Every tap "
-        "is then a constant distance on that line, so tensor cores multiply shifted tiles without bounds checks."
+        "Write the input once as 16-byte octets of channels on a line of positions, with zeros between rows. Every "
+        "tap is then a constant distance on this line, so tensor cores multiply shifted tiles without bounds checks."
     )
     if conv.transposed and max(conv.stride) > 1:
         text += " Split the outputs by their remainder modulo the stride: each phase is a dense convolution."

@@ -74,7 +74,7 @@ def recognize_grid_conv(spec: ProblemSpec) -> GridConvProgram | None:
     shape = node.shape or ()
     rank = len(shape) - 2
     if rank > MOST_DIMENSIONS:
-        raise Unsupported(f"its convolution has {rank} spatial dimensions; the playbook supports up to three")
+        raise Unsupported(f"the model's convolution has {rank} spatial dimensions; the playbook supports up to three")
     x, w, dtype = operands_of(spec, node, nodes)
     known = [x.stride(dim) or 0 for dim in range(len(x.dims))]
     return GridConvProgram(

@@ -163,7 +163,7 @@ def _tuned(kind: Kind, recipe: Recipe, device: DeviceFact) -> Recipe:
 
 
 def _everywhere(name: str, each: list[Transformation]) -> Transformation:
-    """Return one transformation that applies all of ``each``, which have the same name."""
+    """Combine the transformations ``each``, which have the same name, into one."""
     changes = {choice: value for one in each for choice, value in one.changes.items()}
     opens = tuple(knob for one in each for knob in one.opens)
     places = ", ".join(one.name.rpartition(_MARK)[2] for one in each)

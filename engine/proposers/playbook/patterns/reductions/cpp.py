@@ -134,7 +134,7 @@ def _tile_at_a_time(passes: int) -> Transformation:
         "tile_at_a_time",
         "memory",
         "Every step reads the whole tensor from memory again. Take a tile through all steps before the next tile "
-        "begins: later steps then find it in the cache.",
+        "begins: later steps then find the tile in the cache.",
         {"order": "tiles", "parts": 1},
         ("tile",),
         gain=1.0 + 0.2 * passes,

@@ -184,7 +184,8 @@ _WIDER_BLOCKS = Transformation(
 _STREAMING_STORES = Transformation(
     "streaming_stores",
     "memory",
-    "Nothing reads the results again. Write them with evict-first stores, so that they do not push inputs out of L2.",
+    "Nothing reads the results again. Write the results with evict-first stores, so that the results do not push "
+    "inputs out of L2.",
     {"store": "stream"},
     ("store", "read"),
     gain=1.04,
@@ -193,7 +194,7 @@ _STREAMING_STORES = Transformation(
 _FAST_MATH = Transformation(
     "fast_math",
     "compute",
-    "Use the special-function unit for exponentials, logarithms and divisions. Errors stay near 1e-6.",
+    "Use the special-function unit for exponentials, logarithms and divisions. The error stays near 1e-6.",
     {"math": "fast"},
     gain=1.05,
     helps="compute",

@@ -1,4 +1,4 @@
-"""The pattern of reductions over dimensions that are not the last ones."""
+"""The pattern of reductions over any dimensions, for problems that the row pattern does not support."""
 
 from __future__ import annotations
 

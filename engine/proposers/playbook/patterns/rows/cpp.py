@@ -107,7 +107,7 @@ def _memory_transformations(program: RowProgram, now: RowOptions) -> list[Transf
                 "row_at_a_time",
                 "memory",
                 "Every step reads the whole tensor from memory again. Finish a row before the next row begins: later "
-                "steps then find the row in the cache, and memory is read once.",
+                "steps then find the row in the cache, and the kernel reads memory once.",
                 {"order": "rows"},
                 gain=1.0 + 0.25 * len(program.passes),
                 helps="memory",
@@ -232,7 +232,7 @@ def _latency_transformations(program: RowProgram, now: RowOptions) -> list[Trans
                 "independent_sums",
                 "latency",
                 "Each addition in a reduction waits four cycles for the previous addition. Keep several independent "
-                "accumulators and add them up at the end of the row, so that the chains overlap.",
+                "accumulators, and add the accumulators up at the end of the row, so that the chains overlap.",
                 {"accumulators": 4},
                 ("accumulators",),
                 gain=1.25,

@@ -38,7 +38,8 @@ class RowOptions(ElementwiseOptions, frozen=True):
     """The choices for a row kernel.
 
     Attributes:
-        order: ``passes`` runs each pass over all rows before the next pass; ``rows`` finishes a row while it is cached.
+        order: The order ``passes`` runs each pass over all rows before the next pass; ``rows`` finishes each row while
+            the row is cached.
         fused: Whether to merge two dependent reductions block by block.
         reuse: Whether to recompute a costly value of the last pass for the output, or to keep it in the output row or a
             buffer.

@@ -98,7 +98,7 @@ class RowStages:
 
     @cached_property
     def out_extras(self) -> tuple[Stream, ...]:
-        """The other loads that the outputs need."""
+        """The loads, other than of the row itself, that the outputs need."""
         return self.extras(store.value for store in self.program.element_stores)
 
     @property

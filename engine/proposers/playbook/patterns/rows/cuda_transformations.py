@@ -232,8 +232,8 @@ def _block(program: RowProgram, now: Choices, device: DeviceFact) -> Transformat
         "row_in_shared_memory",
         "memory",
         f"Read each row once. Let {holder} hold the row on the chip, mostly in shared memory and the rest in "
-        "registers, with all copies in flight at once. Blocks drift out of phase, so that some read while others "
-        "write.",
+        "registers, with all copies in flight at once. Blocks drift out of phase, so that some blocks read while "
+        "other blocks write.",
         wanted,
         ("threads", "keep", "unroll", "blocks"),
         # cuda_plan.PLAIN has the measurements.
@@ -322,8 +322,8 @@ def _writers(program: RowProgram, now: Choices, device: DeviceFact) -> Transform
     return _transformation(
         "separate_writers",
         "latency",
-        "Memory is idle while blocks fold a row and exchange its partial states. Let some warps write a row while "
-        "other warps already fold and exchange the next row."
+        "Memory is idle while blocks fold a row and exchange the row's partial states. Let some warps write a row "
+        "while other warps already fold and exchange the next row."
         + (" The writers get most registers, in which they keep more weights." if weights else ""),
         {**wanted, "keep": 8} if weights else wanted,
         ("writers", "slot_kb", "keep") if weights else ("writers", "slot_kb"),
@@ -350,8 +350,8 @@ def _hints(program: RowProgram, now: Choices, device: DeviceFact) -> Transformat
     return _transformation(
         "streaming_stores",
         "memory",
-        "Nothing reads the results again. Write them with evict-first stores, so that they do not push rows and "
-        "weights out of L2.",
+        "Nothing reads the results again. Write the results with evict-first stores, so that the results do not push "
+        "rows and weights out of L2.",
         {"store": "stream"},
         ("store", "read"),
         gain=1.05,
@@ -365,7 +365,7 @@ def _fast_math(program: RowProgram, now: Choices, device: DeviceFact) -> Transfo
         "fast_math",
         "compute",
         "Use the special-function unit: exp as one exp2 with log2(e) folded in, and fast reciprocals for divisions. "
-        "Errors stay near 1e-6.",
+        "The error stays near 1e-6.",
         {"math": "fast"},
         gain=1.15,
         helps="compute",
@@ -384,7 +384,7 @@ def _occupancy(program: RowProgram, now: Choices, device: DeviceFact) -> Transfo
     return _transformation(
         "balance_occupancy",
         "parallelism",
-        "Trade threads per block, work per thread and registers against each other until enough loads are in flight.",
+        "Vary threads per block, work per thread and registers until enough loads are in flight.",
         {"threads": 256 if now["threads"] != 256 else 512},
         opens,
         gain=1.04,

@@ -144,7 +144,7 @@ def _epilogue(
 ) -> dict[str, object]:
     """Return the function ``name``: the epilogue of output ``i``, which is element ``n`` of the plane of filter ``f``.
 
-    A chain that stores to ``ACC`` returns the value instead of storing it. Add tensors with a value per filter to
+    If ``chain`` stores to ``ACC``, the function returns the value instead. Add tensors with a value per filter to
     ``table``.
     """
 

@@ -54,7 +54,9 @@ class Step(Struct, frozen=True):
 
 
 class Product(Struct, frozen=True):
-    """One product of a step: ``left`` and ``right`` say which operand is the remainder; ``add``: 0 for the first."""
+    """One product of a step: ``left`` and ``right`` say which operand is the remainder, and ``add`` is 0 for the first
+    product.
+    """
 
     step: Step
     number: int

@@ -23,7 +23,7 @@ def start(conv: ConvProgram, plain: Recipe, device: DeviceFact) -> Start:
     if conv.dtype == "float32":
         text.append("Split each fp32 number into two bf16 numbers and add three products: errors stay below 1e-5.")
     if conv.pool is not None:
-        text.append("Keep the maximum of a window's rows in registers, so that only pooled results are written.")
+        text.append("Keep the maximum of a window's rows in registers, so that the kernel writes only pooled results.")
     return Start("wgmma_rows", " ".join(text), plain.with_(first_choices(device.cores), _OPENED))
 
 

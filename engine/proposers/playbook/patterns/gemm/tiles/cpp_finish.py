@@ -64,7 +64,7 @@ def _vectors(spread: bool, lanes: int) -> str:
 
 
 def tensors_struct(names: Iterable[str], outputs: Iterable[str]) -> list[str]:
-    """Return the struct ``Tensors``, which contains every pointer that the kernel uses, under its tensor's name."""
+    """Return the struct ``Tensors``, which contains every pointer that the kernel uses, under the tensor's name."""
     written = set(outputs)
     fields = [f"  {'' if name in written else 'const '}float* {name};" for name in names]
     return ["struct Tensors {", *fields, "};"]

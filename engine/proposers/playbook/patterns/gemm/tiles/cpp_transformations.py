@@ -67,8 +67,9 @@ def transformations(tiles: Tiles, *, direct: bool, depth: int) -> list[Transform
             Transformation(
                 "block_depth",
                 "memory",
-                "Panels over the whole sum do not stay in the first-level cache. Cut the sum over k into passes, keep "
-                "the block's partial sums between them, and size the passes so that a panel fits.",
+                "Panels over the whole sum do not stay in the first-level cache. Cut the sum over k into passes, "
+                "keep the block's partial sums between passes, and size the passes so that a panel fits in this "
+                "cache.",
                 {"depth": 256},
                 ("depth", "row_tiles", "col_tiles"),
                 gain=1.05,
@@ -84,8 +85,8 @@ def transformations(tiles: Tiles, *, direct: bool, depth: int) -> list[Transform
             Transformation(
                 "prefetch_rows",
                 "latency",
-                "Prefetch the right operand's row a few steps of k ahead, so that it is in the first-level cache when "
-                "the tile needs it.",
+                "Prefetch the right operand's row a few steps of k ahead, so that the row is in the first-level "
+                "cache when the tile needs it.",
                 {"prefetch": True},
                 ("prefetch",),
                 gain=1.03,
@@ -112,7 +113,7 @@ def unroll_depth() -> Transformation:
     return Transformation(
         "unroll_depth",
         "control",
-        "Unroll several steps of k, so that they share the loop counter and the address arithmetic.",
+        "Unroll several steps of k, so that the steps share the loop counter and the address arithmetic.",
         {"unroll": 4},
         ("unroll",),
         gain=1.04,

@@ -15,8 +15,9 @@ class Product(Struct, frozen=True):
     """The computation of a product kernel: the sizes, the operands, and the use of the sums.
 
     ``columns``: the number of columns that a row of tiles covers, as a C expression. ``deliver``: lines of C that take
-    ``sum`` at ``m``, ``n`` of batch ``b``, which is inside the matrix. ``prepare``: lines at the kernel's start.
-    ``pooled``: lines that run after all sums are in ``results`` (bm x bn floats of shared memory), if any.
+    ``sum`` at ``m``, ``n`` of batch ``b``, where ``m`` and ``n`` are inside the matrix. ``prepare``: lines at the
+    kernel's start. ``pooled``: lines, if any, that run after all sums are in ``results`` (bm x bn floats of shared
+    memory).
     """
 
     batch: int

@@ -72,9 +72,9 @@ def transformations(plan: Plan, now: Choices, dtype: str, depth: int, tiles: int
             Transformation(
                 "double_buffer",
                 "latency",
-                "Loads and arithmetic alternate, with a barrier between them. Keep two tiles: load the next one into "
-                "registers while computing with the current one, then store it to the other buffer. Each step needs "
-                "one barrier.",
+                "Loads and arithmetic alternate, with a barrier between them. Keep two tiles: load the next tile "
+                "into registers while computing with the current tile, then store it to the other buffer. Each step "
+                "needs one barrier.",
                 {"copy": "registers"},
                 ("bk",),
                 gain=1.3,
@@ -101,8 +101,8 @@ def transformations(plan: Plan, now: Choices, dtype: str, depth: int, tiles: int
             Transformation(
                 "group_tiles",
                 "memory",
-                "Blocks that run at the same time read whole rows of tiles of one operand and all of the other. "
-                "Number the blocks so that a group of rows finishes together: the shared tiles stay in L2.",
+                "Blocks that run at the same time read some rows of tiles of one operand, but all tiles of the other "
+                "operand. Number the blocks so that a group of rows finishes together: the shared tiles stay in L2.",
                 {"group": 8},
                 ("group",),
                 gain=1.05,
@@ -155,8 +155,8 @@ def _tensor_cores(dtype: str) -> Transformation:
     return Transformation(
         "tensor_cores",
         "compute",
-        "Multiply on tensor cores (wmma fragments of 16 x 16 x 16) with sums in fp32: the same inputs at a multiple "
-        "of the rate.",
+        "Multiply on tensor cores (wmma fragments of 16 x 16 x 16) with sums in fp32. Tensor cores multiply the same "
+        "inputs at a multiple of the rate.",
         changes,
         ("bm", "bn", "wm", "wn"),
         gain=5.0,
