@@ -96,7 +96,9 @@ class Dialect(ABC):
         """Return the type of a variable for value ``k``."""
 
     def literal(self, number: float, text: str = "") -> str:
-        """Return a constant. ``text`` expresses the constant in the header's sizes, if it can (``Value.text``)."""
+        """Return a constant. ``text`` is the constant as an expression in the header's sizes, if any
+        (``Value.text``).
+        """
         return f"float({text})" if text else self.number(number)
 
     def expression(self, value: Value, args: Sequence[Expression]) -> Expression:

@@ -1,4 +1,4 @@
-"""What a program may report about its call on stderr: token usage, cost, and the kind of failure.
+"""Reports that a program may write to stderr about its call: token usage, cost, and the kind of failure.
 
 Each report is a line with a prefix and a JSON object::
 

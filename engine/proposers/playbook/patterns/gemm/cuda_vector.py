@@ -1,4 +1,4 @@
-"""CUDA kernels for products of a matrix and a vector, which are limited by memory."""
+"""CUDA kernels for products of a matrix and a vector, in which memory is the limit."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from engine.proposers.playbook.patterns.gemm.tiles.cuda_finish import (
 )
 
 STRUCTURE = "vector"
-"""The value of the choice ``structure`` for these kernels."""
+"""The value of the choice ``structure`` for products with a vector."""
 _THREADS = 256
 """Number of threads per block."""
 _BLOCKS_PER_SM = 2
@@ -40,7 +40,7 @@ _TEXT = (
 
 
 def is_matrix_vector(program: MatmulProgram) -> bool:
-    """Whether these kernels support the product: one operand is a vector, and sums run along adjacent elements."""
+    """Whether the product has a vector as one operand, and sums along adjacent elements."""
     return 1 in (program.m, program.n) and program.a.col_stride == 1 and program.b.row_stride == 1
 
 

@@ -61,9 +61,9 @@ class CudaGridConv(Template):
                 Transformation(
                     "fp16_tensor_cores",
                     "precision",
-                    "Round operands to fp16 (10 bits of mantissa) and multiply once, with sums in fp32. This takes a "
-                    "third of the products and half the traffic. The relative error rises to about 1e-3, and numbers "
-                    "above 65504 become infinite.",
+                    "Round operands to fp16 (10 bits of mantissa) and multiply once, with sums in fp32. Rounding "
+                    "takes a third of the products and half the traffic. The relative error rises to about 1e-3, and "
+                    "numbers above 65504 become infinite.",
                     {"arithmetic": "fp16"},
                     _OPENED,
                     gain=2.0,

@@ -90,7 +90,7 @@ def _rises(chain: PointwiseProgram, plane: int, filters: int) -> bool:
     """Whether the value that ``chain`` stores depends only on the sum and the channel, and never falls when the sum
     rises.
 
-    If so, the kernel may take a window's maximum over the sums, with the same result.
+    If the value never falls, the kernel may take a window's maximum over the sums, with the same result.
     """
     depends: dict[int, bool] = {}
     for k in chain.order:
