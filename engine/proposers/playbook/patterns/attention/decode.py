@@ -25,8 +25,8 @@ STRUCTURE = "decode"
 IDEA = (
     "There are few queries, so the kernel spends its time reading keys and values. Let neighboring lanes share a "
     "key, 16 bytes each, with several keys in flight and a running maximum per team. Split the keys over several "
-    "times as many blocks as fit, so that a multiprocessor with more bandwidth takes more blocks, and combine the "
-    "blocks' results."
+    "times as many blocks as fit, and combine the blocks' results. Multiprocessors with more bandwidth then take "
+    "more blocks."
 )
 _MOST_QUERIES = 4
 """With more queries of the same keys, a kernel reads less if the queries share each key."""

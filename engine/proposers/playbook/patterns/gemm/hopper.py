@@ -43,7 +43,8 @@ class Plan(Struct, frozen=True):
     divide its rows.
 
     ``cluster`` blocks share a right tile. ``group``: rows of clusters that run at the same time. ``element``: the dtype
-    that the tensor cores multiply. ``products``: 3 if fp32 operands are split into two bf16 numbers, otherwise 1.
+    that the tensor cores multiply. ``products`` is 3 if the kernel splits fp32 operands into two bf16 numbers,
+    otherwise 1.
     """
 
     bm: int

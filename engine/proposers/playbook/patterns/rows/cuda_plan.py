@@ -1,9 +1,10 @@
 """Resolve the choices of a CUDA row recipe for a device, so that every knob has a legal value.
 
-Structures, from plain to fast: ``loop`` (a block per row, one pass per reduction), ``registers`` (a row read once into
-registers), and ``split`` (a long row over many blocks, three launches). The faster structures are ``ring`` (persistent
-blocks fed by bulk copies), ``block`` (a block per row, in shared memory and registers), and ``halves`` (persistent
-blocks that share each row in 16 bits). ``cuda_transformations`` defines the steps from each structure to the next.
+The plainest structure is ``loop``, with a block per row and one pass per reduction. The structure ``registers`` reads a
+row once into registers. The structure ``split`` divides a long row among many blocks, with three launches. Persistent
+blocks of ``ring`` get rows by bulk copies. The structure ``block`` holds a row in a block's shared memory and
+registers. Persistent blocks of ``halves`` share each row in 16 bits. ``cuda_transformations`` defines the steps from
+each structure to the next.
 """
 
 from __future__ import annotations
@@ -51,22 +52,27 @@ all. ``keep``: pieces of a row whose weights stay in registers; in ``block``, ch
 packs of a piece per thread of ``halves``. ``slots``: pieces in the ring of ``halves``. ``writers``: threads of ``ring``
 that only write rows; 0 means that the folding threads also write. ``sms`` and ``arch`` describe the device.
 
-Measured on one NVIDIA H200 (CUDA 13.0, cold L2, median of 15, ``benchmarks/templates.py measure``), in ms:
+All times are in ms on one NVIDIA H200 (CUDA 13.0, cold L2, median of 15, ``benchmarks/templates.py measure``).
 
-softmax 4096 x 65536 (SOL 0.499, eager 1.05, torch.compile 0.78): plain 1.22; loop, width 4, one walk, 1024 threads,
-unroll 8: 0.67; block, 1024 threads with 4 chunks in registers: 0.533 (2 or 3 chunks, 512 or 768 threads, one walk or
-two: 0.533 to 0.535; copies with an evict-first policy: 0.558); registers, cluster 8 of 512 threads: 0.69 (4 of 512:
-0.74, 32 floats a thread spill); ring, cluster 2, 16 KB slots: 0.557 with 384 threads, 0.559 with 640, 0.561 with 768
-(copies with an evict-first policy: 0.58 to 0.59; separate writers 0.57 to 0.60; plain stores 0.61 to 0.97; two half
-rings on a multiprocessor 0.61; cluster 4 with one block each 0.69, because clusters of four do not fill all
-multiprocessors).
+For softmax 4096 x 65536, the SOL is 0.499, eager takes 1.05, and torch.compile takes 0.78. The plain kernel takes 1.22.
+The structure ``loop`` takes 0.67 with width 4, one pass, 1024 threads and unroll 8. The structure ``block`` takes 0.533
+with 1024 threads and 4 chunks in registers. With 2 or 3 chunks, 512 or 768 threads, or two passes, ``block`` takes 0.533
+to 0.535. With evict-first copies, it takes 0.558. The structure ``registers`` takes 0.69 with cluster 8 of 512 threads.
+With cluster 4, it takes 0.74, because 32 floats per thread spill. The structure ``ring`` with cluster 2 and 16 KB slots
+takes 0.557 with 384 threads, 0.559 with 640, and 0.561 with 768. With evict-first copies, ``ring`` takes 0.58 to 0.59,
+with separate writers 0.57 to 0.60, and with plain stores 0.61 to 0.97. Two half rings on a multiprocessor take 0.61.
+Cluster 4 with one block each takes 0.69, because clusters of four do not fill all multiprocessors.
 
-layernorm 16 x 4194304 (SOL 0.133, eager 8.1 to 8.4, torch.compile 0.32 to 0.37): plain 6.7; split with scalar weights
-per row 0.319; with the weights read once for 16 rows 0.218 (spans of 64 KB: 0.223; streaming reads 0.236, because the
-last rows then miss L2); in groups of 4 rows 0.28, of 1 row 0.48 (launches do not overlap); ring over the whole grid
-0.260 (512 threads, 16 KB slots, keep 2), with separate writers (128 threads fold) 0.193 (256 writers, 8 KB slots, keep
-8; keep 7 or 9: 0.196), 0.201 (384, 6 KB, keep 10), 0.205 (512, 8 KB, keep 5); copies without an evict-first policy push
-the weights out of L2: 0.244 (384, 6 KB, keep 8)."""
+For layernorm 16 x 4194304, the SOL is 0.133, eager takes 8.1 to 8.4, and torch.compile takes 0.32 to 0.37. The plain
+kernel takes 6.7. The structure ``split`` takes 0.319 with scalar weights per row, and 0.218 if it reads the weights
+once for 16 rows. With spans of 64 KB, ``split`` takes 0.223. With streaming reads, it takes 0.236, because the last
+rows then miss L2. In groups of 4 rows, ``split`` takes 0.28, and in groups of 1 row 0.48, because launches do not
+overlap. The structure ``ring`` over the whole grid takes 0.260 with 512 threads, 16 KB slots and keep 2. With 256
+separate writers, 128 folding threads, 8 KB slots and keep 8, ``ring`` takes 0.193. With keep 7 or 9, it takes 0.196.
+With 384 writers, 6 KB slots and keep 10, ``ring`` takes 0.201. With 512 writers, 8 KB slots and keep 5, it takes 0.205.
+Copies without an evict-first policy push the weights out of L2, and then take 0.244 with 384 writers, 6 KB slots and
+keep 8.
+"""
 
 MOST_GRID_ROWS = 65535
 """Maximum number of rows per launch of ``split``, because rows are a dimension of the grid."""

@@ -109,8 +109,8 @@ def _one_walk(program: RowProgram, now: Choices, device: DeviceFact) -> Transfor
     return _transformation(
         "one_walk_for_all_reductions",
         "control",
-        "Compute dependent reductions in one pass over the row: a running maximum with a rescaled sum (online "
-        "softmax), or mean and squared deviations, merged by Chan's formula.",
+        "Compute dependent reductions in one pass over the row. Keep a running maximum with a rescaled sum (online "
+        "softmax), or merge mean and squared deviations by Chan's formula.",
         {"fused": True, "merge": "shuffle"},
         ("threads", "unroll"),
         gain=1.35,

@@ -67,9 +67,8 @@ def transformations(tiles: Tiles, *, direct: bool, depth: int) -> list[Transform
             Transformation(
                 "block_depth",
                 "memory",
-                "Panels over the whole sum do not stay in the first-level cache. Cut the sum over k into passes, "
-                "keep the block's partial sums between passes, and size the passes so that a panel fits in this "
-                "cache.",
+                "Panels over the whole sum do not stay in the first-level cache. Cut the sum over k into passes so "
+                "that a panel fits in this cache, and keep the block's partial sums between passes.",
                 {"depth": 256},
                 ("depth", "row_tiles", "col_tiles"),
                 gain=1.05,

@@ -22,7 +22,7 @@ _MOST_FRAGMENTS = 16  # Each fragment uses 8 registers.
 
 
 class Operand(Struct, frozen=True):
-    """How one operand is stored in memory.
+    """The layout of one operand in memory.
 
     Attributes:
         along: The contiguous direction: ``k``, ``r`` (rows of the left operand, columns of the right operand), or ""
